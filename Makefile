@@ -1,0 +1,42 @@
+# make matrix: set up and run the main job.   make test: set up and run the tests.
+# Set-up happens once: the stamp is remade only when the dependencies change.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+# A torch that is already there is left alone: the environment sees it, and no constraint pins another.
+HAS_TORCH = $(shell $(PYTHON) -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "no")')
+
+.PHONY: matrix test test-all lint setup clean
+
+matrix: $(STAMP)
+	$(BIN)/nsadiag matrix $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "error: nsadiag needs Python 3.10 to 3.13, $(PYTHON) is $$($(PYTHON) --version 2>&1)"; \
+	  echo "hint: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 3; }
+ifeq ($(HAS_TORCH),yes)
+	$(PYTHON) -m venv --system-site-packages $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+else
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+endif
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,78 @@
+"""Which implementation of attention runs, and a count of those that did."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nsa.attention.reference import reference_attention
+from nsa.attention.sequential import sequential_attention
+from nsa.attention.vectorised import vectorised_attention
+from nsa.config import ConfigError
+
+# Each takes (q, k, v, gates, config, *, cu_seqlens, past_length), as `nsa_attention` does.
+BACKENDS: dict[str, Callable[..., Tensor]] = {
+    "torch": vectorised_attention,
+    "sequential": sequential_attention,
+    "reference": reference_attention,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendUse:
+    """Calls so far in this process by backend, and by "wanted -> used: reason" where another stood in."""
+
+    calls: dict[str, int]
+    fallbacks: dict[str, int]
+
+
+class BackendCounter:
+    """Counts calls and fallbacks; any thread may count or read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: Counter[str] = Counter()
+        self._fallbacks: Counter[str] = Counter()
+
+    def called(self, backend: str) -> None:
+        """Count a call that `backend` answered."""
+        with self._lock:
+            self._calls[backend] += 1
+
+    def fell_back(self, wanted: str, used: str, reason: str) -> None:
+        """Count a call where `used` stood in for `wanted`."""
+        with self._lock:
+            self._fallbacks[f"{wanted} -> {used}: {reason}"] += 1
+
+    def snapshot(self) -> BackendUse:
+        """The counts so far."""
+        with self._lock:
+            return BackendUse(calls=dict(self._calls), fallbacks=dict(self._fallbacks))
+
+
+COUNTER = BackendCounter()
+
+
+def backends_used() -> BackendUse:
+    """The backends that really ran in this process, and how often one stood in for another.
+
+    Calls inside a compiled graph are not counted, as counting would break the graph.
+    """
+    return COUNTER.snapshot()
+
+
+def resolve_backend(name: str, device: torch.device) -> str:
+    """The backend that `name` means on `device`; ConfigError if it was asked for by name and is not there."""
+    if name == "auto":
+        return "torch"
+    if name not in BACKENDS:
+        raise ConfigError(
+            f"attention backend {name!r} is not available on {device}: "
+            f"choose auto or one of {', '.join(BACKENDS)}"
+        )
+    return name

@@ -1,0 +1,97 @@
+"""What the kernel knows: state, CPU time per thread, where it sleeps, I/O, memory, children."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from nsadiag.agent.captures.target import CaptureError, Target
+from nsadiag.agent.processes import stat_fields
+from nsadiag.evidence.layout import write_json
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _cpu_s(fields: list[str]) -> float:
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def _thread(folder: Path) -> dict[str, Any] | None:
+    text = _text(folder / "stat")
+    if text is None:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    name = text[text.index("(") + 1 : text.rindex(")")]
+    return {
+        "tid": int(folder.name),
+        "name": name,
+        "state": fields[0],
+        "cpu_s": _cpu_s(fields),
+        "wchan": _text(folder / "wchan"),
+    }
+
+
+def _io(pid: int) -> dict[str, int]:
+    lines = (_text(Path(f"/proc/{pid}/io")) or "").splitlines()
+    return {key: int(value) for key, value in (line.split(": ") for line in lines)}
+
+
+def _children(pid: int) -> list[dict[str, Any]]:
+    rows = []
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+    for child in children:
+        fields = stat_fields(child.pid)
+        if fields:
+            command = (_text(Path(f"/proc/{child.pid}/cmdline")) or "").replace("\0", " ")
+            rows.append(
+                {"pid": child.pid, "state": fields[0], "cpu_s": _cpu_s(fields), "command": command[:200]}
+            )
+    return rows
+
+
+def _cgroup(pid: int) -> dict[str, str | None]:
+    line = (_text(Path(f"/proc/{pid}/cgroup")) or "").splitlines()
+    unified = next((entry[3:] for entry in line if entry.startswith("0::")), None)
+    folder = Path("/sys/fs/cgroup") / (unified or "/").lstrip("/")
+    return {
+        name: _text(folder / name)
+        for name in ("memory.events", "memory.current", "memory.max", "memory.pressure")
+    }
+
+
+def proc(target: Target) -> None:
+    """proc.json. Raises CaptureError once the process is gone."""
+    fields = stat_fields(target.pid)
+    if fields is None:
+        raise CaptureError("the process is gone")
+    folder = Path(f"/proc/{target.pid}")
+    threads = [_thread(path) for path in sorted((folder / "task").iterdir())]
+    snapshot = {
+        "t_mono_ns": time.monotonic_ns(),
+        "pid": target.pid,
+        "state": fields[0],
+        "cpu_s": _cpu_s(fields),
+        "rss_mib": int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        "wchan": _text(folder / "wchan"),
+        "syscall": _text(folder / "syscall"),
+        "kernel_stack": _text(folder / "stack"),
+        "io": _io(target.pid),
+        "threads": [thread for thread in threads if thread],
+        "children": _children(target.pid),
+        "cgroup": _cgroup(target.pid),
+    }
+    write_json(target.directory.proc, snapshot)

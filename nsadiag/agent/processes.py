@@ -1,0 +1,160 @@
+"""Processes by pid and start time: who belongs to a run, how each ended, and the proof that none is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+RUN_ID = "NSADIAG_RUN_ID"  # in the environment of every process of a run, whoever its parent is
+ZOMBIE = "Z"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A pid alone may have been given to someone else by now."""
+
+    pid: int
+    started: int  # clock ticks since boot, field 22 of /proc/<pid>/stat
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Fields of /proc/<pid>/stat from the third (state) on; None once the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name, in brackets, may itself hold spaces and brackets.
+    return text[text.rindex(")") + 2 :].split()
+
+
+def identify(pid: int) -> Process | None:
+    """The process that has this pid now."""
+    fields = stat_fields(pid)
+    return Process(pid, int(fields[19])) if fields else None
+
+
+def is_alive(process: Process) -> bool:
+    """Whether it still runs; a zombie does not."""
+    fields = stat_fields(process.pid)
+    return bool(fields and int(fields[19]) == process.started and fields[0] != ZOMBIE)
+
+
+def of_run(run_id: str) -> set[Process]:
+    """Every living process that carries the run's mark in its environment, except this one."""
+    mark = f"{RUN_ID}={run_id}".encode()
+    found = set()
+    for pid in psutil.pids():
+        if pid == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                process = identify(pid)
+                if process and is_alive(process):
+                    found.add(process)
+    return found
+
+
+def with_children(processes: Iterable[Process]) -> set[Process]:
+    """The processes and all their living descendants."""
+    found = set(processes)
+    for process in list(found):
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                known = identify(child.pid)
+                if known:
+                    found.add(known)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How a process ended, as far as could be seen: `exit_code` and `signal` are None where nobody could tell."""
+
+    t_mono_ns: int
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+class DeathWatch:
+    """Wakes the moment a process dies and reads its exit status before its parent has reaped it."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._watched: dict[int, Process] = {}
+
+    def add(self, process: Process) -> None:
+        """Starts watching; a process that is gone already is reported by the next `wait`."""
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:
+            return
+        self._watched[descriptor] = process
+        self._poll.register(descriptor, select.POLLIN)
+
+    def wait(self, seconds: float) -> list[tuple[Process, End]]:
+        """Sleeps up to `seconds`, less if a watched process dies; returns those that did."""
+        if not self._watched:
+            time.sleep(seconds)
+            return []
+        return [self._ended(descriptor) for descriptor, _ in self._poll.poll(seconds * 1000)]
+
+    def _ended(self, descriptor: int) -> tuple[Process, End]:
+        now = time.monotonic_ns()
+        process = self._watched.pop(descriptor)
+        self._poll.unregister(descriptor)
+        os.close(descriptor)
+        return process, _read_end(process, now)
+
+    def close(self) -> None:
+        for descriptor in self._watched:
+            os.close(descriptor)
+        self._watched.clear()
+
+
+def _read_end(process: Process, now: int) -> End:
+    """A zombie's stat ends with its wait status (field 52); it is readable until the parent reaps it."""
+    fields = stat_fields(process.pid)
+    if not fields or int(fields[19]) != process.started or fields[0] != ZOMBIE:
+        return End(t_mono_ns=now)
+    status = int(fields[49])
+    if os.WIFSIGNALED(status):
+        return End(t_mono_ns=now, signal=os.WTERMSIG(status))
+    return End(t_mono_ns=now, exit_code=os.WEXITSTATUS(status))
+
+
+def send(process: Process, number: int) -> None:
+    """Signals the process if it is still the same one."""
+    if is_alive(process):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, number)
+
+
+def wait_gone(processes: Iterable[Process], seconds: float) -> set[Process]:
+    """Waits until none is left or the time is up; returns those still alive."""
+    deadline = time.monotonic() + seconds
+    left = {p for p in processes if is_alive(p)}
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = {p for p in left if is_alive(p)}
+    return left
+
+
+def end(processes: Iterable[Process], grace_s: float = 3.0) -> set[Process]:
+    """SIGTERM to each, SIGKILL to those that stay; returns what even that did not end (state D)."""
+    alive = {p for p in processes if is_alive(p)}
+    for process in alive:
+        send(process, signal.SIGTERM)
+        # A stopped process handles SIGTERM only once it is continued.
+        send(process, signal.SIGCONT)
+    left = wait_gone(alive, grace_s)
+    for process in left:
+        send(process, signal.SIGKILL)
+    return wait_gone(left, 5.0)

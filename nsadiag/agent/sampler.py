@@ -1,0 +1,44 @@
+"""Now and then, a glance at where each rank is: it names the line that a slow rank spends its time in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+
+from nsadiag.agent.captures.py_spy import glance
+from nsadiag.agent.captures.target import CaptureError
+from nsadiag.evidence.layout import RankDir
+
+MIN_INTERVAL_S = 0.5
+PAUSE_PER_COST = 20  # a glance that took t is followed by 20 t without one: at most 5 % of one CPU
+AT_MOST = 400  # samples a rank
+
+
+class Sampler:
+    """Decides when the next glance is due, and appends what it shows to samples.jsonl."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + MIN_INTERVAL_S
+        self._taken = 0
+
+    def sample(self, ranks: dict[RankDir, int]) -> None:
+        """One glance at each of `ranks` (directory to pid), if it is due."""
+        started = time.monotonic()
+        if started < self._next or not ranks or self._taken >= AT_MOST:
+            return
+        for directory, pid in ranks.items():
+            # A process that ends meanwhile, or a stack that was torn, is no loss: there will be others.
+            with contextlib.suppress(CaptureError, OSError, ValueError):
+                self._append(directory, glance(pid))
+        self._taken += 1
+        self._next = time.monotonic() + max(MIN_INTERVAL_S, PAUSE_PER_COST * (time.monotonic() - started))
+
+    def _append(self, directory: RankDir, threads: list[dict[str, object]]) -> None:
+        main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
+        if main is None:
+            return
+        frames = [[f["filename"], f["line"], f["name"]] for f in main["frames"]]  # type: ignore[attr-defined]
+        line = json.dumps({"t_mono_ns": time.monotonic_ns(), "frames": frames}) + "\n"
+        with directory.samples.open("a", encoding="utf-8") as file:
+            file.write(line)

@@ -1,0 +1,136 @@
+"""Did anything move between two captures? Only when nothing did, on any rank, is a job called still."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
+
+Judgement = Literal["progress", "busy", "still", "unobserved"]
+
+BUSY_SHARE = 0.5  # of one CPU: more than this is work, whatever the stack looks like
+SOME_SHARE = 0.05  # together with changing frames
+IO_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motion:
+    """What one rank did between two captures `seconds` apart."""
+
+    rank: int
+    seconds: float
+    cpu_share: float  # CPU seconds a second, children included
+    frames_changed: bool
+    io_bytes: int
+    events: int  # black-box records written
+    collectives: int  # issued, by the flight recorder
+    waits_for_peers: bool  # a collective is pending that only peers can complete
+
+    @property
+    def works(self) -> bool:
+        """Uses the machine for something other than spinning in a collective."""
+        if self.waits_for_peers:
+            return False
+        busy = self.cpu_share > BUSY_SHARE or (self.frames_changed and self.cpu_share > SOME_SHARE)
+        return busy or self.io_bytes > IO_BYTES
+
+
+def _cpu_s(proc: dict[str, Any]) -> float:
+    return float(proc["cpu_s"]) + sum(float(child["cpu_s"]) for child in proc["children"])
+
+
+def _io_bytes(proc: dict[str, Any]) -> int:
+    return sum(int(proc["io"].get(key, 0)) for key in ("rchar", "wchar"))
+
+
+def frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
+    """Every thread's stack as (function, file, line), to compare."""
+    threads = read_json(capture.py_spy, [])
+    return [tuple((f["name"], f["filename"], f["line"]) for f in t["frames"]) for t in threads]
+
+
+def issued(fr: dict[str, Any]) -> dict[str, int]:
+    """Per group, the highest sequence number this rank issued."""
+    counts: dict[str, int] = {}
+    for entry in fr.get("entries", []):
+        group = str(entry["process_group"][0])
+        number = max(int(entry["collective_seq_id"]), int(entry.get("p2p_seq_id") or 0))
+        counts[group] = max(counts.get(group, 0), number)
+    return counts
+
+
+def _pending(fr: dict[str, Any]) -> list[dict[str, Any]]:
+    """Entries that are not over. gloo marks those that are by `retired`, NCCL by the state as well."""
+    entries = fr.get("entries", [])
+    return [e for e in entries if not e.get("retired") and e.get("state") != "completed"]
+
+
+def _waits(fr: dict[str, Any], peers: list[dict[str, int]]) -> bool:
+    """Pending on something that peers withhold.
+
+    On a GPU a collective that every rank has queued but none has started stands behind kernels that still
+    run: that is work, not waiting.
+    """
+    for entry in _pending(fr):
+        group = str(entry["process_group"][0])
+        if not str(entry["profiling_name"]).startswith("nccl") or entry.get("state") == "started":
+            return True
+        number = int(entry["collective_seq_id"])
+        if any(group in counts and counts[group] < number for counts in peers):
+            return True
+    return False
+
+
+def motion(rank: RankDir, first: int, second: int, events: int) -> Motion | None:
+    """Compares two captures; None if the process could not be looked at twice."""
+    a, b = rank.capture(first), rank.capture(second)
+    before, after = read_json(a.proc), read_json(b.proc)
+    if not before or not after:
+        return None
+    seconds = max((after["t_mono_ns"] - before["t_mono_ns"]) / 1e9, 1e-3)
+    fr_before, fr_after = read_json(a.flight_recorder, {}), read_json(b.flight_recorder, {})
+    return Motion(
+        rank=rank.rank,
+        seconds=seconds,
+        cpu_share=max(_cpu_s(after) - _cpu_s(before), 0.0) / seconds,
+        frames_changed=frames(a) != frames(b),
+        io_bytes=_io_bytes(after) - _io_bytes(before),
+        events=events,
+        collectives=sum(issued(fr_after).values()) - sum(issued(fr_before).values()),
+        waits_for_peers=False,
+    )
+
+
+def motions(ranks: list[RankDir], first: int, second: int, events: dict[int, int]) -> list[Motion]:
+    """All living ranks at once: whether one waits for its peers depends on what those issued."""
+    latest = {r.rank: read_json(r.capture(second).flight_recorder, {}) for r in ranks}
+    counts = {rank: issued(fr) for rank, fr in latest.items()}
+    found = []
+    for rank in ranks:
+        moved = motion(rank, first, second, events.get(rank.rank, 0))
+        if moved is not None:
+            peers = [c for other, c in counts.items() if other != rank.rank]
+            waits = _waits(latest[rank.rank], peers)
+            found.append(Motion(**{**moved.__dict__, "waits_for_peers": waits}))
+    return found
+
+
+def judge(moved: list[Motion]) -> tuple[Judgement, str]:
+    """The verdict on one pair of captures, with its reason."""
+    if not moved:
+        return "unobserved", "no rank could be looked at twice"
+    for rank in moved:
+        if rank.events or rank.collectives:
+            return (
+                "progress",
+                f"rank {rank.rank} wrote {rank.events} events and issued {rank.collectives} collectives",
+            )
+    working = [rank for rank in moved if rank.works]
+    if working:
+        rank = max(working, key=lambda m: m.cpu_share)
+        return "busy", f"rank {rank.rank} used {rank.cpu_share:.2f} CPUs and {rank.io_bytes} bytes of I/O"
+    return (
+        "still",
+        f"no event, no new collective, no CPU time on any of {len(moved)} ranks in {moved[0].seconds:.1f} s",
+    )

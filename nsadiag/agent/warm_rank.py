@@ -1,0 +1,71 @@
+"""What a rank forked from the warm launcher does: become the user's command, as if freshly started."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from nsadiag.evidence.layout import RunDir
+from nsadiag.worker import crash, output, runtime
+
+# The script's globals: freed at return, they would run destructors (a process group's joins threads that
+# may want the GIL) which at the end of an ordinary process do not run before its exit handlers.
+_globals: list[dict[str, Any]] = []
+
+
+def run_rank(request: dict[str, Any]) -> None:
+    """Runs the request's command as __main__. Leaves by os._exit unless it ended well."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    output.redirect_to_files(RunDir(path=Path(request["env"]["NSADIAG_RUN_DIR"])).rank(rank))
+    runtime.attach_to_warm_process(rank, world_size)
+    code = _execute(request["argv"])
+    _run_exit_handlers()
+    if code:
+        os._exit(code)
+
+
+def _execute(argv: list[str]) -> int:
+    """The exit code that `python ARGV...` would have."""
+    try:
+        _run_as_main(argv)
+    except SystemExit as leaving:
+        return _exit_code(leaving.code)
+    except BaseException as error:
+        recorded = runtime.current()
+        if recorded is not None:
+            crash.record(recorded, error, error.__traceback__, thread="MainThread")
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _run_as_main(argv: list[str]) -> None:
+    if argv[0] == "-m":
+        sys.argv = argv[1:]
+        sys.path.insert(0, str(Path.cwd()))
+        _globals.append(runpy.run_module(argv[1], run_name="__main__", alter_sys=True))
+    else:
+        sys.argv = argv
+        sys.path.insert(0, str(Path(argv[0]).resolve().parent))
+        _globals.append(runpy.run_path(argv[0], run_name="__main__"))
+
+
+def _exit_code(code: Any) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _run_exit_handlers() -> None:
+    # A process of multiprocessing leaves without running them; a script started by itself runs them.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()

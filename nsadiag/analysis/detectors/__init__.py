@@ -1,0 +1,40 @@
+"""One cause a file, in causal order: a detector further up explains what those below it see.
+
+A detector is a function from a cell's evidence to findings, each pointing at a file that anyone can open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nsadiag.analysis.detectors.collective_order_mismatch import collective_order_mismatch
+from nsadiag.analysis.detectors.ddp_ready_twice import ddp_ready_twice
+from nsadiag.analysis.detectors.ddp_unused_parameter import ddp_unused_parameter
+from nsadiag.analysis.detectors.healthy import healthy
+from nsadiag.analysis.detectors.missing_rank import missing_rank
+from nsadiag.analysis.detectors.rank_exception import rank_exception
+from nsadiag.analysis.detectors.rank_exited_early import rank_exited_early
+from nsadiag.analysis.detectors.rank_killed import rank_killed
+from nsadiag.analysis.detectors.slow_compute import slow_compute
+from nsadiag.analysis.detectors.straggler_rank import straggler_rank
+from nsadiag.analysis.detectors.unknown import unknown
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.records import Finding
+
+Detector = Callable[[CellEvidence, Tables], Iterator[Finding]]
+
+DETECTORS: tuple[Detector, ...] = (
+    rank_killed,
+    # These two are exceptions as well, with a cause that has a name.
+    ddp_ready_twice,
+    ddp_unused_parameter,
+    rank_exception,
+    rank_exited_early,
+    collective_order_mismatch,
+    missing_rank,
+    straggler_rank,
+    slow_compute,
+    healthy,
+    unknown,
+)

@@ -1,0 +1,130 @@
+"""Every rank progresses, far more slowly than its own earlier steps, or through a graph of far too many nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from nsadiag.analysis import places
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+MIN_STEPS = 12
+GROWTH = 2.5  # the last steps against the first ones
+MIN_GROWN_S = 0.02
+MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
+
+
+def _place(cell: CellEvidence) -> Place | None:
+    rank = cell.ranks[0]
+    return places.most_seen(rank.samples) or places.of_rank_now(rank)
+
+
+def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Steps that grow: hooks or graphs that pile up, sequences that lengthen."""
+    steps = tables.steps[tables.steps["rank"] == cell.ranks[0].rank].sort_values("step")
+    if len(steps) < MIN_STEPS:
+        return
+    settled = steps.iloc[2:]
+    third = len(settled) // 3
+    first, middle, last = (
+        float(part.step_s.median())
+        for part in (settled.iloc[:third], settled.iloc[third:-third], settled.iloc[-third:])
+    )
+    # Growth, not a disturbance: the middle lies between the ends.
+    if not (last > GROWTH * first and last - first > MIN_GROWN_S and first < middle < last):
+        return
+    part = max(
+        ("input_s", "forward_s", "backward_s"),
+        key=lambda c: settled[c].iloc[-third:].median() - settled[c].iloc[:third].median(),
+    )
+    name = part.removesuffix("_s")
+    source = f"{cell.ranks[0].source}/blackbox.bin"
+    yield Finding(
+        detector="slow_compute",
+        cls="slow_compute",
+        outcome="slow",
+        confidence=0.85,
+        summary=f"Steps keep getting slower: {first * 1e3:.0f} ms at first, {last * 1e3:.0f} ms at the end, the growth mostly in {name}; something piles up.",
+        guilty_ranks=tuple(r.rank for r in cell.ranks),
+        where=Where(phase=name).at(_place(cell)),
+        evidence=(
+            Evidence(
+                claim=f"median step of the first, middle and last third: {first * 1e3:.0f}, {middle * 1e3:.0f}, {last * 1e3:.0f} ms",
+                source=source,
+            ),
+        ),
+        rejected=(Rejected(cls="straggler_rank", because="every rank slows down alike"),)
+        if cell.world_size > 1
+        else (),
+        fix="Look for what is added once a step at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
+    )
+
+
+def _graph_sizes(events: pd.DataFrame) -> tuple[int, bool]:
+    graphs = events[events.kind == Kind.GRAPH]
+    if graphs.empty:
+        return 0, False
+    largest = graphs.loc[graphs.a.idxmax()]
+    return int(largest.a), bool(largest.b)
+
+
+def _arrived(events: pd.DataFrame) -> tuple[int, float]:
+    """Gradients since the last backward began, and the seconds since then."""
+    begins = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)]
+    if begins.empty:
+        return 0, 0.0
+    since = events.loc[begins.index[-1] :]
+    return int((since.kind == Kind.GRADIENT).sum()), float(begins.t_s.iloc[-1])
+
+
+def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A Python loop over tokens: so many autograd nodes that one step looks like a hang."""
+    busy = [look for look in cell.watch.get("looks", []) if look["judgement"] in ("busy", "progress")]
+    rank = cell.ranks[0]
+    events = tables.events[tables.events["rank"] == rank.rank]
+    nodes, capped = _graph_sizes(events)
+    walking = bool(busy) and nodes == 0 and not (events.kind == Kind.BACKWARD).any() and _open_forward(events)
+    if not busy or (nodes < MANY_NODES and not walking):
+        return
+    steps = int(rank.end.get("steps") or 0)
+    size = f"{nodes:,}{' or more' if capped else ''} autograd nodes"
+    seconds = float(cell.watch.get("ended_s", 0.0))
+    bound = f"backward walks {size}" if nodes else "forward is still building its graph"
+    yield Finding(
+        detector="slow_compute",
+        cls="slow_compute",
+        outcome="slow",
+        confidence=0.85 if nodes else 0.7,
+        summary=f"Not hung: every rank computes, {steps} steps in {seconds:.0f} s; {bound}, one small operation after the other.",
+        guilty_ranks=tuple(r.rank for r in cell.ranks),
+        where=Where(phase="backward" if nodes else "forward", step=steps).at(_place(cell)),
+        evidence=(
+            Evidence(claim=f"while no event came, {busy[-1]['reason']}", source="watch.json#looks"),
+            Evidence(
+                claim=f"the graph of one step has {size}" if nodes else "forward has not ended yet",
+                source=f"{rank.source}/blackbox.bin",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="missing_rank", because=f"it used the processor between two looks: {busy[-1]['reason']}"
+            ),
+        ),
+        fix="Replace the Python loop over tokens by batched operations: time is the number of operations, not their size.",
+    )
+
+
+def _open_forward(events: pd.DataFrame) -> bool:
+    forwards = events[events.kind == Kind.FORWARD]
+    return len(forwards) > 0 and int(forwards.phase.iloc[-1]) == Phase.BEGIN
+
+
+def slow_compute(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    if not cell.ranks or cell.stopped == "hang":
+        return
+    yield from _slowing_down(cell, tables)
+    yield from _endless_graph(cell, tables)

@@ -1,0 +1,144 @@
+"""Reads one run directory (or cell) into plain values; what is missing or broken becomes a gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, read_json_lines
+from nsadiag.evidence.reader import Recording, read_blackbox
+
+LOG_TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureEvidence:
+    """One look at one rank."""
+
+    number: int
+    stacks: list[dict[str, Any]]  # py-spy's threads
+    flight_recorder: dict[str, Any]
+    proc: dict[str, Any]
+    gaps: list[dict[str, Any]]
+    source: str  # relative to the run directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEvidence:
+    """Everything that one rank left behind."""
+
+    rank: int
+    meta: dict[str, Any]
+    recording: Recording
+    exception: dict[str, Any] | None
+    faults: str
+    ddp: list[dict[str, Any]]
+    end: dict[str, Any]
+    leaving: dict[str, Any] | None  # where it called exit, if it did
+    samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
+    captures: tuple[CaptureEvidence, ...]
+    stderr_tail: str
+    gaps: tuple[str, ...]
+    source: str
+
+    @property
+    def last_capture(self) -> CaptureEvidence | None:
+        return self.captures[-1] if self.captures else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellEvidence:
+    """One cell: its ranks, and what the agent saw of the whole."""
+
+    path: Path
+    world_size: int
+    ranks: tuple[RankEvidence, ...]
+    watch: dict[str, Any]
+    launcher_stderr: str
+    processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
+    gaps: tuple[str, ...]
+
+    def rank(self, number: int) -> RankEvidence:
+        """Raises KeyError if that rank left nothing."""
+        for rank in self.ranks:
+            if rank.rank == number:
+                return rank
+        raise KeyError(number)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the agent ended the job: hang, timeout, interrupt; None if it ended by itself."""
+        return self.watch.get("stopped")
+
+    @property
+    def launcher_exit_code(self) -> int | None:
+        return self.watch.get("launcher_exit_code")
+
+    @property
+    def started_mono_ns(self) -> int:
+        return int(self.watch.get("started_mono_ns", 0))
+
+
+def load_cell(path: Path) -> CellEvidence:
+    """Reads the directory. Never raises on what is missing inside it."""
+    run = RunDir(path=path)
+    ends = read_json(run.ends, {})
+    ranks = tuple(_load_rank(r, path, ends.get(str(r.rank), {})) for r in run.ranks())
+    declared = max((int(r.meta.get("world_size", 1)) for r in ranks), default=0)
+    absent = sorted(set(range(declared)) - {r.rank for r in ranks})
+    return CellEvidence(
+        path=path,
+        world_size=declared,
+        ranks=ranks,
+        watch=read_json(run.watch, {}),
+        launcher_stderr="".join(_tail(p) for p in sorted(path.glob("nodes/*/launcher.stderr.log"))),
+        processes=tuple(
+            _load_capture(CaptureDir(path=p), path)
+            for p in sorted(path.glob("nodes/*/processes/*/captures/*"))
+        ),
+        gaps=tuple(f"rank {n} left no evidence" for n in absent),
+    )
+
+
+def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvidence:
+    recording = read_blackbox(directory.blackbox, directory.names)
+    captures = tuple(_load_capture(c, root) for c in directory.captures())
+    told = tuple(f"rank {directory.rank}: {row.get('gap')}" for row in read_json_lines(directory.gaps))
+    unread = tuple(f"rank {directory.rank}: {gap}" for gap in recording.gaps)
+    missed = tuple(f"rank {directory.rank}: {g['gap']}" for c in captures[-1:] for g in c.gaps)
+    return RankEvidence(
+        rank=directory.rank,
+        meta=read_json(directory.meta, {}),
+        recording=recording,
+        exception=read_json(directory.exception),
+        faults=_tail(directory.faults),
+        ddp=read_json(directory.ddp, []),
+        end=end,
+        leaving=read_json(directory.leaving),
+        samples=read_json_lines(directory.samples),
+        captures=captures,
+        stderr_tail=_tail(directory.stderr),
+        gaps=told + unread + missed,
+        source=str(directory.path.relative_to(root)),
+    )
+
+
+def _load_capture(directory: CaptureDir, root: Path) -> CaptureEvidence:
+    return CaptureEvidence(
+        number=directory.number,
+        stacks=read_json(directory.py_spy, []),
+        flight_recorder=read_json(directory.flight_recorder, {}),
+        proc=read_json(directory.proc, {}),
+        gaps=read_json(directory.gaps, []),
+        source=str(directory.path.relative_to(root)),
+    )
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - LOG_TAIL_BYTES, 0))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

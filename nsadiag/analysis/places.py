@@ -1,0 +1,98 @@
+"""Which line of user code: in stacks, in tracebacks, in the black box."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from nsadiag.analysis.load import RankEvidence
+from nsadiag.evidence.blackbox import Phase
+from nsadiag.evidence.records import Place
+
+# Installed packages, the standard library, and the probes that stand on every stack.
+NOT_USER = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<|/nsadiag/(worker|agent)/")
+FAULT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+
+
+def is_user(file: str) -> bool:
+    """Whether a frame's file is the user's own code."""
+    return bool(file) and NOT_USER.search(file) is None
+
+
+def place(file: str, line: int, function: str | None, code: str | None = None) -> Place:
+    """The place, with its line of code if the file can be read here."""
+    return Place(
+        file=file, line=line, function=function, code=code or linecache.getline(file, line).strip() or None
+    )
+
+
+def of_stack(stacks: list[dict[str, Any]]) -> Place | None:
+    """The innermost user line of the main thread (py-spy lists the innermost frame first)."""
+    main = next((t for t in stacks if t.get("thread_name") == "MainThread"), stacks[0] if stacks else None)
+    for frame in (main or {}).get("frames", []):
+        if is_user(frame["filename"]):
+            return place(frame["filename"], frame["line"], frame["name"])
+    return None
+
+
+def of_rank_now(rank: RankEvidence) -> Place | None:
+    """Where the rank stood when it was last looked at; its black box where no stack could be had."""
+    for capture in reversed(rank.captures):
+        found = of_stack(capture.stacks)
+        if found:
+            return found
+    return of_black_box(rank)
+
+
+def of_exception(exception: dict[str, Any]) -> Place | None:
+    """The innermost user line of the traceback (outermost frame first)."""
+    for frame in reversed(exception.get("frames", [])):
+        if is_user(frame["file"]):
+            return place(frame["file"], frame["line"], frame["function"], frame["code"])
+    return None
+
+
+def of_faults(text: str) -> Place | None:
+    """The innermost user line of what faulthandler wrote when the process died in C code."""
+    for frame in FAULT_FRAME.finditer(text):
+        if is_user(frame["file"]):
+            return place(frame["file"], int(frame["line"]), frame["function"])
+    return None
+
+
+def of_text(text: str) -> Place | None:
+    """From the worker's `file:line:function`."""
+    if text.count(":") < 2:
+        return None
+    file, line, function = text.rsplit(":", 2)
+    return place(file, int(line), function) if line.isdigit() and is_user(file) else None
+
+
+def of_black_box(rank: RankEvidence) -> Place | None:
+    """The user line of the newest event that carries one."""
+    events, names = rank.recording.events, rank.recording.names
+    for event in events[::-1][:2000]:
+        if event["phase"] == Phase.BEGIN:
+            found = of_text(names.get(int(event["c"]), "").partition("\t")[2])
+            if found:
+                return found
+    return None
+
+
+def most_seen(samples: list[dict[str, Any]]) -> Place | None:
+    """The innermost user line that a rank's stack samples show most often."""
+    innermost = (next((f for f in s["frames"] if is_user(f[0])), None) for s in samples)
+    counts = Counter(tuple(frame) for frame in innermost if frame)
+    if not counts:
+        return None
+    (file, line, function), _ = counts.most_common(1)[0]
+    return place(file, line, function)
+
+
+def shortened(file: str, root: Path | None = None) -> str:
+    """Relative to the working directory where that is shorter to read."""
+    base = str(root or Path.cwd()) + "/"
+    return file.removeprefix(base)

@@ -1,0 +1,140 @@
+"""Tables that detectors read, built once from a cell's evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+
+EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place"]
+CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "t_s", "index"]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Everything is computed at first use: most cells need few of them."""
+
+    cell: CellEvidence
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """The black boxes of all ranks: one row an event, seconds since the job was started."""
+        parts = [_events_of(rank, self.cell.started_mono_ns) for rank in self.cell.ranks]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=EVENT_COLUMNS)
+
+    @cached_property
+    def calls(self) -> pd.DataFrame:
+        """The newest flight-recorder dump of each rank: one row a collective."""
+        rows = [row for rank in self.cell.ranks for row in _calls_of(rank)]
+        return pd.DataFrame(rows, columns=CALL_COLUMNS)
+
+    @cached_property
+    def issued(self) -> pd.DataFrame:
+        """Highest sequence number by group (rows) and rank (columns); 0 where a rank issued nothing."""
+        ranks = [r.rank for r in self.cell.ranks if _newest_dump(r)]
+        if self.calls.empty:
+            return pd.DataFrame(columns=ranks)
+        table = self.calls.pivot_table(index="group", columns="rank", values="seq", aggfunc="max")
+        return table.reindex(columns=ranks).fillna(0).astype(int)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a rank and completed step: when it ended, and seconds of own work before its peers were needed.
+
+        Work ends when the last gradient has arrived: what follows in backward is waiting for all-reduce.
+        """
+        parts = [_steps_of(rank, frame) for rank, frame in self.events.groupby("rank")]
+        columns = ["rank", "step", "end_s", "step_s", "work_s", "input_s", "forward_s", "backward_s"]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
+    events, names = rank.recording.events, rank.recording.names
+    return pd.DataFrame(
+        {
+            "rank": rank.rank,
+            "t_s": (events["t_ns"] - started_ns) / 1e9,
+            "kind": events["kind"],
+            "phase": events["phase"],
+            "name": [names.get(int(n), "") for n in events["name"]],
+            "step": events["step"],
+            "a": events["a"],
+            "b": events["b"],
+            "place": [names.get(int(n), "") for n in events["c"]],
+        }
+    )
+
+
+def _newest_dump(rank: RankEvidence) -> dict[str, Any]:
+    return next((c.flight_recorder for c in reversed(rank.captures) if c.flight_recorder), {})
+
+
+def _calls_of(rank: RankEvidence) -> list[dict[str, Any]]:
+    rows = []
+    for index, entry in enumerate(_newest_dump(rank).get("entries", [])):
+        rows.append(
+            {
+                "rank": rank.rank,
+                "group": group_name(entry),
+                "seq": int(entry["collective_seq_id"]),
+                "op": str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
+                "input_sizes": entry.get("input_sizes"),
+                "input_dtypes": entry.get("input_dtypes"),
+                # gloo leaves the state at "scheduled" for ever, but retires what is over.
+                "pending": not entry.get("retired") and entry.get("state") != "completed",
+                "t_s": entry.get("time_created_ns", 0) / 1e9,
+                "index": index,
+            }
+        )
+    return rows
+
+
+def group_name(entry: dict[str, Any]) -> str:
+    """The description where there is one: gloo's numeric names differ from those in its pg_config."""
+    name, description = entry["process_group"]
+    return str(description if description not in ("", "undefined") else name)
+
+
+def group_members(cell: CellEvidence, group: str) -> set[int]:
+    """Ranks of the group as any dump's pg_config says; for the default group, all ranks."""
+    for rank in cell.ranks:
+        for config in _newest_dump(rank).get("pg_config", {}).values():
+            if group in (config.get("desc"), config.get("name")) and config.get("ranks"):
+                return {int(n) for n in config["ranks"].strip("[]").split(",")}
+    return set(range(cell.world_size))
+
+
+def _steps_of(rank: Any, frame: pd.DataFrame) -> pd.DataFrame:
+    ends = frame.loc[frame.kind == Kind.STEP, ["a", "t_s"]].rename(columns={"a": "step", "t_s": "end_s"})
+    rows = []
+    begin = None
+    for step, end in ends.itertuples(index=False):
+        if begin is not None:
+            rows.append(_one_step(int(step), begin, end, frame[(frame.t_s > begin) & (frame.t_s <= end)]))
+        begin = end
+    return pd.DataFrame(rows).assign(rank=rank)
+
+
+def _one_step(step: int, begin: float, end: float, inside: pd.DataFrame) -> dict[str, float]:
+    """From the end of the step before to the end of this one; accumulation makes several forwards of it."""
+    is_begin = inside.phase == Phase.BEGIN
+    forward = inside.loc[(inside.kind == Kind.FORWARD) & is_begin, "t_s"]
+    backward = inside.loc[(inside.kind == Kind.BACKWARD) & is_begin, "t_s"]
+    gradients = inside.loc[inside.kind == Kind.GRADIENT, "t_s"]
+    first_forward = forward.min() if len(forward) else begin
+    last_backward = backward.max() if len(backward) else end
+    work_ends = gradients.max() if len(gradients) else last_backward
+    return {
+        "step": step,
+        "end_s": end,
+        "step_s": end - begin,
+        "work_s": work_ends - begin,
+        "input_s": first_forward - begin,
+        "forward_s": last_backward - first_forward,
+        "backward_s": work_ends - last_backward,
+    }

@@ -1,0 +1,67 @@
+"""The verdict of one cell: the first finding in causal order, with what the others and the gaps add."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from nsadiag.analysis.detectors import DETECTORS
+from nsadiag.analysis.load import CellEvidence, load_cell
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.layout import RunDir, write_json
+from nsadiag.evidence.records import Finding, Progress, Times, Verdict
+
+
+def findings(cell: CellEvidence, tables: Tables) -> list[Finding]:
+    """What every detector says, in causal order."""
+    return [finding for detector in DETECTORS for finding in detector(cell, tables)]
+
+
+def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
+    """The cell's verdict. Detectors are tried in causal order: the first that speaks explains the rest."""
+    tables = Tables(cell)
+    cause = findings(cell, tables)[0]
+    gaps = tuple(dict.fromkeys((*cell.gaps, *cause.gaps, *(g for r in cell.ranks for g in r.gaps))))
+    return Verdict(
+        outcome=cause.outcome,
+        cls=cause.cls,
+        confidence=cause.confidence,
+        summary=cause.summary,
+        guilty_ranks=cause.guilty_ranks,
+        blocked_ranks=cause.blocked_ranks,
+        world_size=cell.world_size,
+        where=cause.where,
+        peers_at=cause.peers_at,
+        progress=_progress(cell, tables),
+        evidence=cause.evidence,
+        rejected=cause.rejected,
+        gaps=gaps,
+        fix=cause.fix,
+        next=cause.next,
+        times=_times(cell, verdict_s),
+    )
+
+
+def _progress(cell: CellEvidence, tables: Tables) -> Progress:
+    steps = tables.steps
+    rate = 1 / float(steps.step_s.median()) if len(steps) and steps.step_s.median() > 0 else None
+    done = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
+    return Progress(steps_done=done, rate_per_s=rate)
+
+
+def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
+    still = next((look for look in cell.watch.get("looks", []) if look["judgement"] == "still"), None)
+    return Times(
+        onset_s=cell.watch.get("last_progress_s") if still else None,
+        detected_s=still["t_s"] if still else None,
+        verdict_s=verdict_s,
+    )
+
+
+def judge_directory(path: Path) -> Verdict:
+    """Judges what lies in a run directory and writes verdict.json there."""
+    cell = load_cell(path)
+    started = cell.started_mono_ns
+    verdict = judge(cell, verdict_s=(time.monotonic_ns() - started) / 1e9 if started else None)
+    write_json(RunDir(path=path).verdict, verdict.to_json())
+    return verdict

@@ -1,0 +1,67 @@
+"""Who waits for whom: pending collectives of all ranks, matched by group and sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.tables import Tables, group_members
+from nsadiag.evidence.records import Collective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """The earliest collective of a group that some rank is stuck in."""
+
+    group: str
+    seq: int
+    waiting: tuple[int, ...]  # issued it, and it is not over
+    missing: tuple[int, ...]  # members that never issued it
+    unseen: tuple[int, ...]  # members without a dump
+    calls: pd.DataFrame  # rows of Tables.calls with this group and sequence
+
+    def collective(self, rank: int) -> Collective:
+        """What the rank asked for."""
+        row = self.calls[self.calls["rank"] == rank].iloc[-1]
+        return Collective(
+            op=row.op, group=self.group, seq=self.seq, sizes=row.input_sizes, dtypes=row.input_dtypes
+        )
+
+    def source(self, cell: CellEvidence, rank: int) -> str:
+        """The file and entry that show it."""
+        row = self.calls[self.calls["rank"] == rank].iloc[-1]
+        capture = next(c for c in reversed(cell.rank(rank).captures) if c.flight_recorder)
+        return f"{capture.source}/fr.json#entries[{row['index']}]"
+
+
+def is_still(cell: CellEvidence) -> bool:
+    """Whether the last look found that nothing moved any more."""
+    looks = cell.watch.get("looks", [])
+    return bool(looks) and looks[-1]["judgement"] == "still"
+
+
+def waits(cell: CellEvidence, tables: Tables) -> list[Wait]:
+    """One for each group in which anyone waits; counts decide, since states lie."""
+    calls = tables.calls
+    found = []
+    for group, pending in calls[calls.pending].groupby("group"):
+        seq = int(pending.seq.min())
+        members = group_members(cell, str(group))
+        issued = tables.issued.loc[group] if group in tables.issued.index else pd.Series(dtype=int)
+        seen = members & set(issued.index)
+        missing = tuple(sorted(r for r in seen if issued[r] < seq))
+        waiting = tuple(sorted(int(r) for r in pending.loc[pending.seq == seq, "rank"].unique()))
+        same = calls[(calls.group == group) & (calls.seq == seq)]
+        found.append(
+            Wait(
+                group=str(group),
+                seq=seq,
+                waiting=waiting,
+                missing=missing,
+                unseen=tuple(sorted(members - seen)),
+                calls=same,
+            )
+        )
+    return found

@@ -1,0 +1,254 @@
+"""The command line: parse, call one function, print. Heavy rooms are imported inside the commands."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nsadiag.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, MachineError, NsadiagError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    name="nsadiag",
+    help="Say who, where and why a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+OUT = typer.Option("--out", help="Directory to write to  [default: artifacts/<time>-<name>]")
+JSON = typer.Option("--json", help="Print one JSON document on stdout, and nothing else")
+FORCE = typer.Option("--force", help="Replace what an earlier run left in --out")
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def _print(directory: Path, *, as_json: bool) -> None:
+    from nsadiag.reports import load_report, print_report
+
+    if as_json:
+        from nsadiag.reports import REPORTERS
+
+        print(REPORTERS["json"](load_report(directory)))
+    else:
+        print_report(load_report(directory), _console())
+
+
+def _stall(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise UsageError(f"--stall-after is {text!r}", "give seconds, or auto") from None
+    if seconds <= 0:
+        raise UsageError(f"--stall-after is {text}", "give a positive number of seconds, or auto")
+    return seconds
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="Example: nsadiag run -- torchrun --standalone --nproc-per-node 2 repro/missing_rank_conditional.py",
+)
+def run(
+    context: typer.Context,
+    out: Annotated[Path | None, OUT] = None,
+    timeout: Annotated[float, typer.Option(help="Hard limit in seconds; 0: none", min=0)] = 0.0,
+    stall_after: Annotated[
+        str, typer.Option(help="Seconds without progress before a closer look, or auto")
+    ] = "auto",
+    on_hang: Annotated[str, typer.Option(help="stop or leave a job that hangs")] = "stop",
+    probes: Annotated[str, typer.Option(help="light, full, none, or names with commas")] = "light",
+    passthrough: Annotated[
+        bool, typer.Option("--passthrough", help="End with the job's own exit code")
+    ] = False,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Run any launcher line, watch it from inside and outside, and give the verdict."""
+    from nsadiag.commands.run import RunRequest, run_once
+
+    if on_hang not in ("stop", "leave"):
+        raise UsageError(f"--on-hang is {on_hang!r}", "choose stop or leave")
+    _check_probes(probes)
+    request = RunRequest(
+        command=list(context.args),
+        out=out,
+        timeout_s=timeout,
+        stall_after_s=_stall(stall_after),
+        on_hang=on_hang,  # type: ignore[arg-type]
+        probes=probes,
+        passthrough=passthrough,
+        force=force,
+        quiet_stdout=as_json,
+    )
+    result = run_once(request)
+    _print(result.directory, as_json=as_json)
+    raise typer.Exit(result.exit_code)
+
+
+def _check_probes(spec: str) -> None:
+    from nsadiag.evidence.probes import PROBE_NAMES
+
+    unknown = [n for n in spec.split(",") if n not in ("light", "full", "none", *PROBE_NAMES)]
+    if unknown:
+        raise UsageError(
+            f"no such probe: {unknown[0]}", f"choose light, full, none, or from {', '.join(PROBE_NAMES)}"
+        )
+
+
+@app.command(epilog="Example: nsadiag matrix -k 'layers=1 and not fsdp2'")
+def matrix(
+    spec: Annotated[str, typer.Argument(help="YAML file, or the name of a built-in matrix")] = "nsa-quick",
+    out: Annotated[Path | None, OUT] = None,
+    select: Annotated[
+        str | None, typer.Option("-k", help="Only cells whose id matches: words with and, or, not")
+    ] = None,
+    repeat: Annotated[int, typer.Option(help="Run each cell this often", min=1)] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print each cell's command and run nothing")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the matrix in --out; done cells stay")
+    ] = False,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Run a matrix of experiments and report on the whole; without SPEC, the built-in NSA quick matrix."""
+    from nsadiag import spec as specs
+
+    loaded = specs.load_matrix(specs.find_spec(spec))
+    cells = loaded.cells(repeat)
+    if select:
+        cells = specs.select(cells, select)
+    if dry_run:
+        _print_cells(cells, as_json=as_json)
+        return
+    from nsadiag.commands.matrix import MatrixRequest, run_matrix
+    from nsadiag.reports.live import matrix_progress
+
+    request = MatrixRequest(matrix=loaded, cells=cells, out=out, resume=resume, force=force)
+    result = run_matrix(request, matrix_progress(_console(stderr=True)))
+    _print(result.directory, as_json=as_json)
+    raise typer.Exit(result.exit_code)
+
+
+def _print_cells(cells: list[Any], *, as_json: bool) -> None:
+    import shlex
+
+    if as_json:
+        print(
+            json.dumps(
+                [
+                    {
+                        "id": c.id,
+                        "factors": c.factors,
+                        "world_size": c.world_size,
+                        "env": c.env,
+                        "command": c.command(),
+                    }
+                    for c in cells
+                ],
+                indent=1,
+            )
+        )
+        return
+    for cell in cells:
+        print(f"{cell.id}\n    {shlex.join([*(f'{k}={v}' for k, v in cell.env.items()), *cell.command()])}")
+
+
+@app.command(epilog="Example: nsadiag analyze artifacts/20261120-101500-train")
+def analyze(
+    path: Annotated[Path, typer.Argument(help="A run directory")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Judge evidence that is already on disk; needs no torch and no GPU."""
+    from nsadiag.analysis.verdict import judge_directory
+    from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
+    from nsadiag.reports import write_reports
+
+    if not (path / "ranks").is_dir() and not (path / "watch.json").exists():
+        raise UsageError(
+            f"{path} is not a run directory", "give a directory that nsadiag run wrote, or a cell of a matrix"
+        )
+    verdict = judge_directory(path)
+    write_reports(path)
+    _print(path, as_json=as_json)
+    raise typer.Exit(EXIT_HEALTHY if verdict.outcome == "healthy" else EXIT_FINDING)
+
+
+@app.command(epilog="Example: nsadiag report artifacts/20261120-101500-train --format md")
+def report(
+    path: Annotated[Path, typer.Argument(help="A run or matrix directory")],
+    format_: Annotated[str, typer.Option("--format", help="terminal, md, html or json")] = "terminal",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Render what is on disk, to stdout."""
+    from nsadiag.reports import REPORTERS, load_report
+
+    if format_ not in REPORTERS:
+        raise UsageError(f"no such format: {format_}", f"choose from {', '.join(REPORTERS)}")
+    if as_json or format_ == "terminal":
+        _print(path, as_json=as_json)
+    else:
+        print(REPORTERS[format_](load_report(path)))
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Entry point: every failure ends in one line, a hint, and the documented exit code."""
+    # A scheduler ends a job by SIGTERM: treat it as the Ctrl-C it stands for.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except NsadiagError as error:
+        _fail(error.message, error.hint, error.exit_code)
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", "", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        sys.exit(EXIT_USAGE)
+    except OSError as error:
+        machine = MachineError(f"{error.strerror}: {error.filename}" if error.filename else str(error))
+        _fail(machine.message, "is there room and permission under --out? (df -h, ls -ld)", machine.exit_code)
+    except Exception as error:
+        _fail_ourselves(error)
+
+
+def _fail(message: str, hint: str, code: int) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _fail_ourselves(error: Exception) -> None:
+    import click
+
+    if isinstance(error, click.exceptions.Abort):
+        _fail("interrupted", "", EXIT_INTERRUPTED)
+    if isinstance(error, click.exceptions.ClickException):
+        _fail(error.format_message(), "nsadiag --help lists the commands and their options", EXIT_USAGE)
+    import traceback
+
+    traceback.print_exception(error)
+    _fail(
+        f"this is a fault of nsadiag: {error!r}", "please report it with the traceback above", EXIT_INTERNAL
+    )

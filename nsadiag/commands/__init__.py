@@ -1,0 +1,1 @@
+"""What each command does, once its line has been parsed; these put the rooms together."""

@@ -1,0 +1,106 @@
+"""The output directory, and what every run says about itself in run.json."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from nsadiag import __version__
+from nsadiag.errors import MachineError, UsageError
+from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, make_private_dir, write_json
+from nsadiag.evidence.secrets import mask_command, mask_environment
+
+PACKAGES = (
+    "torch",
+    "triton",
+    "numpy",
+    "pandas",
+    "py-spy",
+    "flash-attn",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+)
+
+
+def prepare(out: Path | None, name: str, *, force: bool) -> RunDir:
+    """The directory to write into, made private. Raises if it holds anything already, or cannot be written."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    safe_name = re.sub(r"[^\w.-]+", "-", name)[:40]
+    path = out or Path("artifacts") / f"{stamp}-{safe_name}"
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if not force:
+                raise UsageError(
+                    f"{path} exists and is not empty", "choose another --out, or replace it with --force"
+                )
+            _remove_earlier_run(path)
+        make_private_dir(path)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise MachineError(
+            f"cannot write to {path}: {error.strerror}", "choose another place with --out"
+        ) from None
+    return RunDir(path=path)
+
+
+def _remove_earlier_run(path: Path) -> None:
+    """--force replaces what nsadiag wrote, not whatever someone pointed it at by mistake."""
+    if not path.is_dir() or not (path / "run.json").exists():
+        raise UsageError(
+            f"{path} was not written by nsadiag, so --force does not remove it", "choose another --out"
+        )
+    shutil.rmtree(path)
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    """Of this environment; no package is imported for it."""
+    found = {"nsadiag": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write_run(
+    run: RunDir, *, kind: str, name: str, command: Sequence[str], started_at: str, **more: Any
+) -> None:
+    """Writes run.json; once at the start, so that a killed run has one too, and again at the end."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "name": name,
+        "command": mask_command(command),
+        "started_at": started_at,
+        "host": platform.node(),
+        "versions": versions(),
+        "machine": machine(),
+        "environment": mask_environment(os.environ),
+        **more,
+    }
+    write_json(run.run, document)
+
+
+def machine() -> dict[str, Any]:
+    """What a reader of figures needs to know."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    gpus = (
+        sorted(p.name for p in Path("/proc/driver/nvidia/gpus").glob("*")) if sys.platform == "linux" else []
+    )
+    return {"cpus": cpus, "memory_gib": round(memory, 1), "gpus": len(gpus), "kernel": platform.release()}

@@ -1,0 +1,95 @@
+"""`nsadiag run`: any launcher line, watched, judged, reported."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nsadiag.agent.launch import check_command
+from nsadiag.agent.watch import Watch, WatchOptions
+from nsadiag.commands import output
+from nsadiag.engines.local import run_command
+from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_TIMEOUT
+from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.records import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A parsed `nsadiag run` line."""
+
+    command: list[str]
+    out: Path | None = None
+    timeout_s: float = 0.0
+    stall_after_s: float | None = None
+    on_hang: Literal["stop", "leave"] = "stop"
+    probes: str = "light"
+    passthrough: bool = False
+    force: bool = False
+    quiet_stdout: bool = False  # stdout is for JSON: the job's output goes to stderr
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came of it."""
+
+    directory: Path
+    verdict: Verdict
+    exit_code: int
+
+
+def run_once(request: RunRequest) -> RunResult:
+    """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after."""
+    check_command(request.command)
+    run = output.prepare(request.out, _name(request.command), force=request.force)
+    started_at = output.now()
+    about: dict[str, Any] = {
+        "kind": "run",
+        "name": _name(request.command),
+        "command": request.command,
+        "started_at": started_at,
+    }
+    output.write_run(run, **about)
+    options = WatchOptions(
+        stall_after_s=request.stall_after_s, timeout_s=request.timeout_s, on_hang=request.on_hang
+    )
+    sinks = (sys.stderr.buffer if request.quiet_stdout else sys.stdout.buffer, sys.stderr.buffer)
+    interrupted, watch = False, None
+    try:
+        watch = run_command(request.command, run, options, probes=request.probes, echo=sinks)
+    except KeyboardInterrupt:
+        interrupted = True
+    verdict = judge_and_report(run, about)
+    code = EXIT_INTERRUPTED if interrupted else exit_code(verdict, watch, passthrough=request.passthrough)
+    return RunResult(directory=run.path, verdict=verdict, exit_code=code)
+
+
+def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
+    """Verdict first, on disk, then the documents that show it."""
+    from nsadiag.analysis.verdict import judge_directory
+    from nsadiag.reports import write_reports
+
+    verdict = judge_directory(run.path)
+    output.write_run(run, **about, ended_at=output.now(), world_size=verdict.world_size)
+    write_reports(run.path)
+    return verdict
+
+
+def exit_code(verdict: Verdict, watch: Watch | None, *, passthrough: bool) -> int:
+    """docs/contract.md, "Exit codes"."""
+    job_code = watch.job.poll() if watch else None
+    if passthrough and job_code is not None:
+        return job_code if job_code >= 0 else 128 - job_code
+    if watch and watch.stopped == "timeout" and verdict.outcome in ("healthy", "slow", "unknown"):
+        return EXIT_TIMEOUT
+    if verdict.outcome == "healthy" or (verdict.outcome == "unknown" and job_code == 0):
+        return EXIT_HEALTHY
+    return EXIT_FINDING
+
+
+def _name(command: list[str]) -> str:
+    script = next((w for w in command if w.endswith(".py")), None)
+    module = command[command.index("-m") + 1] if "-m" in command[:-1] else None
+    return Path(script).stem if script else module or Path(command[0]).name

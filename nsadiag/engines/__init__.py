@@ -1,0 +1,1 @@
+"""Where agents start: on this machine for now."""

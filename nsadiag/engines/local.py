@@ -1,0 +1,177 @@
+"""Runs jobs on this machine: a launcher line as it is, or a command under a launcher that stays warm."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nsadiag.agent import processes
+from nsadiag.agent.follow import Follow
+from nsadiag.agent.launch import CommandJob, job_environment, make_socket_dir, new_run_id
+from nsadiag.agent.processes import Process, identify
+from nsadiag.agent.watch import Watch, WatchOptions
+from nsadiag.evidence.layout import RunDir, make_private_dir
+
+
+def run_command(
+    command: list[str],
+    run: RunDir,
+    options: WatchOptions,
+    *,
+    probes: str = "light",
+    env: Mapping[str, str] | None = None,
+    echo: tuple[BinaryIO, BinaryIO] | None = None,
+) -> Watch:
+    """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow."""
+    with make_socket_dir() as sockets:
+        job = CommandJob(
+            command, run, Path(sockets), probes=probes, env=env, leave=options.on_hang == "leave"
+        )
+        watch = Watch(job, run, options)
+        with _echoed(job, run, echo):
+            watch.run()
+    return watch
+
+
+@contextlib.contextmanager
+def _echoed(job: CommandJob, run: RunDir, echo: tuple[BinaryIO, BinaryIO] | None) -> Iterator[None]:
+    if echo is None:
+        yield
+        return
+    out, err = echo
+
+    def files() -> dict[Path, BinaryIO]:
+        ranks = list(run.ranks())
+        return {
+            job.stdout: out,
+            job.stderr: err,
+            **{r.stdout: out for r in ranks},
+            **{r.stderr: err for r in ranks},
+        }
+
+    follow = Follow(files)
+    try:
+        yield
+    finally:
+        follow.close()
+
+
+class WarmLauncher:
+    """A process with torch imported that starts one cell at a time; start it early, it needs some seconds.
+
+    What a rank finds in its environment at start-up is this process's: cells that differ in environment
+    variables need a launcher each.
+    """
+
+    def __init__(self, log: Path, *, preload: tuple[str, ...], env: Mapping[str, str]) -> None:
+        self.run_id, self.env = new_run_id(), dict(env)
+        self._log, self._preload = log, preload
+        self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._start()
+
+    def _start(self) -> None:
+        reader, writer = os.pipe()
+        # OMP_NUM_THREADS as torchrun sets it where the user has not.
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, **self.env, processes.RUN_ID: self.run_id}
+        environment.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+        # Asking CUDA whether it is there would initialise it, and a process forked after that cannot use it.
+        environment.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        with self._log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "nsadiag.agent.warm", str(writer), *self._preload],
+                stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, pass_fds=(writer,), start_new_session=True,
+            )  # fmt: skip
+        os.close(writer)
+        threading.Thread(target=self._read, args=(reader,), name="nsadiag-warm", daemon=True).start()
+
+    def _read(self, reader: int) -> None:
+        with os.fdopen(reader) as answers:
+            for line in answers:
+                self._answers.put(json.loads(line))
+        self._answers.put({"exit_code": 1, "ends": {}, "error": "the launcher ended"})
+
+    def job(self, argv: list[str], run: RunDir, socket_dir: Path, *, world_size: int, probes: str) -> WarmJob:
+        """Starts the command on `world_size` ranks."""
+        if self._popen.poll() is not None:
+            self.restart()
+        env = {**self.env, **job_environment(run, self.run_id, socket_dir, probes)}
+        request = {
+            "id": new_run_id(),
+            "argv": argv,
+            "world_size": world_size,
+            "env": env,
+            "cwd": str(Path.cwd()),
+        }
+        assert self._popen.stdin is not None
+        self._popen.stdin.write((json.dumps(request) + "\n").encode())
+        self._popen.stdin.flush()
+        return WarmJob(self, socket_dir)
+
+    def answer(self) -> dict[str, Any] | None:
+        with contextlib.suppress(queue.Empty):
+            return self._answers.get_nowait()
+        return None
+
+    def restart(self) -> None:
+        """A new process, after whatever went wrong in the old one."""
+        self.close()
+        self._answers = queue.Queue()
+        self._start()
+
+    def close(self) -> None:
+        """Ends the launcher and everything it started."""
+        root = identify(self._popen.pid)
+        family = processes.with_children([root]) if root else set()
+        if self._popen.stdin:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
+        processes.end(family | processes.of_run(self.run_id))
+        self._popen.wait()
+
+
+class WarmJob:
+    """One cell on a warm launcher."""
+
+    def __init__(self, launcher: WarmLauncher, socket_dir: Path) -> None:
+        self.launcher, self.socket_dir = launcher, socket_dir
+        self.run_id = new_run_id()  # its ranks are known by their registration; the mark is the launcher's
+        self._answer: dict[str, Any] | None = None
+
+    def poll(self) -> int | None:
+        self._answer = self._answer or self.launcher.answer()
+        return None if self._answer is None else int(self._answer["exit_code"])
+
+    def roots(self) -> list[Process]:
+        return []  # the launcher lives on
+
+    def reported_ends(self) -> dict[int, int]:
+        return {int(rank): code for rank, code in (self._answer or {}).get("ends", {}).items()}
+
+    def abandon(self) -> None:
+        self.launcher.restart()
+
+
+def run_warm(
+    launcher: WarmLauncher,
+    argv: list[str],
+    run: RunDir,
+    options: WatchOptions,
+    *,
+    world_size: int,
+    probes: str,
+) -> Watch:
+    """Runs one cell to its end, watched."""
+    make_private_dir(run.path)
+    with make_socket_dir() as sockets:
+        job = launcher.job(argv, run, Path(sockets), world_size=world_size, probes=probes)
+        watch = Watch(job, run, options)
+        watch.run()
+    return watch

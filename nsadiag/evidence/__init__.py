@@ -1,0 +1,1 @@
+"""The shapes on disk: what ranks and agents write, and what analysis reads."""

@@ -1,0 +1,136 @@
+"""Where everything lies in a run directory (docs/contract.md, "Run directory")."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+# Nothing in a run directory is for others: stacks, environment and logs can hold secrets.
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureDir:
+    """One look at one rank from outside."""
+
+    path: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.path.name)
+
+    py_spy = property(lambda self: self.path / "py_spy.json")
+    native = property(lambda self: self.path / "native.txt")
+    flight_recorder = property(lambda self: self.path / "fr.json")
+    traceback = property(lambda self: self.path / "traceback.txt")
+    proc = property(lambda self: self.path / "proc.json")
+    gaps = property(lambda self: self.path / "gaps.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankDir:
+    """Everything known of one rank."""
+
+    path: Path
+
+    @property
+    def rank(self) -> int:
+        return int(self.path.name)
+
+    blackbox = property(lambda self: self.path / "blackbox.bin")
+    names = property(lambda self: self.path / "names.jsonl")
+    meta = property(lambda self: self.path / "meta.json")
+    stdout = property(lambda self: self.path / "stdout.log")
+    stderr = property(lambda self: self.path / "stderr.log")
+    exception = property(lambda self: self.path / "exception.json")
+    leaving = property(lambda self: self.path / "leaving.json")
+    samples = property(lambda self: self.path / "samples.jsonl")
+    faults = property(lambda self: self.path / "faults.log")
+    ddp = property(lambda self: self.path / "ddp.json")
+    gaps = property(lambda self: self.path / "gaps.jsonl")
+
+    def capture(self, number: int) -> CaptureDir:
+        return CaptureDir(path=self.path / "captures" / f"{number:02d}")
+
+    def captures(self) -> list[CaptureDir]:
+        """All captures, oldest first."""
+        folder = self.path / "captures"
+        names = sorted(p for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+        return [CaptureDir(path=p) for p in names]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDir:
+    """A single run, or one cell of a matrix: both have the same contents."""
+
+    path: Path
+
+    run = property(lambda self: self.path / "run.json")
+    cell = property(lambda self: self.path / "cell.json")
+    verdict = property(lambda self: self.path / "verdict.json")
+    ends = property(lambda self: self.path / "ends.json")
+    watch = property(lambda self: self.path / "watch.json")
+    report_md = property(lambda self: self.path / "report.md")
+    report_html = property(lambda self: self.path / "report.html")
+
+    def rank(self, rank: int) -> RankDir:
+        return RankDir(path=self.path / "ranks" / f"{rank:05d}")
+
+    def ranks(self) -> Iterator[RankDir]:
+        """Ranks that left anything, in order of rank."""
+        folder = self.path / "ranks"
+        for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if entry.name.isdigit():
+                yield RankDir(path=entry)
+
+    def node(self, host: str) -> Path:
+        return self.path / "nodes" / host
+
+
+def make_private_dir(path: Path) -> Path:
+    """Creates the directory and its parents; only the last one is made private."""
+    path.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+    return path
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replaces the file in one step, so that a killed writer never leaves half a document."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1, default=str)
+            file.write("\n")
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path, default: Any = None) -> Any:
+    """The document, or `default` where there is none or it is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError):
+        return default
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """All whole lines; a last line that its writer did not finish is skipped."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    rows = []
+    for line in text.splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows

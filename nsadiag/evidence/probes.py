@@ -1,0 +1,3 @@
+"""The names of the probes: the command line checks them without importing torch."""
+
+PROBE_NAMES = ("modules", "gradients", "backward", "optimizer", "collectives", "ddp_buckets")

@@ -1,0 +1,190 @@
+"""Findings and verdicts: the values that detectors return and reports render."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nsadiag.evidence.layout import SCHEMA_VERSION
+
+Outcome = Literal["hung", "crashed", "slow", "wrong", "healthy", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """What a rank was asked to agree on."""
+
+    op: str
+    group: str
+    seq: int | None = None
+    sizes: list[list[int]] | None = None
+    dtypes: list[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A line of user code."""
+
+    file: str
+    line: int
+    function: str | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """The place that explains the failure, as far as it is known."""
+
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    code: str | None = None
+    collective: Collective | None = None
+    parameter: str | None = None
+    module: str | None = None
+    bucket: int | None = None
+    step: int | None = None
+    phase: str | None = None
+
+    def at(self, place: Place | None) -> Where:
+        """The same, with the line filled in from `place`."""
+        if place is None:
+            return self
+        return dataclasses.replace(
+            self, file=place.file, line=place.line, function=place.function, code=place.code
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One claim and the file, in the run directory, that anyone can open to check it."""
+
+    claim: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejected:
+    """A neighbouring class, and what speaks against it."""
+
+    cls: str
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far the job got, and how fast it was going."""
+
+    steps_done: int = 0
+    rate_per_s: float | None = None
+    eta_s: float | None = None
+    predicted_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Seconds since the job was started."""
+
+    onset_s: float | None = None
+    detected_s: float | None = None
+    verdict_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one detector concluded from one cell's evidence."""
+
+    detector: str
+    cls: str
+    outcome: Outcome
+    confidence: float
+    summary: str
+    guilty_ranks: tuple[int, ...] = ()
+    blocked_ranks: tuple[int, ...] = ()
+    where: Where | None = None
+    peers_at: Place | None = None
+    evidence: tuple[Evidence, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    gaps: tuple[str, ...] = ()
+    fix: str | None = None
+    next: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer: verdict.json as a value (docs/contract.md)."""
+
+    outcome: Outcome
+    cls: str
+    confidence: float
+    summary: str
+    guilty_ranks: tuple[int, ...]
+    blocked_ranks: tuple[int, ...]
+    world_size: int
+    where: Where | None
+    peers_at: Place | None
+    progress: Progress
+    evidence: tuple[Evidence, ...]
+    rejected: tuple[Rejected, ...]
+    gaps: tuple[str, ...]
+    fix: str | None
+    next: str | None
+    times: Times
+
+    @property
+    def signature(self) -> str:
+        """Equal for the same failure: class and place, without ranks, paths or numbers that vary by run."""
+        where = self.where or Where()
+        collective = where.collective.op if where.collective else None
+        place = (where.file or "").rsplit("/", 1)[-1]
+        parts = (self.cls, place, where.function, where.code, collective, where.parameter)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that CONTRACT promises, keys in its order."""
+        body = dataclasses.asdict(self)
+        rejected = [{"class": r.cls, "because": r.because} for r in self.rejected]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "outcome": body.pop("outcome"),
+            "class": body.pop("cls"),
+            **{**body, "rejected": rejected},
+            "signature": self.signature,
+            "times": body["times"],
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Verdict:
+        """Reads what to_json wrote; keys of a newer schema are passed over. Raises KeyError if one is missing."""
+        where = document["where"]
+        if where is not None:
+            collective = where.get("collective")
+            where = _known(Where, {**where, "collective": _known(Collective, collective)})
+        return cls(
+            outcome=document["outcome"],
+            cls=document["class"],
+            confidence=document["confidence"],
+            summary=document["summary"],
+            guilty_ranks=tuple(document["guilty_ranks"]),
+            blocked_ranks=tuple(document["blocked_ranks"]),
+            world_size=document["world_size"],
+            where=where,
+            peers_at=_known(Place, document["peers_at"]),
+            progress=_known(Progress, document["progress"]) or Progress(),
+            evidence=tuple(Evidence(claim=e["claim"], source=e["source"]) for e in document["evidence"]),
+            rejected=tuple(Rejected(cls=r["class"], because=r["because"]) for r in document["rejected"]),
+            gaps=tuple(document["gaps"]),
+            fix=document["fix"],
+            next=document["next"],
+            times=_known(Times, document["times"]) or Times(),
+        )
+
+
+def _known(cls: Any, values: dict[str, Any] | None) -> Any:
+    """An instance of the dataclass from the keys it knows, or None."""
+    if values is None:
+        return None
+    names = {f.name for f in dataclasses.fields(cls)}
+    return cls(**{key: value for key, value in values.items() if key in names})

@@ -1,0 +1,156 @@
+"""The lines beneath a verdict's sentence, the same in every format: who, where, what, how far."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsadiag.evidence.records import Collective, Place, Progress, Times, Verdict, Where
+from nsadiag.reports.model import RankReport, RunReport
+from nsadiag.reports.words import count, duration, one_line, percent, rank_list
+
+ENDS_SHOWN = 4
+RANKS_SHOWN = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One labelled line, and the line of source code that belongs to it."""
+
+    label: str
+    text: str
+    code: str | None = None
+
+
+def facts_of(run: RunReport) -> list[Fact]:
+    """Everything that a verdict says about place and progress, the guilty first."""
+    if run.verdict is None:
+        return list(_ends(run))
+    return [*_who(run.verdict), *_place(run.verdict), *_pace(run.verdict), *_ends(run)]
+
+
+def headline(verdict: Verdict) -> str:
+    """`missing_rank, rank 1 of 2, 95 % sure`: what follows the outcome's word."""
+    parts = [] if verdict.cls == verdict.outcome else [verdict.cls]
+    if verdict.guilty_ranks:
+        parts.append(rank_list(verdict.guilty_ranks, verdict.world_size))
+    return ", ".join([*parts, f"{percent(verdict.confidence)} sure"])
+
+
+def place_text(place: Place | Where) -> str:
+    """`train.py:41 in train`."""
+    line = f":{place.line}" if place.line else ""
+    function = f" in {place.function}" if place.function else ""
+    return f"{place.file}{line}{function}"
+
+
+def collective_text(collective: Collective) -> str:
+    """`all_reduce 17 of default_pg, [1024] Float`."""
+    seq = "" if collective.seq is None else f" {collective.seq}"
+    sizes = " ".join(str(size) for size in collective.sizes or ())
+    dtypes = " ".join(dict.fromkeys(collective.dtypes or ()))
+    payload = f"{sizes} {dtypes}".strip()
+    return f"{collective.op}{seq} of {collective.group}" + (f", {payload}" if payload else "")
+
+
+def run_again(run: RunReport) -> str:
+    """The shell line that runs the job under watch; empty if its command is not known."""
+    if not run.command:
+        return ""
+    command = shlex.join(run.command) if len(run.command) > 1 else run.command[0]
+    ours = run.command[0].rsplit("/", 1)[-1].startswith("nsadiag")
+    return command if ours else f"nsadiag run -- {command}"
+
+
+def judge_again(run: RunReport, report_directory: Path) -> str:
+    """The shell line that judges the evidence anew, from beside the report's directory."""
+    start = report_directory.resolve().parent
+    return f"nsadiag analyze {shlex.quote(str(run.directory.resolve().relative_to(start)))}"
+
+
+def ranks_to_show(run: RunReport) -> list[RankReport]:
+    """The guilty first, then the others in order, as many as one reads."""
+    guilty = run.verdict.guilty_ranks if run.verdict else ()
+    return sorted(run.ranks, key=lambda rank: rank.rank not in guilty)[:RANKS_SHOWN]
+
+
+def _who(verdict: Verdict) -> Iterator[Fact]:
+    guilty_ranks, blocked_ranks = verdict.guilty_ranks, verdict.blocked_ranks
+    blocked = rank_list(blocked_ranks, verdict.world_size) if blocked_ranks else ""
+    if guilty_ranks:
+        guilty = rank_list(guilty_ranks, verdict.world_size)
+        if len(guilty_ranks) == len(blocked_ranks) == 1:
+            blocked = f"rank {blocked_ranks[0]}"
+        yield Fact(label="guilty", text=f"{guilty}, blocking {blocked}" if blocked else guilty)
+    elif blocked:
+        yield Fact(label="blocked", text=blocked)
+
+
+def _place(verdict: Verdict) -> Iterator[Fact]:
+    where = verdict.where or Where()
+    if where.file:
+        yield Fact(label="at", text=place_text(where), code=where.code)
+    if verdict.peers_at:
+        yield Fact(label="peers at", text=place_text(verdict.peers_at), code=verdict.peers_at.code)
+    if where.collective:
+        yield Fact(label="collective", text=collective_text(where.collective))
+    if where.parameter:
+        yield Fact(label="parameter", text=one_line(where.parameter))
+    # A parameter's name begins with its module's, which then says nothing new.
+    if where.module and not (where.parameter or "").startswith(where.module):
+        yield Fact(label="module", text=one_line(where.module))
+    moment = _moment(where)
+    if moment:
+        yield Fact(label="during", text=moment)
+
+
+def _moment(where: Where) -> str:
+    step = "" if where.step is None else f"step {where.step}"
+    bucket = "" if where.bucket is None else f"bucket {where.bucket}"
+    return ", ".join(part for part in (step, where.phase or "", bucket) if part)
+
+
+def _pace(verdict: Verdict) -> Iterator[Fact]:
+    parts = [*_progress(verdict.progress), *_times(verdict.times, verdict.outcome)]
+    yield Fact(label="progress", text=", ".join(parts))
+
+
+def _progress(progress: Progress) -> Iterator[str]:
+    yield f"{count(progress.steps_done, 'step')} done"
+    if progress.rate_per_s:
+        yield f"{progress.rate_per_s:.3g} steps/s ({duration(1 / progress.rate_per_s)} each)"
+    if progress.predicted_s is not None:
+        yield f"{duration(progress.predicted_s)} predicted"
+    if progress.eta_s is not None:
+        yield f"{duration(progress.eta_s)} left"
+
+
+def _times(times: Times, outcome: str) -> Iterator[str]:
+    if times.onset_s is not None:
+        yield f"{'stalled' if outcome == 'hung' else 'began'} at {duration(times.onset_s)}"
+    if times.verdict_s is not None:
+        yield f"judged at {duration(times.verdict_s)}"
+
+
+def _ends(run: RunReport) -> Iterator[Fact]:
+    """Ranks that ended alike share a phrase; nothing is said where all simply ended with 0."""
+    alike: dict[str, list[RankReport]] = {}
+    for rank in run.ranks:
+        if rank.end:
+            alike.setdefault(_end_words(rank), []).append(rank)
+    if not alike or set(alike) == {"exit 0"}:
+        return
+    world_size = run.world_size or len(run.ranks)
+    groups = sorted(alike.items(), key=lambda item: min(r.t_s or 0.0 for r in item[1]))
+    phrases = [f"{rank_list([r.rank for r in ranks], world_size)}: {end}" for end, ranks in groups]
+    if len(phrases) > ENDS_SHOWN:
+        phrases[ENDS_SHOWN:] = [f"{len(phrases) - ENDS_SHOWN} other endings"]
+    yield Fact(label="ended", text="; ".join(phrases))
+
+
+def _end_words(rank: RankReport) -> str:
+    """The ending, and who caused it unless the job simply ended by itself."""
+    how = f" ({one_line(rank.how)})" if rank.how and rank.how not in ("exited", rank.end) else ""
+    return rank.end + how

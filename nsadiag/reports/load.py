@@ -1,0 +1,202 @@
+"""Reads a run or matrix directory into a report; what is missing or half written becomes a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import RankDir, RunDir, read_json
+from nsadiag.evidence.records import Verdict
+from nsadiag.reports import values
+from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
+
+# The tail of a guilty rank's stderr holds its traceback; more belongs to the log itself.
+LAST_WORDS_BYTES = 4096
+LAST_WORDS_LINES = 20
+
+
+def load_report(directory: Path) -> Report:
+    """The report on whatever lies in `directory`; raises UsageError if nsadiag did not write it."""
+    kind = _kind(directory)
+    return _load_matrix(directory) if kind == "matrix" else _load_run(directory)
+
+
+def _kind(directory: Path) -> str:
+    if not directory.is_dir():
+        what = "is a file" if directory.exists() else "does not exist"
+        raise UsageError(f"{directory} {what}", "give a run directory: `nsadiag report artifacts/NAME`")
+    run = read_json(directory / "run.json")
+    if isinstance(run, dict) and run.get("kind") in ("run", "matrix"):
+        return str(run["kind"])
+    if (directory / "matrix.json").exists() or (directory / "cells").is_dir():
+        return "matrix"
+    if any((directory / name).exists() for name in ("run.json", "verdict.json", "cell.json", "ranks")):
+        return "run"
+    raise UsageError(
+        f"{directory} is not a run directory: no run.json, matrix.json or verdict.json in it",
+        "runs land in artifacts/<time>-<name>; evidence from elsewhere goes to `nsadiag analyze`",
+    )
+
+
+def _load_run(directory: Path) -> RunReport:
+    gaps: list[str] = []
+    # A cell of a matrix may describe itself in cell.json instead.
+    only_cell = (directory / "cell.json").exists() and not (directory / "run.json").exists()
+    document = _document(directory / ("cell.json" if only_cell else "run.json"), gaps)
+    verdict = _verdict(_document(directory / "verdict.json", gaps), gaps)
+    return _run(directory, document, verdict, gaps)
+
+
+def _run(directory: Path, document: dict[str, Any], verdict: Verdict | None, gaps: list[str]) -> RunReport:
+    started_at, ended_at = values.text(document.get("started_at")), values.text(document.get("ended_at"))
+    return RunReport(
+        directory=directory,
+        name=values.text(document.get("name")) or directory.resolve().name,
+        command=values.command(document.get("command")),
+        started_at=started_at,
+        ended_at=ended_at,
+        duration_s=values.seconds_between(started_at, ended_at),
+        host=values.text(document.get("host")),
+        exit_code=values.whole(document.get("exit_code")),
+        world_size=verdict.world_size if verdict else values.whole(document.get("world_size")),
+        versions=values.texts(document.get("versions")),
+        environment=values.texts(document.get("environment")),
+        verdict=verdict,
+        ranks=_ranks(RunDir(path=directory), verdict, gaps),
+        gaps=tuple(gaps),
+    )
+
+
+def _ranks(run_dir: RunDir, verdict: Verdict | None, gaps: list[str]) -> tuple[RankReport, ...]:
+    ends = _document(run_dir.ends, gaps) if run_dir.ends.exists() else {}
+    guilty = verdict.guilty_ranks if verdict else ()
+    seen = {rank_dir.rank for rank_dir in run_dir.ranks()}
+    seen |= {int(key) for key in ends if str(key).isdigit()}
+    return tuple(
+        _rank(run_dir, rank, values.mapping(ends.get(str(rank))), rank in guilty) for rank in sorted(seen)
+    )
+
+
+def _rank(run_dir: RunDir, rank: int, end: Mapping[str, Any], guilty: bool) -> RankReport:
+    rank_dir = run_dir.rank(rank)
+    logs = [p for p in (rank_dir.stdout, rank_dir.stderr) if p.exists() and p.stat().st_size]
+    return RankReport(
+        rank=rank,
+        exit_code=values.whole(end.get("exit_code")),
+        signal=values.signal_name(end.get("signal")),
+        t_s=values.number(end.get("t_s")),
+        how=values.text(end.get("how")),
+        captures=len(rank_dir.captures()),
+        logs=tuple(str(p.relative_to(run_dir.path)) for p in logs),
+        last_words=_last_words(rank_dir) if guilty else "",
+    )
+
+
+def _last_words(rank_dir: RankDir) -> str:
+    """The end of stderr, whole lines only."""
+    try:
+        with rank_dir.stderr.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - LAST_WORDS_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    whole = lines[1:] if size > LAST_WORDS_BYTES else lines
+    return "\n".join(whole[-LAST_WORDS_LINES:])
+
+
+def _load_matrix(directory: Path) -> MatrixReport:
+    gaps: list[str] = []
+    run = _run(directory, _document(directory / "run.json", gaps), None, [])
+    document = _document(directory / "matrix.json", gaps)
+    listed = [cell for cell in values.items(document.get("cells")) if cell.get("id")]
+    cells = tuple(_cell(directory, cell) for cell in listed or _cells_on_disk(directory))
+    return MatrixReport(
+        directory=directory,
+        name=values.text(document.get("name")) or run.name,
+        run=run,
+        axes=_axes(document, cells),
+        cells=cells,
+        wall_s=values.number(values.mapping(document.get("totals")).get("wall_s")) or run.duration_s,
+        machine=values.texts(document.get("machine")),
+        gaps=tuple(gaps),
+    )
+
+
+def _cells_on_disk(directory: Path) -> list[dict[str, Any]]:
+    """What the folders tell when matrix.json cannot: a cell's id is `axis=value,axis=value`."""
+    folder = directory / "cells"
+    names = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    return [{"id": name, "factors": _factors_in(name), "state": "done"} for name in names]
+
+
+def _factors_in(cell_id: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in cell_id.split(","))
+    return {axis: value for axis, equals, value in pairs if equals}
+
+
+def _cell(directory: Path, document: Mapping[str, Any]) -> CellReport:
+    cell_id = str(document["id"])
+    gaps: list[str] = []
+    state = values.text(document.get("state")) or "done"
+    # The id names a folder, and a document from elsewhere must not lead us out of ours.
+    folder = directory / "cells" / Path(cell_id).name
+    verdict_document = values.mapping(document.get("verdict"))
+    if not verdict_document and state == "done":
+        verdict_document = _document(folder / "verdict.json", gaps)
+    described = values.mapping(read_json(folder / "run.json") or read_json(folder / "cell.json"))
+    run = _run(folder, {**described, "name": cell_id}, _verdict(verdict_document, gaps), gaps)
+    return CellReport(
+        id=cell_id,
+        factors=values.texts(document.get("factors")) or _factors_in(cell_id),
+        state=state,
+        world_size=values.whole(document.get("world_size")) or run.world_size,
+        wall_s=values.number(document.get("wall_s")),
+        launch=values.text(document.get("launch")),
+        costs=_costs(values.mapping(document.get("costs"))),
+        run=run,
+    )
+
+
+def _costs(document: Mapping[str, Any]) -> Costs:
+    return Costs(
+        step_s_median=values.number(document.get("step_s_median")),
+        forward_s_median=values.number(document.get("forward_s_median")),
+        backward_s_median=values.number(document.get("backward_s_median")),
+        peak_rss_mib=values.number(document.get("peak_rss_mib")),
+        steps=values.whole(document.get("steps")),
+    )
+
+
+def _axes(document: Mapping[str, Any], cells: tuple[CellReport, ...]) -> tuple[Axis, ...]:
+    """The axes as written, completed by labels that only cells mention."""
+    known: dict[str, dict[str, None]] = {}
+    for axis in values.items(document.get("axes")):
+        labels = axis.get("values")
+        known[str(axis.get("name"))] = dict.fromkeys(map(str, labels if isinstance(labels, list) else []))
+    for cell in cells:
+        for name, label in cell.factors.items():
+            known.setdefault(name, {}).setdefault(label, None)
+    return tuple(Axis(name=name, values=tuple(labels)) for name, labels in known.items())
+
+
+def _document(path: Path, gaps: list[str]) -> dict[str, Any]:
+    document = read_json(path)
+    if isinstance(document, dict):
+        return document
+    gaps.append(f"{path.name} is half written or not JSON" if path.exists() else f"{path.name} is missing")
+    return {}
+
+
+def _verdict(document: Mapping[str, Any], gaps: list[str]) -> Verdict | None:
+    if not document:
+        return None
+    try:
+        return Verdict.from_json(dict(document))
+    except KeyError as error:
+        gaps.append(f"verdict.json lacks {error}")
+    except (TypeError, AttributeError, ValueError) as error:
+        gaps.append(f"verdict.json has an unexpected shape: {error}")
+    return None

@@ -1,0 +1,151 @@
+"""What a report knows: a run or a matrix of runs, read from disk, with its gaps named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from nsadiag.evidence.records import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """How one rank ended and what it left."""
+
+    rank: int
+    exit_code: int | None = None
+    signal: str | None = None
+    t_s: float | None = None
+    how: str | None = None
+    captures: int = 0
+    logs: tuple[str, ...] = ()
+    last_words: str = ""
+
+    @property
+    def end(self) -> str:
+        """`SIGKILL` or `exit 1`; empty if nothing is known."""
+        if self.signal:
+            return self.signal
+        return "" if self.exit_code is None else f"exit {self.exit_code}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """One run directory; everything but the directory may be unknown."""
+
+    directory: Path
+    name: str
+    command: tuple[str, ...] = ()
+    started_at: str | None = None
+    ended_at: str | None = None
+    duration_s: float | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    world_size: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    ranks: tuple[RankReport, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """The outcome, or `unknown` where no verdict could be read."""
+        return self.verdict.outcome if self.verdict else "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What one step of a cell cost; None where it was not measured."""
+
+    step_s_median: float | None = None
+    forward_s_median: float | None = None
+    backward_s_median: float | None = None
+    peak_rss_mib: float | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellReport:
+    """One cell of a matrix, with the run that lies in its directory."""
+
+    id: str
+    factors: Mapping[str, str]
+    state: str
+    world_size: int | None
+    wall_s: float | None
+    launch: str | None
+    costs: Costs
+    run: RunReport
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.run.verdict
+
+    @property
+    def mark(self) -> str:
+        """What the grid shows: the outcome, or how far the cell got without one."""
+        if self.verdict:
+            return self.verdict.outcome
+        return "unknown" if self.state == "done" else self.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One factor that a matrix varies, with its values as labels."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingGroup:
+    """Cells that failed in the same way: one thing to repair."""
+
+    verdict: Verdict
+    cells: tuple[CellReport, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixReport:
+    """A matrix directory; `run` is what its own run.json says."""
+
+    directory: Path
+    name: str
+    run: RunReport
+    axes: tuple[Axis, ...]
+    cells: tuple[CellReport, ...]
+    wall_s: float | None = None
+    machine: Mapping[str, str] = field(default_factory=dict)
+    gaps: tuple[str, ...] = ()
+
+    def counts(self) -> dict[str, int]:
+        """How many cells bear each mark, in order of first appearance."""
+        counts: dict[str, int] = {}
+        for cell in self.cells:
+            counts[cell.mark] = counts.get(cell.mark, 0) + 1
+        return counts
+
+    def findings(self) -> list[FindingGroup]:
+        """Unhealthy cells, those with the same signature together, the most frequent failure first."""
+        groups: dict[str, list[CellReport]] = {}
+        for cell in self.cells:
+            if cell.verdict and cell.verdict.outcome != "healthy":
+                groups.setdefault(cell.verdict.signature, []).append(cell)
+        ordered = sorted(groups.values(), key=len, reverse=True)
+        return [FindingGroup(verdict=c[0].verdict, cells=tuple(c)) for c in ordered if c[0].verdict]
+
+    def unjudged(self) -> list[CellReport]:
+        """Cells that ended and left no verdict that can be read."""
+        return [cell for cell in self.cells if cell.state == "done" and cell.verdict is None]
+
+    def failing_first(self) -> list[CellReport]:
+        """Every cell, the unhealthy ones before the healthy, those before the ones not run."""
+        return sorted(self.cells, key=lambda cell: _RANKING.get(cell.mark, 0))
+
+
+_RANKING = {"unknown": 1, "healthy": 2, "running": 3, "pending": 4, "skipped": 5}
+
+Report: TypeAlias = RunReport | MatrixReport

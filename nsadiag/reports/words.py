@@ -1,0 +1,137 @@
+"""The words, letters and units that every format shares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """How an outcome looks: a letter and a word, so that colour is never the only signal."""
+
+    letter: str
+    word: str
+    style: str
+
+
+MARKS = {
+    "hung": Mark(letter="H", word="hung", style="red"),
+    "crashed": Mark(letter="C", word="crashed", style="bright_red"),
+    "slow": Mark(letter="S", word="slow", style="yellow"),
+    "wrong": Mark(letter="W", word="wrong", style="magenta"),
+    "unknown": Mark(letter="?", word="unknown", style="cyan"),
+    "healthy": Mark(letter="✓", word="healthy", style="green"),
+    "running": Mark(letter="R", word="running", style="blue"),
+    "pending": Mark(letter="·", word="pending", style="default"),
+    "skipped": Mark(letter="-", word="skipped", style="default"),
+}
+
+# Escape sequences of a terminal (colours, cursor moves, window titles) and bare control characters: text from
+# a user's log must not drive the reader's terminal.
+_CONTROL = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+NOT_KNOWN = "-"
+# For terminals that show nothing else; the legend goes through the same table, so letters stay explained.
+_ASCII = str.maketrans({"✓": "+", "·": ".", "µ": "u", "…": "~", "━": "=", "─": "-"})
+
+
+def mark_of(name: str) -> Mark:
+    """The mark, or for an outcome of a newer schema one that spells it out."""
+    return MARKS.get(name) or Mark(letter="?", word=name, style="cyan")
+
+
+def clean(text: object) -> str:
+    """The text without terminal escapes and control characters; newlines and tabs stay."""
+    return _CONTROL.sub("", str(text))
+
+
+def one_line(text: object) -> str:
+    return " ".join(clean(text).split())
+
+
+def ascii_only(text: str) -> str:
+    """The same in ASCII: an encoding error must not hide a verdict."""
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def moment(iso: str) -> str:
+    """`2026-03-01 03:04:05 UTC` from ISO's `2026-03-01T03:04:05.123456+00:00`; anything else as it is."""
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:?\d\d)?", iso)
+    if not match:
+        return iso
+    zone = (match[3] or "").replace("Z", "UTC").replace("+00:00", "UTC")
+    return f"{match[1]} {match[2]} {zone}".rstrip()
+
+
+def duration(seconds: float | None) -> str:
+    """`840 µs`, `12.3 ms`, `4.20 s`, `2 min 13 s`, `1 h 04 min`."""
+    if seconds is None:
+        return NOT_KNOWN
+    if seconds >= 3599.5:
+        minutes = round(seconds / 60)
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    if seconds >= 99.5:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= 0.9995 * size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return "0 s" if seconds <= 0 else f"{seconds * 1e6:.0f} µs"
+
+
+def roughly(seconds: float) -> str:
+    """Whole seconds, for what changes while one looks at it."""
+    return f"{seconds:.0f} s" if seconds < 99.5 else duration(seconds)
+
+
+def mebibytes(mib: float | None) -> str:
+    if mib is None:
+        return NOT_KNOWN
+    return f"{_three_digits(mib / 1024)} GiB" if mib >= 1000 else f"{mib:.0f} MiB"
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def rank_list(ranks: Sequence[int], world_size: int) -> str:
+    """`rank 1`, `ranks 0-3, 7 (5 of 8)`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} of {world_size}" if world_size > 1 else f"rank {ranks[0]}"
+    if len(ranks) == world_size:
+        return f"all {world_size} ranks"
+    return f"ranks {_spans(sorted(ranks))} ({len(ranks)} of {world_size})"
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Outcomes with the failures first, as MARKS lists them; those we do not know before all."""
+    order = {name: place for place, name in enumerate(MARKS)}
+    return sorted(names, key=lambda name: order.get(name, -1))
+
+
+def tally(counts: dict[str, int]) -> str:
+    """`2 hung, 1 crashed, 33 healthy`."""
+    return ", ".join(f"{counts[name]} {mark_of(name).word}" for name in in_order(counts))
+
+
+def _three_digits(value: float) -> str:
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{decimals}f}"
+
+
+def _spans(ranks: Iterable[int]) -> str:
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in spans[:12]]
+    return ", ".join([*shown, "..."] if len(spans) > 12 else shown)

@@ -1,0 +1,54 @@
+"""What is observed inside a rank: one probe a file, each a context manager that patches and restores.
+
+A probe may fail and the training job may not: what goes wrong is recorded as a gap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+
+from nsadiag.worker.probes.backward import backward
+from nsadiag.worker.probes.collectives import collectives
+from nsadiag.worker.probes.ddp_buckets import ddp_buckets
+from nsadiag.worker.probes.gradients import gradients
+from nsadiag.worker.probes.modules import modules
+from nsadiag.worker.probes.optimizer import optimizer
+
+Probe = Callable[[], AbstractContextManager[None]]
+
+PROBES: dict[str, Probe] = {
+    "modules": modules,
+    "gradients": gradients,
+    "backward": backward,
+    "optimizer": optimizer,
+    "collectives": collectives,
+    "ddp_buckets": ddp_buckets,
+}
+PROBES_VARIABLE = "NSADIAG_PROBES"
+_installed = ExitStack()
+
+
+def chosen(spec: str) -> list[str]:
+    """Names of the probes that `light`, `full`, `none` or a list with commas stands for."""
+    if spec == "none":
+        return []
+    if spec in ("light", "full"):
+        return list(PROBES)
+    return [name for name in spec.split(",") if name in PROBES]
+
+
+def install_probes() -> None:
+    """Enters the chosen probes, for the rest of the process."""
+    from nsadiag.worker import runtime
+
+    for name in chosen(os.environ.get(PROBES_VARIABLE, "light")):
+        try:
+            _installed.enter_context(PROBES[name]())
+        except Exception as error:
+            rank = runtime.current()
+            if rank is not None:
+                with contextlib.suppress(OSError):
+                    rank.gap(f"probe {name} stepped aside: {error!r}")

@@ -1,0 +1,166 @@
+"""One per process: decides whether this process is a rank, opens its black box, installs the probes."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.evidence.layout import RankDir, RunDir, make_private_dir, write_json
+from nsadiag.evidence.secrets import mask_command
+from nsadiag.worker import crash, output
+from nsadiag.worker.on_import import when_imported
+
+_runtime: Runtime | None = None
+_settled = False  # whether this process knows if it is a rank that is to be recorded
+
+
+class Runtime:
+    """The state of one rank: its black box and what the probes share."""
+
+    def __init__(self, directory: RankDir, rank: int, world_size: int) -> None:
+        self.directory = directory
+        self.rank = rank
+        self.world_size = world_size
+        self.names = Names(directory.names)
+        self.box = BlackBox(directory.blackbox, self.names, rank=rank, world_size=world_size)
+        self.emit = self.box.emit
+        self.keep: list[Any] = []  # what must live as long as the process: files, servers, hook handles
+
+    def gap(self, what: str) -> None:
+        """Records what could not be observed; one line, appended."""
+        line = json.dumps({"t_wall_ns": time.time_ns(), "gap": what}) + "\n"
+        handle = os.open(self.directory.gaps, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+
+    def silence(self) -> None:
+        """In a forked child: the parent's ring, names and sockets are not ours to write to."""
+        self.box.silence()
+        self.emit = self.box.emit
+
+
+def current() -> Runtime | None:
+    """The runtime of this process, if it is a rank that is being recorded."""
+    return _runtime
+
+
+def boot() -> None:
+    """Start-up of any Python process of the job; a rank is recorded from here on."""
+    if "RANK" in os.environ:
+        open_rank(int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
+    # A process without RANK may be a launcher, a helper, or a single-process job. The last one shows
+    # itself by training: the probes then open the black box as rank 0 (see `ensure_rank`).
+    when_imported("torch", _on_torch)
+
+
+def ensure_rank(rank: int = 0, world_size: int = 1) -> Runtime | None:
+    """The runtime, opened now if this process turns out to be a rank after all."""
+    if not _settled:
+        open_rank(int(os.environ.get("RANK", rank)), int(os.environ.get("WORLD_SIZE", world_size)))
+        if _runtime is not None:
+            _start_torch_evidence(_runtime)
+    return _runtime
+
+
+def open_rank(rank: int, world_size: int) -> None:
+    """Claims the rank's directory and opens its black box; on any obstacle the job simply goes on."""
+    global _runtime, _settled
+    _settled = True
+    directory = RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"])).rank(rank)
+    try:
+        if not _claim(directory):
+            return
+        _runtime = Runtime(directory, rank, world_size)
+    except OSError as error:
+        print(f"nsadiag: rank {rank} is not recorded: {error}", file=sys.stderr)
+        return
+    write_json(directory.meta, _identity(rank, world_size, output.take_over(directory)))
+    _runtime.emit(Kind.PROCESS, Phase.BEGIN)
+    crash.install(_runtime)
+    atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _claim(directory: RankDir) -> bool:
+    """False if another living process already is this rank: a rank's own children inherit its RANK."""
+    make_private_dir(directory.path)
+    try:
+        os.close(os.open(directory.blackbox, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return not _claimed_by_the_living(directory)
+    return True
+
+
+def _claimed_by_the_living(directory: RankDir) -> bool:
+    try:
+        pid = json.loads(directory.meta.read_text())["pid"]
+        os.kill(pid, 0)
+    except (OSError, ValueError, KeyError):
+        return False
+    return bool(pid != os.getpid())
+
+
+def _identity(rank: int, world_size: int, logs: dict[str, str]) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "world_size": world_size,
+        "local_rank": int(os.environ.get("LOCAL_RANK", rank)),
+        "pid": os.getpid(),
+        "ppid": os.getppid(),
+        "host": os.uname().nodename,
+        "python": sys.version.split()[0],
+        "argv": mask_command(getattr(sys, "orig_argv", sys.argv)),
+        "cwd": str(Path.cwd()),
+        "started_wall_ns": time.time_ns(),
+        "restart": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        "logs": logs,
+    }
+
+
+def _after_fork() -> None:
+    global _settled
+    _settled = True
+    if _runtime is not None:
+        _runtime.silence()
+
+
+def _at_exit() -> None:
+    # atexit runs in a forked child too, unless it leaves by os._exit; `emit` is silent there.
+    if _runtime is not None:
+        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        _runtime.emit(Kind.PROCESS, Phase.END, 0, peak_kib)
+
+
+def _on_torch() -> None:
+    """torch has just been imported: patch it once, whatever this process turns out to be."""
+    from nsadiag.worker.probes import install_probes
+
+    install_probes()
+    if _runtime is not None:
+        _start_torch_evidence(_runtime)
+
+
+def _start_torch_evidence(runtime: Runtime) -> None:
+    from nsadiag.worker import server
+
+    try:
+        server.start(runtime)
+    except Exception:
+        runtime.gap(f"no worker server: {traceback.format_exc(limit=1)}")
+
+
+def attach_to_warm_process(rank: int, world_size: int) -> Runtime | None:
+    """For ranks forked from a process that had imported torch before it knew the run (agent.warm)."""
+    open_rank(rank, world_size)
+    _on_torch()
+    return _runtime

@@ -1,0 +1,49 @@
+"""torch's own C++ worker server on a unix socket: it answers while the GIL is held and Python cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsadiag.worker.runtime import Runtime
+
+SOCKET_DIR = "NSADIAG_SOCKET_DIR"
+
+
+def socket_path(directory: str, rank: int) -> str:
+    """A unix socket's path may have 107 bytes, so it lies in a short directory of its own."""
+    return os.path.join(directory, f"{rank}.sock")  # noqa: PTH118
+
+
+def start(runtime: Runtime) -> None:
+    """Raises whatever torch raises; an older torch without the server leaves a gap."""
+    directory = os.environ.get(SOCKET_DIR)
+    if not directory:
+        return
+    try:
+        from torch._C._distributed_c10d import _WorkerServer
+    except ImportError:
+        runtime.gap("no worker server in this torch: no evidence while the GIL is held")
+        return
+    with _muted_stderr():
+        server = _WorkerServer(socket_path(directory, runtime.rank), -1)
+    # Never destroyed: its destructor logs three warnings into the job's output, and joins a thread.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+
+
+@contextlib.contextmanager
+def _muted_stderr() -> Iterator[None]:
+    """Keeps "Server listening", which C++ logs as a warning, out of the job's output."""
+    saved = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)

@@ -1,0 +1,102 @@
+"""The choice of a backend, what it reports, and what it costs in autograd nodes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from attention_cases import SMALL, Case, count_autograd_nodes, random_inputs
+
+from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backend
+from nsa.attention.backends import BackendCounter
+from nsa.config import AttentionConfig, ConfigError
+
+CPU = torch.device("cpu")
+
+
+def nodes(backend: str, n_tokens: int) -> int:
+    inputs = random_inputs(Case(n_tokens=n_tokens))
+    out = nsa_attention(inputs.q, inputs.k, inputs.v, inputs.gates, SMALL, backend=backend)
+    return count_autograd_nodes(out)
+
+
+def test_auto_is_the_torch_backend_on_a_cpu():
+    assert resolve_backend("auto", CPU) == "torch"
+    assert resolve_backend("sequential", CPU) == "sequential"
+
+
+def test_a_backend_that_is_not_there_is_an_error_naming_those_that_are():
+    with pytest.raises(ConfigError, match=r"'abacus' is not available on cpu.*torch, sequential, reference"):
+        resolve_backend("abacus", CPU)
+
+
+def test_the_backend_that_ran_is_counted():
+    before = backends_used().calls.get("sequential", 0)
+    nodes("sequential", 2)
+    assert backends_used().calls["sequential"] == before + 1
+
+
+def test_fallbacks_are_counted_with_their_reason_from_any_thread():
+    counter = BackendCounter()
+    threads = [
+        threading.Thread(target=lambda: [counter.fell_back("triton", "torch", "fp64") for _ in range(500)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counter.snapshot().fallbacks == {"triton -> torch: fp64": 2000}
+
+
+def test_the_torch_backend_makes_as_many_nodes_for_any_number_of_tokens():
+    assert nodes("torch", 20) == nodes("torch", 300)
+
+
+def test_the_sequential_backend_makes_as_many_nodes_for_every_token():
+    assert nodes("sequential", 30) - nodes("sequential", 20) == nodes("sequential", 20) - nodes(
+        "sequential", 10
+    )
+    assert nodes("sequential", 30) > 30 * 80
+
+
+@pytest.mark.slow  # importing the compiler takes 8 s
+def test_the_vectorised_path_compiles_into_one_graph():
+    inputs = random_inputs(Case())
+    compiled = torch.compile(nsa_attention, backend="eager", fullgraph=True)
+    arguments = (inputs.q, inputs.k, inputs.v, inputs.gates, SMALL)
+    torch.testing.assert_close(compiled(*arguments), nsa_attention(*arguments))
+
+
+def test_inputs_that_do_not_fit_are_refused_with_their_shapes():
+    inputs = random_inputs(Case())
+    q, k, v, gates = inputs.q, inputs.k, inputs.v, inputs.gates
+    with pytest.raises(ValueError, match=r"gates are \(1, 45, 6, 2\)"):
+        nsa_attention(q, k, v, gates[..., :2], SMALL)
+    with pytest.raises(ValueError, match="5 query heads do not divide into 2 KV heads"):
+        nsa_attention(q[:, :, :5], k, v, gates[:, :, :5], SMALL)
+    with pytest.raises(ValueError, match="read the selected keys, which are None"):
+        nsa_attention(q, k._replace(selected=None), v, gates, SMALL)
+    with pytest.raises(ValueError, match="11 compressed keys, but the tokens have 10 blocks"):
+        nsa_attention(
+            q, k._replace(compressed=torch.cat([k.compressed, k.compressed[:, :1]], 1)), v, gates, SMALL
+        )
+    two_rows = BranchKV(*(x.repeat(2, 1, 1, 1) for x in k)), BranchKV(*(x.repeat(2, 1, 1, 1) for x in v))
+    with pytest.raises(ValueError, match="the batch has 2 rows"):
+        nsa_attention(
+            q.repeat(2, 1, 1, 1), *two_rows, gates.repeat(2, 1, 1, 1), SMALL, cu_seqlens=torch.tensor([0, 45])
+        )
+
+
+@pytest.mark.parametrize(
+    "field", ["compress_block", "compress_stride", "select_block", "select_count", "window"]
+)
+def test_lengths_of_zero_are_refused(field):
+    with pytest.raises(ValueError, match=field):
+        AttentionConfig(**{field: 0})
+
+
+def test_a_branch_named_twice_is_refused():
+    with pytest.raises(ValueError, match="each once"):
+        AttentionConfig(branches=("sliding", "sliding"))

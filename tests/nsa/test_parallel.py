@@ -1,0 +1,127 @@
+"""Parallel modes and activation checkpointing: equal to plain training, except for the specimen."""
+
+import os
+
+import pytest
+import torch
+from launching import run_cells
+
+from nsa.config import ConfigError, DDPConfig
+from nsa.model import NSAModel
+from nsa.options import load_train_config
+from nsa.parallel import apply_activation_checkpointing, apply_ddp, plain_name, process_group
+from nsa.train import train
+
+MODES = ("ddp", "fsdp1", "fsdp2")
+CHECKPOINTING = {
+    "none": [],
+    "reentrant": ["parallel.activation_checkpointing=full", "parallel.reentrant=true"],
+    "non-reentrant": ["parallel.activation_checkpointing=full"],
+    "selective": ["parallel.activation_checkpointing=selective"],
+}
+CELLS = {
+    f"{mode} {checkpointing}": [f"parallel.mode={mode}", "train.steps=2", "model.layers=3", *overrides]
+    for mode in MODES
+    for checkpointing, overrides in CHECKPOINTING.items()
+}
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory):
+    accumulated = {
+        f"{mode} accumulated": [
+            f"parallel.mode={mode}",
+            "train.steps=2",
+            "model.layers=3",
+            "train.accumulate=2",
+        ]
+        for mode in MODES
+    }
+    return run_cells(tmp_path_factory.mktemp("cells"), CELLS | accumulated)
+
+
+def single(*overrides):
+    return train(load_train_config("tiny", ["train.steps=2", "model.layers=3", *overrides]))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_two_ranks_train_as_one_does_on_the_same_batch(losses, cell):
+    assert losses[cell] == pytest.approx(single("data.batch_size=2"), abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_accumulated_batches_train_as_one_big_batch_does(losses, mode):
+    assert losses[f"{mode} accumulated"] == pytest.approx(single("data.batch_size=4"), abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_distributed_mode_runs_alone_as_a_world_of_one(mode):
+    assert single(f"parallel.mode={mode}") == pytest.approx(single(), abs=1e-5)
+
+
+def gradients(mode, reentrant=False, binding="early"):
+    """Of a 4-layer model on a fixed batch, by parameter."""
+    torch.manual_seed(0)
+    config = load_train_config("tiny", ["model.layers=4"])
+    model = NSAModel(config.model, config.attention)
+    apply_activation_checkpointing(model, mode, reentrant=reentrant, binding=binding)
+    tokens = torch.randint(256, (1, 65))
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def relative_error(block, got, wanted):
+    names = [name for name in wanted if name.startswith(f"blocks.{block}.")]
+    difference = sum((got[name] - wanted[name]).square().sum() for name in names if got[name] is not None)
+    return (difference / sum(wanted[name].square().sum() for name in names)).sqrt().item()
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_early_binding_gives_the_gradients_of_no_checkpointing_for_every_block(mode, reentrant):
+    wanted = gradients("none")
+    got = gradients(mode, reentrant)
+    for name, gradient in wanted.items():
+        assert torch.allclose(got[name], gradient, rtol=1e-5, atol=1e-7), name
+
+
+def test_late_binding_silently_gives_wrong_gradients_to_every_block_but_the_last():
+    wanted = gradients("none")
+    got = gradients("full", binding="late")
+    errors = [relative_error(block, got, wanted) for block in range(4)]
+    assert all(error > 0.5 for error in errors[:3])
+    assert errors[3] < 1e-5
+
+
+def test_late_binding_with_reentrant_checkpointing_is_ddp_s_ready_twice():
+    with pytest.raises(RuntimeError, match=r"blocks.2.mlp.fc2.weight has been marked as ready twice"):
+        single("parallel.mode=ddp", *CHECKPOINTING["reentrant"], "parallel.binding=late")
+
+
+def test_ddp_takes_each_safe_mode_switch():
+    config = load_train_config("tiny", ["parallel.mode=ddp"])
+    switches = DDPConfig(
+        find_unused_parameters=True,
+        broadcast_buffers=False,
+        gradient_as_bucket_view=True,
+        bucket_cap_mb=1.0,
+        static_graph=True,
+    )
+    with process_group(config.parallel):
+        model = apply_ddp(NSAModel(config.model, config.attention), switches)
+        assert model.find_unused_parameters
+        assert model.gradient_as_bucket_view
+        assert model.static_graph
+        assert model.bucket_bytes_cap == 2**20
+        assert not model.broadcast_buffers
+
+
+def test_single_on_two_ranks_is_refused(monkeypatch):
+    monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="single on 2 ranks"):
+        single()
+
+
+def test_wrapped_names_read_like_the_model_s():
+    assert plain_name("module.blocks.1.mlp.fc2.weight") == "blocks.1.mlp.fc2.weight"
+    assert plain_name("blocks.1._fsdp_wrapped_module.mlp.fc2.weight") == "blocks.1.mlp.fc2.weight"

@@ -1,0 +1,88 @@
+"""The command `python -m nsa.train`."""
+
+import re
+
+import pytest
+import torch
+from launching import TWO_RANKS, run_python
+
+from nsa.config import OptimizerConfig
+from nsa.options import load_train_config
+from nsa.train import learning_rate, main, train
+
+
+def test_the_command_trains_and_says_so():
+    done = run_python("-m", "nsa.train", "tiny", "--train.steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^step \d loss \d\.\d{4} tok/s \d+$", done.stdout, re.MULTILINE)) == 2
+    assert done.stdout.splitlines()[-1].startswith("done: 2 steps in ")
+    assert done.stderr == ""
+
+
+def test_bad_input_is_one_line_and_a_hint_and_code_2():
+    done = run_python("-m", "nsa.train", "tiny", "--model.layrs", "2")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: unknown key 'model.layrs'\nhint: did you mean 'model.layers'?\n"
+
+
+def test_only_rank_0_speaks():
+    done = run_python(*TWO_RANKS, "-m", "nsa.train", "tiny", "--parallel.mode", "ddp", "--train.steps", "2")
+    assert done.stdout.count("step 2 ") == 1, done.stderr
+
+
+def test_importing_the_trainer_starts_no_thread_and_the_run_imports_nothing_heavy():
+    # Cells are forked from a process that has imported nsa.train: threads would not survive that.
+    program = """
+import os, sys, torch, nsa.train
+assert len(os.listdir("/proc/self/task")) == 1
+assert not torch.cuda.is_initialized()
+before = set(sys.modules)
+nsa.train.main(["tiny", "--parallel.mode", "ddp", "--parallel.activation_checkpointing", "full"])
+print("imported later:", sorted(set(sys.modules) - before))
+"""
+    done = run_python("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].count("'") <= 10
+
+
+def test_main_returns_codes_instead_of_exiting(capsys):
+    assert main(["--help"]) == 0
+    assert main(["nosuch"]) == 2
+    assert "--model.layers int" in capsys.readouterr().out
+
+
+def test_the_loss_falls():
+    losses = train(load_train_config("tiny", ["train.steps=40", "optimizer.lr=0.01"]))
+    assert sum(losses[-5:]) / 5 < losses[0] - 0.5
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16_pure"])
+def test_bf16_trains_close_to_fp32(precision):
+    wanted = train(load_train_config("tiny"))
+    assert train(load_train_config("tiny", [f"train.precision={precision}"])) == pytest.approx(
+        wanted, abs=0.05
+    )
+
+
+def test_evaluation_does_not_change_training(capsys):
+    plain = train(load_train_config("tiny"))
+    assert train(load_train_config("tiny", ["train.eval_every=1", "train.eval_batches=2"])) == plain
+    assert "eval 3 loss" in capsys.readouterr().out
+
+
+def test_telemetry_does_not_change_training(tmp_path):
+    plain = train(load_train_config("tiny"))
+    assert train(load_train_config("tiny", [f"telemetry.dir={tmp_path}", "telemetry.every=1"])) == plain
+
+
+def test_the_learning_rate_warms_up_and_decays():
+    config = OptimizerConfig(lr=1.0, warmup_steps=4, min_lr_ratio=0.1)
+    rates = [learning_rate(config, step, 20) for step in range(1, 21)]
+    assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_dense_control_trains():
+    assert all(torch.isfinite(torch.tensor(train(load_train_config("tiny", ["model.attention=dense"])))))

@@ -1,0 +1,99 @@
+"""What each script of repro/ promises in its docstring, as data that any test can import."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPRO = Path(__file__).resolve().parents[2] / "repro"
+OUTCOMES = ("hung", "crashed", "slow", "wrong", "healthy", "unknown")
+STATUSES = ("run", "planned")
+KEYS = (
+    "status", "launch", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
+)  # fmt: skip
+# The table of classes, in its causal order.
+CLASSES = (
+    "rank_exception", "rank_killed", "rank_exited_early", "dataloader_worker_fault", "gpu_oom", "host_oom",
+    "rendezvous_mismatch", "process_group_mismatch", "model_structure_mismatch", "external_wait",
+    "ddp_ready_twice", "ddp_unused_parameter", "ddp_static_graph_violation", "async_work_not_waited",
+    "collective_args_mismatch", "collective_order_mismatch", "p2p_mismatch", "grad_sync_mismatch",
+    "rank_conditional_collective", "data_divergent_control_flow", "divergent_module_execution",
+    "uneven_inputs", "missing_rank",
+    "local_lock_deadlock", "gil_held_native_call", "livelock_user_code", "io_stall", "gpu_kernel_hang",
+    "network_stall", "teardown_hang",
+    "straggler_rank", "slow_compute", "silently_wrong", "healthy", "unknown",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """Where a field holds several values, any of them is right; the first is what we say today."""
+
+    script: Path
+    status: str  # "planned": the promise is checked for form, and not run yet
+    launch: tuple[str, ...]
+    options: tuple[str, ...]  # of `nsadiag run`
+    outcomes: tuple[str, ...]
+    classes: tuple[str, ...]
+    guilty_ranks: tuple[int, ...]
+    codes: tuple[str, ...]  # each a part of a line that `where.code` may hold; empty: no line applies
+    parameter: str | None
+
+    @property
+    def name(self) -> str:
+        return self.script.stem
+
+    @property
+    def command(self) -> list[str]:
+        """The launcher line, for behind `nsadiag run ... --`."""
+        return [*self.launch, str(self.script)]
+
+
+def promises() -> list[Promise]:
+    """One promise a script, by name."""
+    return [read_promise(script) for script in sorted(REPRO.glob("*.py"))]
+
+
+def read_promise(script: Path) -> Promise:
+    fields = promised_fields(script)
+    return Promise(
+        script=script,
+        status=fields.get("status", "run"),
+        launch=tuple(shlex.split(fields["launch"])),
+        options=tuple(fields.get("options", ())),
+        outcomes=as_tuple(fields["outcome"]),
+        classes=as_tuple(fields["class"]),
+        guilty_ranks=tuple(fields["guilty_ranks"]),
+        codes=as_tuple(fields.get("code")),
+        parameter=fields.get("parameter"),
+    )
+
+
+def promised_fields(script: Path) -> dict[str, Any]:
+    """The YAML that follows the line `Promise:` in the script's docstring."""
+    docstring = ast.get_docstring(ast.parse(script.read_text())) or ""
+    _, found, block = docstring.partition("\nPromise:\n")
+    if not found:
+        raise ValueError(f"{script.name} has no line `Promise:` in its docstring")
+    fields = yaml.safe_load(block)
+    if not isinstance(fields, dict):
+        raise ValueError(f"{script.name} promises {fields!r}, which is no mapping")
+    return fields
+
+
+def code_lines(script: Path) -> list[str]:
+    """The script's lines below its docstring."""
+    source = script.read_text()
+    docstring = ast.parse(source).body[0]
+    return source.splitlines()[docstring.end_lineno :]
+
+
+def as_tuple(value: str | list[str] | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)

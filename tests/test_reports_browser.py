@@ -1,0 +1,108 @@
+"""The HTML report in a real browser: what Chromium makes of the page, and what it complains about."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+from test_reports import FAILING, HUNG, NASTY, cell_id, make_matrix, make_run
+
+from nsadiag.evidence.records import Where
+from nsadiag.reports import write_reports
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+)
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+
+
+def browse(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Opens the page in a browser of its own; the DOM is on stdout, the console on stderr."""
+    assert CHROMIUM
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+
+def opened(directory: Path, profile: Path) -> str:
+    """The DOM of the directory's report; fails on whatever the page puts on the console."""
+    write_reports(directory)
+    done = browse(directory / "report.html", profile, "--dump-dom")
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout
+
+
+def visible(dom: str) -> str:
+    """The text of the body, tags gone, in one line."""
+    body = dom[dom.index("<main>") :]
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def test_the_verdict_is_on_the_page(tmp_path: Path) -> None:
+    text = visible(opened(make_run(tmp_path / "run", HUNG), tmp_path / "profile"))
+    assert "H hung rank_conditional_collective, rank 1 of 2, 95 % sure" in text
+    assert "Rank 1 skipped all_reduce 17" in text
+    assert "if rank == 0: dist.all_reduce(loss)" in text
+
+
+def test_a_matrix_of_36_cells_is_on_the_page_with_its_grid_and_plots(tmp_path: Path) -> None:
+    dom = opened(make_matrix(tmp_path / "matrix", FAILING), tmp_path / "profile")
+    text = visible(dom)
+    assert "H 2 hung C 1 crashed ✓ 33 healthy" in text
+    assert len(re.findall(r'<a class="mark is-healthy"', dom)) == 33
+    assert len(re.findall(r"<polyline", dom)) == 9
+    assert f'id="cell-{cell_id(4, "none", "ddp")}"' in dom
+
+
+def test_scripts_and_long_words_stay_text(tmp_path: Path) -> None:
+    long = "averyverylongname" * 200
+    where = replace(HUNG.where or Where(), code="<script>document.title='owned'</script>" + long, file=long)
+    verdict = replace(
+        HUNG, summary=f"{NASTY} <img src=x onerror=\"document.title='owned'\"> {long}", where=where
+    )
+    dom = opened(make_run(tmp_path / "run", verdict, name=long), tmp_path / "profile")
+    assert "<title>hung: averyverylongname" in dom
+    assert "<script>alert(1)</script> a|b `tick`" in visible(dom)
+    assert not re.search(r"<script|<img", dom)
+
+
+def test_long_content_never_makes_a_phone_scroll_sideways(tmp_path: Path) -> None:
+    long = "averyverylongname" * 40
+    where = replace(HUNG.where or Where(), code=long, file=long, parameter=long)
+    directory = make_run(
+        tmp_path / "run", replace(HUNG, summary=long, where=where, fix=long, next=long), name=long
+    )
+    write_reports(directory)
+    page = (directory / "report.html").read_text(encoding="utf-8")
+    # A copy without its policy may run the one line that measures.
+    page = re.sub(r"<meta http-equiv[^>]+>", "", page)
+    measure = "document.title = document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'too wide'"
+    probe = tmp_path / "probe.html"
+    probe.write_text(page.replace("</body>", f"<script>{measure}</script></body>"), encoding="utf-8")
+    done = browse(probe, tmp_path / "profile", "--window-size=500,900", "--dump-dom")
+    assert "<title>fits</title>" in done.stdout
+
+
+def test_the_page_prints_with_its_closed_parts_open(tmp_path: Path) -> None:
+    directory = make_matrix(tmp_path / "matrix", FAILING)
+    write_reports(directory)
+    pdf = tmp_path / "report.pdf"
+    browse(directory / "report.html", tmp_path / "profile", f"--print-to-pdf={pdf}")
+    # Its 36 sections take 25 pages; closed, they would take 10.
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes())) >= 18

@@ -1,0 +1,82 @@
+"""Each script of repro/ promises a verdict that can be read, checked and run."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.promises import (
+    CLASSES,
+    KEYS,
+    OUTCOMES,
+    REPRO,
+    STATUSES,
+    Promise,
+    code_lines,
+    promised_fields,
+    promises,
+    read_promise,
+)
+
+SCRIPTS = sorted(REPRO.glob("*.py"))
+LAUNCHERS = (("python",), ("torchrun", "--standalone", "--nproc-per-node", "2"))
+# What would give the answer away to a tool that reads the source or the stacks.
+TELLTALES = ("fault", "hang", "deadlock", "stuck", "repro", "straggler", "culprit", "guilty")
+
+every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+every_promise = pytest.mark.parametrize("promise", promises(), ids=lambda promise: promise.name)
+
+
+@every_script
+def test_a_promise_has_only_known_keys(script: Path) -> None:
+    assert set(promised_fields(script)) <= set(KEYS)
+
+
+@every_promise
+def test_a_promise_speaks_the_words_of_the_verdict(promise: Promise) -> None:
+    assert promise.status in STATUSES
+    assert promise.launch in LAUNCHERS
+    assert promise.outcomes and set(promise.outcomes) <= set(OUTCOMES)
+    assert promise.classes and set(promise.classes) <= set(CLASSES)
+    assert all(isinstance(option, str) for option in promise.options)
+
+
+@every_promise
+def test_guilty_ranks_exist_and_the_healthy_have_none(promise: Promise) -> None:
+    world_size = 1 if promise.launch == ("python",) else 2
+    assert set(promise.guilty_ranks) <= set(range(world_size))
+    blameless = set(promise.classes) <= {"healthy", "unknown"}
+    assert blameless == (not promise.guilty_ranks)
+
+
+@every_promise
+def test_each_promised_line_occurs_exactly_once(promise: Promise) -> None:
+    lines = code_lines(promise.script)
+    for code in promise.codes:
+        assert sum(code in line for line in lines) == 1, code
+
+
+@every_script
+def test_a_script_is_short_and_compiles(script: Path) -> None:
+    source = script.read_text()
+    assert len(source.splitlines()) < 80
+    compile(source, script, "exec")
+
+
+@every_script
+def test_a_script_does_not_give_its_answer_away(script: Path) -> None:
+    code = "\n".join(code_lines(script)).lower()
+    assert re.findall(rf"\b(?:{'|'.join(TELLTALES)})", code) == []
+
+
+def test_the_readme_lists_every_script_once() -> None:
+    readme = (REPRO / "README.md").read_text()
+    rows = Counter(line.split("`")[1] for line in readme.splitlines() if line.startswith("| `"))
+    assert rows == {script.name: 1 for script in SCRIPTS}
+
+
+def test_a_script_without_a_promise_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "silent.py"
+    script.write_text('"""Says nothing."""\n')
+    with pytest.raises(ValueError, match=r"silent\.py has no line `Promise:`"):
+        read_promise(script)
