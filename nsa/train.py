@@ -57,9 +57,9 @@ def train(config: TrainConfig) -> list[float]:
 
 
 def _train_in_group(config: TrainConfig, placement: Placement) -> list[float]:
-    # A frame of its own, so that the model is gone before the process group is left. If DDP's reducer held the
-    # group last, its destructor would join gloo's thread while holding the GIL, which that thread may want in
-    # order to drop a tensor: a deadlock at exit, about once in 250 one-step runs of torch 2.13.
+    # A frame of its own, so that the model is gone before the process group is left. Where DDP's reducer is the
+    # last to hold the group, its destructor joins gloo's thread while holding the GIL, which that thread may
+    # want in order to drop a tensor: a deadlock at exit, about once in 250 one-step runs of torch 2.13.
     run = _Run(config, placement)
     try:
         return run.all_steps()

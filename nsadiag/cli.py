@@ -139,7 +139,7 @@ def matrix(
     from nsadiag.commands.matrix import MatrixRequest, run_matrix
     from nsadiag.reports.live import matrix_progress
 
-    request = MatrixRequest(matrix=loaded, cells=cells, out=out, resume=resume, force=force)
+    request = MatrixRequest(matrix=loaded, cells=cells, source=spec, out=out, resume=resume, force=force)
     result = run_matrix(request, matrix_progress(_console(stderr=True)))
     _print(result.directory, as_json=as_json)
     raise typer.Exit(result.exit_code)
@@ -216,13 +216,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = app(standalone_mode=False)
+        # Newer typers turn Ctrl-C into this code by themselves.
+        if code == EXIT_INTERRUPTED:
+            _interrupted()
         sys.exit(code if isinstance(code, int) else 0)
     except NsadiagError as error:
         _fail(error.message, error.hint, error.exit_code)
     except typer.Exit as leaving:
         sys.exit(leaving.exit_code)
     except KeyboardInterrupt:
-        _fail("interrupted", "", EXIT_INTERRUPTED)
+        _interrupted()
     except BrokenPipeError:
         sys.exit(EXIT_USAGE)
     except OSError as error:
@@ -240,15 +243,22 @@ def _fail(message: str, hint: str, code: int) -> None:
 
 
 def _fail_ourselves(error: Exception) -> None:
-    import click
-
-    if isinstance(error, click.exceptions.Abort):
-        _fail("interrupted", "", EXIT_INTERRUPTED)
-    if isinstance(error, click.exceptions.ClickException):
-        _fail(error.format_message(), "nsadiag --help lists the commands and their options", EXIT_USAGE)
+    if isinstance(error, typer.Abort):
+        _interrupted()
+    # Newer typers carry a click of their own, so its exceptions are known by what they can do.
+    format_message = getattr(error, "format_message", None)
+    if format_message is not None:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(format_message())
+            sys.exit(EXIT_USAGE)
+        _fail(format_message(), "nsadiag --help lists the commands and their options", EXIT_USAGE)
     import traceback
 
     traceback.print_exception(error)
     _fail(
         f"this is a fault of nsadiag: {error!r}", "please report it with the traceback above", EXIT_INTERNAL
     )
+
+
+def _interrupted() -> None:
+    _fail("interrupted", "what was written stays; a matrix goes on with --resume", EXIT_INTERRUPTED)

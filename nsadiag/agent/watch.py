@@ -12,8 +12,8 @@ from nsadiag.agent import processes
 from nsadiag.agent.captures import capture_all
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.launch import Job
-from nsadiag.agent.sampler import Sampler
 from nsadiag.agent.processes import DeathWatch, End, Process
+from nsadiag.agent.sampler import Sampler
 from nsadiag.agent.stillness import Judgement, judge, motions
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, write_json
@@ -238,13 +238,19 @@ class Watch:
         self._ending_since_ns = time.monotonic_ns()
         ranks = processes.with_children(r.process for r in self.ranks.values() if r.process)
         self.left_alive = processes.end(ranks)
-        self._note_deaths(0)
+        self._note_the_last_deaths()
         deadline = time.monotonic() + LAUNCHER_GRACE_S / 2
         while self.job.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         self.left_alive |= processes.end(self._leftovers())
         if self.job.poll() is None:
             self.job.abandon()
+
+    def _note_the_last_deaths(self) -> None:
+        """A main thread is a zombie a little before its process is: the other threads go last."""
+        deadline = time.monotonic() + 1.0
+        while any(r.end is None for r in self.ranks.values()) and time.monotonic() < deadline:
+            self._note_deaths(POLL_S)
 
     def _leftovers(self) -> set[Process]:
         return processes.with_children(self.job.roots()) | processes.of_run(self.job.run_id)
@@ -279,7 +285,8 @@ class Watch:
             "t_s": (end.t_mono_ns - self._started_ns) / 1e9 if end else None,
             "exit_code": code,
             "signal": number,
-            "by_us": bool(end and self._ending_since_ns and end.t_mono_ns > self._ending_since_ns),
+            "by_us": self._ending_since_ns is not None
+            and (end is None or end.t_mono_ns > self._ending_since_ns),
             "clean": _said_goodbye(rank),
             "steps": rank.steps,
         }

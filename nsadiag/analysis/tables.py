@@ -12,6 +12,7 @@ from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.evidence.blackbox import Kind, Phase
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place"]
+STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "work_s", "input_s", "forward_s", "backward_s"]
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "t_s", "index"]
 
 
@@ -42,15 +43,18 @@ class Tables:
         table = self.calls.pivot_table(index="group", columns="rank", values="seq", aggfunc="max")
         return table.reindex(columns=ranks).fillna(0).astype(int)
 
+    def last_issued(self, group: str, rank: int) -> int:
+        """The rank's highest sequence number in the group."""
+        return int(self.issued[rank][group])
+
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row a rank and completed step: when it ended, and seconds of own work before its peers were needed.
 
         Work ends when the last gradient has arrived: what follows in backward is waiting for all-reduce.
         """
-        parts = [_steps_of(rank, frame) for rank, frame in self.events.groupby("rank")]
-        columns = ["rank", "step", "end_s", "step_s", "work_s", "input_s", "forward_s", "backward_s"]
-        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+        rows = [row for rank, frame in self.events.groupby("rank") for row in _steps_of(rank, frame)]
+        return pd.DataFrame(rows, columns=STEP_COLUMNS)
 
 
 def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
@@ -109,15 +113,16 @@ def group_members(cell: CellEvidence, group: str) -> set[int]:
     return set(range(cell.world_size))
 
 
-def _steps_of(rank: Any, frame: pd.DataFrame) -> pd.DataFrame:
+def _steps_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:
     ends = frame.loc[frame.kind == Kind.STEP, ["a", "t_s"]].rename(columns={"a": "step", "t_s": "end_s"})
     rows = []
     begin = None
     for step, end in ends.itertuples(index=False):
         if begin is not None:
-            rows.append(_one_step(int(step), begin, end, frame[(frame.t_s > begin) & (frame.t_s <= end)]))
+            inside = frame[(frame.t_s > begin) & (frame.t_s <= end)]
+            rows.append({"rank": rank, **_one_step(int(step), begin, end, inside)})
         begin = end
-    return pd.DataFrame(rows).assign(rank=rank)
+    return rows
 
 
 def _one_step(step: int, begin: float, end: float, inside: pd.DataFrame) -> dict[str, float]:

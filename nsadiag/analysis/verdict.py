@@ -12,16 +12,28 @@ from nsadiag.evidence.layout import RunDir, write_json
 from nsadiag.evidence.records import Finding, Progress, Times, Verdict
 
 
-def findings(cell: CellEvidence, tables: Tables) -> list[Finding]:
-    """What every detector says, in causal order."""
-    return [finding for detector in DETECTORS for finding in detector(cell, tables)]
+def first_finding(cell: CellEvidence, tables: Tables) -> tuple[Finding, tuple[str, ...]]:
+    """The first in causal order, and a gap for every detector before it that failed on this evidence.
+
+    A detector that trips over evidence nobody foresaw must not cost the person the verdict.
+    """
+    gaps = []
+    for detector in DETECTORS:
+        try:
+            found = next(detector(cell, tables), None)
+        except Exception as error:
+            gaps.append(f"detector {detector.__name__} failed: {error!r}")
+            continue
+        if found is not None:
+            return found, tuple(gaps)
+    raise AssertionError("the last detector always speaks")
 
 
 def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     """The cell's verdict. Detectors are tried in causal order: the first that speaks explains the rest."""
     tables = Tables(cell)
-    cause = findings(cell, tables)[0]
-    gaps = tuple(dict.fromkeys((*cell.gaps, *cause.gaps, *(g for r in cell.ranks for g in r.gaps))))
+    cause, failed = first_finding(cell, tables)
+    gaps = tuple(dict.fromkeys((*failed, *cell.gaps, *cause.gaps, *(g for r in cell.ranks for g in r.gaps))))
     return Verdict(
         outcome=cause.outcome,
         cls=cause.cls,

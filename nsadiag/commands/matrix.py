@@ -30,6 +30,7 @@ class MatrixRequest:
 
     matrix: Matrix
     cells: list[Cell]
+    source: str  # the spec as the user named it
     out: Path | None = None
     resume: bool = False
     force: bool = False
@@ -76,7 +77,7 @@ def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult
     about: dict[str, Any] = {
         "kind": "matrix",
         "name": request.matrix.name,
-        "command": request.matrix.command.split(),
+        "command": ["nsadiag", "matrix", request.source],
         "started_at": started_at,
         "spec": request.matrix.model_dump(mode="json"),
     }

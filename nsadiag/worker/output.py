@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from nsadiag.evidence.layout import RankDir, make_private_dir
 
@@ -27,7 +28,7 @@ def take_over(directory: RankDir) -> dict[str, str]:
         try:
             if pipe_id(descriptor) == os.environ.get(mark):
                 _redirect(descriptor, str(path))
-            logs[name] = os.readlink(f"/proc/self/fd/{descriptor}")
+            logs[name] = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         except OSError:
             logs[name] = "closed"
     # A file makes Python buffer whole blocks, and a rank that hangs would keep its last lines to itself.

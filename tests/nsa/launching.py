@@ -14,9 +14,15 @@ def run_python(*arguments: str, timeout: float = 120) -> subprocess.CompletedPro
     """The finished `python ARGUMENTS`, with this checkout importable."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, env=environment, cwd=ROOT, timeout=timeout, capture_output=True, text=True, check=False
-    )
+    with subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # torchrun then ends its workers; killed, it would leave them
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def run_cells(directory: Path, cells: dict[str, list[str]]) -> dict[str, list[float]]:

@@ -1,10 +1,13 @@
 """The command `python -m nsa.train`."""
 
+import gc
 import re
 
 import pytest
 import torch
+import torch.distributed as dist
 from launching import TWO_RANKS, run_python
+from torch.nn.parallel import DistributedDataParallel
 
 from nsa.config import OptimizerConfig
 from nsa.options import load_train_config
@@ -63,6 +66,20 @@ def test_bf16_trains_close_to_fp32(precision):
     assert train(load_train_config("tiny", [f"train.precision={precision}"])) == pytest.approx(
         wanted, abs=0.05
     )
+
+
+def test_the_model_is_gone_before_the_process_group_is_left(monkeypatch):
+    # DDP's reducer as the last holder of the group can deadlock in its destructor.
+    alive, destroy = [], dist.destroy_process_group
+
+    def counting_destroy():
+        alive.append(sum(type(thing) is DistributedDataParallel for thing in gc.get_objects()))
+        destroy()
+
+    gc.collect()
+    monkeypatch.setattr(dist, "destroy_process_group", counting_destroy)
+    train(load_train_config("tiny", ["parallel.mode=ddp"]))
+    assert alive == [0]
 
 
 def test_evaluation_does_not_change_training(capsys):

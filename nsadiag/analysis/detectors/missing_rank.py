@@ -16,7 +16,7 @@ def _evidence(
 ) -> tuple[Evidence, ...]:
     op = wait.collective(seen_from).op
     look = cell.watch["looks"][-1]
-    last = int(tables.issued.loc[wait.group, guilty])
+    last = tables.last_issued(wait.group, guilty)
     rank = cell.rank(guilty)
     capture = rank.last_capture.source if rank.last_capture else rank.source
     return (

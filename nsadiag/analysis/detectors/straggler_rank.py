@@ -21,7 +21,8 @@ PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
 def _medians(steps: pd.DataFrame) -> pd.DataFrame:
     """Per rank; the first steps warm up and do not count."""
     settled = steps[steps.step > min(3, steps.step.max() // 3)]
-    return settled.groupby("rank")[["step_s", "work_s", *PARTS]].median()
+    medians: pd.DataFrame = settled.groupby("rank")[["step_s", "work_s", *PARTS]].median()
+    return medians
 
 
 def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -29,7 +30,7 @@ def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if cell.world_size < 2 or len(cell.ranks) < 2 or steps.groupby("rank").size().min() < MIN_STEPS:
         return
     medians = _medians(steps)
-    slowest = int(medians.work_s.idxmax())
+    slowest = int(str(medians.work_s.idxmax()))
     own, peers = medians.loc[slowest], medians.drop(slowest).median()
     lost = own.work_s - peers.work_s
     if lost < max(MIN_LOST_S, SHARE_OF_STEP * own.step_s) or own.work_s < RATIO * peers.work_s:

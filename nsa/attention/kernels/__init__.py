@@ -1,0 +1,6 @@
+"""The branches of Native Sparse Attention as Triton kernels; `ops` is what the rest of the package calls.
+
+`band` serves the compressed and the sliding branch, `selection` chooses blocks, `selected` attends to them,
+`gates` sums the branches. Scores are kept in base 2: `lse` is log2 of the sum of exp2(score * scale_log2).
+No kernel uses atomics, and every sum has one order: the same inputs give the same bits.
+"""

@@ -1,0 +1,218 @@
+"""Who may import whom: the table of docs/architecture.md as data, held against every import statement there is."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+EVERY_THIRD_PARTY = frozenset(
+    {"typer", "click", "rich", "jinja2", "yaml", "pydantic", "pandas", "numpy", "psutil", "submitit"}
+)
+EVERY_ROOM_BUT_WORKER = frozenset(
+    f"nsadiag.{room}"
+    for room in (
+        "agent", "analysis", "cli", "commands", "engines", "errors", "evidence", "experiments", "reports", "spec",
+    )
+)  # fmt: skip
+# Besides the standard library, the room itself, and nsadiag.errors, which every nsadiag room may import.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "nsa": frozenset(
+        {"torch", "triton", "flash_attn", "numpy", "yaml", "pydantic", "datasets", "torchdata", "tensorboard"}
+    ),
+    "nsadiag.errors": frozenset(),
+    "nsadiag.evidence": frozenset({"numpy"}),
+    "nsadiag.spec": frozenset({"numpy", "yaml", "pydantic"}),
+    "nsadiag.worker": frozenset({"torch", "nsadiag.evidence"}),
+    "nsadiag.agent": frozenset({"psutil", "nsadiag.evidence", "nsadiag.spec"}),
+    "nsadiag.engines": frozenset(
+        {"psutil", "submitit", "nsadiag.evidence", "nsadiag.spec", "nsadiag.agent"}
+    ),
+    "nsadiag.analysis": frozenset({"pandas", "numpy", "nsadiag.evidence"}),
+    "nsadiag.experiments": frozenset(
+        {"nsadiag.spec", "nsadiag.engines", "nsadiag.analysis", "nsadiag.evidence"}
+    ),
+    "nsadiag.reports": frozenset({"rich", "jinja2", "nsadiag.analysis", "nsadiag.evidence"}),
+    "nsadiag.commands": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
+    "nsadiag.cli": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
+    "nsadiag.__main__": frozenset({"nsadiag.cli"}),
+    "nsadiag": frozenset(),
+}
+# The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command.
+ONLY_INSIDE_FUNCTIONS = {("nsadiag.agent.warm", "torch"), ("nsadiag.agent.warm_rank", "torch")}
+ANYWHERE = {("nsadiag.agent.warm_rank", "nsadiag.worker")}
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """One import: `module` needs `target`."""
+
+    module: str
+    target: str
+    line: int
+    in_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def arrows(path: Path, root: Path) -> Iterator[Arrow]:
+    """Every import of the file: nested, conditional, relative, under TYPE_CHECKING, by import_module."""
+    module = module_name(path, root)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node, in_function in walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for target in targets(node, package, root):
+            yield Arrow(module, target, node.lineno, in_function)  # type: ignore[attr-defined]
+
+
+def walk(node: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    for child in ast.iter_child_nodes(node):
+        yield child, in_function
+        inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from walk(child, inside)
+
+
+def targets(node: ast.AST, package: str, root: Path) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        up = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+        base = ".".join([*up, *([node.module] if node.module else [])])
+        return [submodule(base, alias.name, root) for alias in node.names]
+    if isinstance(node, ast.Call) and node.args:
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        argument = node.args[0]
+        if name in ("import_module", "__import__") and isinstance(argument, ast.Constant):
+            return [str(argument.value)]
+    return []
+
+
+def submodule(base: str, name: str, root: Path) -> str:
+    """`from a import b` needs the module a.b if there is one, else a."""
+    path = root.joinpath(*base.split("."), name)
+    return f"{base}.{name}" if path.with_suffix(".py").exists() or path.is_dir() else base
+
+
+def room(module: str) -> str:
+    """The longest row of the table that holds the module, or its top-level package."""
+    rows = [row for row in MAY_IMPORT if module == row or module.startswith(row + ".")]
+    longest = max(rows, key=len, default=module.partition(".")[0])
+    # `import nsadiag` alone is the way to the package's own place and version.
+    return longest if longest != "nsadiag" or module == "nsadiag" else module
+
+
+def is_allowed(arrow: Arrow) -> bool:
+    here, there = room(arrow.module), room(arrow.target)
+    if there in sys.stdlib_module_names or there == here:
+        return True
+    if here.startswith("nsadiag") and there in ("nsadiag", "nsadiag.errors"):
+        return True
+    if (arrow.module, there) in ANYWHERE:
+        return True
+    if (arrow.module, there) in ONLY_INSIDE_FUNCTIONS:
+        return arrow.in_function
+    return there in MAY_IMPORT.get(here, frozenset())
+
+
+def violations(root: Path) -> list[str]:
+    files = [p for package in ("nsa", "nsadiag") for p in sorted((root / package).rglob("*.py"))]
+    return [str(arrow) for path in files for arrow in arrows(path, root) if not is_allowed(arrow)]
+
+
+def test_nobody_imports_what_the_table_does_not_allow() -> None:
+    assert violations(ROOT) == []
+
+
+def test_every_room_has_its_row_in_the_table() -> None:
+    entries = [p for p in (ROOT / "nsadiag").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+    rooms = {module_name(p, ROOT) for p in entries} - {"nsadiag"}
+    assert rooms <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("nsa/model.py", "import nsadiag.errors"),
+        ("nsadiag/agent/watch.py", "import nsa.model"),
+        ("nsadiag/agent/watch.py", "import torch"),
+        ("nsadiag/agent/watch.py", "def f():\n    import torch.distributed"),
+        ("nsadiag/agent/warm.py", "import torch"),
+        ("nsadiag/agent/warm.py", "from nsadiag.worker import runtime"),
+        ("nsadiag/analysis/load.py", "def f():\n    if True:\n        from torch import nn"),
+        ("nsadiag/analysis/load.py", "from nsadiag import agent"),
+        ("nsadiag/analysis/load.py", "from ..agent import watch"),
+        ("nsadiag/cli.py", "if TYPE_CHECKING:\n    from nsadiag.worker.runtime import Runtime"),
+        ("nsadiag/cli.py", "import torch"),
+        ("nsadiag/commands/run.py", "import nsadiag.worker"),
+        ("nsadiag/errors.py", "import rich"),
+        ("nsadiag/evidence/blackbox.py", "from nsadiag import worker"),
+        ("nsadiag/reports/html.py", "class A:\n    from nsadiag.commands import run"),
+        ("nsadiag/worker/probes/io.py", "import numpy"),
+        ("nsadiag/worker/probes/io.py", "importlib.import_module('nsadiag.agent.watch')"),
+        ("nsadiag/stray.py", "import nsadiag.worker"),
+    ],
+)
+def test_a_planted_violation_is_caught(tmp_path: Path, file: str, source: str) -> None:
+    for package in ("agent", "worker", "commands"):
+        (tmp_path / "nsadiag" / package).mkdir(parents=True)
+    planted = tmp_path / file
+    planted.parent.mkdir(parents=True, exist_ok=True)
+    planted.write_text(source + "\n")
+    assert len(violations(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("nsadiag/agent/warm.py", "def f():\n    import torch"),
+        ("nsadiag/agent/warm_rank.py", "from nsadiag.worker import crash"),
+        ("nsadiag/worker/probes/io.py", "import torch, os.path\nfrom nsadiag.evidence import layout"),
+        ("nsadiag/agent/launch.py", "import nsadiag\nfrom nsadiag.errors import UsageError"),
+        ("nsa/model.py", "from .attention import layer\nimport triton.language as tl"),
+    ],
+)
+def test_what_the_table_allows_passes(tmp_path: Path, file: str, source: str) -> None:
+    planted = tmp_path / file
+    planted.parent.mkdir(parents=True)
+    planted.write_text(source + "\n")
+    assert violations(tmp_path) == []
+
+
+def test_what_runs_inside_the_users_ranks_needs_no_numpy() -> None:
+    needed, pending = set(), ["nsadiag.worker"]
+    while pending:
+        for path in files_of(pending.pop()):
+            for arrow in arrows(path, ROOT):
+                if arrow.target not in needed:
+                    needed.add(arrow.target)
+                    pending.append(arrow.target)
+    assert "nsadiag.evidence.blackbox" in needed
+    assert {room(target) for target in needed} - set(sys.stdlib_module_names) == {
+        "nsadiag.evidence", "nsadiag.worker", "torch",
+    }  # fmt: skip
+
+
+def files_of(module: str) -> list[Path]:
+    """The module's file; of the worker, every file, since the bootstrap starts it by path."""
+    if not module.startswith("nsadiag"):
+        return []
+    place = ROOT.joinpath(*module.split("."))
+    if module == "nsadiag.worker":
+        return sorted(place.rglob("*.py"))
+    return [p for p in (place.with_suffix(".py"), place / "__init__.py") if p.exists()]
+
+
+def test_the_command_line_loads_nothing_heavy_before_it_knows_the_command() -> None:
+    code = "import sys, nsadiag.cli; print(*{'torch', 'pandas', 'numpy', 'jinja2', 'psutil', 'yaml'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
