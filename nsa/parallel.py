@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -62,19 +61,7 @@ def process_group(config: ParallelConfig) -> Iterator[Placement]:
         raise
     finally:
         if ours:
-            _let_gloo_finish()
             dist.destroy_process_group()
-
-
-def _let_gloo_finish() -> None:
-    """Gives gloo's threads the GIL once before the model's Reducer, and with it the process group, is freed.
-
-    The last collective's work object holds a Python object (the context that backward stashed), so its
-    thread needs the GIL to drop it, while ~ProcessGroupGloo joins that thread with the GIL held: a deadlock,
-    met every time on torch 2.13 when nothing else lets the GIL go between the two.
-    """
-    if dist.get_backend() == "gloo":
-        time.sleep(0.02)
 
 
 def _init_process_group(config: ParallelConfig, device: torch.device) -> None:

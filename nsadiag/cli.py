@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nsadiag.agent import interrupts
 from nsadiag.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, MachineError, NsadiagError, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _stall(text: str) -> float | None:
         seconds = float(text)
     except ValueError:
         raise UsageError(f"--stall-after is {text!r}", "give seconds, or auto") from None
-    if seconds <= 0:
+    if not seconds > 0:  # not a number is not positive either
         raise UsageError(f"--stall-after is {text}", "give a positive number of seconds, or auto")
     return seconds
 
@@ -130,6 +130,7 @@ def matrix(
     from nsadiag import spec as specs
 
     loaded = specs.load_matrix(specs.find_spec(spec))
+    _check_probes(loaded.probes)
     cells = loaded.cells(repeat)
     if select:
         cells = specs.select(cells, select)
@@ -206,14 +207,46 @@ def report(
         print(REPORTERS[format_](load_report(path)))
 
 
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
+@app.command(epilog="Example: nsadiag demo rank_killed_sigkill")
+def demo(
+    fault: Annotated[
+        str, typer.Argument(help="A script of repro/, without .py")
+    ] = "missing_rank_stuck_in_queue",
+    out: Annotated[Path | None, OUT] = None,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Run a job that fails on purpose on this machine, and report on it, in under a minute."""
+    from nsadiag.commands.demo import demo_request
+    from nsadiag.commands.run import run_once
+
+    result = run_once(demo_request(fault, out=out, force=force, quiet_stdout=as_json))
+    _print(result.directory, as_json=as_json)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command("list", epilog="Example: nsadiag list --faults")
+def list_(
+    faults: Annotated[bool, typer.Option("--faults", help="The scripts that nsadiag demo can run")] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """List probes, captures, detectors and report formats, or the faults to try."""
+    from nsadiag.commands.demo import fault_names, parts
+
+    found: dict[str, dict[str, str]] = {"faults": fault_names()} if faults else parts()
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    for kind, entries in found.items():
+        print(kind)
+        for name, text in entries.items():
+            print(f"  {name:32}{text}".rstrip())
 
 
 def main() -> None:
     """Entry point: every failure ends in one line, a hint, and the documented exit code."""
     # A scheduler ends a job by SIGTERM: treat it as the Ctrl-C it stands for.
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupts.listen()
     try:
         code = app(standalone_mode=False)
         # Newer typers turn Ctrl-C into this code by themselves.

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from nsadiag.errors import UsageError
 
 BUILT_IN = "nsa-quick"
+EXAMPLE_HINT = "see configs/matrices/nsa-quick.yaml"
 
 
 class _Strict(BaseModel):
@@ -33,7 +34,15 @@ class _Strict(BaseModel):
         return values
 
 
-class Setting(_Strict):
+class _Words(_Strict):
+    @field_validator("args", "command", check_fields=False)
+    @classmethod
+    def _quotes_are_closed(cls, text: str) -> str:
+        shlex.split(text)
+        return text
+
+
+class Setting(_Words):
     """What one value of an axis adds to a cell."""
 
     args: str = ""
@@ -41,18 +50,22 @@ class Setting(_Strict):
     world_size: int | None = Field(default=None, ge=1)
 
 
-class Axis(_Strict):
+class Axis(_Words):
     """One factor. `values` is a list, put into `args` and `env` as {value}, or a mapping of labels to settings."""
 
     values: list[str | int | float | bool | None] | dict[str, Setting] = Field(min_length=1)
     args: str = ""
     env: dict[str, str] = Field(default_factory=dict)
 
-    def settings(self) -> dict[str, Setting]:
-        """Label to setting, in the order given."""
+    def labelled(self) -> list[tuple[str, Setting]]:
+        """Label and setting, in the order given."""
         if isinstance(self.values, dict):
-            return dict(self.values)
-        return {_label(v): self._filled(_label(v)) for v in self.values}
+            return list(self.values.items())
+        return [(_label(v), self._filled(_label(v))) for v in self.values]
+
+    def settings(self) -> dict[str, Setting]:
+        """Label to setting."""
+        return dict(self.labelled())
 
     def _filled(self, value: str) -> Setting:
         env = {name: text.replace("{value}", value) for name, text in self.env.items()}
@@ -66,23 +79,34 @@ def _label(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class Matrix(_Strict):
+class Matrix(_Words):
     """Experiments that differ in some factors and in nothing else."""
 
     name: str = Field(pattern=r"^[\w.-]+$")
-    command: str  # what torchrun would be given: a script or `-m module`, with its arguments
+    command: str = Field(
+        min_length=1
+    )  # what torchrun would be given: a script or `-m module`, with its arguments
     axes: dict[str, Axis] = Field(min_length=1)
     world_size: int = Field(default=1, ge=1)
     env: dict[str, str] = Field(default_factory=dict)
     probes: str = "full"
     preload: list[str] = Field(default_factory=list)  # modules imported once, before ranks are forked
     timeout_s: float = Field(default=300.0, ge=0)  # a cell; 0: none
-    stall_after_s: float | None = None
+    stall_after_s: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _every_cell_has_its_own_id(self) -> Matrix:
+        seen: set[str] = set()
+        for cell in self.cells():
+            if cell.id in seen:
+                raise ValueError(f"two cells would be called {cell.id}")
+            seen.add(cell.id)
+        return self
 
     def cells(self, repeat: int = 1) -> list[Cell]:
         """Every combination, the last axis fastest."""
-        axes = {name: axis.settings() for name, axis in self.axes.items()}
-        combinations = itertools.product(*(settings.items() for settings in axes.values()))
+        axes = {name: axis.labelled() for name, axis in self.axes.items()}
+        combinations = itertools.product(*axes.values())
         cells = [self._cell(dict(zip(axes, chosen, strict=True))) for chosen in combinations]
         if repeat == 1:
             return cells
@@ -150,19 +174,30 @@ def load_matrix(path: Path) -> Matrix:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}") from None
     except yaml.YAMLError as error:
-        raise UsageError(
-            f"{path} is not YAML: {str(error).splitlines()[0]}", "see configs/matrices/nsa-quick.yaml"
-        ) from None
+        raise UsageError(f"{path} is not YAML: {_yaml_problem(error)}", EXAMPLE_HINT) from None
     if not isinstance(document, dict):
-        raise UsageError(f"{path} holds no mapping", "see configs/matrices/nsa-quick.yaml")
+        raise UsageError(f"{path} holds no mapping", EXAMPLE_HINT)
     try:
         return Matrix.model_validate(document)
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", error.hint) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path}: {place}: {first['msg']}", "see configs/matrices/nsa-quick.yaml") from None
+        raise UsageError(f"{path}: {_problem(error)}", EXAMPLE_HINT) from None
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"line {mark.line + 1}: {problem}" if mark else problem
+
+
+def _problem(error: ValidationError) -> str:
+    """The most precise of pydantic's complaints, as `axes.layers.values: what is wrong`."""
+    # Of the forms that a value may have, the one that went deepest is the one that was meant.
+    first = max(error.errors(), key=lambda e: len(e["loc"]))
+    place = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
+    problem = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {problem}" if place else problem
 
 
 def select(cells: list[Cell], expression: str) -> list[Cell]:

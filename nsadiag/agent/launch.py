@@ -76,8 +76,14 @@ def check_command(command: list[str]) -> None:
         raise UsageError(
             f"no such command: {command[0]}", "give the launcher line as you would type it without nsadiag"
         )
-    script = next((word for word in command[1:] if word.endswith(".py")), None)
-    module = "-m" in command or "--module" in command
+    check_script(command[1:])
+
+
+def check_script(words: list[str]) -> None:
+    """Raises UsageError if the first word that names a Python script names one that is not there."""
+    # A word with a space in it is a line for a shell, which may well change directory first.
+    script = next((word for word in words if word.endswith(".py") and " " not in word), None)
+    module = "-m" in words or "--module" in words
     if script and not module and not Path(script).exists():
         raise UsageError(f"no such script: {script}", f"paths are relative to {Path.cwd()}")
 

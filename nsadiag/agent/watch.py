@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nsadiag.agent import processes
+from nsadiag.agent import interrupts, processes
 from nsadiag.agent.captures import capture_all
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.launch import Job
@@ -81,9 +81,13 @@ class Watch:
     # -- the loop ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Watches until the job is over or was ended; always leaves ends.json and watch.json behind."""
+        """Watches until the job is over or was ended; always leaves ends.json and watch.json behind.
+
+        To be called with interrupts held off: then none comes between the job's start and its watch.
+        """
         try:
-            self._loop()
+            with interrupts.let_in():
+                self._loop()
         except KeyboardInterrupt:
             self.stopped = "interrupt"
             raise
@@ -96,6 +100,7 @@ class Watch:
     def _loop(self) -> None:
         launcher_gone_at: float | None = None
         while True:
+            interrupts.check()
             self._note_deaths(POLL_S)
             self._discover()
             self._feel_pulses()
@@ -235,11 +240,13 @@ class Watch:
 
     def _end_everything(self) -> None:
         """Ranks first, one by one, then the launcher; then looks for anything that carries the run's mark."""
+        self._discover()
         self._ending_since_ns = time.monotonic_ns()
         ranks = processes.with_children(r.process for r in self.ranks.values() if r.process)
         self.left_alive = processes.end(ranks)
         self._note_the_last_deaths()
-        deadline = time.monotonic() + LAUNCHER_GRACE_S / 2
+        # A launcher that has lost its ranks ends by itself, and says what it saw; one that had none waits on.
+        deadline = time.monotonic() + (LAUNCHER_GRACE_S / 2 if self.ranks else 0)
         while self.job.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         self.left_alive |= processes.end(self._leftovers())

@@ -92,7 +92,6 @@ def most_seen(samples: list[dict[str, Any]]) -> Place | None:
     return place(file, line, function)
 
 
-def shortened(file: str, root: Path | None = None) -> str:
-    """Relative to the working directory where that is shorter to read."""
-    base = str(root or Path.cwd()) + "/"
-    return file.removeprefix(base)
+def short(at: Place) -> str:
+    """For a sentence: the file's name, the line and the function; the whole path stands in `where`."""
+    return f"{Path(at.file).name}:{at.line}" + (f" in {at.function}" if at.function else "")

@@ -12,7 +12,7 @@ from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.evidence.blackbox import Kind, Phase
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place"]
-STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "work_s", "input_s", "forward_s", "backward_s"]
+STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "ready_s", "input_s", "forward_s", "backward_s"]
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "t_s", "index"]
 
 
@@ -49,9 +49,9 @@ class Tables:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row a rank and completed step: when it ended, and seconds of own work before its peers were needed.
+        """One row a rank and completed step; `ready_s` is when its last gradient had arrived.
 
-        Work ends when the last gradient has arrived: what follows in backward is waiting for all-reduce.
+        From there on the rank can only wait for its peers: until then it worked, or waited for the step before.
         """
         rows = [row for rank, frame in self.events.groupby("rank") for row in _steps_of(rank, frame)]
         return pd.DataFrame(rows, columns=STEP_COLUMNS)
@@ -138,7 +138,7 @@ def _one_step(step: int, begin: float, end: float, inside: pd.DataFrame) -> dict
         "step": step,
         "end_s": end,
         "step_s": end - begin,
-        "work_s": work_ends - begin,
+        "ready_s": work_ends,
         "input_s": first_forward - begin,
         "forward_s": last_backward - first_forward,
         "backward_s": work_ends - last_backward,

@@ -70,10 +70,13 @@ def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
     )
 
 
-def judge_directory(path: Path) -> Verdict:
-    """Judges what lies in a run directory and writes verdict.json there."""
+def judge_directory(path: Path, *, live: bool = False) -> Verdict:
+    """Judges what lies in a run directory and writes verdict.json there.
+
+    `live`: the run has just ended here, so that the time to the verdict means something.
+    """
     cell = load_cell(path)
-    started = cell.started_mono_ns
-    verdict = judge(cell, verdict_s=(time.monotonic_ns() - started) / 1e9 if started else None)
+    verdict_s = (time.monotonic_ns() - cell.started_mono_ns) / 1e9 if live and cell.started_mono_ns else None
+    verdict = judge(cell, verdict_s=verdict_s)
     write_json(RunDir(path=path).verdict, verdict.to_json())
     return verdict

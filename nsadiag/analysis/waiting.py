@@ -46,7 +46,7 @@ def waits(cell: CellEvidence, tables: Tables) -> list[Wait]:
     """One for each group in which anyone waits; counts decide, since states lie."""
     calls = tables.calls
     found = []
-    for group, pending in calls[calls.pending].groupby("group"):
+    for group, pending in calls[calls.pending.astype(bool)].groupby("group"):
         seq = int(pending.seq.min())
         members = group_members(cell, str(group))
         issued = tables.issued.loc[group] if group in tables.issued.index else pd.Series(dtype=int)

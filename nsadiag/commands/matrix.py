@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsadiag.agent import interrupts
+from nsadiag.agent.launch import check_script
 from nsadiag.agent.watch import WatchOptions
 from nsadiag.commands import output
 from nsadiag.engines.local import WarmLauncher, run_warm
@@ -71,6 +73,7 @@ class MatrixResult:
 
 def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult:
     """Runs every cell that is not done; whatever happens to one cell, the next is run."""
+    check_script(request.cells[0].argv)
     run = _directory(request)
     results = [_restored(run, cell) if request.resume else CellResult(cell=cell) for cell in request.cells]
     started_at, started = output.now(), time.monotonic()
@@ -173,7 +176,8 @@ def _launchers(run: RunDir, matrix: Matrix) -> Iterator[_Launchers]:
     try:
         yield launchers
     finally:
-        launchers.close()
+        with interrupts.held_off():
+            launchers.close()
 
 
 def _run_cell(
@@ -207,7 +211,7 @@ def _run_cell(
         probes=matrix.probes,
     )
     result.wall_s = round(time.monotonic() - started, 3)
-    result.verdict = judge_directory(directory.path)
+    result.verdict = judge_directory(directory.path, live=True)
     result.costs = costs(load_cell(directory.path))
     result.state = "done"
     write_json(directory.cell, result.to_json() | {"verdict": None})

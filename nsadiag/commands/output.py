@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import metadata
@@ -44,8 +44,7 @@ def prepare(out: Path | None, name: str, *, force: bool) -> RunDir:
                 )
             _remove_earlier_run(path)
         make_private_dir(path)
-        if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         raise MachineError(
             f"cannot write to {path}: {error.strerror}", "choose another place with --out"

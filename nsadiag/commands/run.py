@@ -71,7 +71,7 @@ def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
     from nsadiag.analysis.verdict import judge_directory
     from nsadiag.reports import write_reports
 
-    verdict = judge_directory(run.path)
+    verdict = judge_directory(run.path, live=True)
     output.write_run(run, **about, ended_at=output.now(), world_size=verdict.world_size)
     write_reports(run.path)
     return verdict

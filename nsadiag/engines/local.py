@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nsadiag.agent import processes
+from nsadiag.agent import interrupts, processes
 from nsadiag.agent.follow import Follow
 from nsadiag.agent.launch import CommandJob, job_environment, make_socket_dir, new_run_id
 from nsadiag.agent.processes import Process, identify
@@ -31,7 +31,7 @@ def run_command(
     echo: tuple[BinaryIO, BinaryIO] | None = None,
 ) -> Watch:
     """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow."""
-    with make_socket_dir() as sockets:
+    with make_socket_dir() as sockets, interrupts.held_off():
         job = CommandJob(
             command, run, Path(sockets), probes=probes, env=env, leave=options.on_hang == "leave"
         )
@@ -170,7 +170,7 @@ def run_warm(
 ) -> Watch:
     """Runs one cell to its end, watched."""
     make_private_dir(run.path)
-    with make_socket_dir() as sockets:
+    with make_socket_dir() as sockets, interrupts.held_off():
         job = launcher.job(argv, run, Path(sockets), world_size=world_size, probes=probes)
         watch = Watch(job, run, options)
         watch.run()

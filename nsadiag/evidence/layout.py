@@ -117,7 +117,7 @@ def read_json(path: Path, default: Any = None) -> Any:
     """The document, or `default` where there is none or it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return default
 
 
@@ -131,6 +131,6 @@ def read_json_lines(path: Path) -> list[Any]:
     for line in text.splitlines():
         try:
             rows.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     return rows

@@ -111,8 +111,10 @@ class Pulse:
         if header is None:
             raise ValueError(f"{path} is not a black box")
         self.header = header
-        usable = min((len(self._map) - HEADER_BYTES) // RECORD_BYTES, header.capacity)
-        self._records = np.frombuffer(self._map, RECORD_DTYPE, count=usable, offset=HEADER_BYTES)
+        usable = min(max(len(self._map) - HEADER_BYTES, 0) // RECORD_BYTES, header.capacity)
+        whole = len(self._map) >= HEADER_BYTES
+        ring = memoryview(self._map)[HEADER_BYTES:] if whole else b""
+        self._records = np.frombuffer(ring, RECORD_DTYPE, count=usable)
 
     def last(self) -> npt.NDArray[np.void] | None:
         """A copy of the newest record, or None before the first."""

@@ -65,7 +65,7 @@ def _note_leaving(runtime: Runtime, owner: Any, name: str) -> None:
 
 def record(runtime: Runtime, error: BaseException, trace: TracebackType | None, *, thread: str) -> None:
     """Writes exception.json once; the first exception is the one that matters."""
-    if isinstance(error, SystemExit) or runtime.directory.exception.exists():
+    if runtime.silenced or isinstance(error, SystemExit) or runtime.directory.exception.exists():
         return
     try:
         runtime.emit(Kind.EXCEPTION, Phase.POINT, runtime.names(type(error).__name__))

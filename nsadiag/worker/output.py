@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from nsadiag.evidence.layout import RankDir, make_private_dir
 
@@ -28,6 +31,7 @@ def take_over(directory: RankDir) -> dict[str, str]:
         try:
             if pipe_id(descriptor) == os.environ.get(mark):
                 _redirect(descriptor, str(path))
+                setattr(sys, name, _outliving_a_full_disk(getattr(sys, name), descriptor))
             logs[name] = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         except OSError:
             logs[name] = "closed"
@@ -43,6 +47,31 @@ def redirect_to_files(directory: RankDir) -> None:
     make_private_dir(directory.path)
     _redirect(1, str(directory.stdout))
     _redirect(2, str(directory.stderr))
+
+
+class _Forgiving(io.FileIO):
+    def write(self, data: Any) -> int | None:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return len(data)
+
+
+def _outliving_a_full_disk(stream: Any, descriptor: int) -> Any:
+    """The same stream, losing what finds no room: it was us who pointed it at a disk, so print() must not raise."""
+    if type(stream) is not io.TextIOWrapper:
+        return stream
+    stream.flush()
+    raw = _Forgiving(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+        write_through=stream.write_through,
+    )
 
 
 def _redirect(descriptor: int, path: str) -> None:

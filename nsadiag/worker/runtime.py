@@ -32,10 +32,13 @@ class Runtime:
         self.names = Names(directory.names)
         self.box = BlackBox(directory.blackbox, self.names, rank=rank, world_size=world_size)
         self.emit = self.box.emit
+        self.silenced = False
         self.keep: list[Any] = []  # what must live as long as the process: files, servers, hook handles
 
     def gap(self, what: str) -> None:
         """Records what could not be observed; one line, appended."""
+        if self.silenced:
+            return
         line = json.dumps({"t_wall_ns": time.time_ns(), "gap": what}) + "\n"
         handle = os.open(self.directory.gaps, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -45,6 +48,8 @@ class Runtime:
 
     def silence(self) -> None:
         """In a forked child: the parent's ring, names and sockets are not ours to write to."""
+        self.silenced = True
+        self.names.silence()
         self.box.silence()
         self.emit = self.box.emit
 
@@ -128,10 +133,12 @@ def _identity(rank: int, world_size: int, logs: dict[str, str]) -> dict[str, Any
 
 
 def _after_fork() -> None:
-    global _settled
+    global _runtime, _settled
     _settled = True
     if _runtime is not None:
+        # Hooks that kept the runtime fall silent; those that ask for it find none.
         _runtime.silence()
+        _runtime = None
 
 
 def _at_exit() -> None:

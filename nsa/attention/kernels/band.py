@@ -38,6 +38,12 @@ class Band(NamedTuple):
 
 
 @triton.jit
+def wide(index):
+    """A scalar as int64, as rows times strides pass 2^31; a Python int under the interpreter's `range`."""
+    return index + tl.full([], 0, tl.int64)
+
+
+@triton.jit
 def _keys_ended(token, N, STRIDE: tl.constexpr, LENGTH: tl.constexpr, offset):
     """How many of the N keys end at or before `token`."""
     return tl.minimum(tl.maximum(token - LENGTH + 1 - offset + STRIDE, 0) // STRIDE, N)
@@ -53,8 +59,8 @@ def _forward_keys(
     od, odv, oc = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, COLUMNS)
     for first in range(begin, end, COLUMNS):
         key = first + oc
-        k_at = K + first.to(tl.int64) * key_stride + oc[None, :] * key_stride + od[:, None]
-        v_at = V + first.to(tl.int64) * value_stride + oc[:, None] * value_stride + odv[None, :]
+        k_at = K + wide(first) * key_stride + oc[None, :] * key_stride + od[:, None]
+        v_at = V + wide(first) * value_stride + oc[:, None] * value_stride + odv[None, :]
         if MASKED:
             k = tl.load(k_at, mask=(key < N)[None, :] & (od < D)[:, None], other=0.0)
             v = tl.load(v_at, mask=(key < N)[:, None] & (odv < DV)[None, :], other=0.0)
@@ -144,8 +150,8 @@ def _dq_keys(
     od, odv, oc = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, COLUMNS)
     for first in range(begin, end, COLUMNS):
         key = first + oc
-        k_at = K + first.to(tl.int64) * key_stride + oc[:, None] * key_stride + od[None, :]
-        v_at = V + first.to(tl.int64) * value_stride + oc[None, :] * value_stride + odv[:, None]
+        k_at = K + wide(first) * key_stride + oc[:, None] * key_stride + od[None, :]
+        v_at = V + wide(first) * value_stride + oc[None, :] * value_stride + odv[:, None]
         if MASKED:
             k = tl.load(k_at, mask=(key < N)[:, None] & (od < D)[None, :], other=0.0)
             v = tl.load(v_at, mask=(key < N)[None, :] & (odv < DV)[:, None], other=0.0)
@@ -234,8 +240,8 @@ def _dkv_queries(
     od, odv, row = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, ROWS)
     for first in range(begin, end, ROWS):
         query = first + row
-        q_at = Q + first.to(tl.int64) * (H * D) + row[:, None] * (H * D) + od[None, :]
-        do_at = DOUT + first.to(tl.int64) * (H * DV) + row[:, None] * (H * DV) + odv[None, :]
+        q_at = Q + wide(first) * (H * D) + row[:, None] * (H * D) + od[None, :]
+        do_at = DOUT + wide(first) * (H * DV) + row[:, None] * (H * DV) + odv[None, :]
         if MASKED:
             live = query < last
             q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from nsadiag.agent.captures.proc import proc
 from nsadiag.agent.captures.py_spy import native_stack, python_stack
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.captures.traceback import traceback
-from nsadiag.evidence.layout import make_private_dir, write_json
+from nsadiag.evidence.layout import make_private_dir, read_json, write_json
 
 Capture = Callable[[Target], None]
 
@@ -28,8 +29,10 @@ QUICK = ("proc", "py_spy", "fr", "traceback")
 
 def capture_rank(target: Target, names: tuple[str, ...]) -> None:
     """Runs the named captures; what could not be had goes into gaps.json with the reason."""
-    make_private_dir(target.directory.path)
     gaps = []
+    # Where the disk is full not even a gap can be written down: the look shows nothing, and the job goes on.
+    with contextlib.suppress(OSError):
+        make_private_dir(target.directory.path)
     for name in names:
         started = time.monotonic()
         try:
@@ -37,7 +40,8 @@ def capture_rank(target: Target, names: tuple[str, ...]) -> None:
         except Exception as error:
             gaps.append({"capture": name, "gap": str(error), "seconds": round(time.monotonic() - started, 3)})
     if gaps:
-        write_json(target.directory.gaps, gaps)
+        with contextlib.suppress(OSError):
+            write_json(target.directory.gaps, [*read_json(target.directory.gaps, []), *gaps])
 
 
 def capture_all(targets: list[Target], *, native: bool) -> None:

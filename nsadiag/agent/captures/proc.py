@@ -12,6 +12,7 @@ import psutil
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import stat_fields
 from nsadiag.evidence.layout import write_json
+from nsadiag.evidence.secrets import mask_command
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -56,7 +57,7 @@ def _children(pid: int) -> list[dict[str, Any]]:
     for child in children:
         fields = stat_fields(child.pid)
         if fields:
-            command = (_text(Path(f"/proc/{child.pid}/cmdline")) or "").replace("\0", " ")
+            command = " ".join(mask_command((_text(Path(f"/proc/{child.pid}/cmdline")) or "").split("\0")))
             rows.append(
                 {"pid": child.pid, "state": fields[0], "cpu_s": _cpu_s(fields), "command": command[:200]}
             )

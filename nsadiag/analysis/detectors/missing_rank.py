@@ -46,12 +46,7 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         here = places.of_rank_now(cell.rank(guilty))
         peers_at = places.of_rank_now(cell.rank(blocked))
         collective = wait.collective(blocked)
-        at = (
-            f" It is at {places.shortened(here.file)}:{here.line}"
-            + (f" in {here.function}." if here.function else ".")
-            if here
-            else ""
-        )
+        at = f" It is at {places.short(here)}." if here else ""
         ranks = ", ".join(map(str, alive))
         yield Finding(
             detector="missing_rank",

@@ -1,4 +1,4 @@
-"""Everyone progresses, and one rank takes far longer for its own share of each step."""
+"""Everyone progresses, and one rank is ready for its peers far later than they are, step after step."""
 
 from __future__ import annotations
 
@@ -12,63 +12,74 @@ from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
 MIN_STEPS = 5
-RATIO = 1.5  # own work against the peers' median
-SHARE_OF_STEP = 0.3  # of the step that the peers lose
-MIN_LOST_S = 0.02  # below this, scheduling noise on a shared machine looks the same
+SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
+MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
+ALWAYS = 0.8  # share of the steps in which the same rank is the last
 PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
 
 
-def _medians(steps: pd.DataFrame) -> pd.DataFrame:
-    """Per rank; the first steps warm up and do not count."""
-    settled = steps[steps.step > min(3, steps.step.max() // 3)]
-    medians: pd.DataFrame = settled.groupby("rank")[["step_s", "work_s", *PARTS]].median()
-    return medians
+def _lags(steps: pd.DataFrame) -> pd.DataFrame:
+    """Steps (rows) by rank: seconds after the first rank that was ready. Warm-up steps do not count.
+
+    Durations on one rank would mislead: where a rank waits for the slow one (in backward, in `.item()`)
+    differs by backend. Who is ready last does not.
+    """
+    ready = steps.pivot_table(index="step", columns="rank", values="ready_s").dropna()
+    settled = ready[ready.index > min(3, ready.index.max() // 3)]
+    lags: pd.DataFrame = settled.sub(settled.min(axis=1), axis=0)
+    return lags
 
 
 def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = tables.steps
-    if cell.world_size < 2 or len(cell.ranks) < 2 or steps.groupby("rank").size().min() < MIN_STEPS:
+    if (
+        cell.world_size < 2
+        or len(cell.ranks) < cell.world_size
+        or steps.groupby("rank").size().min() < MIN_STEPS
+    ):
         return
-    medians = _medians(steps)
-    slowest = int(str(medians.work_s.idxmax()))
-    own, peers = medians.loc[slowest], medians.drop(slowest).median()
-    lost = own.work_s - peers.work_s
-    if lost < max(MIN_LOST_S, SHARE_OF_STEP * own.step_s) or own.work_s < RATIO * peers.work_s:
+    lags = _lags(steps)
+    medians = lags.median()
+    slowest = int(str(medians.idxmax()))
+    lag, last_share = float(medians[slowest]), float((lags.idxmax(axis=1) == slowest).mean())
+    own = steps[steps["rank"] == slowest][["step_s", *PARTS]].median()
+    if lag < max(MIN_LAG_S, SHARE_OF_STEP * own.step_s) or last_share < ALWAYS:
         return
-    column = max(PARTS, key=lambda c: own[c] - peers[c])
+    column = max(PARTS, key=lambda name: float(own[name]))
     rank = cell.rank(slowest)
-    here = places.most_seen(rank.samples) or places.of_black_box(rank)
-    ratio = own.work_s / max(peers.work_s, 1e-6)
+    part, source = PARTS[column], f"{rank.source}/blackbox.bin"
+    evidence = [
+        Evidence(
+            claim=f"rank {slowest} is the last to have its gradients in {last_share:.0%} of {len(lags)} steps, {lag * 1e3:.0f} ms after the first",
+            source=source,
+        ),
+        Evidence(
+            claim=f"of its step of {own.step_s * 1e3:.0f} ms it spends {own[column] * 1e3:.0f} ms in {part}",
+            source=source,
+        ),
+    ]
+    if rank.samples:
+        evidence.append(
+            Evidence(
+                claim=f"the line is the one seen most often in {len(rank.samples)} samples of its stack",
+                source=f"{rank.source}/samples.jsonl",
+            )
+        )
     yield Finding(
         detector="straggler_rank",
         cls="straggler_rank",
         outcome="slow",
         confidence=0.9,
-        summary=f"Rank {slowest} needs {own.work_s * 1e3:.0f} ms a step for its own work, {ratio:.1f} times its peers' {peers.work_s * 1e3:.0f} ms, mostly in {PARTS[column]}; they wait for it.",
+        summary=f"Rank {slowest} is ready {lag * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {part}; they wait for it.",
         guilty_ranks=(slowest,),
         blocked_ranks=tuple(int(r) for r in medians.index if r != slowest),
-        where=Where(phase=PARTS[column]).at(here),
-        evidence=(
-            Evidence(
-                claim=f"median {PARTS[column]} time: rank {slowest} {own[column] * 1e3:.0f} ms, peers {peers[column] * 1e3:.0f} ms",
-                source=f"{rank.source}/blackbox.bin",
-            ),
-            *(
-                ()
-                if not rank.samples
-                else (
-                    Evidence(
-                        claim=f"the line is the one seen most often in {len(rank.samples)} samples of its stack",
-                        source=f"{rank.source}/samples.jsonl",
-                    ),
-                )
-            ),
-        ),
+        where=Where(phase=part).at(places.most_seen(rank.samples) or places.of_black_box(rank)),
+        evidence=tuple(evidence),
         rejected=(
             Rejected(
                 cls="slow_compute",
-                because=f"the peers' own work takes {peers.work_s * 1e3:.0f} ms of a step of {own.step_s * 1e3:.0f} ms",
+                because=f"the other ranks are done with their own part {lag * 1e3:.0f} ms earlier",
             ),
         ),
-        fix=f"Give rank {slowest} the same amount of {PARTS[column]} work as its peers, or a machine as fast as theirs.",
+        fix=f"Give rank {slowest} the same amount of {part} work as its peers, or a machine as fast as theirs.",
     )

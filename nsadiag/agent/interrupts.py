@@ -1,0 +1,53 @@
+"""Ctrl-C and SIGTERM: heard even where Python swallows the exception, and held off while a job is being ended."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+_asked = False
+_held = False
+
+
+def listen() -> None:
+    """From here on either signal raises KeyboardInterrupt; a SIGINT that the shell has us ignore stays ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _hear)
+
+
+def _hear(_number: int, _frame: object) -> None:
+    global _asked
+    _asked = True
+    if not _held:
+        raise KeyboardInterrupt
+
+
+def check() -> None:
+    """Raises again what was lost: in a fork hook or a destructor Python prints the exception and goes on."""
+    if _asked:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def held_off() -> Iterator[None]:
+    """For work that must not stop half-way: what comes meanwhile is remembered, for `let_in` and `check`."""
+    global _held
+    before, _held = _held, True
+    try:
+        yield
+    finally:
+        _held = before
+
+
+@contextlib.contextmanager
+def let_in() -> Iterator[None]:
+    """The part of `held_off` that may be interrupted; what came before is raised at once."""
+    global _held
+    before, _held = _held, False
+    try:
+        check()
+        yield
+    finally:
+        _held = before

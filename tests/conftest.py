@@ -1,0 +1,41 @@
+"""What several test files share."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs import Jobs
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    """The command, ready to be started in tmp_path; whatever it leaves running ends with the test."""
+    started = Jobs(tmp_path)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    yield from _mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=4m", "tmpfs")
+
+
+@pytest.fixture
+def read_only_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that nobody may write to."""
+    yield from _mounted(tmp_path / "read-only", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs")
+
+
+def _mounted(place: Path, *options: str) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    place.mkdir()
+    command = ["mount", *options, str(place)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a file system here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -1,0 +1,137 @@
+"""The Triton kernels on a CPU, under Triton's interpreter, against `reference.py`: outputs and gradients.
+
+Triton reads TRITON_INTERPRET when a kernel is defined, so the tests run in a process of their own, which the
+first lines below start; there this file holds the tests themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from attention_cases import SMALL, Case, output_and_gradients, random_inputs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backend
+from nsa.attention.blocks import block_layout
+from nsa.attention.reference import reference_selection
+from nsa.attention.selected import select_blocks
+from nsa.config import AttentionConfig
+
+pytest.importorskip("triton")
+# Scores are exponentiated before they are masked, here as on a GPU.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp2")
+FP32 = 3e-6  # relative norm, against the reference in fp64
+CPU = torch.device("cpu")
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+
+    def test_the_kernels_under_the_interpreter():
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+else:
+    from nsa.attention.kernels.band import Band, band_forward
+    from nsa.attention.kernels.selection import select
+
+    @pytest.fixture(autouse=True)
+    def uninitialised_memory_is_nan():
+        torch.use_deterministic_algorithms(True)  # fills what torch.empty gives with NaN
+        yield
+        torch.use_deterministic_algorithms(False)
+
+    def assert_equals_the_reference(case: Case, *, scale: float = 1.0, seed: int = 0) -> None:
+        inputs = {dtype: random_inputs(case, seed, dtype) for dtype in (torch.float32, torch.float64)}
+        with torch.no_grad():
+            for each in inputs.values():
+                each.q.mul_(scale)
+        actual = output_and_gradients(case, inputs[torch.float32], "triton")
+        expected = output_and_gradients(case, inputs[torch.float64], "reference")
+        assert all(x.isfinite().all() for x in actual)
+        for a, e in zip(actual, expected, strict=True):
+            # The floor is for gradients that are 0 in exact arithmetic: those of a softmax over one key.
+            assert (a.double() - e).norm() <= FP32 * e.norm() + 1e-6
+
+    @pytest.mark.parametrize(("n_heads", "n_kv_heads"), [(2, 2), (3, 1), (4, 1), (16, 1)])
+    def test_groups_of_any_size_equal_the_reference(n_heads, n_kv_heads):
+        assert_equals_the_reference(Case(n_tokens=33, n_heads=n_heads, n_kv_heads=n_kv_heads))
+
+    def test_large_queries_equal_the_reference():
+        assert_equals_the_reference(Case(n_tokens=34, n_heads=3, n_kv_heads=1), scale=8)
+
+    def test_head_dims_that_are_no_powers_of_two_and_differ_equal_the_reference():
+        assert_equals_the_reference(Case(n_tokens=35, n_heads=2, n_kv_heads=1, qk_dim=24, v_dim=12, batch=2))
+
+    @pytest.mark.parametrize("n_tokens", [1, 7, 8])
+    def test_sequences_around_the_first_block_equal_the_reference(n_tokens):
+        assert_equals_the_reference(Case(n_tokens=n_tokens, n_heads=2, n_kv_heads=1))
+
+    @pytest.mark.parametrize(
+        "branches", [("compressed",), ("selected",), ("sliding",), ("sliding", "compressed")]
+    )
+    def test_some_of_the_branches_equal_the_reference(branches):
+        config = SMALL.model_copy(update={"branches": branches})
+        assert_equals_the_reference(Case(config=config, n_tokens=33, n_heads=2, n_kv_heads=1))
+
+    @settings(max_examples=3, deadline=None, derandomize=True)
+    @given(
+        stride=st.sampled_from([2, 3, 4]),
+        compress=st.integers(1, 3),
+        select=st.integers(2, 3),
+        extra=st.integers(0, 2),
+        window=st.integers(1, 40),
+        n_tokens=st.integers(9, 40),
+        seed=st.integers(0, 9),
+    )
+    def test_random_shapes_equal_the_reference(stride, compress, select, extra, window, n_tokens, seed):
+        config = AttentionConfig(
+            compress_block=compress * stride, compress_stride=stride, select_block=select * stride,
+            select_count=1 + extra, window=window, initial_blocks=min(1, extra), local_blocks=1,
+        )  # fmt: skip
+        case = Case(config=config, n_tokens=n_tokens, n_heads=2, n_kv_heads=1)
+        assert_equals_the_reference(case, seed=seed)
+
+    def test_selection_equals_the_reference_and_ties_go_to_the_lower_block():
+        case = Case(n_tokens=150, n_heads=3, n_kv_heads=1)
+        inputs = random_inputs(case)
+        q, k = inputs.q.detach().float(), inputs.k.compressed.detach().float()
+        expected = reference_selection(inputs.q[:, -8:], inputs.k.compressed, SMALL, past_length=142)
+        assert torch.equal(_select(q[:, -8:], k, 142).long(), expected)
+        equal = torch.zeros_like(q)
+        layout = block_layout(SMALL, 150, CPU)
+        assert torch.equal(_select(equal, k, 0).long(), select_blocks(equal, k, layout))
+
+    def test_queries_after_a_past_equal_a_prefill():
+        inputs = random_inputs(Case(n_tokens=45, n_heads=2, n_kv_heads=1), dtype=torch.float32)
+        q, k, v, gates = inputs.q, inputs.k, inputs.v, inputs.gates
+        whole = nsa_attention(q, k, v, gates, SMALL, backend="triton")
+        newest = [BranchKV(x.compressed, x.selected, x.sliding[:, -(SMALL.window + 2) :]) for x in (k, v)]
+        last = nsa_attention(
+            q[:, -3:], *newest, gates[:, -3:], SMALL, past_length=42, backend="triton"
+        )
+        torch.testing.assert_close(last, whole[:, -3:])
+
+    def test_the_same_inputs_give_the_same_bits():
+        case = Case(n_tokens=33, n_heads=2, n_kv_heads=1)
+        inputs = random_inputs(case, dtype=torch.float32)
+        first, second = (output_and_gradients(case, inputs, "triton") for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+    def test_the_backend_runs_here_by_name_and_packed_rows_go_to_torch_and_are_counted():
+        assert resolve_backend("triton", CPU) == "triton"
+        case = Case(n_tokens=20, lengths=(12, 8))
+        inputs = random_inputs(case, dtype=torch.float32)
+        packed = output_and_gradients(case, inputs, "triton")
+        expected = output_and_gradients(case, inputs, "torch")
+        assert all(torch.equal(a, b) for a, b in zip(packed, expected, strict=True))
+        assert backends_used().fallbacks["triton -> torch: packed sequences"] >= 1
+
+    def _select(q: torch.Tensor, k: torch.Tensor, past: int) -> torch.Tensor:
+        band = Band(SMALL.compress_stride, SMALL.compress_block, window=0, past=past, offset=0)
+        return select(q, k, band_forward(q, k, k, band)[1], SMALL, past)

@@ -1,0 +1,122 @@
+"""Runs the real command, hears from its job when it is ready, and proves that nothing is left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+MARK = "TEST_JOB_MARK"  # in the environment of every process that a test started, whoever its parent is
+GIVE_UP_S = 60.0
+
+
+def wait_until(happened: Callable[[], object], what: str, seconds: float = GIVE_UP_S) -> None:
+    """Returns as soon as it did."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(0.01)
+
+
+class Signals:
+    """A pipe with a name: each line that a job writes to it says that it has come so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        # Open at both ends, so that neither a writer nor we ever wait for the other to open.
+        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._unread = b""
+
+    def wait(self, seconds: float = GIVE_UP_S) -> str:
+        """The next line."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._unread:
+            readable, _, _ = select.select([self._pipe], [], [], max(deadline - time.monotonic(), 0))
+            assert readable, f"the job gave no signal in {seconds:g} s; so far {self._unread!r}"
+            self._unread += os.read(self._pipe, 65536)
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode()
+
+    def close(self) -> None:
+        os.close(self._pipe)
+
+
+class Jobs:
+    """Starts `nsadiag` in `directory`; `left` is what it or its job left running."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.mark = uuid.uuid4().hex
+        self.signals = Signals(directory / "signals")
+        os.mkfifo(directory / "go")
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+        fixed = {"PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "SIGNALS": str(self.signals.path)}
+        fixed |= {"GO": str(self.directory / "go")}
+        return {**os.environ, **fixed, **(more or {}), MARK: self.mark}
+
+    def start(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None, behind: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
+        """`nsadiag ARGUMENTS`, begun; `behind` is a command that starts it."""
+        return subprocess.Popen(
+            [*behind, str(BIN / "nsadiag"), *map(str, arguments)],
+            cwd=self.directory,
+            env=self.environment(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Away from the terminal's own Ctrl-C, as a shell starts each command line.
+            start_new_session=True,
+        )
+
+    def run(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None, behind: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """`nsadiag ARGUMENTS`, finished, with nothing left behind."""
+        return self.finish(self.start(*arguments, env=env, behind=behind))
+
+    def finish(self, started: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+        stdout, stderr = started.communicate(timeout=GIVE_UP_S)
+        assert self.left() == {}, f"left running after:\n{stderr}"
+        return subprocess.CompletedProcess(started.args, started.returncode, stdout, stderr)
+
+    def go(self) -> None:
+        """Lets a job go on that waits to read from the pipe named GO."""
+        (self.directory / "go").write_text("go\n")
+
+    def left(self) -> dict[int, str]:
+        """Living processes that came of what was started here, by pid, and their command lines."""
+        return {pid: line for pid, line in marked(f"{MARK}={self.mark}") if pid != os.getpid()}
+
+    def close(self) -> None:
+        """Ends whatever a failed test left."""
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not self.left(), "the last of them gone")
+        self.signals.close()
+
+
+def marked(mark: str) -> Iterator[tuple[int, str]]:
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            state = (folder / "stat").read_text().rpartition(") ")[2][:1]
+            if state != "Z" and mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                yield (
+                    int(folder.name),
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"),
+                )

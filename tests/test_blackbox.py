@@ -1,0 +1,264 @@
+"""The black box keeps its promises: it outlives its writer, and no garbage makes its reader raise."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, BlackBox, Kind, Names, Phase
+from nsadiag.evidence.reader import Pulse, read_blackbox, read_names
+
+garbled = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def open_box(directory: Path, *, capacity: int = 64, rank: int = 3) -> BlackBox:
+    names = Names(directory / "names.jsonl")
+    return BlackBox(directory / "box", names, rank=rank, world_size=8, capacity=capacity)
+
+
+def run_python(source: str, *arguments: str) -> subprocess.Popen:
+    """A process of its own, whose first lines on stdout are its signals."""
+    return subprocess.Popen([sys.executable, "-c", source, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    box = open_box(tmp_path)
+    box.step = 7
+    box.emit(Kind.COLLECTIVE, Phase.BEGIN, box.names("all_reduce"), 1, -2, 2**62)
+    read = read_blackbox(tmp_path / "box", tmp_path / "names.jsonl")
+    assert read.header is not None
+    assert (read.header.rank, read.header.world_size, read.header.pid) == (3, 8, os.getpid())
+    (event,) = read.events
+    assert (event["kind"], event["phase"], event["step"]) == (Kind.COLLECTIVE, Phase.BEGIN, 7)
+    assert (event["a"], event["b"], event["c"]) == (1, -2, 2**62)
+    assert event["thread"] == threading.get_native_id()
+    assert read.names[int(event["name"])] == "all_reduce"
+    assert read.gaps == ()
+
+
+def test_an_empty_ring_holds_no_events(tmp_path: Path) -> None:
+    open_box(tmp_path)
+    assert len(read_blackbox(tmp_path / "box").events) == 0
+    assert Pulse(tmp_path / "box").last() is None
+
+
+def test_a_wrapped_ring_keeps_the_newest(tmp_path: Path) -> None:
+    box = open_box(tmp_path, capacity=16)
+    for number in range(41):
+        box.emit(Kind.STEP, Phase.POINT, 0, number)
+    events = read_blackbox(tmp_path / "box").events
+    assert list(events["a"]) == list(range(25, 41))
+    last = Pulse(tmp_path / "box").last()
+    assert last is not None and last["a"][0] == 40
+
+
+def test_every_event_reported_before_sigkill_is_there(tmp_path: Path) -> None:
+    source = """
+import sys
+from pathlib import Path
+from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+here = Path(sys.argv[1])
+names = Names(here / "names.jsonl")
+box = BlackBox(here / "box", names, rank=0, world_size=1)
+number = 0
+while True:
+    number += 1
+    box.emit(Kind.STEP, Phase.POINT, names(f"name {number}"), number)
+    print(number, flush=True)
+"""
+    writer = run_python(source, str(tmp_path))
+    assert writer.stdout is not None
+    for _ in range(500):
+        reported = int(writer.stdout.readline())
+    writer.kill()
+    reported = max([reported, *(int(line) for line in writer.stdout if line.endswith("\n"))])
+    assert writer.wait() == -signal.SIGKILL
+    read = read_blackbox(tmp_path / "box", tmp_path / "names.jsonl")
+    assert {int(a) for a in read.events["a"]} >= set(range(1, reported + 1))
+    assert {read.names[int(e["name"])] for e in read.events} >= {f"name {n}" for n in range(1, reported + 1)}
+
+
+def test_a_torn_record_is_skipped(tmp_path: Path) -> None:
+    box = open_box(tmp_path)
+    for number in range(5):
+        box.emit(Kind.STEP, Phase.POINT, 0, number)
+    raw = bytearray((tmp_path / "box").read_bytes())
+    # As if the writer had died between the first and the last byte of record 3.
+    raw[HEADER_BYTES + 2 * RECORD_BYTES + 56 : HEADER_BYTES + 3 * RECORD_BYTES] = bytes(8)
+    (tmp_path / "box").write_bytes(raw)
+    assert list(read_blackbox(tmp_path / "box").events["a"]) == [0, 1, 3, 4]
+
+
+def test_a_whole_record_in_another_ones_slot_is_skipped(tmp_path: Path) -> None:
+    box = open_box(tmp_path)
+    box.emit(Kind.STEP, Phase.POINT, 0, 1)
+    with (tmp_path / "box").open("r+b") as file:
+        file.seek(HEADER_BYTES + RECORD_BYTES)
+        file.write(RECORD.pack(9, 0, 0, 0, 1, 1, 0, 0, 5, 5, 5, 9))
+    assert list(read_blackbox(tmp_path / "box").events["a"]) == [1]
+
+
+def test_two_threads_never_share_a_slot(tmp_path: Path) -> None:
+    box = open_box(tmp_path, capacity=8192)
+    each, writers = 1000, 8
+    start = threading.Barrier(writers)
+
+    def write(writer: int) -> None:
+        start.wait()
+        for number in range(each):
+            box.emit(Kind.STEP, Phase.POINT, 0, writer * each + number)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events = read_blackbox(tmp_path / "box").events
+    assert sorted(events["a"]) == list(range(writers * each))
+    assert list(events["sequence"]) == list(range(1, writers * each + 1))
+    assert len(np.unique(events["thread"])) == writers
+
+
+def test_a_silenced_box_writes_nothing(tmp_path: Path) -> None:
+    box = open_box(tmp_path)
+    box.emit(Kind.STEP, Phase.POINT, 0, 1)
+    box.silence()
+    box.emit(Kind.STEP, Phase.POINT, 0, 2)
+    assert list(read_blackbox(tmp_path / "box").events["a"]) == [1]
+
+
+def test_a_forked_child_writes_nothing_of_its_parents(tmp_path: Path) -> None:
+    source = """
+import os, sys
+from pathlib import Path
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.worker import crash, runtime
+runtime.open_rank(0, 1)
+rank = runtime.current()
+crash_hook = sys.excepthook
+child = os.fork()
+if not child:
+    # What probes do: ask for the rank, and use it; and what a probe that kept it does.
+    for known in filter(None, (runtime.current(), rank)):
+        known.emit(Kind.STEP, Phase.POINT, known.names("from the child"), 666)
+        known.gap("from the child")
+    try:
+        raise ValueError("from the child")
+    except ValueError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    os._exit(0)
+os.waitpid(child, 0)
+rank.emit(Kind.STEP, Phase.POINT, rank.names("from the parent"), 1)
+"""
+    environment = {**os.environ, "NSADIAG_RUN_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", source], env=environment, check=True, capture_output=True)
+    rank = tmp_path / "ranks" / "00000"
+    read = read_blackbox(rank / "blackbox.bin", rank / "names.jsonl")
+    assert [int(e["a"]) for e in read.events if e["kind"] == Kind.STEP] == [1]
+    assert list(read.names.values()) == ["from the parent"]
+    assert not (rank / "exception.json").exists()
+    assert not (rank / "gaps.jsonl").exists()
+
+
+def test_a_name_is_written_once_and_a_truncated_last_line_is_skipped(tmp_path: Path) -> None:
+    names = Names(tmp_path / "names.jsonl")
+    numbers = [names(text) for text in ("a", "b\n", "ünï\ud800", "a")]
+    assert numbers == [1, 2, 3, 1]
+    whole = (tmp_path / "names.jsonl").read_bytes()
+    assert list(read_names(tmp_path / "names.jsonl")) == [1, 2, 3]
+    (tmp_path / "names.jsonl").write_bytes(whole[:-3])
+    assert read_names(tmp_path / "names.jsonl") == {1: "a", 2: "b\n"}
+
+
+def test_a_missing_box_is_a_gap(tmp_path: Path) -> None:
+    assert read_blackbox(tmp_path / "none").gaps == ("no black box: No such file or directory",)
+    assert "not a black box" in read_blackbox(Path(__file__)).gaps[0]
+
+
+@garbled
+@given(garbage=st.binary(max_size=3 * HEADER_BYTES), with_header=st.booleans())
+def test_random_bytes_never_make_the_reader_raise(tmp_path: Path, garbage: bytes, with_header: bool) -> None:
+    box, names = tmp_path / "garbage", tmp_path / "garbage.jsonl"
+    header = whole_box(tmp_path)[:HEADER_BYTES] if with_header else b""
+    box.write_bytes(header + garbage)
+    names.write_bytes(garbage)
+    read_everything(box, names)
+
+
+@garbled
+@given(cut=st.integers(min_value=0, max_value=HEADER_BYTES + 64 * RECORD_BYTES))
+def test_a_truncated_box_gives_what_it_has(tmp_path: Path, cut: int) -> None:
+    box = tmp_path / "cut"
+    box.write_bytes(whole_box(tmp_path)[:cut])
+    events = read_everything(box, box)
+    assert len(events) == max(cut - HEADER_BYTES, 0) // RECORD_BYTES
+
+
+@garbled
+@given(flips=st.lists(st.integers(min_value=0, max_value=8 * (HEADER_BYTES + 64 * RECORD_BYTES) - 1)))
+def test_flipped_bits_never_make_the_reader_raise(tmp_path: Path, flips: list[int]) -> None:
+    raw = bytearray(whole_box(tmp_path))
+    for bit in flips:
+        raw[bit // 8] ^= 1 << bit % 8
+    (tmp_path / "flipped").write_bytes(raw)
+    read_everything(tmp_path / "flipped", tmp_path / "names.jsonl")
+
+
+def test_deeply_nested_json_among_the_names_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "names.jsonl").write_text("[" * 100_000 + '\n{"id": 1, "name": "a"}\n')
+    assert read_names(tmp_path / "names.jsonl") == {1: "a"}
+
+
+def whole_box(directory: Path) -> bytes:
+    """A full ring of 64 events."""
+    path = directory / "box"
+    if not path.exists():
+        box = open_box(directory)
+        for number in range(64):
+            box.emit(Kind.STEP, Phase.POINT, box.names(str(number)), number)
+    return path.read_bytes()
+
+
+def read_everything(box: Path, names: Path) -> np.ndarray:
+    """By both readers: the whole at once, and the pulse, which may refuse what is no box."""
+    read = read_blackbox(box, names)
+    if read.header is not None:
+        Pulse(box).last()
+    return read.events
+
+
+def test_a_full_disk_is_an_oserror_at_opening_and_not_a_sigbus_later(tiny_disk: Path) -> None:
+    source = """
+import sys
+from pathlib import Path
+from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+here = Path(sys.argv[1])
+(here / "filling").write_bytes(bytes(4_000_000))
+names = Names(here / "names.jsonl")
+try:
+    box = BlackBox(here / "box", names, rank=0, world_size=1)
+except OSError as error:
+    print("refused", error.errno, flush=True)
+(here / "filling").unlink()
+box = BlackBox(here / "box", names, rank=0, world_size=1, capacity=4096)
+try:
+    (here / "filling").write_bytes(bytes(5_000_000))
+except OSError:
+    print("full", flush=True)
+for number in range(10_000):
+    box.emit(Kind.STEP, Phase.POINT, 0, number)
+print("alive", flush=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(tiny_disk)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["refused", "28", "full", "alive"]), done.stderr
+    assert len(read_blackbox(tiny_disk / "box").events) == 4096

@@ -1,0 +1,77 @@
+"""Every script of repro/ gets the verdict that its docstring promises: real jobs, run as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.promises import Promise, promises
+
+# One a class in the everyday run; the others are of the same kind, and `make test-all` runs them.
+EVERY_DAY = {
+    "ddp_ready_twice_late_binding",
+    "ddp_unused_parameter_one_rank",
+    "healthy_ddp",
+    "missing_rank_stuck_in_queue",
+    "rank_exception_bad_batch",
+    "rank_exited_early",
+    "rank_killed_sigkill",
+    "slow_compute_hooks_pile_up",
+    "straggler_slow_input",
+    "unknown_no_torch",
+}
+MAY_TAKE_S = "150"
+
+
+def marked(promise: Promise) -> object:
+    marks = [] if promise.name in EVERY_DAY else [pytest.mark.slow]
+    return pytest.param(promise, id=promise.name, marks=marks)
+
+
+def verdict_of(promise: Promise, out: Path) -> dict:
+    options = promise.options or ("--timeout", MAY_TAKE_S)
+    command = [sys.executable, "-m", "nsadiag", "run", "--json", "--out", str(out), *options, "--", *promise.command]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode in (0, 1, 124), done.stderr[-3000:]
+    json.loads(done.stdout)
+    return json.loads((out / "verdict.json").read_text())
+
+
+def processes_of(promise: Promise) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if str(promise.script).encode() in words:
+                found.append(b" ".join(words).decode())
+    return found
+
+
+@pytest.mark.parametrize("promise", [marked(p) for p in promises() if p.status == "run"])
+def test_the_verdict_is_the_promised_one(promise: Promise, tmp_path: Path) -> None:
+    verdict = verdict_of(promise, tmp_path / "run")
+    where = verdict["where"] or {}
+    assert verdict["class"] in promise.classes, verdict["summary"]
+    assert verdict["outcome"] in promise.outcomes, verdict["summary"]
+    assert tuple(verdict["guilty_ranks"]) == promise.guilty_ranks, verdict["summary"]
+    if promise.codes:
+        assert any(code in (where["code"] or "") for code in promise.codes), where
+    if promise.parameter:
+        assert where["parameter"] == promise.parameter
+    assert verdict["evidence"] or verdict["gaps"]
+    assert processes_of(promise) == []
+
+
+def test_every_class_that_has_a_detector_has_a_script() -> None:
+    promised = {name for promise in promises() for name in promise.classes}
+    detectors = {path.stem for path in Path("nsadiag/analysis/detectors").glob("[a-z]*.py")}
+    assert detectors - promised == set()
