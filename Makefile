@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 # A torch that is already there is left alone: the environment sees it, and no constraint pins another.
-HAS_TORCH = $(shell $(PYTHON) -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "no")')
+# Our own .venv may be the active one: the Python it was made from is the one to ask, and to make it from.
+BASE := $(shell $(PYTHON) -c 'import os, sys; own = os.path.realpath(sys.prefix) == os.path.realpath("$(VENV)"); print(sys._base_executable if own else sys.executable)')
+HAS_TORCH = $(shell $(BASE) -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "no")')
 
 .PHONY: matrix test test-all lint setup clean
 
@@ -26,14 +28,14 @@ lint: $(STAMP)
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
-	  echo "error: nsadiag needs Python 3.10 to 3.13, $(PYTHON) is $$($(PYTHON) --version 2>&1)"; \
+	@$(BASE) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "error: nsadiag needs Python 3.10 to 3.13, $(BASE) is $$($(BASE) --version 2>&1)"; \
 	  echo "hint: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 3; }
 ifeq ($(HAS_TORCH),yes)
-	$(PYTHON) -m venv --system-site-packages $(VENV)
+	$(BASE) -m venv --system-site-packages $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 else
-	$(PYTHON) -m venv $(VENV)
+	$(BASE) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 endif
 	@touch $@

@@ -131,16 +131,23 @@ def matrix(
 
     loaded = specs.load_matrix(specs.find_spec(spec))
     _check_probes(loaded.probes)
-    cells = loaded.cells(repeat)
-    if select:
-        cells = specs.select(cells, select)
+    every_cell = loaded.cells(repeat)
+    cells = specs.select(every_cell, select) if select else every_cell
     if dry_run:
         _print_cells(cells, as_json=as_json)
         return
     from nsadiag.commands.matrix import MatrixRequest, run_matrix
     from nsadiag.reports.live import matrix_progress
 
-    request = MatrixRequest(matrix=loaded, cells=cells, source=spec, out=out, resume=resume, force=force)
+    request = MatrixRequest(
+        matrix=loaded,
+        cells=cells,
+        every_cell=every_cell,
+        source=spec,
+        out=out,
+        resume=resume,
+        force=force,
+    )
     result = run_matrix(request, matrix_progress(_console(stderr=True)))
     _print(result.directory, as_json=as_json)
     raise typer.Exit(result.exit_code)

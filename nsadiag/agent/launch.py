@@ -21,8 +21,8 @@ from nsadiag.evidence.layout import RunDir, make_private_dir
 
 BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 PR_SET_PDEATHSIG = 1
-# Both spellings: torch renamed the variable when the recorder stopped being NCCL's alone.
-FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+# Entries. The worker adds the older spelling where torch is too old for this one.
+FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000"}
 
 
 class Job(Protocol):
@@ -88,7 +88,7 @@ def check_script(words: list[str]) -> None:
         raise UsageError(f"no such script: {script}", f"paths are relative to {Path.cwd()}")
 
 
-def _die_with_parent() -> Callable[[], None]:
+def die_with_parent() -> Callable[[], None]:
     prctl = ctypes.CDLL(None).prctl
 
     def ask_kernel() -> None:
@@ -130,7 +130,7 @@ class CommandJob:
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
-                    preexec_fn=None if leave else _die_with_parent(),  # noqa: PLW1509 - one prctl call
+                    preexec_fn=None if leave else die_with_parent(),  # noqa: PLW1509 - one prctl call
                 )
             except OSError as error:
                 raise MachineError(f"cannot start {command[0]}: {error.strerror}") from None

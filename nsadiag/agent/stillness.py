@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -60,24 +61,49 @@ def issued(fr: dict[str, Any]) -> dict[str, int]:
     return counts
 
 
-def _pending(fr: dict[str, Any]) -> list[dict[str, Any]]:
+Dump = dict[str, Any]
+
+
+def _pending(fr: Dump) -> list[dict[str, Any]]:
     """Entries that are not over. gloo marks those that are by `retired`, NCCL by the state as well."""
     entries = fr.get("entries", [])
     return [e for e in entries if not e.get("retired") and e.get("state") != "completed"]
 
 
-def _waits(fr: dict[str, Any], peers: list[dict[str, int]]) -> bool:
-    """Pending on something that peers withhold.
+def _number(entry: dict[str, Any]) -> tuple[str, int]:
+    return str(entry["process_group"][0]), int(entry["collective_seq_id"])
 
-    On a GPU a collective that every rank has queued but none has started stands behind kernels that still
-    run: that is work, not waiting.
+
+def _what(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return entry["profiling_name"], entry["input_sizes"]
+
+
+def members(fr: Dump, group: str) -> set[int] | None:
+    """Ranks of the group by the dump's own pg_config; None where it does not say."""
+    listed = fr.get("pg_config", {}).get(group, {}).get("ranks")
+    return {int(n) for n in listed.strip("[]").split(",")} if listed else None
+
+
+def _queued_alike(entry: dict[str, Any], peers: dict[int, Dump], wanted: set[int]) -> bool:
+    """Whether every other member has the same collective queued, and none has finished it.
+
+    Such a collective stands behind kernels that still run on a GPU: that is work, not waiting.
     """
-    for entry in _pending(fr):
-        group = str(entry["process_group"][0])
+    for rank in wanted:
+        theirs = [e for e in peers.get(rank, {}).get("entries", []) if _number(e) == _number(entry)]
+        if not theirs or _what(theirs[-1]) != _what(entry) or theirs[-1].get("state") == "completed":
+            return False
+    return True
+
+
+def waits_for_peers(rank: int, dumps: dict[int, Dump], world: set[int]) -> bool:
+    """Whether the rank is held up by what its peers did not issue, issued otherwise, or died before."""
+    mine = dumps.get(rank, {})
+    for entry in _pending(mine):
         if not str(entry["profiling_name"]).startswith("nccl") or entry.get("state") == "started":
             return True
-        number = int(entry["collective_seq_id"])
-        if any(group in counts and counts[group] < number for counts in peers):
+        wanted = (members(mine, _number(entry)[0]) or world) - {rank}
+        if not _queued_alike(entry, dumps, wanted):
             return True
     return False
 
@@ -102,17 +128,21 @@ def motion(rank: RankDir, first: int, second: int, events: int) -> Motion | None
     )
 
 
-def motions(ranks: list[RankDir], first: int, second: int, events: dict[int, int]) -> list[Motion]:
-    """All living ranks at once: whether one waits for its peers depends on what those issued."""
-    latest = {r.rank: read_json(r.capture(second).flight_recorder, {}) for r in ranks}
-    counts = {rank: issued(fr) for rank, fr in latest.items()}
+def motions(
+    ranks: list[RankDir], looks: tuple[int, int], events: dict[int, int], world: set[int]
+) -> list[Motion]:
+    """All living ranks at once: whether one waits for its peers depends on what those issued.
+
+    `looks` are the numbers of the two captures; `world` holds the dead as well: they are waited for, too.
+    """
+    first, second = looks
+    dumps = {r.rank: read_json(r.capture(second).flight_recorder, {}) for r in ranks}
     found = []
     for rank in ranks:
         moved = motion(rank, first, second, events.get(rank.rank, 0))
         if moved is not None:
-            peers = [c for other, c in counts.items() if other != rank.rank]
-            waits = _waits(latest[rank.rank], peers)
-            found.append(Motion(**{**moved.__dict__, "waits_for_peers": waits}))
+            waits = waits_for_peers(rank.rank, dumps, world)
+            found.append(dataclasses.replace(moved, waits_for_peers=waits))
     return found
 
 
@@ -130,7 +160,7 @@ def judge(moved: list[Motion]) -> tuple[Judgement, str]:
     if working:
         rank = max(working, key=lambda m: m.cpu_share)
         return "busy", f"rank {rank.rank} used {rank.cpu_share:.2f} CPUs and {rank.io_bytes} bytes of I/O"
-    return (
-        "still",
-        f"no event, no new collective, no CPU time on any of {len(moved)} ranks in {moved[0].seconds:.1f} s",
-    )
+    spinning = [str(rank.rank) for rank in moved if rank.cpu_share > SOME_SHARE]
+    spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
+    count, seconds = len(moved), moved[0].seconds
+    return "still", f"no event, no new collective, no work on any of {count} ranks in {seconds:.1f} s{spins}"

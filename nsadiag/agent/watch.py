@@ -22,6 +22,7 @@ from nsadiag.evidence.reader import Pulse
 POLL_S = 0.1
 LOOKS_APART_S = 3.0
 MIN_STALL_S = 5.0
+WARM_UP_STEPS = 2
 RHYTHM_MULTIPLE = 3.0  # a pause this many times the longest one so far is worth a look
 LAUNCHER_GRACE_S = 10.0
 Stopped = Literal["hang", "timeout", "interrupt"]
@@ -156,8 +157,8 @@ class Watch:
             self._progress()
 
     def _progress(self) -> None:
-        # The quiet before the first step is start-up, not rhythm.
-        if any(rank.steps for rank in self.ranks.values()):
+        # Start-up and the first steps (compilation, allocation, connecting) are not the job's rhythm.
+        if any(rank.steps > WARM_UP_STEPS for rank in self.ranks.values()):
             self._longest_quiet = max(self._longest_quiet, self._quiet_s())
         self._moved = time.monotonic()
         self._look_again_at = 0.0
@@ -194,7 +195,7 @@ class Watch:
         self._feel_pulses()
         events = {n: r.sequence - quiet_since[n] for n, r in self.ranks.items() if n in quiet_since}
         alive = [r.directory for r in self.ranks.values() if r.end is None]
-        moved = motions(alive, first, second, events)
+        moved = motions(alive, (first, second), events, set(self.ranks))
         judgement, reason = judge(moved)
         shown = [dataclasses.asdict(m) for m in moved]
         self.looks.append(

@@ -82,6 +82,20 @@ def of_black_box(rank: RankEvidence) -> Place | None:
     return None
 
 
+def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
+    """The user line under which the rank was at that time: where it issued a collective, say.
+
+    The flight recorder's entries carry wall time and, as JSON, no stack; the black box knows both clocks.
+    """
+    header, names = rank.recording.header, rank.recording.names
+    if header is None:
+        return None
+    mono_ns = wall_ns - header.wall_ns + header.monotonic_ns
+    events = rank.recording.events
+    before = events[(events["t_ns"] <= mono_ns) & (events["phase"] == Phase.BEGIN) & (events["c"] != 0)]
+    return of_text(names.get(int(before[-1]["c"]), "").partition("\t")[2]) if len(before) else None
+
+
 def most_seen(samples: list[dict[str, Any]]) -> Place | None:
     """The innermost user line that a rank's stack samples show most often."""
     innermost = (next((f for f in s["frames"] if is_user(f[0])), None) for s in samples)

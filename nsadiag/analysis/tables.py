@@ -13,7 +13,7 @@ from nsadiag.evidence.blackbox import Kind, Phase
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place"]
 STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "ready_s", "input_s", "forward_s", "backward_s"]
-CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "t_s", "index"]
+CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _calls_of(rank: RankEvidence) -> list[dict[str, Any]]:
                 "input_dtypes": entry.get("input_dtypes"),
                 # gloo leaves the state at "scheduled" for ever, but retires what is over.
                 "pending": not entry.get("retired") and entry.get("state") != "completed",
-                "t_s": entry.get("time_created_ns", 0) / 1e9,
+                "wall_ns": int(entry.get("time_created_ns") or 0),
                 "index": index,
             }
         )

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables, group_members
-from nsadiag.evidence.records import Collective
+from nsadiag.evidence.records import Collective, Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,11 @@ class Wait:
         return Collective(
             op=row.op, group=self.group, seq=self.seq, sizes=row.input_sizes, dtypes=row.input_dtypes
         )
+
+    def issued_at(self, cell: CellEvidence, rank: int) -> Place | None:
+        """The user line that issued it."""
+        row = self.calls[self.calls["rank"] == rank].iloc[-1]
+        return places.of_call(cell.rank(rank), int(row.wall_ns))
 
     def source(self, cell: CellEvidence, rank: int) -> str:
         """The file and entry that show it."""

@@ -20,6 +20,7 @@ from nsadiag.engines.local import WarmLauncher, run_warm
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, make_private_dir, read_json, write_json
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.secrets import mask_command, mask_line, mask_variables
 from nsadiag.spec import Cell, Matrix
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class MatrixRequest:
 
     matrix: Matrix
     cells: list[Cell]
+    every_cell: list[Cell]  # the cells are those of it that -k selects
     source: str  # the spec as the user named it
     out: Path | None = None
     resume: bool = False
@@ -56,7 +58,7 @@ class CellResult:
             "state": self.state,
             "wall_s": self.wall_s,
             "launch": "warm",
-            "command": self.cell.command(),
+            "command": mask_command(self.cell.command()),
             "costs": self.costs,
             "verdict": self.verdict.to_json() if self.verdict else None,
         }
@@ -75,14 +77,20 @@ def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult
     """Runs every cell that is not done; whatever happens to one cell, the next is run."""
     check_script(request.cells[0].argv)
     run = _directory(request)
-    results = [_restored(run, cell) if request.resume else CellResult(cell=cell) for cell in request.cells]
-    started_at, started = output.now(), time.monotonic()
+    results = _results(run, request)
+    before = read_json(run.run, {}) if request.resume else {}
+    spent_s = (
+        float(read_json(run.path / "matrix.json", {}).get("totals", {}).get("wall_s", 0.0))
+        if request.resume
+        else 0.0
+    )
+    started_at, started = before.get("started_at") or output.now(), time.monotonic() - spent_s
     about: dict[str, Any] = {
         "kind": "matrix",
         "name": request.matrix.name,
         "command": ["nsadiag", "matrix", request.source],
         "started_at": started_at,
-        "spec": request.matrix.model_dump(mode="json"),
+        "spec": _shown(request.matrix.model_dump(mode="json")),
     }
     output.write_run(run, **about)
     interrupted = False
@@ -108,6 +116,15 @@ def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult
     )
 
 
+def _results(run: RunDir, request: MatrixRequest) -> list[CellResult]:
+    """What is to be run; on resuming also what is done already, chosen this time or not."""
+    if not request.resume:
+        return [CellResult(cell=cell) for cell in request.cells]
+    chosen = {cell.id for cell in request.cells}
+    restored = [_restored(run, cell) for cell in request.every_cell]
+    return [result for result in restored if result.state == "done" or result.cell.id in chosen]
+
+
 def _exit_code(results: list[CellResult], *, interrupted: bool) -> int:
     if interrupted:
         return EXIT_INTERRUPTED
@@ -124,12 +141,25 @@ def _directory(request: MatrixRequest) -> RunDir:
             "nsadiag matrix SPEC --out DIR --resume",
         )
     before = read_json(request.out / "run.json", {}).get("spec")
-    if before != request.matrix.model_dump(mode="json"):
+    if before != _shown(request.matrix.model_dump(mode="json")):
         raise UsageError(
             f"{request.out} holds another matrix, or another version of this one",
             "start anew with --force, or in another --out",
         )
     return RunDir(path=request.out)
+
+
+def _shown(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec as it may be written down: secrets masked in command lines and variables, however deep they lie."""
+    shown: dict[str, Any] = {}
+    for key, value in spec.items():
+        if key in ("command", "args") and isinstance(value, str):
+            shown[key] = mask_line(value)
+        elif key == "env" and isinstance(value, dict):
+            shown[key] = mask_variables(value)
+        else:
+            shown[key] = _shown(value) if isinstance(value, dict) else value
+    return shown
 
 
 def _restored(run: RunDir, cell: Cell) -> CellResult:
@@ -194,9 +224,9 @@ def _run_cell(
         {
             "id": cell.id,
             "factors": cell.factors,
-            "command": cell.command(),
+            "command": mask_command(cell.command()),
             "world_size": cell.world_size,
-            "env": cell.env,
+            "env": mask_variables(cell.env),
         },
     )
     progress.cell_started(cell.id)
@@ -222,11 +252,14 @@ def _write(run: RunDir, matrix: Matrix, results: list[CellResult], wall_s: float
     """matrix.json and matrix.csv, replaced after every cell: a killed matrix leaves what it had."""
     done = [r for r in results if r.verdict is not None]
     axes = [{"name": name, "values": list(axis.settings())} for name, axis in matrix.axes.items()]
+    repeats = list(dict.fromkeys(r.cell.factors["repeat"] for r in results if "repeat" in r.cell.factors))
+    if repeats:
+        axes.append({"name": "repeat", "values": repeats})
     healthy = sum(r.verdict is not None and r.verdict.outcome == "healthy" for r in done)
     document = {
         "schema_version": SCHEMA_VERSION,
         "name": matrix.name,
-        "command": matrix.command,
+        "command": mask_line(matrix.command),
         "axes": axes,
         "cells": [r.to_json() for r in results],
         "totals": {

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from nsadiag.agent import interrupts, processes
 from nsadiag.agent.follow import Follow
-from nsadiag.agent.launch import CommandJob, job_environment, make_socket_dir, new_run_id
+from nsadiag.agent.launch import CommandJob, die_with_parent, job_environment, make_socket_dir, new_run_id
 from nsadiag.agent.processes import Process, identify
 from nsadiag.agent.watch import Watch, WatchOptions
 from nsadiag.evidence.layout import RunDir, make_private_dir
@@ -64,6 +64,9 @@ def _echoed(job: CommandJob, run: RunDir, echo: tuple[BinaryIO, BinaryIO] | None
         follow.close()
 
 
+CLOSING_S = 3.0
+
+
 class WarmLauncher:
     """A process with torch imported that starts one cell at a time; start it early, it needs some seconds.
 
@@ -88,15 +91,18 @@ class WarmLauncher:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", "nsadiag.agent.warm", str(writer), *self._preload],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, pass_fds=(writer,), start_new_session=True,
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl call
             )  # fmt: skip
         os.close(writer)
-        threading.Thread(target=self._read, args=(reader,), name="nsadiag-warm", daemon=True).start()
+        # Given its queue: the reader of a launcher that was replaced must not answer for its successor.
+        arguments = (reader, self._answers)
+        threading.Thread(target=self._read, args=arguments, name="nsadiag-warm", daemon=True).start()
 
-    def _read(self, reader: int) -> None:
+    def _read(self, reader: int, into: queue.Queue[dict[str, Any]]) -> None:
         with os.fdopen(reader) as answers:
             for line in answers:
-                self._answers.put(json.loads(line))
-        self._answers.put({"exit_code": 1, "ends": {}, "error": "the launcher ended"})
+                into.put(json.loads(line))
+        into.put({"exit_code": 1, "ends": {}, "error": "the launcher ended"})
 
     def job(self, argv: list[str], run: RunDir, socket_dir: Path, *, world_size: int, probes: str) -> WarmJob:
         """Starts the command on `world_size` ranks."""
@@ -133,6 +139,9 @@ class WarmLauncher:
         if self._popen.stdin:
             with contextlib.suppress(OSError):
                 self._popen.stdin.close()
+        # At end of file it leaves by itself, quietly; SIGTERM would have elastic print a traceback.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(CLOSING_S)
         processes.end(family | processes.of_run(self.run_id))
         self._popen.wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 
 MASK = "***"
@@ -24,7 +25,17 @@ def mask_text(text: str) -> str:
 def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that explain a run, secrets masked by name and by value."""
     shown = {k: v for k, v in sorted(environment.items()) if RELEVANT.search(k)}
-    return {k: MASK if SECRET_NAME.search(k) else mask_text(v) for k, v in shown.items()}
+    return mask_variables(shown)
+
+
+def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """All of them, secrets masked by name and by value."""
+    return {k: MASK if SECRET_NAME.search(k) else mask_text(v) for k, v in variables.items()}
+
+
+def mask_line(text: str) -> str:
+    """A command line in one string, masked as `mask_command` masks its words."""
+    return shlex.join(mask_command(shlex.split(text)))
 
 
 def mask_command(words: Sequence[str]) -> list[str]:

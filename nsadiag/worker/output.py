@@ -11,11 +11,11 @@ from typing import Any
 
 from nsadiag.evidence.layout import RankDir, make_private_dir
 
-# The inode of the pipe that the agent gave to the launcher; only that one is replaced by a file.
+# The file that the agent gave to the launcher; only a descriptor that leads there is replaced.
 STDOUT_ID, STDERR_ID = "NSADIAG_STDOUT_ID", "NSADIAG_STDERR_ID"
 
 
-def pipe_id(descriptor: int) -> str:
+def file_id(descriptor: int) -> str:
     """Device and inode behind a descriptor: equal in every process that inherited it."""
     status = os.fstat(descriptor)
     return f"{status.st_dev}:{status.st_ino}"
@@ -29,7 +29,7 @@ def take_over(directory: RankDir) -> dict[str, str]:
         ("stderr", 2, directory.stderr, STDERR_ID),
     ):
         try:
-            if pipe_id(descriptor) == os.environ.get(mark):
+            if file_id(descriptor) == os.environ.get(mark):
                 _redirect(descriptor, str(path))
                 setattr(sys, name, _outliving_a_full_disk(getattr(sys, name), descriptor))
             logs[name] = str(Path(f"/proc/self/fd/{descriptor}").readlink())
@@ -50,7 +50,7 @@ def redirect_to_files(directory: RankDir) -> None:
 
 
 class _Forgiving(io.FileIO):
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:

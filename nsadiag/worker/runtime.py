@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import resource
@@ -36,15 +37,16 @@ class Runtime:
         self.keep: list[Any] = []  # what must live as long as the process: files, servers, hook handles
 
     def gap(self, what: str) -> None:
-        """Records what could not be observed; one line, appended."""
+        """Records what could not be observed, in one appended line; where even that fails, nothing more can be done."""
         if self.silenced:
             return
         line = json.dumps({"t_wall_ns": time.time_ns(), "gap": what}) + "\n"
-        handle = os.open(self.directory.gaps, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(handle, line.encode())
-        finally:
-            os.close(handle)
+        with contextlib.suppress(OSError):
+            handle = os.open(self.directory.gaps, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)
 
     def silence(self) -> None:
         """In a forked child: the parent's ring, names and sockets are not ours to write to."""
@@ -152,9 +154,21 @@ def _on_torch() -> None:
     """torch has just been imported: patch it once, whatever this process turns out to be."""
     from nsadiag.worker.probes import install_probes
 
+    _name_recorder_size_for_older_torch()
     install_probes()
     if _runtime is not None:
         _start_torch_evidence(_runtime)
+
+
+def _name_recorder_size_for_older_torch() -> None:
+    """Before 2.13 NCCL's recorder read another variable, of which 2.13 warns that it is deprecated."""
+    import torch
+
+    if (
+        tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13)
+        and "TORCH_FR_BUFFER_SIZE" in os.environ
+    ):
+        os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", os.environ["TORCH_FR_BUFFER_SIZE"])
 
 
 def _start_torch_evidence(runtime: Runtime) -> None:

@@ -181,22 +181,41 @@ def _dq(
     tl.store(DQ + q_offset, acc.to(DQ.dtype.element_ty), mask=q_mask)
 
 
-@triton.jit(do_not_specialize=["past", "S"])
+@triton.jit
+def _first_slab(LIST, number, CHUNK: tl.constexpr):
+    """Where the chunks of a list go. A list of n entries has at most ceil(n / CHUNK) of them: room enough."""
+    return tl.load(LIST + number) // CHUNK + number
+
+
+@triton.jit
+def _list_of_slab(LIST, slab, n_lists, CHUNK: tl.constexpr):
+    """The last list whose chunks begin at or before `slab`, by bisection."""
+    low, high = slab * 0, slab * 0 + n_lists - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        before = _first_slab(LIST, middle, CHUNK) <= slab
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle - 1)
+    return low
+
+
+@triton.jit(do_not_specialize=["past", "S", "n_blocks", "n_lists"])
 def _dkv(
-    Q, K, V, DOUT, LSE, DOT, DK, DV_OUT, ENTRY, LIST, CHUNK_LIST, CHUNK_FIRST, T, S, past, n_blocks,
-    scale, scale_log2,
+    Q, K, V, DOUT, LSE, DOT, DK, DV_OUT, ENTRY, LIST, T, S, past, n_blocks, n_lists, scale, scale_log2,
     H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
     COUNT: tl.constexpr, CHUNK: tl.constexpr, TOKENS_P: tl.constexpr,
 ):  # fmt: skip
     """One program: one chunk of the entries, which are (token, slot), that chose one block."""
-    number = tl.load(CHUNK_LIST + tl.program_id(0))  # which list: (batch, head, block)
-    if number < 0:
+    slab = tl.program_id(0)
+    number = _list_of_slab(LIST, slab, n_lists, CHUNK)  # which list: (batch, head, block)
+    begin = tl.load(LIST + number) + (slab - _first_slab(LIST, number, CHUNK)) * CHUNK
+    list_end = tl.load(LIST + number + 1)
+    if begin >= list_end:
         return
+    end = tl.minimum(begin + CHUNK, list_end)
     kv_heads: tl.constexpr = H // GROUP
     ROWS: tl.constexpr = TOKENS_P * GROUP_P
-    begin = tl.load(CHUNK_FIRST + tl.program_id(0))
-    end = tl.minimum(begin + CHUNK, tl.load(LIST + number + 1))
     block, bh = number % n_blocks, number // n_blocks
     b, kv = bh // kv_heads, bh % kv_heads
     row = tl.arange(0, ROWS)
@@ -233,34 +252,56 @@ def _dkv(
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         ds = p * (dp - dot[None, :])
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
-    slab = tl.program_id(0).to(tl.int64) * BLOCK
+    slab_row = slab.to(tl.int64) * BLOCK
     within = (ob < BLOCK)[:, None]
-    dk_at = DK + slab * D + ob[:, None] * D + od[None, :]
-    dv_at = DV_OUT + slab * DV + ob[:, None] * DV + odv[None, :]
+    dk_at = DK + slab_row * D + ob[:, None] * D + od[None, :]
+    dv_at = DV_OUT + slab_row * DV + ob[:, None] * DV + odv[None, :]
     tl.store(dk_at, dk * scale, mask=within & (od < D)[None, :])
     tl.store(dv_at, dv, mask=within & (odv < DV)[None, :])
 
 
-@triton.jit(do_not_specialize=["S"])
-def _sum_chunks(
-    PART, OUT, LIST_CHUNK, S, n_blocks,
-    kv_heads: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr,
+@triton.jit
+def _sum_slabs(
+    PART, OUT, begin, end, b, kv, block, S,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Sum the chunks of one block in their order, and put the sum where its keys are."""
-    number = tl.program_id(0)
-    block, bh = number % n_blocks, number // n_blocks
-    b, kv = bh // kv_heads, bh % kv_heads
     key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     od = tl.arange(0, DP)
     mask = (key < BLOCK)[:, None] & (od < D)[None, :]
     acc = tl.zeros([KEYS, DP], tl.float32)
-    for chunk in range(tl.load(LIST_CHUNK + number), tl.load(LIST_CHUNK + number + 1)):
+    for chunk in range(begin, end):
         slab = wide(chunk) * BLOCK * D
         acc += tl.load(PART + slab + key[:, None] * D + od[None, :], mask=mask, other=0.0)
-    out_at = OUT + ((b.to(tl.int64) * S + block * BLOCK) * kv_heads + kv) * D
-    out_at += key[:, None] * (kv_heads * D) + od[None, :]
+    out_at = OUT + ((b.to(tl.int64) * S + block * BLOCK) * KV_HEADS + kv) * D
+    out_at += key[:, None] * (KV_HEADS * D) + od[None, :]
     mask = mask & (block * BLOCK + key < S)[:, None]
     tl.store(out_at, acc.to(OUT.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["S", "n_blocks"])
+def _sum_chunks(
+    DK_PART, DV_PART, DK, DV_OUT, LIST, S, n_blocks,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Sum the chunks of one block in their order, and put the sums where its keys are."""
+    number = tl.program_id(0)
+    block, bh = number % n_blocks, number // n_blocks
+    b, kv = bh // KV_HEADS, bh % KV_HEADS
+    begin = _first_slab(LIST, number, CHUNK)
+    end = begin + tl.cdiv(tl.load(LIST + number + 1) - tl.load(LIST + number), CHUNK)
+    _sum_slabs(DK_PART, DK, begin, end, b, kv, block, S, KV_HEADS, D, DP, BLOCK, KEYS)
+    _sum_slabs(DV_PART, DV_OUT, begin, end, b, kv, block, S, KV_HEADS, DV, DVP, BLOCK, KEYS)
+
+
+@triton.jit(do_not_specialize=["n_blocks", "n_lists"])
+def _list_numbers(BLOCKS, NUMBER, per_head, n_blocks, n_lists, ENTRIES: tl.constexpr):
+    """The list of each entry: n_lists for -1."""
+    entry = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
+    at = tl.program_id(1).to(tl.int64) * per_head + entry
+    block = tl.load(BLOCKS + at, mask=entry < per_head, other=-1)
+    number = tl.where(block >= 0, tl.program_id(1) * n_blocks + block, n_lists)
+    tl.store(NUMBER + at, number, mask=entry < per_head)
 
 
 def unions(blocks: Tensor, tokens: int) -> Unions:
@@ -326,50 +367,43 @@ def selected_dkv(
     n_blocks = triton.cdiv(n_keys, block)
     n_lists = batch * kv_heads * n_blocks
     chunk = chunk or tokens_per_chunk(n_queries)
-    tokens = tokens or max(1, 64 // power_of_two(heads // kv_heads))
+    tokens = tokens or max(1, 32 // power_of_two(heads // kv_heads))
     entries, starts = _lists(blocks, n_blocks)
-    chunks = (starts.diff() + chunk - 1) // chunk
-    list_chunk = torch.cat([chunks.new_zeros(1), chunks.cumsum(0)])
-    # Every list but its last chunk is full: a bound that needs no look at the data.
-    n_chunks = blocks.numel() // chunk + n_lists
-    number = torch.arange(n_chunks, device=q.device)
-    chunk_list = torch.searchsorted(list_chunk[1:], number, right=True)
-    used = chunk_list.clamp(max=n_lists - 1)
-    chunk_first = starts[used] + (number - list_chunk[used]) * chunk
-    chunk_list = torch.where(chunk_list < n_lists, chunk_list, -1)
-
-    dk_parts = q.new_empty(n_chunks, block, dim, dtype=torch.float32)
-    dv_parts = q.new_empty(n_chunks, block, v_dim, dtype=torch.float32)
+    # A bound on the slabs that `_first_slab` gives, which needs no look at the data.
+    n_slabs = blocks.numel() // chunk + n_lists
+    dk_parts = q.new_empty(n_slabs, block, dim, dtype=torch.float32)
+    dv_parts = q.new_empty(n_slabs, block, v_dim, dtype=torch.float32)
     constants = _constants(q, k, v, block, blocks.shape[3])
     warps, stages = selected_dkv_launch(max(constants["DP"], constants["DVP"]))
-    _dkv[(n_chunks,)](
-        q, k, v, dout, lse, dot, dk_parts, dv_parts, entries, starts, chunk_list, chunk_first, n_queries,
-        n_keys, past, n_blocks, dim**-0.5, dim**-0.5 * LOG2_E, **constants, CHUNK=chunk, TOKENS_P=tokens,
+    _dkv[(n_slabs,)](
+        q, k, v, dout, lse, dot, dk_parts, dv_parts, entries, starts, n_queries, n_keys, past, n_blocks,
+        n_lists, dim**-0.5, dim**-0.5 * LOG2_E, **constants, CHUNK=chunk, TOKENS_P=tokens,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     keys = min(16, power_of_two(block))
-    for part, out in ((dk_parts, dk), (dv_parts, dv)):
-        width = out.shape[3]
-        _sum_chunks[(n_lists, triton.cdiv(block, keys))](
-            part, out, list_chunk, n_keys, n_blocks, kv_heads=kv_heads, D=width, DP=power_of_two(width),
-            BLOCK=block, KEYS=keys, num_warps=4,
-        )  # fmt: skip
+    _sum_chunks[(n_lists, triton.cdiv(block, keys))](
+        dk_parts, dv_parts, dk, dv, starts, n_keys, n_blocks, KV_HEADS=kv_heads, D=dim,
+        DP=power_of_two(dim), DV=v_dim, DVP=power_of_two(v_dim), BLOCK=block, CHUNK=chunk, KEYS=keys,
+        num_warps=4,
+    )  # fmt: skip
     return dk, dv
 
 
 def _lists(blocks: Tensor, n_blocks: int) -> tuple[Tensor, Tensor]:
-    """The entries of `blocks`, as flat indices, list after list, and where each list starts.
+    """The entries of `blocks`, as flat indices (int64), list after list, and where each list starts (int32).
 
     A list is one block of one head and row. Entries of -1 come last, in no list.
     """
-    batch, kv_heads = blocks.shape[:2]
-    n_lists = batch * kv_heads * n_blocks
-    head = torch.arange(batch * kv_heads, device=blocks.device, dtype=torch.int32).view(batch, kv_heads, 1, 1)
-    number = torch.where(blocks >= 0, head * n_blocks + blocks, n_lists).flatten()
+    batch, kv_heads, n_queries, count = blocks.shape
+    n_lists, per_head = batch * kv_heads * n_blocks, n_queries * count
+    number = torch.empty_like(blocks).flatten()
+    _list_numbers[(triton.cdiv(per_head, 1024), batch * kv_heads)](
+        blocks, number, per_head, n_blocks, n_lists, ENTRIES=1024, num_warps=4
+    )
     number, entries = number.sort(stable=True)
     lists = torch.arange(n_lists + 1, device=blocks.device, dtype=torch.int32)
-    return entries, torch.searchsorted(number, lists)
+    return entries, torch.searchsorted(number, lists, out_int32=True)
 
 
 def _constants(q: Tensor, k: Tensor, v: Tensor, block: int, count: int) -> dict[str, int]:

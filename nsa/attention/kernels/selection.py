@@ -11,6 +11,73 @@ from nsa.attention.kernels.band import LOG2_E, wide
 from nsa.attention.kernels.tiles import Tile, padded, power_of_two, selection_tile
 from nsa.config import AttentionConfig
 
+TAPS = tl.constexpr(4)
+
+
+@triton.jit
+def _keys(
+    K, j0, TAP: tl.constexpr, N, KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    PER_BLOCK: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Key TAP of each of the blocks from j0 on, [DP, COLUMNS]; `K` is at the first block."""
+    key, od = tl.arange(0, COLUMNS) * PER_BLOCK + TAP, tl.arange(0, DP)
+    mask = (j0 * PER_BLOCK + key < N)[None, :] & (od < D)[:, None]
+    return tl.load(K + key[None, :] * (KV_HEADS * D) + od[:, None], mask=mask, other=0.0)
+
+
+@triton.jit
+def _score(
+    importance, spilled, q, k, lse, block, token, N, scale_log2, TAP: tl.constexpr, STRIDE: tl.constexpr,
+    LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add the probability of key TAP of each block, as often as it shares a stride with the block."""
+    if TAP < PER_BLOCK:
+        s = tl.dot(q, k, input_precision="ieee")
+        p = tl.exp2(s * scale_log2 - lse[:, None])
+        if MASKED:
+            key = block * PER_BLOCK + TAP
+            seen = (key * STRIDE + LENGTH - 1)[None, :] <= token[:, None]
+            p = tl.where(seen & (key < N)[None, :], p, 0.0)
+        if TAP + REACH < PER_BLOCK:
+            importance += (REACH + 1) * p
+        else:
+            importance += (PER_BLOCK - TAP) * p
+            spilled += (TAP + REACH + 1 - PER_BLOCK) * p
+    return importance, spilled
+
+
+@triton.jit
+def _score_heads(
+    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, token, T, N, scale_log2,
+    TAP: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, STRIDE: tl.constexpr,
+    LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add what up to four keys of every block give, for all heads of the group.
+
+    Every block adds its keys in the same order, so blocks of equal keys tie bit for bit.
+    """
+    od = tl.arange(0, DP)
+    for g in range(GROUP):
+        q = tl.load(q_at + g * D, mask=live[:, None] & (od < D)[None, :], other=0.0)
+        lse = tl.load(lse_at + wide(g) * T, mask=live, other=0.0)
+        importance, spilled = _score(
+            importance, spilled, q, k0, lse, block, token, N, scale_log2, TAP, STRIDE, LENGTH, PER_BLOCK,
+            REACH, MASKED,
+        )  # fmt: skip
+        importance, spilled = _score(
+            importance, spilled, q, k1, lse, block, token, N, scale_log2, TAP + 1, STRIDE, LENGTH, PER_BLOCK,
+            REACH, MASKED,
+        )  # fmt: skip
+        importance, spilled = _score(
+            importance, spilled, q, k2, lse, block, token, N, scale_log2, TAP + 2, STRIDE, LENGTH, PER_BLOCK,
+            REACH, MASKED,
+        )  # fmt: skip
+        importance, spilled = _score(
+            importance, spilled, q, k3, lse, block, token, N, scale_log2, TAP + 3, STRIDE, LENGTH, PER_BLOCK,
+            REACH, MASKED,
+        )  # fmt: skip
+    return importance, spilled
+
 
 @triton.jit(do_not_specialize=["N", "past", "n_blocks"])
 def _select(
@@ -41,26 +108,23 @@ def _select(
         block = j0 + column
         importance = tl.zeros([ROWS, COLUMNS], tl.float32)
         spilled = tl.zeros([ROWS, COLUMNS], tl.float32)  # what each block's keys give to the block behind it
-        for g in range(GROUP):
-            q = tl.load(q_at + g * D, mask=live[:, None] & (od < D)[None, :], other=0.0)
-            lse = tl.load(lse_at + wide(g) * T, mask=live, other=0.0)
-            # One key of every block at a time: so each block adds in the same order, and equal blocks tie.
-            for tap in tl.static_range(PER_BLOCK):
-                key = block * PER_BLOCK + tap
-                k = tl.load(
-                    k_at + key[None, :].to(tl.int64) * (kv_heads * D) + od[:, None],
-                    mask=(key < N)[None, :] & (od < D)[:, None], other=0.0,
+        keys_at = k_at + wide(j0) * (PER_BLOCK * kv_heads * D)
+        # Four keys of every block stay in shared memory while the heads of the group pass by.
+        for tap in tl.static_range(0, PER_BLOCK, TAPS):
+            k0 = _keys(keys_at, j0, tap, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
+            k1 = k0 if tap + 1 >= PER_BLOCK else _keys(keys_at, j0, tap + 1, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
+            k2 = k0 if tap + 2 >= PER_BLOCK else _keys(keys_at, j0, tap + 2, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
+            k3 = k0 if tap + 3 >= PER_BLOCK else _keys(keys_at, j0, tap + 3, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
+            if ((j0 + COLUMNS) * PER_BLOCK - 1) * STRIDE + LENGTH - 1 <= past + first:
+                importance, spilled = _score_heads(
+                    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, past + first + row, T, N,
+                    scale_log2, tap, GROUP, D, DP, STRIDE, LENGTH, PER_BLOCK, REACH, False,
                 )  # fmt: skip
-                s = tl.dot(q, k, input_precision="ieee")
-                p = tl.exp2(s * scale_log2 - lse[:, None])
-                seen = (key * STRIDE + LENGTH - 1)[None, :] <= (past + first + row)[:, None]
-                p = tl.where(seen & (key < N)[None, :], p, 0.0)
-                # The strides that the key shares with the block, and with the next one.
-                if tap + REACH < PER_BLOCK:
-                    importance += (REACH + 1) * p
-                else:
-                    importance += (PER_BLOCK - tap) * p
-                    spilled += (tap + REACH + 1 - PER_BLOCK) * p
+            else:
+                importance, spilled = _score_heads(
+                    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, past + first + row, T, N,
+                    scale_log2, tap, GROUP, D, DP, STRIDE, LENGTH, PER_BLOCK, REACH, True,
+                )  # fmt: skip
         if REACH > 0:
             before = tl.broadcast_to(tl.maximum(column - 1, 0)[None, :], [ROWS, COLUMNS])
             importance += tl.where((column == 0)[None, :], carried[:, None], tl.gather(spilled, before, 1))

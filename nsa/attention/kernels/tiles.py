@@ -48,7 +48,7 @@ def band_dq_tile(dim: int, dtype: torch.dtype) -> Tile:
         return Tile(32, 32, 4, 1)
     if dim <= 64:
         return Tile(128, 64, 8, 3)
-    return Tile(128, 64, 8, 2) if dim <= 128 else Tile(64, 32, 8, 1)
+    return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 1)
 
 
 def band_dkv_tile(dim: int, dtype: torch.dtype) -> Tile:
@@ -64,8 +64,7 @@ def selection_tile(dim: int, dtype: torch.dtype, n_blocks: int) -> Tile:
     """Rows are queries, columns selection blocks, of `n_blocks` in all."""
     if dtype == torch.float32:
         return Tile(32, 16, 4, 1)
-    rows, warps = (128, 8) if dim <= 128 else (64, 4)
-    return Tile(rows, 64 if n_blocks > 128 else 32, warps, 2)
+    return Tile(64, 64 if n_blocks > 128 else 32, 4, 2)
 
 
 def tokens_per_tile(group: int, dtype: torch.dtype) -> int:
@@ -84,7 +83,7 @@ def selected_launch(dim: int) -> tuple[int, int]:
 
 def selected_dkv_launch(dim: int) -> tuple[int, int]:
     """Warps and stages of the selected branch's gradients of k and v."""
-    return (4, 2) if dim <= 64 else (8 if dim > 128 else 4, 2 if dim <= 128 else 1)
+    return (4, 3) if dim <= 128 else (8, 1)
 
 
 def tokens_per_chunk(n_tokens: int) -> int:

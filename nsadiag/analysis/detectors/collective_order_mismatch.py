@@ -36,7 +36,7 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, ops: dict[int, str]
     guilty, why = _suspects(cell, tables, ops)
     clear = len(guilty) < len(ops)
     blocked = tuple(sorted(r for r in ops if r not in guilty)) if clear else ()
-    here = places.of_rank_now(cell.rank(guilty[0]))
+    here = wait.issued_at(cell, guilty[0]) or places.of_rank_now(cell.rank(guilty[0]))
     said = "; ".join(f"rank {r}: {op}" for r, op in sorted(ops.items())[:8])
     return Finding(
         detector="collective_order_mismatch",
@@ -49,7 +49,7 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, ops: dict[int, str]
         where=Where(collective=wait.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
             here
         ),
-        peers_at=places.of_rank_now(cell.rank(blocked[0])) if blocked else None,
+        peers_at=wait.issued_at(cell, blocked[0]) if blocked else None,
         evidence=tuple(
             Evidence(claim=f"rank {r} issued {op} as number {wait.seq}", source=wait.source(cell, r))
             for r, op in sorted(ops.items())[:8]

@@ -60,6 +60,8 @@ def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         evidence=tuple(evidence),
         gaps=()
         if cell.ranks
-        else ("no rank opened a black box: torch was never imported by a rank, or Python ran with -S or -I",),
+        else (
+            "no process of the job opened a black box: none of them trained with torch, or Python ran with -S or -I",
+        ),
         next="nsadiag run --probes full --timeout 120 -- <the same command>",
     )

@@ -1,0 +1,167 @@
+"""The Triton kernels on a GPU at real sizes: against the torch backend in fp32, and against themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from attention_cases import SMALL, Case, random_inputs
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backend
+from nsa.attention.blocks import block_layout, n_compress_slots
+from nsa.attention.selected import block_importance, select_blocks
+from nsa.config import AttentionConfig
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available(),
+        reason="the kernels need a GPU: `pytest -m gpu` on a machine with an H200 or A100",
+    ),
+]
+CONFIG = AttentionConfig()
+# Relative norms. Operands are rounded to 8 (bf16) or 11 bits; queries scaled by 8 make softmax nearly hard.
+TOLERANCE = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 3e-6}
+
+
+@pytest.fixture(autouse=True)
+def uninitialised_memory_is_nan():
+    torch.use_deterministic_algorithms(True)  # fills what torch.empty gives with NaN
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def inputs(
+    heads: int, kv_heads: int, dim: int, v_dim: int, n_tokens: int, *, batch: int = 1, scale: float = 1.0,
+    dtype: torch.dtype = torch.bfloat16,
+) -> list[Tensor]:  # fmt: skip
+    """q, the three k, the three v, gates; then a gradient of the output."""
+    generator = torch.Generator("cuda").manual_seed(heads * n_tokens)
+
+    def normal(n: int, h: int, d: int) -> Tensor:
+        return torch.randn(batch, n, h, d, generator=generator, device="cuda").to(dtype)
+
+    lengths = (n_compress_slots(CONFIG, n_tokens, packed=False), n_tokens, n_tokens)
+    return [
+        scale * normal(n_tokens, heads, dim),
+        *(normal(n, kv_heads, dim) for n in lengths),
+        *(normal(n, kv_heads, v_dim) for n in lengths),
+        normal(n_tokens, heads, 3).sigmoid(),
+        normal(n_tokens, heads, v_dim),
+    ]
+
+
+def call(leaves: list[Tensor], backend: str = "triton") -> Tensor:
+    q, *kv, gates = leaves
+    return nsa_attention(q, BranchKV(*kv[:3]), BranchKV(*kv[3:]), gates, CONFIG, backend=backend)
+
+
+def output_and_gradients(tensors: list[Tensor], backend: str = "triton", run=call) -> list[Tensor]:
+    leaves = [x.detach().requires_grad_() for x in tensors[:-1]]
+    out = run(leaves, backend)
+    gradients = torch.autograd.grad(out, leaves, tensors[-1], allow_unused=True)
+    return [out.detach()] + [
+        torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)
+    ]
+
+
+def assert_bits_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "v_dim", "n_tokens", "batch", "dtype", "scale"),
+    [
+        (64, 4, 128, 128, 2048, 1, torch.bfloat16, 1),
+        (12, 4, 64, 64, 3001, 2, torch.bfloat16, 1),
+        (4, 4, 128, 128, 1300, 1, torch.bfloat16, 8),
+        (16, 4, 64, 64, 2500, 1, torch.float16, 1),
+        (16, 1, 192, 128, 1500, 1, torch.bfloat16, 1),
+        (8, 2, 256, 256, 1100, 1, torch.bfloat16, 1),
+        (6, 2, 128, 64, 20, 1, torch.bfloat16, 1),
+        (6, 2, 64, 64, 1201, 1, torch.float32, 1),
+    ],
+)
+def test_outputs_and_gradients_equal_those_of_torch_in_fp32(
+    heads, kv_heads, dim, v_dim, n_tokens, batch, dtype, scale
+):
+    tensors = inputs(heads, kv_heads, dim, v_dim, n_tokens, batch=batch, dtype=dtype, scale=scale)
+    actual = output_and_gradients(tensors)
+    torch.use_deterministic_algorithms(False)  # the oracle scatters
+    expected = output_and_gradients([x.float() for x in tensors], "torch")
+    for a, e in zip(actual, expected, strict=True):
+        assert (a.float() - e).norm() <= TOLERANCE[dtype] * e.norm() + 1e-6
+    assert_bits_equal(output_and_gradients(tensors), actual)
+
+
+@pytest.mark.parametrize("shape", [(64, 4, 128, 128), (12, 4, 64, 64)])
+def test_long_sequences_repeat_bit_for_bit_and_are_finite(shape):
+    tensors = inputs(*shape, 16384)
+    first = output_and_gradients(tensors)
+    assert all(x.isfinite().all() for x in first)
+    assert_bits_equal(output_and_gradients(tensors), first)
+
+
+def test_selection_differs_from_torch_only_between_blocks_that_rounding_ties():
+    from nsa.attention.kernels import ops
+
+    q, k = inputs(16, 1, 128, 128, 4096)[:2]
+    _, lse = ops.compressed_attention(q, k, k, 16, 32, 0)
+    blocks = ops.select_blocks(q, k, lse, 16, 32, 64, 16, 1, 2, 0).long()
+    torch.use_deterministic_algorithms(False)
+    layout = block_layout(CONFIG, 4096, q.device)
+    expected = select_blocks(q, k, layout)
+    scores = torch.einsum("bthd,bchd->bhtc", q.float(), k.float().expand(-1, -1, 16, -1)) * 128**-0.5
+    visible = layout.sees_compressed()
+    p = scores.masked_fill(~visible, -torch.inf).softmax(-1).masked_fill(~visible, 0)
+    importance = block_importance(p.sum(1, keepdim=True), layout)
+    chosen, wanted = (importance.gather(-1, x.clamp(min=0)).sum(-1) for x in (blocks, expected))
+    torch.testing.assert_close(chosen, wanted, rtol=1e-5, atol=1e-7)
+    assert (blocks == expected).all(-1).float().mean() > 0.99
+
+
+def test_activation_checkpointing_recomputes_the_same_bits():
+    tensors = inputs(12, 4, 64, 64, 2500)
+
+    def recomputed(leaves: list[Tensor], backend: str) -> Tensor:
+        return checkpoint(call, leaves, backend, use_reentrant=False)
+
+    assert_bits_equal(output_and_gradients(tensors, run=recomputed), output_and_gradients(tensors))
+
+
+def test_compiled_without_a_graph_break_gives_the_same_bits():
+    tensors = inputs(12, 4, 64, 64, 2048)
+    compiled = torch.compile(call, fullgraph=True)
+    assert_bits_equal(output_and_gradients(tensors, run=compiled), output_and_gradients(tensors))
+
+
+def test_the_ops_pass_opcheck():
+    from nsa.attention.kernels import ops
+
+    q, *kv, gates, _ = (x.requires_grad_() for x in inputs(6, 2, 64, 64, 1200))
+    detached = [x.detach() for x in (q, kv[0], kv[3])]
+    torch.library.opcheck(ops.compressed_attention, (*detached, 16, 32, 0))
+    out, lse = ops.compressed_attention(*detached, 16, 32, 0)
+    torch.library.opcheck(ops.select_blocks, (*detached[:2], lse, 16, 32, 64, 16, 1, 2, 0))
+    blocks = ops.select_blocks(*detached[:2], lse, 16, 32, 64, 16, 1, 2, 0)
+    torch.library.opcheck(ops.gated_attention, (q, *kv, gates, out, lse, blocks, 16, 32, 64, 512, 0))
+
+
+def test_the_last_queries_after_a_past_equal_those_of_a_prefill():
+    q, *kv, gates, _ = inputs(12, 4, 64, 64, 2000)
+    whole = nsa_attention(q, BranchKV(*kv[:3]), BranchKV(*kv[3:]), gates, CONFIG, backend="triton")
+    k, v = (BranchKV(x[0], x[1], x[2][:, -600:]) for x in (kv[:3], kv[3:]))
+    last = nsa_attention(q[:, -3:], k, v, gates[:, -3:], CONFIG, past_length=1997, backend="triton")
+    torch.testing.assert_close(last, whole[:, -3:], rtol=2e-2, atol=2e-2)
+
+
+def test_auto_is_triton_and_packed_rows_fall_back_to_torch_and_are_counted():
+    assert resolve_backend("auto", torch.device("cuda")) == "triton"
+    torch.use_deterministic_algorithms(False)
+    case = Case(n_tokens=20, lengths=(12, 8))
+    drawn = random_inputs(case, dtype=torch.float32)
+    q, *kv, gates = (x.detach().cuda() for x in drawn.leaves())
+    k, v = BranchKV(*kv[:3]), BranchKV(*kv[3:])
+    nsa_attention(q, k, v, gates, SMALL, cu_seqlens=case.cu_seqlens().cuda())
+    assert backends_used().fallbacks["triton -> torch: packed sequences"] >= 1

@@ -1,0 +1,248 @@
+"""`nsadiag run` changes nothing about the job: not its code, its numbers, its output, its own hooks or its end."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs import Jobs
+
+import nsadiag
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.reader import read_blackbox
+
+BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
+RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+TRAIN = """
+import hashlib, os, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+
+def train(rank, world_size, workers=0):
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(world_size * 16, 8))
+    mine = torch.utils.data.Subset(data, range(rank * 16, rank * 16 + 16))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+    model = DDP(model) if world_size > 1 else model
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    seen = hashlib.sha256()
+    for (batch,) in DataLoader(mine, batch_size=4, num_workers=workers):
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        seen.update(loss.detach().numpy().tobytes())
+    for parameter in model.parameters():
+        seen.update(parameter.detach().numpy().tobytes() + parameter.grad.numpy().tobytes())
+    seen.update(torch.get_rng_state().numpy().tobytes())
+    print(f"rank {rank} {seen.hexdigest()}", flush=True)
+
+def spawned(rank, world_size, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+    train(rank, world_size)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["spawn"]:
+        torch.multiprocessing.spawn(spawned, args=(2, os.path.abspath("store")), nprocs=2)
+    elif "RANK" in os.environ:
+        dist.init_process_group("gloo")
+        train(dist.get_rank(), dist.get_world_size())
+        dist.destroy_process_group()
+    else:
+        train(0, 1, workers=2)
+"""
+
+
+@pytest.fixture
+def train(jobs: Jobs) -> Path:
+    script = jobs.directory / "train.py"
+    script.write_text(TRAIN)
+    return script
+
+
+def verdict(jobs: Jobs) -> dict[str, Any]:
+    return json.loads((jobs.directory / "run/verdict.json").read_text())
+
+
+def metas(jobs: Jobs) -> dict[int, dict[str, Any]]:
+    """What each recorded rank said of itself."""
+    return {r.rank: json.loads(r.meta.read_text()) for r in RunDir(path=jobs.directory / "run").ranks()}
+
+
+def kinds(jobs: Jobs, rank: int) -> set[int]:
+    directory = RunDir(path=jobs.directory / "run").rank(rank)
+    return set(read_blackbox(directory.blackbox, directory.names).events["kind"].tolist())
+
+
+def run(jobs: Jobs, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    arguments = ("run", "--probes", "full", "--passthrough", "--out", "run", "--")
+    return jobs.run(*arguments, *command, env=environment)
+
+
+def result_lines(text: str) -> list[str]:
+    return sorted(line for line in text.splitlines() if line.startswith("rank "))
+
+
+# -- what is a rank ------------------------------------------------------------------------------
+
+
+def test_a_ddp_job_computes_bitwise_the_same_with_and_without_probes(jobs: Jobs, train: Path) -> None:
+    plain = subprocess.run(
+        [*TORCHRUN, str(train)], env=jobs.environment(), cwd=jobs.directory, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    done = run(jobs, *TORCHRUN, "train.py")
+    # Judged by what was printed: gloo now and then aborts a clean job at its exit, with us or without.
+    assert len(result_lines(plain.stdout)) == 2, plain.stderr
+    assert result_lines(done.stdout) == result_lines(plain.stdout)
+    assert verdict(jobs)["progress"]["steps_done"] == 4
+    # torchrun itself runs Python with our bootstrap too, and is no rank.
+    assert [(m["rank"], m["world_size"], m["local_rank"]) for m in metas(jobs).values()] == [
+        (0, 2, 0),
+        (1, 2, 1),
+    ]
+    assert all("train.py" in m["argv"] and "torchrun" not in str(m["argv"]) for m in metas(jobs).values())
+    expected = {
+        Kind.PROCESS, Kind.STEP, Kind.FORWARD, Kind.BACKWARD, Kind.MODULE, Kind.GRADIENT,
+        Kind.PROCESS_GROUP, Kind.WRAP, Kind.OPTIMIZER,
+    }  # fmt: skip
+    assert kinds(jobs, 0) >= expected and kinds(jobs, 1) >= expected
+
+
+def test_a_single_process_is_rank_0_and_its_loader_workers_are_none(jobs: Jobs, train: Path) -> None:
+    done = run(jobs, "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert list(metas(jobs)) == [0]
+    assert metas(jobs)[0]["argv"][-1] == "train.py"
+    assert verdict(jobs)["class"] == "healthy"
+    assert (verdict(jobs)["world_size"], verdict(jobs)["progress"]["steps_done"]) == (1, 4)
+
+
+def test_ranks_made_by_spawn_are_recorded_and_their_parent_is_none(jobs: Jobs, train: Path) -> None:
+    done = run(jobs, "python", "train.py", "spawn")
+    assert [(m["rank"], m["world_size"]) for m in metas(jobs).values()] == [(0, 2), (1, 2)]
+    assert len({m["ppid"] for m in metas(jobs).values()}) == 1
+    assert verdict(jobs)["world_size"] == 2
+    assert len(result_lines(done.stdout)) == 2, done.stderr
+
+
+# -- what belongs to the user --------------------------------------------------------------------
+
+
+def test_the_users_own_sitecustomize_still_runs(jobs: Jobs) -> None:
+    own = jobs.directory / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys; sys.from_their_own = 'theirs'\n")
+    (own / "their_module.py").write_text("")
+    job = "import sys, their_module; print(sys.from_their_own, 'nsadiag.worker.runtime' in sys.modules)"
+    done = run(jobs, *RANK, "-c", job, PYTHONPATH=str(own))
+    assert done.stdout.startswith("theirs True\n"), done.stderr
+    assert list(metas(jobs)) == [0]
+
+
+def test_a_sitecustomize_of_theirs_that_raises_is_their_own_affair(jobs: Jobs) -> None:
+    (jobs.directory / "sitecustomize.py").write_text("raise RuntimeError('their mistake')\n")
+    done = run(jobs, *RANK, "-c", "print('goes on')", PYTHONPATH=str(jobs.directory))
+    assert done.stdout.startswith("goes on\n"), done.stderr
+    assert "their mistake" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["-S", "-I"])
+def test_python_without_site_survives_and_the_gap_is_named(jobs: Jobs, option: str) -> None:
+    done = run(jobs, *RANK, option, "-c", "print('goes on')")
+    assert (done.returncode, done.stdout.split("\n")[0]) == (0, "goes on"), done.stderr
+    assert metas(jobs) == {}
+    assert [gap for gap in verdict(jobs)["gaps"] if "-S or -I" in gap]
+
+
+def test_a_redirection_of_the_users_stays(jobs: Jobs) -> None:
+    command = "RANK=0 WORLD_SIZE=1 python -c 'import os; print(1); os.system(\"echo 2\")' > theirs.txt"
+    done = run(jobs, "sh", "-c", command)
+    assert done.returncode == 0, done.stderr
+    assert (jobs.directory / "theirs.txt").read_text() == "1\n2\n"
+    assert not (jobs.directory / "run/ranks/00000/stdout.log").exists()
+    assert metas(jobs)[0]["logs"]["stdout"] == str(jobs.directory / "theirs.txt")
+
+
+def test_an_exception_reaches_the_users_hook_and_keeps_its_exit_code(jobs: Jobs) -> None:
+    job = """
+import sys
+theirs, sys.excepthook = sys.excepthook, lambda *error: (print("their hook", file=sys.stderr), theirs(*error))
+raise ValueError("their mistake")
+"""
+    (jobs.directory / "job.py").write_text(job)
+    done = run(jobs, *RANK, "job.py")
+    assert done.returncode == 1
+    assert "their hook\nTraceback" in done.stderr and "ValueError: their mistake" in done.stderr
+    assert verdict(jobs)["class"] == "rank_exception"
+    assert verdict(jobs)["where"]["code"] == 'raise ValueError("their mistake")'
+
+
+def test_arguments_with_spaces_and_dashes_reach_the_job_as_they_are(jobs: Jobs) -> None:
+    words = ["--out", "theirs", "--", "a b", "", "--json", "ü"]
+    done = run(jobs, "python", "-c", "import sys; print(sys.argv[1:])", *words)
+    assert done.stdout.splitlines()[0] == str(words)
+
+
+def test_a_shell_line_may_change_directory_before_it_names_its_script(jobs: Jobs) -> None:
+    (jobs.directory / "below").mkdir()
+    (jobs.directory / "below/job.py").write_text("print('found')")
+    assert run(jobs, "sh", "-c", "cd below && python job.py").stdout.startswith("found\n")
+
+
+# -- the worker alone: whatever fails in it, the job does not notice ---------------------------------
+
+
+def alone(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A rank with our bootstrap and nobody watching."""
+    surroundings = {**os.environ, "PYTHONPATH": str(BOOTSTRAP), "RANK": "0", "WORLD_SIZE": "1", **environment}
+    return subprocess.run(
+        [sys.executable, "-c", script], env=surroundings, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"NSADIAG_RUN_DIR": "/proc/nowhere"},
+        {"NSADIAG_RUN_DIR": "/dev/null"},
+        {"NSADIAG_RUN_DIR": "{good}", "RANK": "first"},
+        {"NSADIAG_RUN_DIR": "{good}", "WORLD_SIZE": ""},
+        {"NSADIAG_RUN_DIR": "{good}", "LOCAL_RANK": "?"},
+        {"NSADIAG_RUN_DIR": "{good}", "RANK": "-1"},
+    ],
+    ids=str,
+)
+def test_a_worker_that_cannot_record_lets_the_job_go_on(tmp_path: Path, environment: dict[str, str]) -> None:
+    settled = {name: value.replace("{good}", str(tmp_path)) for name, value in environment.items()}
+    done = alone("import atexit; atexit.register(print, 'and ends'); print('goes on')", **settled)
+    assert (done.returncode, done.stdout) == (0, "goes on\nand ends\n"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_read_only_run_directory_lets_the_job_go_on(read_only_disk: Path) -> None:
+    done = alone("print('goes on')", NSADIAG_RUN_DIR=str(read_only_disk))
+    assert (done.returncode, done.stdout) == (0, "goes on\n")
+    assert "nsadiag: rank 0 is not recorded" in done.stderr
+
+
+def test_a_run_directory_that_vanishes_lets_the_job_go_on(tmp_path: Path) -> None:
+    script = """
+import os, shutil, sys, threading
+shutil.rmtree(os.environ["NSADIAG_RUN_DIR"])
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start(); thread.join()
+print("goes on")
+sys.exit(3)
+"""
+    (tmp_path / "run").mkdir()
+    done = alone(script, NSADIAG_RUN_DIR=str(tmp_path / "run"))
+    assert (done.returncode, done.stdout) == (3, "goes on\n"), done.stderr
+    assert "ZeroDivisionError" in done.stderr and "FileNotFoundError" not in done.stderr
