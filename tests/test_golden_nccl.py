@@ -1,0 +1,61 @@
+"""Evidence recorded from real NCCL hangs (two H200 GPUs, torch 2.11, NCCL 2.28), judged again without a GPU.
+
+gloo and NCCL show the same fault differently: under NCCL the waiting rank burns a whole CPU in
+cudaStreamSynchronize, entries stay "scheduled", and a mismatched collective completes on one side.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from nsadiag.agent.stillness import judge, motions
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.evidence.layout import RunDir, read_json
+
+GOLDEN = Path(__file__).parent / "golden"
+EXPECTED = {
+    "missing_rank_stuck_in_queue": ("missing_rank", "self.acknowledged.get()", 45),
+    "missing_rank_uneven_batches": ("collective_order_mismatch", "dist.barrier()", 60),
+    "rank_exited_early": ("rank_exited_early", "sys.exit(0)", 59),
+}
+
+
+def unpacked(name: str, folder: Path) -> RunDir:
+    with tarfile.open(GOLDEN / f"nccl_{name}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return RunDir(path=folder)
+
+
+@pytest.fixture(params=sorted(EXPECTED))
+def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, RunDir]:
+    return request.param, unpacked(request.param, tmp_path)
+
+
+def test_a_rank_that_spins_in_a_collective_does_not_pass_for_a_busy_one(recorded: tuple[str, RunDir]) -> None:
+    _, run = recorded
+    look = read_json(run.watch)["looks"][-1]
+    alive = [r for r in run.ranks() if r.capture(look["second"]).proc.exists()]
+    moved = motions(alive, (look["first"], look["second"]), {}, {0, 1})
+    assert max(m.cpu_share for m in moved) > 0.9
+    assert judge(moved)[0] == "still"
+
+
+def test_the_verdict_names_the_rank_and_the_line(recorded: tuple[str, RunDir]) -> None:
+    name, run = recorded
+    cls, _code, line = EXPECTED[name]
+    verdict = judge_directory(run.path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", cls, (1,))
+    assert verdict.where is not None
+    assert (Path(verdict.where.file or "").name, verdict.where.line) == (f"{name}.py", line)
+
+
+def test_the_dead_are_waited_for_too(tmp_path: Path) -> None:
+    run = unpacked("rank_exited_early", tmp_path)
+    look = read_json(run.watch)["looks"][-1]
+    alive = [r for r in run.ranks() if r.capture(look["second"]).proc.exists()]
+    assert [r.rank for r in alive] == [0]
+    (only,) = motions(alive, (look["first"], look["second"]), {}, {0, 1})
+    assert only.waits_for_peers
