@@ -34,7 +34,18 @@ def marked(promise: Promise) -> object:
 
 def verdict_of(promise: Promise, out: Path) -> dict:
     options = promise.options or ("--timeout", MAY_TAKE_S)
-    command = [sys.executable, "-m", "nsadiag", "run", "--json", "--out", str(out), *options, "--", *promise.command]
+    command = [
+        sys.executable,
+        "-m",
+        "nsadiag",
+        "run",
+        "--json",
+        "--out",
+        str(out),
+        *options,
+        "--",
+        *promise.command,
+    ]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)

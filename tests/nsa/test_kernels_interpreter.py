@@ -112,9 +112,7 @@ else:
         q, k, v, gates = inputs.q, inputs.k, inputs.v, inputs.gates
         whole = nsa_attention(q, k, v, gates, SMALL, backend="triton")
         newest = [BranchKV(x.compressed, x.selected, x.sliding[:, -(SMALL.window + 2) :]) for x in (k, v)]
-        last = nsa_attention(
-            q[:, -3:], *newest, gates[:, -3:], SMALL, past_length=42, backend="triton"
-        )
+        last = nsa_attention(q[:, -3:], *newest, gates[:, -3:], SMALL, past_length=42, backend="triton")
         torch.testing.assert_close(last, whole[:, -3:])
 
     def test_the_same_inputs_give_the_same_bits():

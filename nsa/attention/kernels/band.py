@@ -325,7 +325,9 @@ def _dkv(
     tl.store(DV_OUT + slab * DV + v_offset, dv.to(DV_OUT.dtype.element_ty), mask=v_mask)
 
 
-def band_forward(q: Tensor, k: Tensor, v: Tensor, band: Band, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
+def band_forward(
+    q: Tensor, k: Tensor, v: Tensor, band: Band, tile: Tile | None = None
+) -> tuple[Tensor, Tensor]:
     """Attend from q [B, T, H, Dqk] to k [B, N, Hkv, Dqk] and v [B, N, Hkv, Dv], all contiguous.
 
     Returns the output [B, T, H, Dv] and lse [B, H, T], fp32, in base 2. A query that sees no key gets 0.

@@ -71,7 +71,20 @@ def _gate_backward(
         do, B, LSE_B, GATES, DGATES, LSE_OUT + slab, DOT_OUT + slab, at, mask, row, live, row_at, 1, HAS_B
     )
     _branch_backward(
-        do, C, LSE_C, GATES, DGATES, LSE_OUT + 2 * slab, DOT_OUT + 2 * slab, at, mask, row, live, row_at, 2, HAS_C
+        do,
+        C,
+        LSE_C,
+        GATES,
+        DGATES,
+        LSE_OUT + 2 * slab,
+        DOT_OUT + 2 * slab,
+        at,
+        mask,
+        row,
+        live,
+        row_at,
+        2,
+        HAS_C,
     )
 
 

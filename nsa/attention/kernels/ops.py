@@ -87,7 +87,9 @@ def gated_attention(
         band = sliding_band(q, k_sliding, window, past)
         sliding, sliding_lse = band_forward(q, k_sliding, v_sliding, band)
     present = (v_compressed, v_selected, v_sliding)
-    outs = [o if v is not None else None for o, v in zip((compressed, selected, sliding), present, strict=True)]
+    outs = [
+        o if v is not None else None for o, v in zip((compressed, selected, sliding), present, strict=True)
+    ]
     return gated_sum(outs, gates), selected, selected_lse, sliding, sliding_lse
 
 
@@ -170,7 +172,8 @@ def _backward(ctx, dout, *_):
         return nothing
     outs, lses = (compressed, selected, sliding), (compressed_lse, selected_lse, sliding_lse)
     outs, lses = (
-        [x if present is not None else None for x, present in zip(each, v, strict=True)] for each in (outs, lses)
+        [x if present is not None else None for x, present in zip(each, v, strict=True)]
+        for each in (outs, lses)
     )
     dq, dgates, *dkv = gated_attention_backward(
         dout.contiguous(), q, k, v, gates, outs, lses, blocks, *ctx.lengths
@@ -205,7 +208,17 @@ def attend(
         )  # fmt: skip
     k, v = ([x if here else None for x, here in zip(each, present, strict=True)] for each in (k, v))
     return gated_attention(
-        q, *k, *v, gates, compressed, lse, blocks, *block_lengths, config.select_block, config.window, past_length
+        q,
+        *k,
+        *v,
+        gates,
+        compressed,
+        lse,
+        blocks,
+        *block_lengths,
+        config.select_block,
+        config.window,
+        past_length,
     )[0]
 
 

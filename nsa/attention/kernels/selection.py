@@ -101,7 +101,9 @@ def _select(
 
     # The n best so far, in no order. Slots that must never be given away hold infinity.
     slot = tl.arange(0, COUNT_P)
-    best = tl.where(slot < COUNT, float("-inf"), float("inf"))[None, :] + tl.zeros([ROWS, COUNT_P], tl.float32)
+    best = tl.where(slot < COUNT, float("-inf"), float("inf"))[None, :] + tl.zeros(
+        [ROWS, COUNT_P], tl.float32
+    )
     chosen = (-1 - slot)[None, :] + tl.zeros([ROWS, COUNT_P], tl.int32)
     carried = tl.zeros([ROWS], tl.float32)  # what the last block's keys give to the next tile's first block
     for j0 in range(0, newest // (PER_BLOCK * STRIDE) + 1, COLUMNS):
@@ -112,9 +114,21 @@ def _select(
         # Four keys of every block stay in shared memory while the heads of the group pass by.
         for tap in tl.static_range(0, PER_BLOCK, TAPS):
             k0 = _keys(keys_at, j0, tap, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
-            k1 = k0 if tap + 1 >= PER_BLOCK else _keys(keys_at, j0, tap + 1, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
-            k2 = k0 if tap + 2 >= PER_BLOCK else _keys(keys_at, j0, tap + 2, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
-            k3 = k0 if tap + 3 >= PER_BLOCK else _keys(keys_at, j0, tap + 3, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
+            k1 = (
+                k0
+                if tap + 1 >= PER_BLOCK
+                else _keys(keys_at, j0, tap + 1, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
+            )
+            k2 = (
+                k0
+                if tap + 2 >= PER_BLOCK
+                else _keys(keys_at, j0, tap + 2, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
+            )
+            k3 = (
+                k0
+                if tap + 3 >= PER_BLOCK
+                else _keys(keys_at, j0, tap + 3, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
+            )
             if ((j0 + COLUMNS) * PER_BLOCK - 1) * STRIDE + LENGTH - 1 <= past + first:
                 importance, spilled = _score_heads(
                     importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, past + first + row, T, N,
