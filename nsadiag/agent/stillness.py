@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
-Judgement = Literal["progress", "busy", "still", "unobserved"]
+Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
 
 BUSY_SHARE = 0.5  # of one CPU: more than this is work, whatever the stack looks like
 SOME_SHARE = 0.05  # together with changing frames
 IO_BYTES = 1 << 16
+# A rank that polls wakes several times between two looks; one that sleeps for hours is stuck by any measure.
+NAP_S = (1.0, 300.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class Motion:
     io_bytes: int
     events: int  # black-box records written
     collectives: int  # issued, by the flight recorder
+    wakes_in_s: float | None = None  # after the second look, where the main thread is in a timed sleep
     waits_for_peers: bool  # a collective is pending that only peers can complete
 
     @property
@@ -39,6 +42,11 @@ class Motion:
 
 def _cpu_s(proc: dict[str, Any]) -> float:
     return float(proc["cpu_s"]) + sum(float(child["cpu_s"]) for child in proc["children"])
+
+
+def _wakes_in_s(proc: dict[str, Any]) -> float | None:
+    wake_ns = proc.get("sleeps_until_mono_ns")
+    return (wake_ns - proc["t_mono_ns"]) / 1e9 if wake_ns else None
 
 
 def _io_bytes(proc: dict[str, Any]) -> int:
@@ -124,6 +132,7 @@ def motion(rank: RankDir, first: int, second: int, events: int) -> Motion | None
         io_bytes=_io_bytes(after) - _io_bytes(before),
         events=events,
         collectives=sum(issued(fr_after).values()) - sum(issued(fr_before).values()),
+        wakes_in_s=_wakes_in_s(after),
         waits_for_peers=False,
     )
 
@@ -160,6 +169,10 @@ def judge(moved: list[Motion]) -> tuple[Judgement, str]:
     if working:
         rank = max(working, key=lambda m: m.cpu_share)
         return "busy", f"rank {rank.rank} used {rank.cpu_share:.2f} CPUs and {rank.io_bytes} bytes of I/O"
+    napping = [rank for rank in moved if rank.wakes_in_s and NAP_S[0] < rank.wakes_in_s < NAP_S[1]]
+    if napping:
+        last = max(napping, key=lambda m: m.wakes_in_s or 0.0)
+        return "asleep", f"rank {last.rank} is in a sleep that ends by itself in {last.wakes_in_s:.0f} s"
     spinning = [str(rank.rank) for rank in moved if rank.cpu_share > SOME_SHARE]
     spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
     count, seconds = len(moved), moved[0].seconds

@@ -208,7 +208,9 @@ class Watch:
                 motions=shown,
             )
         )
-        self._look_again_at = 2 * self._quiet_s()
+        # A sleeper gets the time it asked for, and a little to say so.
+        nap_s = max((m.wakes_in_s or 0.0 for m in moved), default=0.0) if judgement == "asleep" else 0.0
+        self._look_again_at = max(2 * self._quiet_s(), self._quiet_s() + nap_s + MIN_STALL_S)
         return judgement
 
     def _capture(self, *, native: bool) -> int:

@@ -99,12 +99,9 @@ def _select(
     own = (past + first + row) // (PER_BLOCK * STRIDE)
     newest = past + tl.minimum(first + ROWS, T) - 1
 
-    # The n best so far, in no order. Slots that must never be given away hold infinity.
+    # The best so far as keys that sort by importance, then by lower block: its bits, then the inverted block.
     slot = tl.arange(0, COUNT_P)
-    best = tl.where(slot < COUNT, float("-inf"), float("inf"))[None, :] + tl.zeros(
-        [ROWS, COUNT_P], tl.float32
-    )
-    chosen = (-1 - slot)[None, :] + tl.zeros([ROWS, COUNT_P], tl.int32)
+    best = tl.full([ROWS, COUNT_P], -1, tl.int64)
     carried = tl.zeros([ROWS], tl.float32)  # what the last block's keys give to the next tile's first block
     for j0 in range(0, newest // (PER_BLOCK * STRIDE) + 1, COLUMNS):
         block = j0 + column
@@ -147,19 +144,13 @@ def _select(
         importance = tl.where(forced, float("inf"), importance)
         importance = tl.where(block[None, :] <= own[:, None], importance, float("-inf"))
 
-        # Insert the best newcomer of each row until no row has one better than its worst.
-        value, at = tl.max(importance, 1, return_indices=True, return_indices_tie_break_left=True)
-        worst = tl.min(best, 1)
-        while tl.max((value > worst).to(tl.int32), 0) > 0:
-            better = (value > worst)[:, None]
-            leaves = tl.max(tl.where(best == worst[:, None], chosen, -COUNT_P - 1), 1)
-            out = better & (best == worst[:, None]) & (chosen == leaves[:, None])
-            best = tl.where(out, value[:, None], best)
-            chosen = tl.where(out, j0 + at[:, None], chosen)
-            importance = tl.where(column[None, :] == at[:, None], float("-inf"), importance)
-            value, at = tl.max(importance, 1, return_indices=True, return_indices_tie_break_left=True)
-            worst = tl.min(best, 1)
-    chosen = tl.sort(tl.where(chosen < 0, n_blocks, chosen), 1)
+        # The bits of numbers that are not negative sort as they do; those of -inf are negative.
+        key = importance.to(tl.int32, bitcast=True).to(tl.int64) << 32 | (0x7FFFFFFF - block)[None, :]
+        if COLUMNS > COUNT_P:
+            key = tl.topk(key, COUNT_P)
+        best = tl.topk(tl.reshape(tl.join(best, key), [ROWS, 2 * COUNT_P]), COUNT_P)
+    chosen = 0x7FFFFFFF - (best & 0x7FFFFFFF).to(tl.int32)
+    chosen = tl.sort(tl.where((best < 0) | (slot >= COUNT)[None, :], n_blocks, chosen), 1)
     chosen = tl.where(chosen == n_blocks, -1, chosen)
     blocks_at = BLOCKS + (tl.program_id(0).to(tl.int64) * T + first) * COUNT
     blocks_at += row[:, None] * COUNT + slot[None, :]
@@ -178,6 +169,7 @@ def select(
     kv_heads, n_keys = k.shape[2], k.shape[1]
     n_blocks = triton.cdiv(past + n_queries, config.select_block)
     tile = tile or selection_tile(padded(dim), q.dtype, n_blocks)
+    count_p = power_of_two(config.select_count)
     blocks = q.new_empty(batch, kv_heads, n_queries, config.select_count, dtype=torch.int32)
     grid = (batch * kv_heads, triton.cdiv(n_queries, tile.rows))
     _select[grid](
@@ -185,7 +177,7 @@ def select(
         H=heads, GROUP=heads // kv_heads, D=dim, DP=padded(dim), STRIDE=config.compress_stride,
         LENGTH=config.compress_block, PER_BLOCK=config.select_block // config.compress_stride,
         REACH=config.compress_block // config.compress_stride - 1, COUNT=config.select_count,
-        COUNT_P=power_of_two(config.select_count), INITIAL=config.initial_blocks, LOCAL=config.local_blocks,
-        ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
+        COUNT_P=count_p, INITIAL=config.initial_blocks, LOCAL=config.local_blocks,
+        ROWS=tile.rows, COLUMNS=max(tile.columns, count_p), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return blocks

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from nsadiag.agent.captures.sleeping import sleeps_until
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import stat_fields
 from nsadiag.evidence.layout import write_json
@@ -90,6 +91,7 @@ def proc(target: Target) -> None:
         "wchan": _text(folder / "wchan"),
         "syscall": _text(folder / "syscall"),
         "kernel_stack": _text(folder / "stack"),
+        "sleeps_until_mono_ns": sleeps_until(target.pid),
         "io": _io(target.pid),
         "threads": [thread for thread in threads if thread],
         "children": _children(target.pid),

@@ -22,7 +22,7 @@ def _finished(rank: RankEvidence) -> bool:
 
 def _was_progressing(cell: CellEvidence) -> bool:
     looks = cell.watch.get("looks", [])
-    return cell.stopped == "timeout" and bool(looks) and looks[-1]["judgement"] == "progress"
+    return cell.stopped == "timeout" and bool(looks) and looks[-1]["judgement"] in ("progress", "asleep")
 
 
 def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
