@@ -86,6 +86,15 @@ while True:
     assert {read.names[int(e["name"])] for e in read.events} >= {f"name {n}" for n in range(1, reported + 1)}
 
 
+def test_a_box_that_is_opened_anew_leaves_readers_of_the_old_one_alive(tmp_path: Path) -> None:
+    open_box(tmp_path).emit(Kind.STEP, Phase.POINT, 0, 1)
+    pulse = Pulse(tmp_path / "box")
+    open_box(tmp_path).emit(Kind.STEP, Phase.POINT, 0, 2)
+    last = pulse.last()
+    assert last is not None and last["a"][0] == 1
+    assert list(read_blackbox(tmp_path / "box").events["a"]) == [2]
+
+
 def test_a_torn_record_is_skipped(tmp_path: Path) -> None:
     box = open_box(tmp_path)
     for number in range(5):

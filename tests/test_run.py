@@ -133,6 +133,14 @@ def test_ranks_made_by_spawn_are_recorded_and_their_parent_is_none(jobs: Jobs, t
     assert len(result_lines(done.stdout)) == 2, done.stderr
 
 
+def test_a_rank_that_is_started_again_does_not_end_the_watch(jobs: Jobs) -> None:
+    again = "for n in 1 2 3; do RANK=0 WORLD_SIZE=1 python -c 'print(1)' || exit; done; echo all done"
+    done = run(jobs, "sh", "-c", again)
+    assert done.returncode == 0, done.stderr
+    assert "all done\n" in done.stdout
+    assert list(metas(jobs)) == [0]
+
+
 # -- what belongs to the user --------------------------------------------------------------------
 
 

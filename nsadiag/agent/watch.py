@@ -42,6 +42,7 @@ class RankState:
     """One rank as seen from outside."""
 
     directory: RankDir
+    pid: int
     process: Process | None
     pulse: Pulse
     sequence: int = 0
@@ -130,10 +131,12 @@ class Watch:
     def _discover(self) -> None:
         """Ranks announce themselves by their black box; nobody has to tell us their number."""
         for directory in self.directory.ranks():
-            if directory.rank in self.ranks:
+            known = self.ranks.get(directory.rank)
+            if known is not None and known.end is None:
                 continue
             meta = read_json(directory.meta)
-            if not meta:
+            # A dead rank whose file names another process has been restarted by its launcher.
+            if not meta or (known is not None and known.pid == meta["pid"]):
                 continue
             try:
                 pulse = Pulse(directory.blackbox)
@@ -142,7 +145,7 @@ class Watch:
             process = processes.identify(meta["pid"])
             gone = None if process else End(t_mono_ns=time.monotonic_ns())
             self.ranks[directory.rank] = RankState(
-                directory=directory, process=process, pulse=pulse, end=gone
+                directory=directory, pid=meta["pid"], process=process, pulse=pulse, end=gone
             )
             if process:
                 self._deaths.add(process)
@@ -291,7 +294,7 @@ class Watch:
         if code is None and number is None and reported is not None:
             code, number = (reported, None) if reported >= 0 else (None, -reported)
         return {
-            "pid": rank.process.pid if rank.process else None,
+            "pid": rank.pid,
             "t_s": (end.t_mono_ns - self._started_ns) / 1e9 if end else None,
             "exit_code": code,
             "signal": number,

@@ -101,7 +101,9 @@ class BlackBox:
         self, path: Path, names: Names, *, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY
     ) -> None:
         size = HEADER_BYTES + capacity * RECORD_BYTES
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        # Made under another name: a reader never maps a box without a header, or one that is made anew.
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             os.posix_fallocate(handle, 0, size)
             self._map = mmap.mmap(handle, size)
@@ -113,6 +115,7 @@ class BlackBox:
         host = socket.gethostname().encode()[:64]
         header = (MAGIC, HEADER_BYTES, RECORD_BYTES, capacity, os.getpid(), rank, world_size)
         HEADER.pack_into(self._map, 0, *header, time.monotonic_ns(), time.time_ns(), host)
+        unfinished.replace(path)
         self.emit = self._make_emit(capacity)
 
     def _make_emit(self, capacity: int) -> Any:

@@ -9,7 +9,6 @@ import os
 import resource
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +103,24 @@ def _claim(directory: RankDir) -> bool:
     try:
         os.close(os.open(directory.blackbox, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        return not _claimed_by_the_living(directory)
+        if _claimed_by_the_living(directory):
+            return False
+        _set_aside(directory)
     return True
+
+
+def _set_aside(directory: RankDir) -> None:
+    """The launcher has restarted this rank: what its dead predecessor left is kept beside the new files.
+
+    Renamed, never truncated: a reader may have the old black box mapped, and would die by SIGBUS.
+    """
+    attempts = directory.path / "attempts"
+    make_private_dir(attempts)
+    number = sum(1 for _ in attempts.iterdir())
+    target = make_private_dir(attempts / f"{number:02d}")
+    for entry in list(directory.path.iterdir()):
+        if entry.name not in ("attempts", "stdout.log", "stderr.log"):
+            entry.rename(target / entry.name)
 
 
 def _claimed_by_the_living(directory: RankDir) -> bool:
@@ -176,8 +191,8 @@ def _start_torch_evidence(runtime: Runtime) -> None:
 
     try:
         server.start(runtime)
-    except Exception:
-        runtime.gap(f"no worker server: {traceback.format_exc(limit=1)}")
+    except Exception as error:
+        runtime.gap(f"no worker server: {error!r}")
 
 
 def attach_to_warm_process(rank: int, world_size: int) -> Runtime | None:

@@ -29,8 +29,12 @@ def start(runtime: Runtime) -> None:
     except ImportError:
         runtime.gap("no worker server in this torch: no evidence while the GIL is held")
         return
+    path = socket_path(directory, runtime.rank)
+    # Left behind by this rank's predecessor, where the launcher has restarted it.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108 - a plain path is at hand
     with _muted_stderr():
-        server = _WorkerServer(socket_path(directory, runtime.rank), -1)
+        server = _WorkerServer(path, -1)
     # Never destroyed: its destructor logs three warnings into the job's output, and joins a thread.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 

@@ -21,6 +21,7 @@ from nsa.attention.kernels.tiles import (
     band_dkv_tile,
     band_dq_tile,
     band_forward_tile,
+    ceil_div,
     padded,
 )
 
@@ -337,7 +338,7 @@ def band_forward(
     tile = tile or band_forward_tile(max(padded(dim), padded(v_dim)), q.dtype)
     out = q.new_empty(batch, n_queries, heads, v_dim)
     lse = q.new_empty(batch, heads, n_queries, dtype=torch.float32)
-    grid = (batch * heads, triton.cdiv(n_queries, tile.rows))
+    grid = (batch * heads, ceil_div(n_queries, tile.rows))
     _forward[grid](
         q, k, v, out, lse, n_queries, n_keys, band.past, band.offset, band.window, dim**-0.5 * LOG2_E,
         **_constants(q, k, v, band), ROWS=tile.rows, COLUMNS=tile.columns,
@@ -357,7 +358,7 @@ def band_dq(
     """
     batch, n_queries, heads, dim = q.shape
     tile = tile or band_dq_tile(max(padded(dim), padded(v.shape[3])), q.dtype)
-    grid = (batch * heads, triton.cdiv(n_queries, tile.rows))
+    grid = (batch * heads, ceil_div(n_queries, tile.rows))
     _dq[grid](
         q, k, v, dout, lse, dot, dq, n_queries, k.shape[1], band.past, band.offset, band.window,
         dim**-0.5, dim**-0.5 * LOG2_E,
@@ -379,11 +380,11 @@ def band_dkv(
     if n_keys == 0:
         return torch.empty_like(k), torch.empty_like(v)
     tile = tile or band_dkv_tile(max(padded(dim), padded(v_dim)), q.dtype)
-    n_tiles = triton.cdiv(n_keys, tile.columns)
+    n_tiles = ceil_div(n_keys, tile.columns)
     group = heads // kv_heads
     head_parts, query_parts = parts or _parts(batch * kv_heads * n_tiles, group, n_queries, band)
-    heads_each = triton.cdiv(group, head_parts)
-    head_parts = triton.cdiv(group, heads_each)
+    heads_each = ceil_div(group, head_parts)
+    head_parts = ceil_div(group, heads_each)
     n_parts = head_parts * query_parts
     dtype = torch.float32 if n_parts > 1 else k.dtype
     dk = k.new_empty(n_parts, *k.shape, dtype=dtype)
@@ -391,7 +392,7 @@ def band_dkv(
     grid = (batch * kv_heads * head_parts, n_tiles, query_parts)
     _dkv[grid](
         q, k, v, dout, lse, dot, dk, dv, n_queries, n_keys, band.past, band.offset, band.window,
-        dim**-0.5, dim**-0.5 * LOG2_E, triton.cdiv(n_queries, query_parts),
+        dim**-0.5, dim**-0.5 * LOG2_E, ceil_div(n_queries, query_parts),
         **_constants(q, k, v, band), HEADS_EACH=heads_each, HEAD_PARTS=head_parts,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -406,11 +407,11 @@ def _parts(programs: int, group: int, n_queries: int, band: Band) -> tuple[int, 
     A windowed key is seen by few queries, so it is never split over them, and it has so many keys that slabs
     for every head would take gigabytes.
     """
-    wanted = triton.cdiv(FULL_GRID, programs)
+    wanted = ceil_div(FULL_GRID, programs)
     if band.window:
         return min(group, wanted), 1
     head_parts = min(group, 4 * wanted)  # the programs of early keys are the longest: shorter ones balance
-    return head_parts, max(1, min(triton.cdiv(2 * wanted, head_parts), n_queries // 1024))
+    return head_parts, max(1, min(ceil_div(2 * wanted, head_parts), n_queries // 1024))
 
 
 def _constants(q: Tensor, k: Tensor, v: Tensor, band: Band) -> dict[str, int | bool]:

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nsa.attention.kernels.tiles import power_of_two
+from nsa.attention.kernels.tiles import ceil_div, power_of_two
 
 
 @triton.jit
@@ -95,7 +95,7 @@ def gated_sum(outs: list[Tensor | None], gates: Tensor) -> Tensor:
     width = like.shape[3]
     n_rows = like.numel() // width
     rows = max(1, 4096 // power_of_two(width))
-    _gated_sum[(triton.cdiv(n_rows, rows),)](
+    _gated_sum[(ceil_div(n_rows, rows),)](
         *(like if o is None else o for o in outs), gates, out, n_rows, DV=width, DVP=power_of_two(width),
         HAS_A=outs[0] is not None, HAS_B=outs[1] is not None, HAS_C=outs[2] is not None, ROWS=rows, num_warps=4,
     )  # fmt: skip
@@ -117,7 +117,7 @@ def gate_backward(
     lse = like_lse.new_empty(3, *like_lse.shape)
     dot = torch.empty_like(lse)
     rows = max(1, 4096 // power_of_two(width))
-    _gate_backward[(batch * heads, triton.cdiv(n_queries, rows))](
+    _gate_backward[(batch * heads, ceil_div(n_queries, rows))](
         dout, *(like_out if o is None else o for o in outs), *(like_lse if x is None else x for x in lses),
         gates, dgates, lse, dot, n_queries, like_lse.numel(), H=heads, DV=width, DVP=power_of_two(width),
         HAS_A=outs[0] is not None, HAS_B=outs[1] is not None, HAS_C=outs[2] is not None, ROWS=rows, num_warps=4,

@@ -13,7 +13,7 @@ from nsa.attention.inputs import BRANCHES, BranchKV
 from nsa.attention.kernels.band import Band, band_dkv, band_dq, band_forward
 from nsa.attention.kernels.gates import gate_backward, gated_sum
 from nsa.attention.kernels.selected import selected_dkv, selected_dq, selected_forward
-from nsa.attention.kernels.selection import select
+from nsa.attention.kernels.selection import Selection, select
 from nsa.config import AttentionConfig
 
 
@@ -36,11 +36,7 @@ def select_blocks(
     local: int, past: int,
 ) -> Tensor:  # fmt: skip
     """int32 [B, Hkv, T, n]: as `nsa.attention.selected.select_blocks`, from the lse of the compressed branch."""
-    config = AttentionConfig(
-        compress_block=length, compress_stride=stride, select_block=block, select_count=count,
-        initial_blocks=initial, local_blocks=local,
-    )  # fmt: skip
-    return select(q, k, lse, config, past)
+    return select(q, k, lse, Selection(stride, length, block, count, initial, local), past)
 
 
 @select_blocks.register_fake

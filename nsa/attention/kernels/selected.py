@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nsa.attention.kernels.band import LOG2_E, wide
 from nsa.attention.kernels.tiles import (
+    ceil_div,
     padded,
     power_of_two,
     selected_dkv_launch,
@@ -307,7 +308,7 @@ def _list_numbers(BLOCKS, NUMBER, per_head, n_blocks, n_lists, ENTRIES: tl.const
 def unions(blocks: Tensor, tokens: int) -> Unions:
     """The union of the `blocks` [B, Hkv, T, n], int32, of every `tokens` neighbouring tokens."""
     batch, kv_heads, n_queries, count = blocks.shape
-    lists, tiles = batch * kv_heads, triton.cdiv(n_queries, tokens)
+    lists, tiles = batch * kv_heads, ceil_div(n_queries, tokens)
     block = blocks.new_empty(lists, tiles, tokens * count)
     union = Unions(block, torch.empty_like(block), blocks.new_empty(lists, tiles))
     count_p = power_of_two(count)
@@ -333,7 +334,7 @@ def selected_forward(
     lse = q.new_empty(batch, heads, n_queries, dtype=torch.float32)
     constants = _constants(q, k, v, block, blocks.shape[3])
     warps, stages = selected_launch(max(constants["DP"], constants["DVP"]))
-    _forward[(triton.cdiv(n_queries, tokens), batch * kv_heads)](
+    _forward[(ceil_div(n_queries, tokens), batch * kv_heads)](
         q, k, v, out, lse, *unions(blocks, tokens), n_queries, k.shape[1], past, dim**-0.5 * LOG2_E,
         **constants, TOKENS_P=tokens, num_warps=warps, num_stages=stages,
     )  # fmt: skip
@@ -350,7 +351,7 @@ def selected_dq(
     tokens = tokens or tokens_per_tile(heads // kv_heads, q.dtype)
     constants = _constants(q, k, v, block, blocks.shape[3])
     warps, stages = selected_launch(max(constants["DP"], constants["DVP"]))
-    _dq[(triton.cdiv(n_queries, tokens), batch * kv_heads)](
+    _dq[(ceil_div(n_queries, tokens), batch * kv_heads)](
         q, k, v, dout, lse, dot, dq, *unions(blocks, tokens), n_queries, k.shape[1], past,
         dim**-0.5, dim**-0.5 * LOG2_E, **constants, TOKENS_P=tokens, ADD=add,
         num_warps=warps, num_stages=stages,
@@ -362,19 +363,19 @@ def selected_dkv(
     past: int, chunk: int | None = None, tokens: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of k and v; `lse` and `dot` as in `band.band_dq`."""
-    batch, n_queries, heads, dim = q.shape
+    batch, n_queries, _, dim = q.shape
     n_keys, kv_heads, v_dim = k.shape[1:3] + v.shape[3:]
-    n_blocks = triton.cdiv(n_keys, block)
+    n_blocks = ceil_div(n_keys, block)
     n_lists = batch * kv_heads * n_blocks
     chunk = chunk or tokens_per_chunk(n_queries)
-    tokens = tokens or max(1, 32 // power_of_two(heads // kv_heads))
+    constants = _constants(q, k, v, block, blocks.shape[3])
+    rows, warps, stages = selected_dkv_launch(max(constants["DP"], constants["DVP"]), q.dtype)
+    tokens = tokens or max(1, rows // constants["GROUP_P"])
     entries, starts = _lists(blocks, n_blocks)
     # A bound on the slabs that `_first_slab` gives, which needs no look at the data.
     n_slabs = blocks.numel() // chunk + n_lists
     dk_parts = q.new_empty(n_slabs, block, dim, dtype=torch.float32)
     dv_parts = q.new_empty(n_slabs, block, v_dim, dtype=torch.float32)
-    constants = _constants(q, k, v, block, blocks.shape[3])
-    warps, stages = selected_dkv_launch(max(constants["DP"], constants["DVP"]))
     _dkv[(n_slabs,)](
         q, k, v, dout, lse, dot, dk_parts, dv_parts, entries, starts, n_queries, n_keys, past, n_blocks,
         n_lists, dim**-0.5, dim**-0.5 * LOG2_E, **constants, CHUNK=chunk, TOKENS_P=tokens,
@@ -382,7 +383,7 @@ def selected_dkv(
     )  # fmt: skip
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     keys = min(16, power_of_two(block))
-    _sum_chunks[(n_lists, triton.cdiv(block, keys))](
+    _sum_chunks[(n_lists, ceil_div(block, keys))](
         dk_parts, dv_parts, dk, dv, starts, n_keys, n_blocks, KV_HEADS=kv_heads, D=dim,
         DP=power_of_two(dim), DV=v_dim, DVP=power_of_two(v_dim), BLOCK=block, CHUNK=chunk, KEYS=keys,
         num_warps=4,
@@ -398,7 +399,7 @@ def _lists(blocks: Tensor, n_blocks: int) -> tuple[Tensor, Tensor]:
     batch, kv_heads, n_queries, count = blocks.shape
     n_lists, per_head = batch * kv_heads * n_blocks, n_queries * count
     number = torch.empty_like(blocks).flatten()
-    _list_numbers[(triton.cdiv(per_head, 1024), batch * kv_heads)](
+    _list_numbers[(ceil_div(per_head, 1024), batch * kv_heads)](
         blocks, number, per_head, n_blocks, n_lists, ENTRIES=1024, num_warps=4
     )
     number, entries = number.sort(stable=True)

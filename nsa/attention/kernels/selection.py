@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from nsa.attention.kernels.band import LOG2_E, wide
-from nsa.attention.kernels.tiles import Tile, padded, power_of_two, selection_tile
-from nsa.config import AttentionConfig
+from nsa.attention.kernels.tiles import Tile, ceil_div, padded, power_of_two, selection_tile
+
+
+class Selection(NamedTuple):
+    """The lengths of `AttentionConfig` that selection depends on; blocks in tokens, the rest in blocks."""
+
+    stride: int
+    length: int
+    block: int
+    count: int
+    initial: int
+    local: int
+
 
 TAPS = tl.constexpr(4)
 
@@ -99,9 +112,12 @@ def _select(
     own = (past + first + row) // (PER_BLOCK * STRIDE)
     newest = past + tl.minimum(first + ROWS, T) - 1
 
-    # The best so far as keys that sort by importance, then by lower block: its bits, then the inverted block.
+    # The n best so far, in no order. Slots that must never be given away hold infinity.
     slot = tl.arange(0, COUNT_P)
-    best = tl.full([ROWS, COUNT_P], -1, tl.int64)
+    best = tl.where(slot < COUNT, float("-inf"), float("inf"))[None, :] + tl.zeros(
+        [ROWS, COUNT_P], tl.float32
+    )
+    chosen = (-1 - slot)[None, :] + tl.zeros([ROWS, COUNT_P], tl.int32)
     carried = tl.zeros([ROWS], tl.float32)  # what the last block's keys give to the next tile's first block
     for j0 in range(0, newest // (PER_BLOCK * STRIDE) + 1, COLUMNS):
         block = j0 + column
@@ -144,13 +160,19 @@ def _select(
         importance = tl.where(forced, float("inf"), importance)
         importance = tl.where(block[None, :] <= own[:, None], importance, float("-inf"))
 
-        # The bits of numbers that are not negative sort as they do; those of -inf are negative.
-        key = importance.to(tl.int32, bitcast=True).to(tl.int64) << 32 | (0x7FFFFFFF - block)[None, :]
-        if COLUMNS > COUNT_P:
-            key = tl.topk(key, COUNT_P)
-        best = tl.topk(tl.reshape(tl.join(best, key), [ROWS, 2 * COUNT_P]), COUNT_P)
-    chosen = 0x7FFFFFFF - (best & 0x7FFFFFFF).to(tl.int32)
-    chosen = tl.sort(tl.where((best < 0) | (slot >= COUNT)[None, :], n_blocks, chosen), 1)
+        # Insert the best newcomer of each row until no row has one better than its worst. That takes a few
+        # steps, as later tiles have few newcomers; sorting each tile took as long.
+        value, worst = tl.max(importance, 1), tl.min(best, 1)
+        while tl.max((value > worst).to(tl.int32), 0) > 0:
+            # Not return_indices, whose reduction of pairs takes five times the instructions.
+            at = tl.min(tl.where(importance == value[:, None], column[None, :], COLUMNS), 1)
+            leaves = tl.max(tl.where(best == worst[:, None], chosen, -COUNT_P - 1), 1)
+            out = (value > worst)[:, None] & (best == worst[:, None]) & (chosen == leaves[:, None])
+            best = tl.where(out, value[:, None], best)
+            chosen = tl.where(out, j0 + at[:, None], chosen)
+            importance = tl.where(column[None, :] == at[:, None], float("-inf"), importance)
+            value, worst = tl.max(importance, 1), tl.min(best, 1)
+    chosen = tl.sort(tl.where(chosen < 0, n_blocks, chosen), 1)
     chosen = tl.where(chosen == n_blocks, -1, chosen)
     blocks_at = BLOCKS + (tl.program_id(0).to(tl.int64) * T + first) * COUNT
     blocks_at += row[:, None] * COUNT + slot[None, :]
@@ -158,7 +180,7 @@ def _select(
 
 
 def select(
-    q: Tensor, k: Tensor, lse: Tensor, config: AttentionConfig, past: int, tile: Tile | None = None
+    q: Tensor, k: Tensor, lse: Tensor, lengths: Selection, past: int, tile: Tile | None = None
 ) -> Tensor:
     """The selection blocks of each query, int32 [B, Hkv, T, n], ascending, then -1 where there are fewer.
 
@@ -167,17 +189,16 @@ def select(
     """
     batch, n_queries, heads, dim = q.shape
     kv_heads, n_keys = k.shape[2], k.shape[1]
-    n_blocks = triton.cdiv(past + n_queries, config.select_block)
+    n_blocks = ceil_div(past + n_queries, lengths.block)
     tile = tile or selection_tile(padded(dim), q.dtype, n_blocks)
-    count_p = power_of_two(config.select_count)
-    blocks = q.new_empty(batch, kv_heads, n_queries, config.select_count, dtype=torch.int32)
-    grid = (batch * kv_heads, triton.cdiv(n_queries, tile.rows))
+    blocks = q.new_empty(batch, kv_heads, n_queries, lengths.count, dtype=torch.int32)
+    grid = (batch * kv_heads, ceil_div(n_queries, tile.rows))
     _select[grid](
         q, k, lse, blocks, n_queries, n_keys, past, n_blocks, dim**-0.5 * LOG2_E,
-        H=heads, GROUP=heads // kv_heads, D=dim, DP=padded(dim), STRIDE=config.compress_stride,
-        LENGTH=config.compress_block, PER_BLOCK=config.select_block // config.compress_stride,
-        REACH=config.compress_block // config.compress_stride - 1, COUNT=config.select_count,
-        COUNT_P=count_p, INITIAL=config.initial_blocks, LOCAL=config.local_blocks,
-        ROWS=tile.rows, COLUMNS=max(tile.columns, count_p), num_warps=tile.warps, num_stages=tile.stages,
+        H=heads, GROUP=heads // kv_heads, D=dim, DP=padded(dim), STRIDE=lengths.stride,
+        LENGTH=lengths.length, PER_BLOCK=lengths.block // lengths.stride,
+        REACH=lengths.length // lengths.stride - 1, COUNT=lengths.count,
+        COUNT_P=power_of_two(lengths.count), INITIAL=lengths.initial, LOCAL=lengths.local,
+        ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return blocks

@@ -6,6 +6,7 @@ activation checkpointing. The values were measured on an H200; docs/kernel-log.m
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -23,11 +24,18 @@ class Tile(NamedTuple):
     stages: int
 
 
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up. (`triton.cdiv` may also be called inside a kernel, and is slow outside.)"""
+    return -(-a // b)
+
+
+@lru_cache
 def padded(n: int) -> int:
     """The power of two, at least 16, that a tensor-core dimension of n takes."""
     return max(16, power_of_two(n))
 
 
+@lru_cache
 def power_of_two(n: int) -> int:
     """The smallest power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()
@@ -37,8 +45,6 @@ def band_forward_tile(dim: int, dtype: torch.dtype) -> Tile:
     """`dim` is the wider of the padded head dims."""
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
-    if dim <= 64:
-        return Tile(128, 64, 4, 3)
     return Tile(128, 64, 8, 3) if dim <= 128 else Tile(64, 32, 4, 2)
 
 
@@ -47,7 +53,7 @@ def band_dq_tile(dim: int, dtype: torch.dtype) -> Tile:
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
     if dim <= 64:
-        return Tile(128, 64, 8, 3)
+        return Tile(64, 64, 4, 3)
     return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 1)
 
 
@@ -56,15 +62,16 @@ def band_dkv_tile(dim: int, dtype: torch.dtype) -> Tile:
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
     if dim <= 64:
-        return Tile(64, 128, 8, 3)
-    return Tile(64, 128, 8, 2) if dim <= 128 else Tile(32, 64, 8, 1)
+        return Tile(64, 64, 4, 3)
+    return Tile(32, 64, 4, 3) if dim <= 128 else Tile(32, 64, 8, 1)
 
 
 def selection_tile(dim: int, dtype: torch.dtype, n_blocks: int) -> Tile:
     """Rows are queries, columns selection blocks, of `n_blocks` in all."""
     if dtype == torch.float32:
         return Tile(32, 16, 4, 1)
-    return Tile(64, 64 if n_blocks > 128 else 32, 4, 2)
+    rows, warps = (128, 8) if 64 < dim <= 128 else (64, 4)
+    return Tile(rows, 64 if n_blocks > 128 else 32, warps, 2)
 
 
 def tokens_per_tile(group: int, dtype: torch.dtype) -> int:
@@ -81,9 +88,11 @@ def selected_launch(dim: int) -> tuple[int, int]:
     return (4, 2) if dim <= 128 else (4, 1)
 
 
-def selected_dkv_launch(dim: int) -> tuple[int, int]:
-    """Warps and stages of the selected branch's gradients of k and v."""
-    return (4, 3) if dim <= 128 else (8, 1)
+def selected_dkv_launch(dim: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Rows (tokens times heads), warps and stages of the selected branch's gradients of k and v."""
+    if dtype == torch.float32 or dim > 128:
+        return 32, 8, 1
+    return (128 if dim <= 64 else 64), 4, 2
 
 
 def tokens_per_chunk(n_tokens: int) -> int:

@@ -32,13 +32,11 @@ def _lags(steps: pd.DataFrame) -> pd.DataFrame:
 
 def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = tables.steps
-    if (
-        cell.world_size < 2
-        or len(cell.ranks) < cell.world_size
-        or steps.groupby("rank").size().min() < MIN_STEPS
-    ):
+    if cell.world_size < 2 or steps["rank"].nunique() < cell.world_size or cell.stopped == "hang":
         return
     lags = _lags(steps)
+    if len(lags) < MIN_STEPS:
+        return
     medians = lags.median()
     slowest = int(str(medians.idxmax()))
     lag, last_share = float(medians[slowest]), float((lags.idxmax(axis=1) == slowest).mean())
