@@ -107,6 +107,9 @@ class BlackBox:
         try:
             os.posix_fallocate(handle, 0, size)
             self._map = mmap.mmap(handle, size)
+        except OSError:
+            unfinished.unlink()
+            raise
         finally:
             os.close(handle)
         self.names = names
