@@ -21,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: rich's takes as long to import as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -59,6 +60,7 @@ def _stall(text: str) -> float | None:
 
 
 @app.command(
+    options_metavar="[OPTIONS] -- CMD...",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     epilog="Example: nsadiag run -- torchrun --standalone --nproc-per-node 2 repro/missing_rank_conditional.py",
 )

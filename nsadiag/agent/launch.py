@@ -72,6 +72,10 @@ def check_command(command: list[str]) -> None:
         raise UsageError(
             "no command given", "put the job after `--`: nsadiag run -- torchrun --nproc-per-node 2 train.py"
         )
+    if command[0].startswith("-"):
+        raise UsageError(
+            f"no such option: {command[0]}", "nsadiag run --help lists them; the job itself goes behind --"
+        )
     if shutil.which(command[0]) is None:
         raise UsageError(
             f"no such command: {command[0]}", "give the launcher line as you would type it without nsadiag"
