@@ -38,6 +38,8 @@ def unsupported(
         return "branches of unlike KV heads or value dims"
     if max(x.shape[3] for x in (*keys, *values)) > 256:
         return "a head dim above 256"
+    if q.shape[0] * keys[0].shape[2] * q.shape[1] * config.select_count >= 2**31:
+        return "2^31 selections or more"
     if config.select_block > 128:
         return "a select_block above 128"
     if config.compress_block > config.select_block + config.compress_stride:

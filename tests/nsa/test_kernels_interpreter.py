@@ -20,7 +20,7 @@ from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backen
 from nsa.attention.blocks import block_layout
 from nsa.attention.reference import reference_selection
 from nsa.attention.selected import select_blocks
-from nsa.config import AttentionConfig
+from nsa.config import AttentionConfig, ConfigError
 
 pytest.importorskip("triton")
 # Scores are exponentiated before they are masked, here as on a GPU.
@@ -31,6 +31,10 @@ CPU = torch.device("cpu")
 TINY = AttentionConfig(compress_block=4, compress_stride=2, select_block=4, select_count=3, window=5)
 
 if os.environ.get("TRITON_INTERPRET") != "1":
+
+    def test_triton_by_name_is_refused_where_it_cannot_run():
+        with pytest.raises(ConfigError, match=r"'triton' is not available on cpu.*needs a GPU"):
+            resolve_backend("triton", CPU)
 
     def test_the_kernels_under_the_interpreter():
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
@@ -61,7 +65,7 @@ else:
             assert (a.double() - e).norm() <= FP32 * e.norm() + 1e-6
 
     @pytest.mark.parametrize(
-        ("n_heads", "n_kv_heads", "n_tokens"), [(2, 2, 37), (3, 1, 25), (4, 1, 23), (16, 1, 14)]
+        ("n_heads", "n_kv_heads", "n_tokens"), [(2, 2, 17), (3, 1, 18), (4, 1, 19), (16, 1, 13)]
     )
     def test_groups_of_any_size_equal_the_reference(n_heads, n_kv_heads, n_tokens):
         assert_equals_the_reference(
@@ -69,10 +73,10 @@ else:
         )
 
     def test_large_queries_equal_the_reference():
-        assert_equals_the_reference(Case(config=TINY, n_tokens=22, n_heads=3, n_kv_heads=1), scale=8)
+        assert_equals_the_reference(Case(config=TINY, n_tokens=17, n_heads=3, n_kv_heads=1), scale=8)
 
     def test_head_dims_that_are_no_powers_of_two_and_differ_equal_the_reference():
-        case = Case(config=TINY, n_tokens=18, n_heads=2, n_kv_heads=1, qk_dim=24, v_dim=12, batch=2)
+        case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1, qk_dim=24, v_dim=12, batch=2)
         assert_equals_the_reference(case)
 
     @pytest.mark.parametrize("n_tokens", [1, 7, 8])
@@ -84,13 +88,13 @@ else:
     )
     def test_some_of_the_branches_equal_the_reference(branches):
         config = TINY.model_copy(update={"branches": branches})
-        assert_equals_the_reference(Case(config=config, n_tokens=21, n_heads=2, n_kv_heads=1))
+        assert_equals_the_reference(Case(config=config, n_tokens=15, n_heads=2, n_kv_heads=1))
 
     def test_bands_over_several_tiles_equal_the_reference():
         config = TINY.model_copy(update={"branches": ("compressed", "sliding"), "window": 40})
-        assert_equals_the_reference(Case(config=config, n_tokens=75, n_heads=2, n_kv_heads=1))
+        assert_equals_the_reference(Case(config=config, n_tokens=70, n_heads=1, n_kv_heads=1))
 
-    @settings(max_examples=3, deadline=None, derandomize=True)
+    @settings(max_examples=2, deadline=None, derandomize=True)
     @given(
         stride=st.sampled_from([2, 3, 4]),
         compress=st.integers(1, 3),
@@ -127,7 +131,7 @@ else:
         torch.testing.assert_close(last, whole[:, -3:])
 
     def test_the_same_inputs_give_the_same_bits():
-        case = Case(config=TINY, n_tokens=21, n_heads=2, n_kv_heads=1)
+        case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1)
         inputs = random_inputs(case, dtype=torch.float32)
         first, second = (output_and_gradients(case, inputs, "triton") for _ in range(2))
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

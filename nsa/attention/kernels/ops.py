@@ -219,15 +219,17 @@ def attend(
 
 
 def compressed_band(stride: int, length: int, past: int) -> Band:
+    """The compressed keys that end in a query's past (Eq. 7)."""
     return Band(stride=stride, length=length, window=0, past=past, offset=0)
 
 
 def sliding_band(q: Tensor, k: Tensor, window: int, past: int) -> Band:
-    """A cache may hold the newest tokens only."""
+    """The last `window` tokens; k may hold the newest tokens only, as a cache does."""
     return Band(stride=1, length=1, window=window, past=past, offset=past + q.shape[1] - k.shape[1])
 
 
 def dense_band(past: int) -> Band:
+    """All tokens of the past: what selection gives while it may select every block."""
     return Band(stride=1, length=1, window=0, past=past, offset=0)
 
 
