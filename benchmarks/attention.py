@@ -1,4 +1,4 @@
-"""Time Native Sparse Attention beside dense attention, by length: `python benchmarks/attention.py --json out.json`.
+"""Time Native Sparse Attention beside dense attention, by length: `python benchmarks/attention.py [--json] [--quick]`.
 
 Every figure is a median of runs that alternate with those of its rivals, in one process on one GPU, bf16,
 batch 1. "local" queries change slowly from token to token, as those of a trained model do, so neighbours
@@ -15,7 +15,6 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -263,10 +262,21 @@ def describe_machine() -> dict[str, str]:
     }
 
 
+def print_table(figures: dict[str, Any]) -> None:
+    """Medians in ms, one row a run, one column a length."""
+    for name in SHAPES:
+        columns = {key.split()[1]: value for key, value in figures.items() if key.startswith(f"{name} ")}
+        rows = list(dict.fromkeys(run for column in columns.values() for run in column["ms"]))
+        print(f"\n{name:34}" + "".join(f"{length:>10}" for length in columns))
+        for run in rows:
+            times = (column["ms"].get(run) for column in columns.values())
+            print(f"{run:34}" + "".join(f"{time:10.2f}" if time is not None else " " * 10 for time in times))
+
+
 def main() -> None:
-    """Print a table on stdout, and write JSON where --json says."""
+    """A table on stdout, or with --json one document; progress on stderr."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="2k and 8k tokens only")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -276,12 +286,13 @@ def main() -> None:
     for name, shape in SHAPES.items():
         for n_tokens in lengths:
             repeats = 11 if n_tokens <= 16384 else 5
-            figures[f"{name} {n_tokens}"] = measured = measure(shape, n_tokens, repeats)
-            print(name, n_tokens, json.dumps(measured), flush=True)
+            figures[f"{name} {n_tokens}"] = measure(shape, n_tokens, repeats)
+            print(f"{name} {n_tokens}: done", file=sys.stderr)
             torch.cuda.empty_cache()
-    document = {"machine": describe_machine(), "figures": figures}
     if options.json:
-        options.json.write_text(json.dumps(document, indent=1))
+        print(json.dumps({"machine": describe_machine(), "figures": figures}, indent=1))
+    else:
+        print_table(figures)
 
 
 if __name__ == "__main__":
