@@ -14,11 +14,12 @@ HAS_TORCH = $(shell $(BASE) -c 'import importlib.util as u; print("yes" if u.fin
 matrix: $(STAMP)
 	$(BIN)/nsadiag matrix $(ARGS)
 
+# Two at a time: many of these tests wait for real processes, which leaves a core idle.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu" $(ARGS)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not gpu" $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
