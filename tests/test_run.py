@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,7 +89,8 @@ def run(jobs: Jobs, *command: str, **environment: str) -> subprocess.CompletedPr
 
 
 def result_lines(text: str) -> list[str]:
-    return sorted(line for line in text.splitlines() if line.startswith("rank "))
+    # Two ranks that share a pipe may come between each other's text and line end.
+    return sorted(re.findall(r"rank \d+ [0-9a-f]{64}", text))
 
 
 # -- what is a rank ------------------------------------------------------------------------------

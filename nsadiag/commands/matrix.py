@@ -191,7 +191,9 @@ class _Launchers:
         if self._current is not None and self._current.env != env:
             self.close()
         if self._current is None:
-            self._current = WarmLauncher(self._log, preload=self._preload, env=env)
+            # An interrupt between its start and this assignment would leave nobody to end it.
+            with interrupts.held_off():
+                self._current = WarmLauncher(self._log, preload=self._preload, env=env)
         return self._current
 
     def close(self) -> None:
