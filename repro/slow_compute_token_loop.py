@@ -12,7 +12,7 @@ Promise:
   outcome: slow
   class: slow_compute
   guilty_ranks: [0]
-  code: ["state = decay", "for t in range(", "loss.backward()"]
+  code: ["state = decay", "outputs.append(", "for t in range(", "loss.backward()"]
 """
 
 import time

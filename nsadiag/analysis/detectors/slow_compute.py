@@ -98,7 +98,7 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         confidence=0.85 if nodes else 0.7,
         summary=f"Not hung: every rank computes, {steps} steps in {seconds:.0f} s; {bound}, one small operation after the other.",
         guilty_ranks=tuple(r.rank for r in cell.ranks),
-        where=Where(phase="backward" if nodes else "forward", step=steps).at(_place(cell)),
+        where=Where(step=steps).at(_place(cell)),
         evidence=(
             Evidence(claim=f"while no event came, {busy[-1]['reason']}", source="watch.json#looks"),
             Evidence(
