@@ -47,6 +47,14 @@ class Kind(enum.IntEnum):
     EXCEPTION = 10
     WRAP = 11  # a model is being wrapped by DDP; c = name "\tplace"
     OPTIMIZER = 12  # inside optimizer.step()
+    MODULE_BACKWARD = 13  # the backward pass has reached this module's outputs
+    RECOMPUTE = 14  # activation checkpointing runs a function again; a = modules it entered, b = 1 if not the forward's
+    BUCKET = 15  # one of DDP's buckets; a = index
+    UNIT = 16  # one of FSDP's units: unshard, reshard, reduce
+    DATA = 17  # the loop waits for its next batch
+    IO = 18  # a checkpoint is written or read
+    MEMORY = 19  # a = allocated KiB on the device, b = resident KiB, c = peak on the device, KiB
+    SCALER = 20  # a gradient scaler's step; a = 1 if it was skipped
 
 
 class Phase(enum.IntEnum):
