@@ -54,6 +54,8 @@ class RankDir:
     samples = property(lambda self: self.path / "samples.jsonl")
     faults = property(lambda self: self.path / "faults.log")
     ddp = property(lambda self: self.path / "ddp.json")
+    graph = property(lambda self: self.path / "graph.json")
+    recomputed = property(lambda self: self.path / "recomputed.jsonl")
     gaps = property(lambda self: self.path / "gaps.jsonl")
 
     def capture(self, number: int) -> CaptureDir:
@@ -111,6 +113,15 @@ def write_json(path: Path, value: Any) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def append_json_line(path: Path, value: Any) -> None:
+    """Adds a line in one write, which other writers of the file cannot tear apart. Raises OSError."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+    try:
+        os.write(handle, (json.dumps(value, default=str) + "\n").encode())
+    finally:
+        os.close(handle)
 
 
 def read_json(path: Path, default: Any = None) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
-from nsadiag.evidence.layout import RankDir, RunDir, make_private_dir, write_json
+from nsadiag.evidence.layout import RankDir, RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.secrets import mask_command
 from nsadiag.worker import crash, output
 from nsadiag.worker.on_import import when_imported
@@ -39,13 +39,8 @@ class Runtime:
         """Records what could not be observed, in one appended line; where even that fails, nothing more can be done."""
         if self.silenced:
             return
-        line = json.dumps({"t_wall_ns": time.time_ns(), "gap": what}) + "\n"
         with contextlib.suppress(OSError):
-            handle = os.open(self.directory.gaps, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                os.write(handle, line.encode())
-            finally:
-                os.close(handle)
+            append_json_line(self.directory.gaps, {"t_wall_ns": time.time_ns(), "gap": what})
 
     def silence(self) -> None:
         """In a forked child: the parent's ring, names and sockets are not ours to write to."""

@@ -16,6 +16,7 @@ from nsadiag.worker.probes.ddp_buckets import ddp_buckets
 from nsadiag.worker.probes.gradients import gradients
 from nsadiag.worker.probes.modules import modules
 from nsadiag.worker.probes.optimizer import optimizer
+from nsadiag.worker.probes.recompute import recompute
 
 Probe = Callable[[], AbstractContextManager[None]]
 
@@ -23,6 +24,7 @@ PROBES: dict[str, Probe] = {
     "modules": modules,
     "gradients": gradients,
     "backward": backward,
+    "recompute": recompute,
     "optimizer": optimizer,
     "collectives": collectives,
     "ddp_buckets": ddp_buckets,

@@ -1,22 +1,28 @@
-"""The backward pass: begin, end, and the size of the autograd graph where it is worth the count."""
+"""The backward pass: begin, end, and the size of the autograd graph, by type and module, where it is worth the count."""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.layout import write_json
 from nsadiag.worker import runtime
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.patch import harmless, replaced
 
-COUNT_AT_MOST = 20_000  # nodes; the walk costs about a microsecond each
+COUNT_AT_MOST = 20_000  # nodes; the walk costs one to two microseconds each
+COUNTED_STEPS = 2
+MARKS_AT_MOST = 100_000
 SLOW_S = 1.0  # a backward longer than this has its successor's graph counted again
+NOT_NUMBERED = 1 << 62  # AccumulateGrad nodes carry the largest number there is
 
 _depth = 0  # of nested calls
 _backwards = 0
@@ -28,17 +34,87 @@ def is_running() -> bool:
     return _depth > 0
 
 
-def count_nodes(roots: Any) -> tuple[int, bool]:
-    """Nodes reachable from the tensors' grad_fn, and whether the count stopped at COUNT_AT_MOST."""
+class Census:
+    """Which module was running when each autograd node was made: nodes are numbered in order of creation."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._modules: list[int] = []
+        self._stack: list[int] = [0]
+
+    def enter(self, module: int) -> None:
+        """From here on nodes are this module's."""
+        self._stack.append(module)
+        self._mark()
+
+    def leave(self) -> None:
+        """From here on they are the calling module's again."""
+        if len(self._stack) > 1:
+            self._stack.pop()
+        self._mark()
+
+    def _mark(self) -> None:
+        if len(self._numbers) >= MARKS_AT_MOST:
+            return
+        self._numbers.append(torch._C._autograd._get_sequence_nr())
+        self._modules.append(self._stack[-1])
+
+    def module_of(self, number: int) -> int:
+        """The module, 0 for a node that was made outside all of them."""
+        at = bisect.bisect_right(self._numbers, number) - 1
+        return self._modules[at] if at >= 0 else 0
+
+
+def wants_census() -> bool:
+    """Whether the graph that is being built now will be counted."""
+    return _backwards < COUNTED_STEPS or _last_s > SLOW_S
+
+
+_census: Census | None = None  # of the forwards since the last backward, while graphs are counted
+
+
+def census() -> Census | None:
+    """Where modules say that they begin and end; None while nobody will count."""
+    global _census
+    if _census is None and (_backwards < COUNTED_STEPS or _last_s > SLOW_S) and _depth == 0:
+        _census = Census()
+    return _census
+
+
+def count_nodes(roots: Any, seen_by: Census | None = None) -> tuple[Counter[str], Counter[int], bool]:
+    """Nodes reachable from the tensors' grad_fn, by type and by module; True if it stopped at COUNT_AT_MOST."""
     tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
     stack = [t.grad_fn for t in tensors if getattr(t, "grad_fn", None) is not None]
     seen = set(stack)
-    while stack and len(seen) < COUNT_AT_MOST:
-        for child, _ in stack.pop().next_functions:
-            if child is not None and child not in seen:
+    types: Counter[str] = Counter()
+    modules: Counter[int] = Counter()
+    while stack:
+        node = stack.pop()
+        types[type(node).__name__] += 1
+        number = node._sequence_nr()
+        if seen_by is not None and number < NOT_NUMBERED:
+            modules[seen_by.module_of(number)] += 1
+        for child, _ in node.next_functions:
+            if child is not None and child not in seen and len(seen) < COUNT_AT_MOST:
                 seen.add(child)
                 stack.append(child)
-    return len(seen), bool(stack)
+    return types, modules, len(seen) >= COUNT_AT_MOST
+
+
+def _count(rank: runtime.Runtime, tensors: Any) -> None:
+    types, modules, capped = count_nodes(tensors, _census)
+    nodes, names = sum(types.values()), rank.names.by_number()
+    rank.emit(Kind.GRAPH, Phase.POINT, 0, nodes, int(capped))
+    write_json(
+        rank.directory.graph,
+        {
+            "step": rank.box.step,
+            "nodes": nodes,
+            "capped": capped,
+            "types": dict(types.most_common()),
+            "modules": {names.get(number, ""): count for number, count in modules.most_common(1000)},
+        },
+    )
 
 
 @harmless
@@ -47,17 +123,16 @@ def _begin(tensors: Any) -> None:
     if rank is None:
         return
     place = rank.names("\t" + user_place())
-    if _backwards <= 1 or _last_s > SLOW_S:
-        nodes, capped = count_nodes(tensors)
-        rank.emit(Kind.GRAPH, Phase.POINT, 0, nodes, int(capped))
+    if wants_census():
+        _count(rank, tensors)
     rank.emit(Kind.BACKWARD, Phase.BEGIN, 0, 0, 0, place)
 
 
 @harmless
 def _end(seconds: float) -> None:
-    global _backwards, _last_s
+    global _backwards, _last_s, _census
     _backwards += 1
-    _last_s = seconds
+    _last_s, _census = seconds, None
     rank = runtime.current()
     if rank is not None:
         rank.emit(Kind.BACKWARD, Phase.END)

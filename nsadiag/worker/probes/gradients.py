@@ -1,4 +1,4 @@
-"""Gradients arriving, parameter by parameter."""
+"""Gradients arriving, parameter by parameter; where steps are short, of parameters spread evenly over the model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,35 @@ import torch
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.worker import runtime
-from nsadiag.worker.probes.modules import on_root, qualified
+from nsadiag.worker.probes import budget, calls
+from nsadiag.worker.probes.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
 
+COST = 5.0  # of one gradient, in events: the engine takes the GIL for the hook, which then writes one
+
+
+class _Hooked:
+    """One parameter, and its hook while it has one."""
+
+    def __init__(self, parameter: torch.Tensor, name: int, index: int) -> None:
+        self.parameter = weakref.ref(parameter)
+        self.name, self.index = name, index
+        self.handle: Any = None
+
+    def hook(self) -> None:
+        parameter, rank = self.parameter(), runtime.current()
+        if self.handle is None and parameter is not None and rank is not None:
+            self.handle = parameter.register_post_accumulate_grad_hook(_arrival(rank, self.name, self.index))
+
+    def unhook(self) -> None:
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+
+
 # By id, checked through the weak reference: tensors compare element by element.
-_hooked: dict[int, weakref.ref[torch.Tensor]] = {}
-_handles: list[Any] = []
+_known: dict[int, _Hooked] = {}
+_thinned = False
 
 
 def _arrival(rank: runtime.Runtime, name: int, index: int) -> Callable[[torch.Tensor], None]:
@@ -35,21 +58,43 @@ def _hook_parameters(root: torch.nn.Module) -> None:
         return
     trainable = ((n, p) for n, p in root.named_parameters() if p.requires_grad)
     for index, (name, parameter) in enumerate(trainable):
-        known = _hooked.get(id(parameter))
-        if known is not None and known() is parameter:
+        known = _known.get(id(parameter))
+        if known is not None and known.parameter() is parameter:
             continue
-        _hooked[id(parameter)] = weakref.ref(parameter)
-        hook = _arrival(rank, rank.names(qualified(name)), index)
-        _handles.append(parameter.register_post_accumulate_grad_hook(hook))
+        _known[id(parameter)] = hooked = _Hooked(parameter, rank.names(calls.qualified(name)), index)
+        hooked.hook()
+
+
+@harmless
+def _review(step_s: float) -> None:
+    """Keeps as many hooks as the budget has room for, evenly spread: the first and the last are among them."""
+    global _thinned
+    living = [hooked for hooked in _known.values() if hooked.parameter() is not None]
+    afforded = budget.afforded(step_s, COST)
+    if len(living) <= afforded:
+        keep = set(range(len(living)))
+    else:
+        keep = {round(n * (len(living) - 1) / (afforded - 1)) for n in range(afforded)}
+    for number, hooked in enumerate(living):
+        if number in keep:
+            hooked.hook()
+        else:
+            hooked.unhook()
+    rank = runtime.current()
+    if rank is not None and budget.is_full() and len(keep) < len(living) and not _thinned:
+        _thinned = True
+        rank.gap(
+            f"gradients of {len(keep)} of {len(living)} parameters are recorded: a step takes only {step_s * 1e3:.1f} ms"
+        )
 
 
 @contextlib.contextmanager
 def gradients() -> Iterator[None]:
     """Hooks the parameters of each root module when it first runs."""
-    on_root.append(_hook_parameters)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(calls.observed_calls())
+        subscribe(stack, calls.on_root, _hook_parameters)
+        subscribe(stack, budget.on_review, _review)
         yield
-    finally:
-        on_root.remove(_hook_parameters)
-        for handle in _handles:
-            handle.remove()
+        for hooked in _known.values():
+            hooked.unhook()

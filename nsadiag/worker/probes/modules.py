@@ -1,113 +1,154 @@
-"""Modules in forward, by qualified name; a recomputation inside backward is tagged as one."""
+"""Modules in forward and backward, by qualified name; a recomputation inside backward is tagged as one.
+
+`light` records the outermost forward, and looks at every call in a few learning steps only. `full` records every
+module, down to the depth that short steps afford, and the moment at which backward reaches each module's output.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.nn.modules import module as nn_module
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.worker import runtime
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import budget, calls
+from nsadiag.worker.probes.backward import census as graph_census
 from nsadiag.worker.probes.backward import is_running as backward_is_running
-from nsadiag.worker.probes.patch import harmless, replaced
+from nsadiag.worker.probes.backward import wants_census
+from nsadiag.worker.probes.patch import harmless
 
-# Called with each root module the first time it runs; probes that need parameters subscribe here.
-on_root: list[Callable[[torch.nn.Module], None]] = []
-_depth = threading.local()
-# Weak: the probe must not keep a model alive. Keyed by id, since modules may define __eq__.
-_names: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
-
-
-def qualified(name: str) -> str:
-    """The name the user knows: without the layers that wrappers add."""
-    parts = [
-        p
-        for p in name.split(".")
-        if p not in ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-    ]
-    return ".".join(parts)
+# Plain integers: reading a member of an enumeration costs as much as half the event.
+_FORWARD, _MODULE, _BACKWARD = int(Kind.FORWARD), int(Kind.MODULE), int(Kind.MODULE_BACKWARD)
+_BEGIN, _END, _POINT = int(Phase.BEGIN), int(Phase.END), int(Phase.POINT)
+_full = budget.is_full()
+COST = (
+    5.0  # of one module, in events: two in forward, the frames around them, and now and then one in backward
+)
+_reached: dict[int, Callable[[Any], None]] = {}
+_steps_counted = 0
+_depth_limit = calls.EVERY_DEPTH
+_innermost = 0  # depth of the call that began last
 
 
-def _name_of(module: torch.nn.Module, rank: runtime.Runtime) -> int:
-    known = _names.get(id(module))
-    if known is None or known[0]() is not module:
-        _learn(module, rank)
-        known = _names[id(module)]
-    return known[1]
-
-
-def _learn(root: torch.nn.Module, rank: runtime.Runtime) -> None:
-    """Names all modules under a root that is met for the first time."""
-    for name, module in root.named_modules():
-        number = rank.names(qualified(name) or type(root).__name__)
-        _names[id(module)] = (weakref.ref(module), number)
-    for subscriber in on_root:
-        subscriber(root)
-
-
-# `light` records the outermost forward only: two events a module are dear in a small step.
-_every_module = os.environ.get("NSADIAG_PROBES", "light") != "light"
-
-
-@harmless
-def _enter(module: torch.nn.Module, _args: Any) -> None:
-    rank = runtime.ensure_rank()
+def _enter(name: int, nested: int) -> None:
+    global _innermost
+    rank = runtime.current()
     if rank is None:
         return
-    depth = getattr(_depth, "value", 0)
-    _depth.value = depth + 1
+    census = graph_census()
+    if census is not None:
+        census.enter(name)
     recomputed = backward_is_running()
-    name = _name_of(module, rank)
-    if depth or recomputed:
-        if _every_module:
-            rank.emit(Kind.MODULE, Phase.BEGIN, name, recomputed)
-    else:
-        rank.emit(Kind.FORWARD, Phase.BEGIN, name, 0, 0, rank.names("\t" + user_place()))
+    if nested == 0 and not recomputed:
+        rank.emit(_FORWARD, _BEGIN, name, 0, 0, rank.names("\t" + user_place()))
+    elif _full:
+        rank.emit(_MODULE, _BEGIN, name, recomputed)
+        _innermost = nested
+
+
+def _leave(name: int, nested: int, output: Any) -> None:
+    rank = runtime.current()
+    if rank is None:
+        return
+    census = graph_census()
+    if census is not None:
+        census.leave()
+    recomputed = backward_is_running()
+    if nested == 0 and not recomputed:
+        rank.emit(_FORWARD, _END, name)
+    elif _full:
+        rank.emit(_MODULE, _END, name, recomputed)
+    # What has parameters and nothing inside it is seen in backward by its gradients.
+    if _full and (_innermost != nested or nested + 1 >= _depth_limit):
+        _watch_backward(name, output)
+
+
+def _first_tensor(output: Any) -> torch.Tensor | None:
+    """One tensor of what a module returned: alone, in a sequence, in a mapping."""
+    if isinstance(output, torch.Tensor):
+        return output
+    values = output.values() if isinstance(output, dict) else output
+    if isinstance(values, list | tuple) or isinstance(output, dict):
+        return next((v for v in values if isinstance(v, torch.Tensor) and v.grad_fn is not None), None)
+    return None
+
+
+def _watch_backward(name: int, output: Any) -> None:
+    """Hooks the node that made the output: later changes of the tensor in place leave that node where it is."""
+    tensor = _first_tensor(output)
+    node = tensor.grad_fn if tensor is not None else None
+    if node is not None:
+        node.register_prehook(_reached.get(name) or _reached.setdefault(name, _arrival(name)))
+
+
+def _arrival(name: int) -> Callable[[Any], None]:
+    def reached(_gradients: Any) -> None:
+        rank = runtime.current()
+        if rank is not None:
+            rank.emit(_BACKWARD, _POINT, name)
+
+    return reached
 
 
 @harmless
-def _leave(module: torch.nn.Module, _args: Any, _output: Any) -> None:
-    rank = runtime.current()
-    depth = getattr(_depth, "value", 0)
-    if rank is None or not depth:
-        return
-    _depth.value = depth - 1
-    recomputed = backward_is_running()
-    if depth == 1 and not recomputed:
-        rank.emit(Kind.FORWARD, Phase.END, _name_of(module, rank))
-    elif _every_module:
-        rank.emit(Kind.MODULE, Phase.END, _name_of(module, rank), recomputed)
+def _review(step_s: float) -> None:
+    """Records as deep as the step affords: the levels that fit, and one more on trial where all of them did."""
+    global _depth_limit
+    by_depth, steps = sorted(calls.calls_by_depth.items()), max(_steps_counted, 1)
+    _begin_counting()
+    afforded, seen, limit = budget.afforded(step_s, COST), 0.0, 1
+    for nested, count in by_depth:
+        seen += count / steps
+        if seen > afforded:
+            break
+        limit = nested + 1
+    else:
+        limit = calls.EVERY_DEPTH if _depth_limit == calls.EVERY_DEPTH else limit + 1
+    if limit < _depth_limit == calls.EVERY_DEPTH:
+        rank = runtime.current()
+        if rank is not None:
+            rank.gap(
+                f"modules nested deeper than {limit} are not recorded: a step takes {step_s * 1e3:.1f} ms"
+            )
+    _depth_limit = limit
+    calls.observe_depth(limit)
+
+
+def _learn_or_not() -> None:
+    """Between two steps: the next one is looked at closely if its graph is to be counted, or a review has come."""
+    calls.observe_everything(wants_census() or budget.is_learning())
+
+
+def _count_step() -> None:
+    global _steps_counted
+    _steps_counted += 1
+
+
+def _begin_counting() -> None:
+    global _steps_counted
+    _steps_counted = 0
+    calls.calls_by_depth.clear()
 
 
 @contextlib.contextmanager
 def modules() -> Iterator[None]:
-    """Global forward hooks, which leave no trace in the user's model.
+    """Records what `calls` observes."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(calls.observed_calls())
+        stack.enter_context(calls.around_calls(_enter, _leave))
+        if _full:
+            subscribe(stack, budget.on_step, _count_step)
+            subscribe(stack, budget.on_review, _review)
+        else:
+            subscribe(stack, budget.on_step, _learn_or_not)
+        yield
 
-    Dynamo would trace them into the graph, and a graph break a module would change what is compiled:
-    from the first torch.compile on they are gone.
-    """
-    before = nn_module.register_module_forward_pre_hook(_enter)
-    after = nn_module.register_module_forward_hook(_leave, always_call=True)
-    compile_ = torch.compile
 
-    def compile_without_hooks(*args: Any, **kwargs: Any) -> Any:
-        before.remove()
-        after.remove()
-        rank = runtime.current()
-        if rank is not None:
-            rank.gap("modules are not traced: the job uses torch.compile")
-        return compile_(*args, **kwargs)
-
-    with replaced(torch, "compile", compile_without_hooks):
-        try:
-            yield
-        finally:
-            before.remove()
-            after.remove()
+def subscribe(stack: contextlib.ExitStack, subscribers: list[Any], subscriber: Any) -> None:
+    """Adds a subscriber until the stack is left."""
+    subscribers.append(subscriber)
+    stack.callback(subscribers.remove, subscriber)

@@ -9,6 +9,7 @@ from typing import Any
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.worker import runtime
+from nsadiag.worker.probes import budget
 from nsadiag.worker.probes.patch import harmless
 
 # Only the first optimizer counts steps: a job with two of them still has one loop.
@@ -34,6 +35,7 @@ def _after(optimizer: Any, *_: Any) -> None:
     if _counting() is optimizer:
         rank.box.step += 1
         rank.emit(Kind.STEP, Phase.POINT, 0, rank.box.step)
+        budget.step_ended()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,74 @@
+"""How much a probe may cost: a share of the job's own step, learnt while it trains."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
+from nsadiag.worker.probes.patch import harmless
+
+# Of a step's time, for one kind of observation; what comes of it is measured by benchmarks/overhead.py.
+SHARE = {"light": 0.001, "full": 0.02}
+TIMED_EVENTS = 100
+AT_LEAST = 8
+REVIEWS = (4, 16, 64, 256, 1024)  # steps after which the budget is looked at again; then every 1024
+
+# Called with the typical step's seconds when a budget is due for review.
+on_review: list[Callable[[float], None]] = []
+# Called at the end of every step.
+on_step: list[Callable[[], None]] = []
+_recent: deque[float] = deque(maxlen=15)
+_steps = 0
+_last = 0.0
+
+
+def is_full() -> bool:
+    """Whether the user asked for more than the default: `full`, or probes by name."""
+    return os.environ.get("NSADIAG_PROBES", "light") != "light"
+
+
+def event_s() -> float:
+    """Seconds that one event costs on this machine as it is now, from a ring that is thrown away."""
+    emit = make_emit(
+        bytearray(HEADER_BYTES + TIMED_EVENTS * RECORD_BYTES), TIMED_EVENTS, SimpleNamespace(step=0)
+    )
+    started = time.perf_counter()
+    for _ in range(TIMED_EVENTS):
+        emit(0, 0)
+    return (time.perf_counter() - started) / TIMED_EVENTS
+
+
+def afforded(step_s: float, events: float) -> int:
+    """How many observations a step of `step_s` seconds has room for, each as dear as so many events."""
+    share = SHARE["full" if is_full() else "light"]
+    return max(AT_LEAST, int(step_s * share / (events * event_s())))
+
+
+def is_learning() -> bool:
+    """Whether the step that begins now is one of the few that are looked at closely even by light probes."""
+    return _steps < 1 or _is_review(_steps)
+
+
+def _is_review(steps: int) -> bool:
+    return steps in REVIEWS or steps % REVIEWS[-1] == 0
+
+
+@harmless
+def step_ended() -> None:
+    """To be called once a step, at its end."""
+    global _steps, _last
+    now = time.monotonic()
+    if _last:
+        _recent.append(now - _last)
+    _last = now
+    _steps += 1
+    for subscriber in on_step:
+        subscriber()
+    if _is_review(_steps):
+        for review in on_review:
+            review(statistics.median(_recent))

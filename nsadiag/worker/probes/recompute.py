@@ -1,0 +1,123 @@
+"""Activation checkpointing: what is computed again in backward, and whether it is what was computed in forward.
+
+`checkpoint(lambda x: block(x), x)` in a loop over blocks binds `block` late: every recomputation runs the last
+block. Reentrant checkpointing under DDP then fails with "marked ready twice"; otherwise the job completes, and
+every block but the last has wrong gradients, silently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.layout import append_json_line
+from nsadiag.worker import runtime
+from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import calls
+from nsadiag.worker.probes.patch import harmless, replaced
+
+MAX_REPORTS = 200
+
+_reported: set[tuple[int, ...]] = set()
+
+
+class _Checkpointed:
+    """The user's function, which remembers what its first run entered and compares every later run with that."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self._function = function
+        self._forward: list[int] | None = None
+        self._place = user_place()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        again = self._forward is not None
+        if again:
+            self._begin()
+        with calls.entered() as modules:
+            try:
+                return self._function(*args, **kwargs)
+            finally:
+                if again:
+                    self._end(modules)
+                else:
+                    self._forward = modules
+
+    @harmless
+    def _begin(self) -> None:
+        rank = runtime.current()
+        if rank is not None:
+            rank.emit(Kind.RECOMPUTE, Phase.BEGIN, *self._what(rank, self._forward or []))
+
+    @harmless
+    def _end(self, entered: list[int]) -> None:
+        rank = runtime.current()
+        if rank is None:
+            return
+        forward = self._forward or []
+        # Non-reentrant checkpointing stops as soon as it has what backward needs: then this is a part of that.
+        differs = entered != forward[: len(entered)]
+        name, _, _, place = self._what(rank, entered)
+        rank.emit(Kind.RECOMPUTE, Phase.END, name, len(entered), int(differs), place)
+        key = (*forward, 0, *entered)
+        if differs and key not in _reported and len(_reported) < MAX_REPORTS:
+            _reported.add(key)
+            self._report(rank, forward, entered)
+
+    def _what(self, rank: runtime.Runtime, entered: list[int]) -> tuple[int, int, int, int]:
+        name = getattr(self._function, "__qualname__", type(self._function).__name__)
+        return (entered[0] if entered else rank.names(name)), len(entered), 0, rank.names("\t" + self._place)
+
+    def _report(self, rank: runtime.Runtime, forward: list[int], entered: list[int]) -> None:
+        code, names = getattr(self._function, "__code__", None), rank.names.by_number()
+        append_json_line(
+            rank.directory.recomputed,
+            {
+                "function": getattr(self._function, "__qualname__", type(self._function).__name__),
+                "defined": f"{code.co_filename}:{code.co_firstlineno}" if code else None,
+                "place": self._place,
+                "step": rank.box.step,
+                "forward": [names.get(number) for number in forward],
+                "recomputed": [names.get(number) for number in entered],
+            },
+        )
+
+
+def _observed(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(checkpoint)
+    def observed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # Binding late is no accident of one step: the learning steps show it, and the others go unburdened.
+        if not calls.observing_everything() or runtime.current() is None or torch.compiler.is_compiling():
+            return checkpoint(function, *args, **kwargs)
+        return checkpoint(_Checkpointed(function), *args, **kwargs)
+
+    return observed
+
+
+def _holders(value: Any, name: str) -> Iterator[tuple[ModuleType, str]]:
+    """Modules that hold `value`: it may have been imported by name before we came."""
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType):
+            for key in (name, f"torch_utils_{name}"):
+                if vars(module).get(key) is value:
+                    yield module, key
+
+
+@contextlib.contextmanager
+def recompute() -> Iterator[None]:
+    """Wraps `torch.utils.checkpoint.checkpoint` wherever it has been imported to."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(calls.observed_calls())
+        checkpoint = torch.utils.checkpoint.checkpoint
+        observed = _observed(checkpoint)
+        for owner, name in list(_holders(checkpoint, "checkpoint")):
+            stack.enter_context(replaced(owner, name, observed))
+        yield
