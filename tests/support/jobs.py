@@ -82,13 +82,19 @@ class Jobs:
         )
 
     def run(
-        self, *arguments: str | Path, env: Mapping[str, str] | None = None, behind: Sequence[str] = ()
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        behind: Sequence[str] = (),
+        seconds: float = GIVE_UP_S,
     ) -> subprocess.CompletedProcess[str]:
         """`nsadiag ARGUMENTS`, finished, with nothing left behind."""
-        return self.finish(self.start(*arguments, env=env, behind=behind))
+        return self.finish(self.start(*arguments, env=env, behind=behind), seconds)
 
-    def finish(self, started: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-        stdout, stderr = started.communicate(timeout=GIVE_UP_S)
+    def finish(
+        self, started: subprocess.Popen[str], seconds: float = GIVE_UP_S
+    ) -> subprocess.CompletedProcess[str]:
+        stdout, stderr = started.communicate(timeout=seconds)
         assert self.left() == {}, f"left running after:\n{stderr}"
         return subprocess.CompletedProcess(started.args, started.returncode, stdout, stderr)
 

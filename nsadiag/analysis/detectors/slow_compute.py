@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pandas as pd
@@ -15,6 +16,7 @@ from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 MIN_STEPS = 12
 GROWTH = 2.5  # the last steps against the first ones
 MIN_TREND = 0.5
+QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
 PARTS = ("input_s", "forward_s", "backward_s")
 MIN_GROWN_S = 0.02
 MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
@@ -36,6 +38,8 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     # A trend, not a disturbance at the end: rank correlation, which a few outliers do not move.
     trend = float(settled.step.rank().corr(settled.step_s.rank()))
     if not (last > GROWTH * first and last - first > MIN_GROWN_S and trend > MIN_TREND):
+        return
+    if not _grows_throughout(settled.step_s):
         return
     part = max(PARTS, key=lambda column: late[column].median() - early[column].median())
     name = part.removesuffix("_s")
@@ -59,6 +63,13 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         else (),
         fix="Look for what is added once a step at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
     )
+
+
+def _grows_throughout(step_s: pd.Series[float]) -> bool:
+    """Whether every quarter is slower than the one before; after an evaluation or a switch of models only one is."""
+    quarter = len(step_s) // 4
+    medians = [float(step_s.iloc[n * quarter : (n + 1) * quarter].median()) for n in range(4)]
+    return all(b > QUARTER_GROWTH * a for a, b in itertools.pairwise(medians))
 
 
 def _graph_sizes(events: pd.DataFrame) -> tuple[int, bool]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
@@ -143,7 +144,7 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         global _depth
         # Reentrant checkpointing calls backward inside backward: only the outermost is the job's own.
-        if _depth:
+        if _depth or is_dynamo_compiling():
             return run(tensors, *args, **kwargs)
         _begin(tensors)
         started = time.monotonic()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.worker import runtime
@@ -79,7 +80,7 @@ def _observed(call: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
     @functools.wraps(call)
     def collective(*args: Any, **kwargs: Any) -> Any:
         global _inside
-        if _inside:
+        if _inside or is_dynamo_compiling():
             return call(*args, **kwargs)
         event = _begin(int(kind), op, args, kwargs)
         _inside = True

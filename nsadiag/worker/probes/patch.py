@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from torch.compiler import is_dynamo_compiling
+
 from nsadiag.worker import runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,12 +26,17 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def harmless(observe: F) -> F:
-    """The same observation, except that it returns None and records a gap, once, where it would raise."""
+    """The same observation, except that it returns None and records a gap, once, where it would raise.
+
+    To Dynamo it is nothing at all: an observation that it traced would break the graph, or become a part of it.
+    """
     failed = False
 
     @functools.wraps(observe)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         nonlocal failed
+        if is_dynamo_compiling():
+            return None
         try:
             return observe(*args, **kwargs)
         except Exception as error:

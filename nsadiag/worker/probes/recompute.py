@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import append_json_line
@@ -95,7 +96,7 @@ def _observed(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(checkpoint)
     def observed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # Binding late is no accident of one step: the learning steps show it, and the others go unburdened.
-        if not calls.observing_everything() or runtime.current() is None or torch.compiler.is_compiling():
+        if is_dynamo_compiling() or not calls.observing_everything() or runtime.current() is None:
             return checkpoint(function, *args, **kwargs)
         return checkpoint(_Checkpointed(function), *args, **kwargs)
 
