@@ -20,6 +20,7 @@ EVERY_DAY = {
     "rank_exception_bad_batch",
     "rank_exited_early",
     "rank_killed_sigkill",
+    "silently_wrong_late_binding",
     "slow_compute_hooks_pile_up",
     "straggler_slow_input",
     "unknown_no_torch",

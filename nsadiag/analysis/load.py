@@ -34,6 +34,12 @@ class RankEvidence:
     exception: dict[str, Any] | None
     faults: str
     ddp: list[dict[str, Any]]
+    graph: dict[
+        str, Any
+    ]  # nodes of the autograd graph by type and by module, of the step it was last counted in
+    recomputed: list[
+        dict[str, Any]
+    ]  # checkpointed functions that backward ran with other modules than forward
     end: dict[str, Any]
     leaving: dict[str, Any] | None  # where it called exit, if it did
     samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
@@ -114,6 +120,8 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvide
         exception=read_json(directory.exception),
         faults=_tail(directory.faults),
         ddp=read_json(directory.ddp, []),
+        graph=read_json(directory.graph, {}),
+        recomputed=read_json_lines(directory.recomputed),
         end=end,
         leaving=read_json(directory.leaving),
         samples=read_json_lines(directory.samples),

@@ -43,8 +43,11 @@ def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     guilty = tuple(r.rank for r in cell.ranks if r.exception and READY_TWICE.search(r.exception["message"]))
     parameter = _parameter(first.rank, message)
     reentrant = _is_reentrant(first.rank)
+    wrong = first.rank.recomputed[0] if first.rank.recomputed else None
     why = (
-        "reentrant activation checkpointing ran the same module's backward twice"
+        f"checkpointing ran {wrong['forward']} in forward and recomputed {wrong['recomputed']} in its place"
+        if wrong
+        else "reentrant activation checkpointing ran the same module's backward twice"
         if reentrant
         else "it is used twice in one step"
     )
@@ -54,6 +57,13 @@ def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             Evidence(
                 claim="the traceback passes through CheckpointFunction.backward (use_reentrant=True)",
                 source=f"{first.rank.source}/exception.json",
+            )
+        )
+    if wrong:
+        evidence.append(
+            Evidence(
+                claim=f"the function at {wrong['place']} ran {wrong['forward']}, and in backward {wrong['recomputed']}",
+                source=f"{first.rank.source}/recomputed.jsonl",
             )
         )
     yield Finding(

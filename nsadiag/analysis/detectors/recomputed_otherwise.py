@@ -1,0 +1,66 @@
+"""Silently wrong: activation checkpointing recomputed other modules than its forward ran.
+
+The usual cause is a loop variable bound late: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
+the last block every time. The loss falls, and every block but the last is trained by wrong gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis import places
+from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+
+def _names(modules: list[str | None]) -> str:
+    return ", ".join(str(m) for m in modules) or "no module"
+
+
+def _place(row: dict[str, Any]) -> Place | None:
+    """Where the function was handed to checkpoint; failing that, where it is defined."""
+    file, line, function = [*str(row.get("place") or "").rsplit(":", 2), "", ""][:3]
+    if not line.isdigit():
+        file, _, line = str(row.get("defined") or "").rpartition(":")
+        function = str(row.get("function") or "")
+    return places.place(file, int(line), function) if line.isdigit() else None
+
+
+def recomputed_otherwise(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    wrong: list[RankEvidence] = [rank for rank in cell.ranks if rank.recomputed]
+    if not wrong:
+        return
+    rank = wrong[0]
+    row = rank.recomputed[0]
+    others = len({_names(r["forward"]) for r in rank.recomputed})
+    forward, again = _names(row["forward"]), _names(row["recomputed"])
+    yield Finding(
+        detector="recomputed_otherwise",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=0.95,
+        summary=(
+            f"Gradients are wrong: activation checkpointing ran {forward} in forward and {again} in its place in "
+            f"backward{f' (and {others - 1} more like it)' if others > 1 else ''}; nothing else would have told you."
+        ),
+        guilty_ranks=tuple(r.rank for r in wrong),
+        where=Where(
+            module=row["forward"][0] if row["forward"] else None, step=row["step"], phase="backward"
+        ).at(_place(row)),
+        evidence=tuple(
+            Evidence(
+                claim=f"{r['function']}: {_names(r['forward'])} in forward, {_names(r['recomputed'])} in backward, step {r['step']}",
+                source=f"{rank.source}/recomputed.jsonl",
+            )
+            for r in rank.recomputed[:3]
+        ),
+        rejected=(
+            Rejected(cls="healthy", because="it runs to its end, but its gradients belong to other modules"),
+        ),
+        fix=(
+            "Bind the module when the checkpoint is made: pass the block itself, checkpoint(block, x), or write "
+            "`lambda x, block=block: block(x)`; a lambda in a loop looks `block` up when backward runs it."
+        ),
+    )

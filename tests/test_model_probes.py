@@ -1,0 +1,285 @@
+"""What the probes of a model write, read by another process while the job is stuck inside what they observe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs import Jobs
+
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.layout import RankDir, RunDir
+from nsadiag.evidence.reader import read_blackbox
+
+RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")
+HEAD = """
+import os, sys, threading
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+def stuck():
+    with open(os.environ["SIGNALS"], "w") as signals:
+        signals.write("stuck\\n")
+    threading.Event().wait()
+
+class Stick(torch.autograd.Function):
+    armed = False
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if Stick.armed:
+            stuck()
+        return gradient
+
+class Block(nn.Module):
+    def __init__(self, last=False):
+        super().__init__()
+        self.up, self.down, self.last = nn.Linear(8, 16), nn.Linear(16, 8), last
+
+    def forward(self, x):
+        return Stick.apply(x + self.down(self.up(x).relu_())) if self.last else x + self.down(self.up(x).relu_())
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block(last=True), Block()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = self.call(block, x)
+        return {"loss": x.square_().mean(), "hidden": x}
+
+    def call(self, block, x):
+        return block(x)
+
+def train(model, steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for step in range(steps):
+        Stick.armed = step == steps - 1
+        model(torch.randn(4, 8, requires_grad=True) * 1)["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def stuck(jobs: Jobs) -> Iterator[Any]:
+    """Starts a job with these probes, and gives its rank's directory once it has said that it is stuck."""
+    started = []
+
+    def start(body: str, probes: str = "full") -> RankDir:
+        (jobs.directory / "job.py").write_text(HEAD + body)
+        options = ("--stall-after", "3600", "--probes", probes, "--out", "run")
+        started.append(jobs.start("run", *options, "--", *RANK, "job.py"))
+        jobs.signals.wait()
+        return RunDir(path=jobs.directory / "run").rank(0)
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def events(rank: RankDir) -> list[tuple[Kind, Phase, str, int, int, int]]:
+    """(kind, phase, name, step, a, b) of every event, oldest first."""
+    recording = read_blackbox(rank.blackbox, rank.names)
+    assert not recording.gaps
+    return [
+        (
+            Kind(int(e["kind"])),
+            Phase(int(e["phase"])),
+            recording.names.get(int(e["name"]), ""),
+            int(e["step"]),
+            int(e["a"]),
+            int(e["b"]),
+        )
+        for e in recording.events
+    ]
+
+
+def last_step(rank: RankDir) -> list[tuple[Kind, Phase, str, int, int, int]]:
+    seen = events(rank)
+    return [e for e in seen if e[3] == seen[-1][3]]
+
+
+def names(found: list[tuple[Kind, Phase, str, int, int, int]], kind: Kind, phase: Phase) -> list[str]:
+    return [e[2] for e in found if e[:2] == (kind, phase)]
+
+
+def test_gradients_that_arrived_before_backward_got_stuck_are_on_disk(stuck: Any) -> None:
+    seen = last_step(stuck("train(Model())", "light"))
+    arrived = names(seen, Kind.GRADIENT, Phase.POINT)
+    assert arrived == ["blocks.2.down.bias", "blocks.2.down.weight", "blocks.2.up.bias", "blocks.2.up.weight"]
+    assert names(seen, Kind.BACKWARD, Phase.BEGIN) and not names(seen, Kind.BACKWARD, Phase.END)
+
+
+def test_backward_is_seen_to_reach_a_module_and_no_further(stuck: Any) -> None:
+    seen = last_step(stuck("train(Model())"))
+    # The outputs are a mapping, changed in place.
+    assert names(seen, Kind.MODULE_BACKWARD, Phase.POINT) == ["Model", "blocks.2", "blocks.1"]
+
+
+def test_a_forward_that_is_stuck_names_the_module(stuck: Any) -> None:
+    body = """
+class Late(nn.Linear):
+    calls = 0
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 3:
+            stuck()
+        return super().forward(x)
+
+model = Model()
+model.blocks[1].down = Late(16, 8)
+train(model)
+"""
+    seen = last_step(stuck(body))
+    open_modules: list[str] = []
+    for kind, phase, name, *_ in seen:
+        if kind in (Kind.MODULE, Kind.FORWARD):
+            open_modules.append(name) if phase == Phase.BEGIN else open_modules.remove(name)
+    assert open_modules == ["Model", "blocks.1", "blocks.1.down"]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_recomputation_that_is_stuck_is_tagged_and_named(stuck: Any, reentrant: bool) -> None:
+    body = f"""
+class Checkpointed(Model):
+    def call(self, block, x):
+        return checkpoint(block, x, use_reentrant={reentrant})
+
+class Late(nn.Linear):
+    calls = 0
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 6:  # two a step
+            stuck()
+        return super().forward(x)
+
+model = Checkpointed()
+model.blocks[1].last, model.blocks[1].down = False, Late(16, 8)
+train(model)
+"""
+    seen = last_step(stuck(body))
+    begun, ended = (names(seen, Kind.RECOMPUTE, phase) for phase in (Phase.BEGIN, Phase.END))
+    assert (begun, ended) == (["blocks.2", "blocks.1"], ["blocks.2"])
+    again = [e[2] for e in seen if e[:2] == (Kind.MODULE, Phase.BEGIN) and e[4] == 1]
+    assert again[-3:] == ["blocks.1", "blocks.1.up", "blocks.1.down"]
+
+
+@pytest.mark.parametrize("probes", ["light", "full"])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_function_that_recomputes_another_module_is_reported_while_the_job_runs(
+    stuck: Any, reentrant: bool, probes: str
+) -> None:
+    body = f"""
+class LateBound(Model):
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(lambda y: block(y), x, use_reentrant={reentrant})
+        return {{"loss": x.square().mean()}}
+
+train(LateBound(), 2)
+stuck()
+"""
+    rank = stuck(body, probes)
+    rows = [json.loads(line) for line in rank.recomputed.read_text().splitlines()]
+    assert [(r["forward"], r["recomputed"]) for r in rows] == [
+        (["blocks.1"], ["blocks.2"]),
+        (["blocks.0"], ["blocks.2"]),
+    ]
+    assert "checkpoint(lambda" in code_at(rows[0]["place"])
+
+
+def code_at(place: str) -> str:
+    file, line, _ = place.rsplit(":", 2)
+    return Path(file).read_text().splitlines()[int(line) - 1]
+
+
+@pytest.mark.parametrize("how", ["block", "functools.partial(block)", "lambda y, block=block: block(y)"])
+def test_a_function_that_binds_early_is_not_reported(stuck: Any, how: str) -> None:
+    body = f"""
+import functools
+class EarlyBound(Model):
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint({how}, x, use_reentrant=False)
+        return {{"loss": x.square().mean()}}
+
+train(EarlyBound(), 2)
+stuck()
+"""
+    assert not stuck(body).recomputed.exists()
+
+
+def test_the_graph_is_counted_by_type_and_by_module(stuck: Any) -> None:
+    rank = stuck("train(Model(), 2)", "light")
+    graph = json.loads(rank.graph.read_text())
+    assert graph["types"]["AddmmBackward0"] == 6
+    assert (
+        graph["modules"]["blocks.0.up"] == graph["modules"]["blocks.2.down"] == 2
+    )  # addmm and the weight's transposition
+    assert sum(graph["types"].values()) == graph["nodes"]
+
+
+def test_short_steps_are_recorded_less_densely_and_the_gap_says_so(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(
+        HEAD + "model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(200)])\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 1e-3)\n"
+        "for step in range(20):\n    model(torch.randn(1, 2)).sum().backward(); optimizer.step()\n"
+    )
+    jobs.run("run", "--probes", "full", "--out", "run", "--", *RANK, "job.py")
+    rank = RunDir(path=jobs.directory / "run").rank(0)
+    seen = events(rank)
+    arrived = [len([e for e in seen if e[0] == Kind.GRADIENT and e[3] == step]) for step in (0, 18)]
+    assert arrived[0] == 400
+    assert 8 <= arrived[1] < 400
+    assert "of 400 parameters are recorded" in rank.gaps.read_text()
+
+
+def test_a_model_compiled_as_one_graph_stays_one_graph(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(
+        HEAD
+        + """
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return {"loss": x.square().mean()}
+
+model = torch.compile(Checkpointed(), backend="aot_eager", fullgraph=True)
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+step = torch.compile(optimizer.step, backend="eager")
+for _ in range(6):
+    model(torch.randn(4, 8))["loss"].backward(); step(); optimizer.zero_grad()
+print("graphs", torch._dynamo.utils.counters["stats"]["unique_graphs"], len(torch._dynamo.utils.counters["graph_break"]))
+"""
+    )
+    outputs = set()
+    for probes in ("none", "light", "full"):
+        done = jobs.run("run", "--probes", probes, "--out", probes, "--", *RANK, "job.py")
+        assert done.returncode == 0, done.stdout + done.stderr
+        outputs |= {line for line in done.stdout.splitlines() if line.startswith("graphs")}
+    assert len(outputs) == 1
+    seen = events(RunDir(path=jobs.directory / "light").rank(0))
+    assert names(seen, Kind.FORWARD, Phase.BEGIN) == ["OptimizedModule"] * 6
+    assert "blocks.0.up.weight" in names(seen, Kind.GRADIENT, Phase.POINT)
+
+
+def test_a_model_that_ran_under_the_probes_can_be_pickled_without_them(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(HEAD + "model = nn.Sequential(nn.Linear(2, 2))\n"
+        "model(torch.randn(1, 2)).sum().backward()\ntorch.save(model, 'model.pt')\n")  # fmt: skip
+    done = jobs.run("run", "--probes", "full", "--out", "run", "--", *RANK, "job.py")
+    assert done.returncode == 0
+    assert b"nsadiag" not in (jobs.directory / "model.pt").read_bytes()
