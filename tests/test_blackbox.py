@@ -8,10 +8,20 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, BlackBox, Kind, Names, Phase
+from nsadiag.evidence.blackbox import (
+    HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    BlackBox,
+    Counter,
+    Kind,
+    Names,
+    Phase,
+)
 from nsadiag.evidence.reader import Pulse, read_blackbox, read_names
 
 garbled = settings(
@@ -64,7 +74,7 @@ def test_every_event_reported_before_sigkill_is_there(tmp_path: Path) -> None:
     source = """
 import sys
 from pathlib import Path
-from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.evidence.blackbox import BlackBox, Counter, Kind, Names, Phase
 here = Path(sys.argv[1])
 names = Names(here / "names.jsonl")
 box = BlackBox(here / "box", names, rank=0, world_size=1)
@@ -248,7 +258,7 @@ def test_a_full_disk_is_an_oserror_at_opening_and_not_a_sigbus_later(tiny_disk: 
     source = """
 import sys
 from pathlib import Path
-from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.evidence.blackbox import BlackBox, Counter, Kind, Names, Phase
 here = Path(sys.argv[1])
 (here / "filling").write_bytes(bytes(4_000_000))
 names = Names(here / "names.jsonl")
@@ -271,3 +281,37 @@ print("alive", flush=True)
     )
     assert (done.returncode, done.stdout.split()) == (0, ["refused", "28", "full", "alive"]), done.stderr
     assert len(read_blackbox(tiny_disk / "box").events) == 4096
+
+
+def test_a_ring_held_in_memory_is_read_through_its_link(tmp_path: Path) -> None:
+    memory = tmp_path / "shm"
+    memory.mkdir()
+    names = Names(tmp_path / "names.jsonl")
+    box = BlackBox(tmp_path / "blackbox.bin", names, rank=3, world_size=4, memory=memory)
+    box.emit(Kind.STEP, Phase.POINT, names("one"), 7)
+    assert (tmp_path / "blackbox.bin").is_symlink()
+    recording = read_blackbox(tmp_path / "blackbox.bin", tmp_path / "names.jsonl")
+    assert recording.header is not None and recording.header.rank == 3
+    assert [int(e["a"]) for e in recording.events] == [7]
+
+
+def test_without_the_memory_there_is_an_oserror_and_no_link(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        BlackBox(
+            tmp_path / "blackbox.bin",
+            Names(tmp_path / "names.jsonl"),
+            rank=0,
+            world_size=1,
+            memory=tmp_path / "gone",
+        )
+    assert {p.name for p in tmp_path.iterdir()} == {"names.jsonl"}
+
+
+def test_counters_outlive_the_events_that_the_ring_lost(tmp_path: Path) -> None:
+    names = Names(tmp_path / "names.jsonl")
+    box = BlackBox(tmp_path / "blackbox.bin", names, rank=0, world_size=1, capacity=4)
+    for step in range(1, 100):
+        box.count(Counter.STEPS, step)
+        box.emit(Kind.STEP, Phase.POINT, 0, step)
+    header = read_blackbox(tmp_path / "blackbox.bin").header
+    assert header is not None and header.counters[Counter.STEPS] == 99

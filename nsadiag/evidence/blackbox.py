@@ -30,6 +30,8 @@ HEADER = struct.Struct("<8sIIIqiiqq64s")
 # sequence, t (monotonic ns), name, thread, kind, phase, flags, step, a, b, c, sequence again
 RECORD = struct.Struct("<QqIIBBHIqqqQ")
 assert RECORD.size == RECORD_BYTES
+COUNTERS_AT = 256  # in the header
+COUNTER = struct.Struct("<Q")
 
 
 class Kind(enum.IntEnum):
@@ -57,6 +59,14 @@ class Kind(enum.IntEnum):
     SCALER = 20  # a gradient scaler's step; a = 1 if it was skipped
 
 
+class Counter(enum.IntEnum):
+    """What the header counts. Numbers are part of the file format."""
+
+    STEPS = 0  # optimizer steps completed
+    GAPS = 1  # things that could not be observed, told in gaps.jsonl
+    NAMES_LOST = 2  # names that found the table full
+
+
 class Phase(enum.IntEnum):
     """A begin without its end is where a rank stands."""
 
@@ -72,6 +82,7 @@ class Names:
         self._ids: dict[str, int] = {}
         self._lock = threading.Lock()
         self._silent = False
+        self.lost = 0  # names that found the table full
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def __call__(self, name: str) -> int:
@@ -86,6 +97,7 @@ class Names:
             if name in self._ids:
                 return self._ids[name]
             if len(self._ids) >= MAX_NAMES:
+                self.lost += 1
                 return 0
             number = len(self._ids) + 1
             # One write a line, before the number is used: a reader never meets a number without its name.
@@ -110,20 +122,27 @@ class BlackBox:
     """
 
     def __init__(
-        self, path: Path, names: Names, *, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY
+        self,
+        path: Path,
+        names: Names,
+        *,
+        rank: int,
+        world_size: int,
+        capacity: int = DEFAULT_CAPACITY,
+        memory: Path | None = None,
     ) -> None:
+        """`memory`: a directory, say on /dev/shm, to hold the ring; `path` is then a link to it."""
         size = HEADER_BYTES + capacity * RECORD_BYTES
         # Made under another name: a reader never maps a box without a header, or one that is made anew.
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        if memory is not None:
+            unfinished.symlink_to(memory / f"{rank:05d}.{os.getpid()}.bin")
         try:
-            os.posix_fallocate(handle, 0, size)
-            self._map = mmap.mmap(handle, size)
+            self._map = _made_at_once(unfinished, size)
         except OSError:
-            unfinished.unlink()
+            unfinished.resolve().unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
             raise
-        finally:
-            os.close(handle)
         self.names = names
         self.step = 0
         host = socket.gethostname().encode()[:64]
@@ -132,9 +151,23 @@ class BlackBox:
         unfinished.replace(path)
         self.emit = make_emit(self._map, capacity, self)
 
+    def count(self, counter: Counter, value: int) -> None:
+        """Writes a counter into the header, where it outlives the events that the ring has lost."""
+        COUNTER.pack_into(self._map, COUNTERS_AT + counter * COUNTER.size, value)
+
     def silence(self) -> None:
         """Makes every later event a no-op: a forked child must not write into its parent's ring."""
         self.emit = lambda *_args, **_kwargs: None
+
+
+def _made_at_once(path: Path, size: int) -> mmap.mmap:
+    """The file, mapped, with all its space taken. Raises OSError."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, size)
+        return mmap.mmap(handle, size)
+    finally:
+        os.close(handle)
 
 
 def make_emit(ring: Any, capacity: int, stepper: Any) -> Any:

@@ -14,6 +14,8 @@ SCHEMA_VERSION = 1
 # Nothing in a run directory is for others: stacks, environment and logs can hold secrets.
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+# In the environment of a job whose rings are held in memory: the directory, on every node's own /dev/shm.
+RING_DIR = "NSADIAG_RING_DIR"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.evidence.blackbox import HEADER, HEADER_BYTES, MAGIC, RECORD_BYTES
+from nsadiag.evidence.blackbox import COUNTER, COUNTERS_AT, HEADER, HEADER_BYTES, MAGIC, RECORD_BYTES, Counter
 from nsadiag.evidence.layout import read_json_lines
 
 RECORD_DTYPE = np.dtype(
@@ -42,6 +42,7 @@ class Header:
     host: str
     monotonic_ns: int
     wall_ns: int
+    counters: dict[Counter, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,20 @@ def read_header(raw: bytes) -> Header | None:
         return None
     name = host.split(b"\0")[0].decode(errors="replace")
     return Header(
-        pid=pid, rank=rank, world_size=world, capacity=capacity, host=name, monotonic_ns=mono, wall_ns=wall
+        pid=pid,
+        rank=rank,
+        world_size=world,
+        capacity=capacity,
+        host=name,
+        monotonic_ns=mono,
+        wall_ns=wall,
+        counters=_counters(raw),
     )
+
+
+def _counters(raw: bytes) -> dict[Counter, int]:
+    places = {counter: COUNTERS_AT + counter * COUNTER.size for counter in Counter}
+    return {c: COUNTER.unpack_from(raw, at)[0] for c, at in places.items() if len(raw) >= at + COUNTER.size}
 
 
 def valid_records(raw: bytes | memoryview, capacity: int) -> npt.NDArray[np.void]:

@@ -12,13 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
-from nsadiag.evidence.layout import RankDir, RunDir, append_json_line, make_private_dir, write_json
+from nsadiag.evidence.blackbox import BlackBox, Counter, Kind, Names, Phase
+from nsadiag.evidence.layout import RING_DIR, RankDir, RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.secrets import mask_command
 from nsadiag.worker import crash, output
 from nsadiag.worker.on_import import when_imported
 
 _runtime: Runtime | None = None
+LAST = -1_000_000  # priority among multiprocessing's finalizers
+_said_goodbye = False
 _settled = False  # whether this process knows if it is a rank that is to be recorded
 
 
@@ -30,7 +32,15 @@ class Runtime:
         self.rank = rank
         self.world_size = world_size
         self.names = Names(directory.names)
-        self.box = BlackBox(directory.blackbox, self.names, rank=rank, world_size=world_size)
+        memory = os.environ.get(RING_DIR)
+        self.box = BlackBox(
+            directory.blackbox,
+            self.names,
+            rank=rank,
+            world_size=world_size,
+            memory=Path(memory) if memory else None,
+        )
+        self._gaps = 0
         self.emit = self.box.emit
         self.silenced = False
         self.keep: list[Any] = []  # what must live as long as the process: files, servers, hook handles
@@ -39,8 +49,17 @@ class Runtime:
         """Records what could not be observed, in one appended line; where even that fails, nothing more can be done."""
         if self.silenced:
             return
+        self._gaps += 1
+        self.box.count(Counter.GAPS, self._gaps)
         with contextlib.suppress(OSError):
             append_json_line(self.directory.gaps, {"t_wall_ns": time.time_ns(), "gap": what})
+
+    def step_ended(self) -> None:
+        """The events that follow belong to the next step."""
+        self.box.step += 1
+        self.box.count(Counter.STEPS, self.box.step)
+        self.box.count(Counter.NAMES_LOST, self.names.lost)
+        self.emit(Kind.STEP, Phase.POINT, 0, self.box.step)
 
     def silence(self) -> None:
         """In a forked child: the parent's ring, names and sockets are not ours to write to."""
@@ -89,7 +108,18 @@ def open_rank(rank: int, world_size: int) -> None:
     _runtime.emit(Kind.PROCESS, Phase.BEGIN)
     crash.install(_runtime)
     atexit.register(_at_exit)
+    _say_goodbye_from_multiprocessing()
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _say_goodbye_from_multiprocessing() -> None:
+    """Its forked children leave by os._exit, past the handlers of atexit, but not past its own finalizers."""
+    # Not imported for this: a child of it has it, and no other process needs it.
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _at_exit, exitpriority=LAST)
 
 
 def _claim(directory: RankDir) -> bool:
@@ -154,8 +184,10 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
+    global _said_goodbye
     # atexit runs in a forked child too, unless it leaves by os._exit; `emit` is silent there.
-    if _runtime is not None:
+    if _runtime is not None and not _said_goodbye:
+        _said_goodbye = True
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         _runtime.emit(Kind.PROCESS, Phase.END, 0, peak_kib)
 

@@ -33,8 +33,7 @@ def _after(optimizer: Any, *_: Any) -> None:
     if _counting is None or _counting() is None:
         _counting = weakref.ref(optimizer)
     if _counting() is optimizer:
-        rank.box.step += 1
-        rank.emit(Kind.STEP, Phase.POINT, 0, rank.box.step)
+        rank.step_ended()
         budget.step_ended()
 
 
