@@ -54,6 +54,9 @@ class RankDir:
     samples = property(lambda self: self.path / "samples.jsonl")
     faults = property(lambda self: self.path / "faults.log")
     ddp = property(lambda self: self.path / "ddp.json")
+    units = property(lambda self: self.path / "units.json")
+    loaders = property(lambda self: self.path / "loaders.json")
+    settings = property(lambda self: self.path / "settings.json")
     gaps = property(lambda self: self.path / "gaps.jsonl")
 
     def capture(self, number: int) -> CaptureDir:
