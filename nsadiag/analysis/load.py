@@ -34,6 +34,9 @@ class RankEvidence:
     exception: dict[str, Any] | None
     faults: str
     ddp: list[dict[str, Any]]
+    units: list[dict[str, Any]]  # FSDP's
+    loaders: list[dict[str, Any]]  # with the pids of their workers
+    settings: dict[str, Any]
     end: dict[str, Any]
     leaving: dict[str, Any] | None  # where it called exit, if it did
     samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
@@ -114,6 +117,9 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvide
         exception=read_json(directory.exception),
         faults=_tail(directory.faults),
         ddp=read_json(directory.ddp, []),
+        units=read_json(directory.units, []),
+        loaders=read_json(directory.loaders, []),
+        settings=read_json(directory.settings, {}),
         end=end,
         leaving=read_json(directory.leaving),
         samples=read_json_lines(directory.samples),

@@ -64,7 +64,8 @@ def of_faults(text: str) -> Place | None:
 
 
 def of_text(text: str) -> Place | None:
-    """From the worker's `file:line:function`."""
+    """From the worker's `file:line:function`, behind which a tab and details of the call may stand."""
+    text = text.partition("\t")[0]
     if text.count(":") < 2:
         return None
     file, line, function = text.rsplit(":", 2)

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
+from nsadiag.analysis.buckets import BUCKET_COLUMNS, buckets_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.evidence.blackbox import Kind, Phase
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place"]
 STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "ready_s", "input_s", "forward_s", "backward_s"]
+TRANSFER_COLUMNS = [
+    "rank",
+    "op",
+    "group",
+    "call",
+    "elements",
+    "direction",
+    "peer",
+    "tag",
+    "begin_s",
+    "end_s",
+    "place",
+]
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
+PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -56,6 +72,58 @@ class Tables:
         rows = [row for rank, frame in self.events.groupby("rank") for row in _steps_of(rank, frame)]
         return pd.DataFrame(rows, columns=STEP_COLUMNS)
 
+    @cached_property
+    def transfers(self) -> pd.DataFrame:
+        """Every send and receive, and every wait for one, by peer; `end_s` is missing where the rank still is in it.
+
+        gloo's flight recorder leaves these out. `peer` is a global rank, or missing where any may send.
+        """
+        rows = [row for rank, frame in self.events.groupby("rank") for row in _transfers_of(rank, frame)]
+        return pd.DataFrame(rows, columns=TRANSFER_COLUMNS)
+
+    @cached_property
+    def buckets(self) -> pd.DataFrame:
+        """DDP's buckets in the last backward of each rank (analysis.buckets)."""
+        rows = [
+            row
+            for rank in self.cell.ranks
+            for row in buckets_of(
+                self.cell,
+                rank,
+                self.events[self.events["rank"] == rank.rank],
+                self.calls[self.calls["rank"] == rank.rank] if _newest_dump(rank) else None,
+            )
+        ]
+        return pd.DataFrame(rows, columns=BUCKET_COLUMNS)
+
+
+def _transfers_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:
+    calls = frame[(frame.kind == Kind.COLLECTIVE) & frame.place.str.contains("\t(?:to|from)=", regex=True)]
+    rows: list[dict[str, Any]] = []
+    open_rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for event in calls.itertuples(index=False):
+        key = (event.name, event.a, event.place)
+        if event.phase == Phase.END:
+            for row in open_rows.pop(key, []):
+                row["end_s"] = event.t_s
+            continue
+        group, place, detail = (*event.place.split("\t"), "", "")[:3]
+        common = {"rank": rank, "op": event.name, "group": group, "call": event.a, "elements": event.b}
+        open_rows[key] = [
+            {**common, **peer, "begin_s": event.t_s, "end_s": None, "place": place} for peer in _peers(detail)
+        ]
+        rows.extend(open_rows[key])
+    return rows
+
+
+def _peers(detail: str) -> list[dict[str, Any]]:
+    """From `to=1 tag=0; from=any tag=3`."""
+    found = PEER.findall(detail)
+    return [
+        {"direction": direction, "peer": None if peer == "any" else int(peer), "tag": int(tag)}
+        for direction, peer, tag in found
+    ]
+
 
 def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
     events, names = rank.recording.events, rank.recording.names
@@ -69,7 +137,11 @@ def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
             "step": events["step"],
             "a": events["a"],
             "b": events["b"],
-            "place": [names.get(int(n), "") for n in events["c"]],
+            # One kind has a number there.
+            "place": [
+                names.get(int(n), "") if kind != Kind.MEMORY else ""
+                for n, kind in zip(events["c"], events["kind"], strict=True)
+            ],
         }
     )
 

@@ -31,10 +31,9 @@ def not_compiled(function: F, *, what_it_calls: bool = False) -> F:
     After a graph break dynamo looks at every frame that is called. Tracing into a wrapper would lose its
     event, and trace calls that torch itself keeps out of graphs. Inlined into a graph they still can be.
     """
-    from torch._C._dynamo import eval_frame
-
+    eval_frame = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     # One code object for all closures of a factory. Torch before 2.6 knows the first form only.
-    code = function.__code__  # type: ignore[attr-defined]
+    code = function.__code__
     if hasattr(eval_frame, "set_code_exec_strategy"):
         skip, default = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
         strategy = eval_frame._FrameExecStrategy(skip, skip if what_it_calls else default)
@@ -47,12 +46,13 @@ def not_compiled(function: F, *, what_it_calls: bool = False) -> F:
 def harmless(observe: F) -> F:
     """The same observation, except that it returns None and records a gap, once, where it would raise."""
     failed = False
+    is_traced = torch.compiler.is_dynamo_compiling  # the cheaper of the two tests
 
     @functools.wraps(observe)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         nonlocal failed
         # Dynamo folds this test: a hook of ours that it meets leaves nothing in the graph.
-        if torch.compiler.is_compiling():
+        if is_traced():
             return None
         try:
             return observe(*args, **kwargs)
