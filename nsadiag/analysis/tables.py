@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,25 +10,12 @@ import pandas as pd
 
 from nsadiag.analysis.buckets import BUCKET_COLUMNS, buckets_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.evidence.blackbox import Kind, Phase
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place"]
 STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "ready_s", "input_s", "forward_s", "backward_s"]
-TRANSFER_COLUMNS = [
-    "rank",
-    "op",
-    "group",
-    "call",
-    "elements",
-    "direction",
-    "peer",
-    "tag",
-    "begin_s",
-    "end_s",
-    "place",
-]
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
-PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -74,11 +60,10 @@ class Tables:
 
     @cached_property
     def transfers(self) -> pd.DataFrame:
-        """Every send and receive, and every wait for one, by peer; `end_s` is missing where the rank still is in it.
-
-        gloo's flight recorder leaves these out. `peer` is a global rank, or missing where any may send.
-        """
-        rows = [row for rank, frame in self.events.groupby("rank") for row in _transfers_of(rank, frame)]
+        """Sends, receives, and waits for them, by peer (analysis.transfers)."""
+        rows = [
+            row for rank, frame in self.events.groupby("rank") for row in transfers_of(int(str(rank)), frame)
+        ]
         return pd.DataFrame(rows, columns=TRANSFER_COLUMNS)
 
     @cached_property
@@ -95,34 +80,6 @@ class Tables:
             )
         ]
         return pd.DataFrame(rows, columns=BUCKET_COLUMNS)
-
-
-def _transfers_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:
-    calls = frame[(frame.kind == Kind.COLLECTIVE) & frame.place.str.contains("\t(?:to|from)=", regex=True)]
-    rows: list[dict[str, Any]] = []
-    open_rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for event in calls.itertuples(index=False):
-        key = (event.name, event.a, event.place)
-        if event.phase == Phase.END:
-            for row in open_rows.pop(key, []):
-                row["end_s"] = event.t_s
-            continue
-        group, place, detail = (*event.place.split("\t"), "", "")[:3]
-        common = {"rank": rank, "op": event.name, "group": group, "call": event.a, "elements": event.b}
-        open_rows[key] = [
-            {**common, **peer, "begin_s": event.t_s, "end_s": None, "place": place} for peer in _peers(detail)
-        ]
-        rows.extend(open_rows[key])
-    return rows
-
-
-def _peers(detail: str) -> list[dict[str, Any]]:
-    """From `to=1 tag=0; from=any tag=3`."""
-    found = PEER.findall(detail)
-    return [
-        {"direction": direction, "peer": None if peer == "any" else int(peer), "tag": int(tag)}
-        for direction, peer, tag in found
-    ]
 
 
 def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:

@@ -31,7 +31,7 @@ def not_compiled(function: F, *, what_it_calls: bool = False) -> F:
     After a graph break dynamo looks at every frame that is called. Tracing into a wrapper would lose its
     event, and trace calls that torch itself keeps out of graphs. Inlined into a graph they still can be.
     """
-    eval_frame = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     # One code object for all closures of a factory. Torch before 2.6 knows the first form only.
     code = function.__code__
     if hasattr(eval_frame, "set_code_exec_strategy"):
