@@ -39,6 +39,7 @@ FSDP1_STEPS = (
 # FSDP2 moved in torch 2.6.
 FSDP2 = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
 FSDP1 = "torch.distributed.fsdp._runtime_utils"
+FSDP1_SHARE = "_share_state_and_init_handle_attrs"
 _every_step = os.environ.get("NSADIAG_PROBES", "light") != "light"
 
 # Unit to its name. Weak: a unit holds its parameters.
@@ -137,21 +138,33 @@ def _describe_handle(state: Any, handle: Any, prefix: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@harmless
-def _learn_fsdp1(state: Any, handle: Any) -> None:
-    """The root's first unshard names all units; one that is met before its root goes by its type."""
-    rank = runtime.current()
-    if rank is None:
-        return
+def _handles_under(root: Any) -> list[tuple[Any, str, dict[str, Any]]]:
     found = []
-    for prefix, module in state.named_modules() if isinstance(state, torch.nn.Module) else ():
-        own = getattr(module, "_handle", None)
-        if own is not None and hasattr(own, "flat_param"):
+    for prefix, module in root.named_modules():
+        handle = getattr(module, "_handle", None)
+        if handle is not None and hasattr(handle, "flat_param"):
             name = qualified(prefix) or type(getattr(module, "module", module)).__name__
-            found.append((own, name, _describe_handle(module, own, prefix)))
-    if not any(unit is handle for unit, _, _ in found):
-        found.append((handle, type(state).__name__, _describe_handle(state, handle, "")))
-    _add(rank, found)
+            found.append((handle, name, _describe_handle(module, handle, prefix)))
+    return found
+
+
+@harmless
+def _learn_fsdp1(root: Any) -> None:
+    rank = runtime.current()
+    if rank is not None:
+        _add(rank, _handles_under(root))
+
+
+def _observed_sharing(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The root tells all its units what they share, once: the moment to learn their names."""
+
+    @functools.wraps(call)
+    def _share_state_and_init_handle_attrs(state: Any, root: Any, *args: Any, **kwargs: Any) -> Any:
+        result = call(state, root, *args, **kwargs)
+        _learn_fsdp1(root)
+        return result
+
+    return not_compiled(_share_state_and_init_handle_attrs)
 
 
 # -- both ------------------------------------------------------------------------------------------------
@@ -194,8 +207,6 @@ def _observed_function(call: Callable[..., Any], operation: str) -> Callable[...
     def step(state: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not handle:
             return call(state, handle, *args, **kwargs)
-        if handle not in _units:
-            _learn_fsdp1(state, handle)
         name = _begin(handle, operation)
         try:
             return call(state, handle, *args, **kwargs)
@@ -237,6 +248,11 @@ def _wrap_state(stack: ExitStack, module: str) -> None:
 
 def _wrap_fsdp1(stack: ExitStack) -> None:
     owner = sys.modules[FSDP1]
+    share = getattr(owner, FSDP1_SHARE, None)
+    if share is None:
+        _gap(f"{FSDP1}.{FSDP1_SHARE}")
+    else:
+        stack.enter_context(replaced(owner, FSDP1_SHARE, _observed_sharing(share)))
     for name, operation in _chosen(FSDP1_STEPS):
         call = getattr(owner, name, None)
         if call is None:
