@@ -305,7 +305,7 @@ def test_the_peak_of_memory_is_left_with_the_rank_at_its_exit(ranks: Ranks) -> N
     meta = read_json(ranks.directory().meta)
     assert meta["memory"]["resident_peak_kib"] > 10_000
     assert meta["memory"]["device_peak_kib"] == 0
-    assert rows(ranks.recording(), Kind.MEMORY)[-1]["name"] == "exit"
+    assert ranks.recording().events[-1]["kind"] == Kind.PROCESS
 
 
 def test_the_settings_in_effect_are_on_disk_after_the_first_step(ranks: Ranks) -> None:

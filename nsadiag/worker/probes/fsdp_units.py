@@ -190,7 +190,7 @@ def _end(name: int) -> None:
 def _observed_method(call: Callable[..., Any], operation: str) -> Callable[..., Any]:
     @functools.wraps(call)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return call(self, *args, **kwargs)
         name = _begin(self, operation)
         try:
@@ -205,7 +205,7 @@ def _observed_method(call: Callable[..., Any], operation: str) -> Callable[..., 
 def _observed_function(call: Callable[..., Any], operation: str) -> Callable[..., Any]:
     @functools.wraps(call)
     def step(state: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not handle:
+        if torch.compiler.is_dynamo_compiling() or not handle:
             return call(state, handle, *args, **kwargs)
         name = _begin(handle, operation)
         try:

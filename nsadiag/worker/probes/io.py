@@ -79,7 +79,7 @@ def _end(name: int) -> None:
 def _observed(call: Callable[..., Any], op: str) -> Callable[..., Any]:
     @functools.wraps(call)
     def io(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or _here.inside:
+        if torch.compiler.is_dynamo_compiling() or _here.inside:
             return call(*args, **kwargs)
         name = _begin(op, args, kwargs)
         _here.inside = True

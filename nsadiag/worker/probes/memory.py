@@ -46,7 +46,7 @@ def record(when: str) -> None:
 
 def _after_step(*_: Any) -> None:
     global _steps
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return
     _steps += 1
     if _steps == 1:
@@ -60,7 +60,7 @@ def _at_exit() -> None:
     rank = runtime.current()
     if rank is None:
         return
-    record("exit")
+    # No event: the end of the process is the last one, and the exit handlers' order is not ours to choose.
     peaks = {
         "resident_peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "device_peak_kib": device_kib()[1],

@@ -26,7 +26,7 @@ _here = _Here()
 
 
 def _note_step(*_: Any) -> None:
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_dynamo_compiling():
         _here.stepped = True
 
 
@@ -70,7 +70,7 @@ def _end(scaler: Any, optimizer: Any, event: tuple[int, int]) -> None:
 def _observed(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return call(self, optimizer, *args, **kwargs)
         event = _begin(self, optimizer)
         # Not in a `finally`: a step that raised was neither done nor skipped.

@@ -216,7 +216,7 @@ def settings() -> Iterator[None]:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     def after_step(optimizer: Any, *_: Any) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return
         handle.remove()
         _after_first_step(optimizer)
