@@ -552,6 +552,7 @@ def test_a_comm_hook_of_the_users_stays_and_is_named(ranks: Ranks) -> None:
     assert model["comm_hook"] == "hook"
 
 
+@pytest.mark.slow
 def test_a_bucket_that_never_filled_is_named_with_its_missing_parameters(jobs: Jobs) -> None:
     (jobs.directory / "job.py").write_text(BLOCK + buckets_job(steps=9, stuck=3).replace("join()", "(dist.init_process_group('gloo'), dist.get_rank())[1]"))  # fmt: skip
     launcher = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
@@ -621,6 +622,7 @@ COMPILERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_results_and_graphs_are_bitwise_those_without_probes(ranks: Ranks, compiler: str) -> None:
     printed = []

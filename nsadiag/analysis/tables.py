@@ -13,7 +13,7 @@ from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.evidence.blackbox import Kind, Phase
 
-EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place"]
+EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place", "detail"]
 STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "ready_s", "input_s", "forward_s", "backward_s"]
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
 
@@ -84,6 +84,11 @@ class Tables:
 
 def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
     events, names = rank.recording.events, rank.recording.names
+    # One kind has a number where the others name a place.
+    labels = [
+        names.get(int(n), "") if kind != Kind.MEMORY else ""
+        for n, kind in zip(events["c"], events["kind"], strict=True)
+    ]
     return pd.DataFrame(
         {
             "rank": rank.rank,
@@ -94,11 +99,8 @@ def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
             "step": events["step"],
             "a": events["a"],
             "b": events["b"],
-            # One kind has a number there.
-            "place": [
-                names.get(int(n), "") if kind != Kind.MEMORY else ""
-                for n, kind in zip(events["c"], events["kind"], strict=True)
-            ],
+            "place": ["\t".join(label.split("\t", 2)[:2]) for label in labels],
+            "detail": [label.split("\t", 2)[2] if label.count("\t") > 1 else "" for label in labels],
         }
     )
 

@@ -22,17 +22,17 @@ TRANSFER_COLUMNS = [
     "end_s",  # missing while the rank still is in it
     "place",
 ]
-PLACE_AND_PEER = r"^[^\t]*\t[^\t]*\t(?:to|from)="
+FIRST_PEER = r"^(?:to|from)="
 PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)")
 
 
 def transfers_of(rank: int, events: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of TRANSFER_COLUMNS from the rank's own events: one a peer, so a batch has several."""
-    named = events[(events.kind == Kind.COLLECTIVE) & events.place.str.contains(PLACE_AND_PEER)]
+    named = events[(events.kind == Kind.COLLECTIVE) & events.detail.str.contains(FIRST_PEER)]
     rows: list[dict[str, Any]] = []
     begun: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for event in named.to_dict("records"):
-        key = (event["name"], event["a"], event["place"])
+        key = (event["name"], event["a"], event["place"], event["detail"])
         if event["phase"] == Phase.END:
             for row in begun.pop(key, []):
                 row["end_s"] = event["t_s"]
@@ -43,7 +43,7 @@ def transfers_of(rank: int, events: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _begun(rank: int, event: dict[Any, Any]) -> list[dict[str, Any]]:
-    group, place, detail = event["place"].split("\t", 2)
+    group, _, place = event["place"].partition("\t")
     return [
         {
             "rank": rank,
@@ -58,5 +58,5 @@ def _begun(rank: int, event: dict[Any, Any]) -> list[dict[str, Any]]:
             "end_s": None,
             "place": place,
         }
-        for direction, peer, tag in PEER.findall(detail)
+        for direction, peer, tag in PEER.findall(event["detail"])
     ]

@@ -192,7 +192,7 @@ def _remember(op: str, result: Any, group: str, detail: str, event: Event) -> No
     # A batch gives a Work for each of its operations, or one for all of them.
     each = details if len(details) == len(works) else [detail] * len(works)
     for work, own in zip(works, each, strict=True):
-        if isinstance(work, dist.Work):
+        if isinstance(work, dist.distributed_c10d.Work):
             _works[work] = (op, group, own, event)
 
 
@@ -337,8 +337,9 @@ def collectives() -> Iterator[None]:
         return
     with ExitStack() as stack:
         _wrap_public(stack)
-        stack.enter_context(replaced(dist.Work, "wait", _observed_work_wait(dist.Work.wait)))
-        stack.enter_context(replaced(dist.Store, "wait", _observed_store_wait(dist.Store.wait)))
-        stack.enter_context(replaced(dist.Store, "get", _observed_store_get(dist.Store.get)))
+        work, store = dist.distributed_c10d.Work, dist.distributed_c10d.Store
+        stack.enter_context(replaced(work, "wait", _observed_work_wait(work.wait)))
+        stack.enter_context(replaced(store, "wait", _observed_store_wait(store.wait)))
+        stack.enter_context(replaced(store, "get", _observed_store_get(store.get)))
         when_imported("torch.distributed._functional_collectives", lambda: _wrap_functional(stack))
         yield

@@ -63,7 +63,7 @@ class Wrapped:
         for index, reference in enumerate(self.parameters):
             parameter = reference()
             if parameter is not None:
-                note = functools.partial(_note_arrival, self.arrived, index)
+                note = functools.partial(_note_arrival, self.arrived, index, len(self.parameters))
                 self.handles.append(parameter.register_post_accumulate_grad_hook(note))
 
     def stop_following(self) -> None:
@@ -72,8 +72,10 @@ class Wrapped:
         self.handles.clear()
 
 
-def _note_arrival(arrived: list[int], index: int, _parameter: torch.Tensor) -> None:
-    arrived.append(index)
+def _note_arrival(arrived: list[int], index: int, limit: int, _parameter: torch.Tensor) -> None:
+    # Where DDP never rebuilds, this goes on for ever.
+    if len(arrived) < limit:
+        arrived.append(index)
 
 
 class _Here(threading.local):
