@@ -34,12 +34,14 @@ class RankEvidence:
     exception: dict[str, Any] | None
     faults: str
     ddp: list[dict[str, Any]]
-    graph: dict[
-        str, Any
-    ]  # nodes of the autograd graph by type and by module, of the step it was last counted in
-    recomputed: list[
-        dict[str, Any]
-    ]  # checkpointed functions that backward ran with other modules than forward
+    # nodes of the autograd graph by type and by module, of the step it was last counted in
+    graph: dict[str, Any]
+    # checkpointed functions that backward ran with other modules than forward
+    recomputed: list[dict[str, Any]]
+    recorded_gradients: list[str] | None  # the parameters that are looked at, where it is not all of them
+    units: list[dict[str, Any]]  # FSDP's
+    loaders: list[dict[str, Any]]  # with the pids of their workers
+    settings: dict[str, Any]
     end: dict[str, Any]
     leaving: dict[str, Any] | None  # where it called exit, if it did
     samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
@@ -122,6 +124,10 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvide
         ddp=read_json(directory.ddp, []),
         graph=read_json(directory.graph, {}),
         recomputed=read_json_lines(directory.recomputed),
+        recorded_gradients=read_json(directory.recorded_gradients),
+        units=read_json(directory.units, []),
+        loaders=read_json(directory.loaders, []),
+        settings=read_json(directory.settings, {}),
         end=end,
         leaving=read_json(directory.leaving),
         samples=read_json_lines(directory.samples),

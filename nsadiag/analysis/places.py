@@ -64,7 +64,8 @@ def of_faults(text: str) -> Place | None:
 
 
 def of_text(text: str) -> Place | None:
-    """From the worker's `file:line:function`."""
+    """From the worker's `file:line:function`, behind which a tab and details of the call may stand."""
+    text = text.partition("\t")[0]
     if text.count(":") < 2:
         return None
     file, line, function = text.rsplit(":", 2)
@@ -93,7 +94,9 @@ def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
     mono_ns = wall_ns - header.wall_ns + header.monotonic_ns
     events = rank.recording.events
     before = events[(events["t_ns"] <= mono_ns) & (events["phase"] == Phase.BEGIN) & (events["c"] != 0)]
-    return of_text(names.get(int(before[-1]["c"]), "").partition("\t")[2]) if len(before) else None
+    # A thread of torch's own, as one that writes a checkpoint, has no user line.
+    found = (of_text(names.get(int(event["c"]), "").partition("\t")[2]) for event in before[::-1][:20])
+    return next((place for place in found if place is not None), None)
 
 
 def most_seen(samples: list[dict[str, Any]]) -> Place | None:

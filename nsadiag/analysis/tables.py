@@ -8,10 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from nsadiag.analysis.buckets import BUCKET_COLUMNS, buckets_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.evidence.blackbox import Kind, Phase
 
-EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place"]
+EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place", "detail"]
 STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "ready_s", "input_s", "forward_s", "backward_s"]
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
 
@@ -56,9 +58,37 @@ class Tables:
         rows = [row for rank, frame in self.events.groupby("rank") for row in _steps_of(rank, frame)]
         return pd.DataFrame(rows, columns=STEP_COLUMNS)
 
+    @cached_property
+    def transfers(self) -> pd.DataFrame:
+        """Sends, receives, and waits for them, by peer (analysis.transfers)."""
+        rows = [
+            row for rank, frame in self.events.groupby("rank") for row in transfers_of(int(str(rank)), frame)
+        ]
+        return pd.DataFrame(rows, columns=TRANSFER_COLUMNS)
+
+    @cached_property
+    def buckets(self) -> pd.DataFrame:
+        """DDP's buckets in the last backward of each rank (analysis.buckets)."""
+        rows = [
+            row
+            for rank in self.cell.ranks
+            for row in buckets_of(
+                self.cell,
+                rank,
+                self.events[self.events["rank"] == rank.rank],
+                self.calls[self.calls["rank"] == rank.rank] if _newest_dump(rank) else None,
+            )
+        ]
+        return pd.DataFrame(rows, columns=BUCKET_COLUMNS)
+
 
 def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
     events, names = rank.recording.events, rank.recording.names
+    # One kind has a number where the others name a place.
+    labels = [
+        names.get(int(n), "") if kind != Kind.MEMORY else ""
+        for n, kind in zip(events["c"], events["kind"], strict=True)
+    ]
     return pd.DataFrame(
         {
             "rank": rank.rank,
@@ -69,7 +99,8 @@ def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
             "step": events["step"],
             "a": events["a"],
             "b": events["b"],
-            "place": [names.get(int(n), "") for n in events["c"]],
+            "place": ["\t".join(label.split("\t", 2)[:2]) for label in labels],
+            "detail": [label.split("\t", 2)[2] if label.count("\t") > 1 else "" for label in labels],
         }
     )
 

@@ -10,6 +10,7 @@ from nsadiag.commands.run import RunRequest
 from nsadiag.errors import UsageError
 
 HARD_LIMIT_S = 120.0
+PROBE_FILES = Path(__file__).resolve().parents[1] / "worker" / "probes"
 
 
 def _folder() -> Path:
@@ -22,7 +23,12 @@ def _folder() -> Path:
 def fault_names() -> dict[str, str]:
     """Script to the first sentence of its docstring."""
     scripts = sorted(_folder().glob("*.py"))
-    return {path.stem: _headline(ast.get_docstring(ast.parse(path.read_text()))) for path in scripts}
+    return {path.stem: _headline(_docstring(path)) for path in scripts}
+
+
+def _docstring(path: Path) -> str | None:
+    """Of a file that is not imported: probes need torch, and scripts would run."""
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def _headline(docstring: str | None) -> str:
@@ -51,7 +57,7 @@ def parts() -> dict[str, dict[str, str]]:
     from nsadiag.reports import REPORTERS
 
     return {
-        "probes": dict.fromkeys(PROBE_NAMES, ""),
+        "probes": {name: _headline(_docstring(PROBE_FILES / f"{name}.py")) for name in PROBE_NAMES},
         "captures": {name: _headline(capture.__doc__) for name, capture in CAPTURES.items()},
         "detectors": {d.__name__: _headline(sys.modules[d.__module__].__doc__) for d in DETECTORS},
         "reporters": dict.fromkeys(REPORTERS, ""),

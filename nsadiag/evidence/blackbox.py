@@ -43,20 +43,30 @@ class Kind(enum.IntEnum):
     BACKWARD = 4  # c = name "\tplace"
     MODULE = 5  # one module's forward; a = 1 when recomputed inside backward
     GRADIENT = 6  # a parameter's gradient was accumulated; a = index of the parameter
-    COLLECTIVE = 7  # a call into torch.distributed; a = calls so far in that group, b = elements, c = name "group\tplace"
-    PROCESS_GROUP = 8  # creation or destruction
+    # A call into torch.distributed; a = calls so far in that group, b = elements, c = name "group\tplace", and where
+    # it has peers or a root "group\tplace\tdetail": "to=1 tag=0", "from=any tag=3", several after "; ", "root=0".
+    # "irecv.wait" is the wait for the Work of that irecv (a and detail are the call's); "store.get" and
+    # "store.wait" have the group "store" and the detail "key=...".
+    COLLECTIVE = 7
+    PROCESS_GROUP = 8  # creation or destruction; c as above
     GRAPH = 9  # size of the autograd graph; a = nodes counted, b = 1 if the count was capped
     EXCEPTION = 10
     WRAP = 11  # a model is being wrapped by DDP; c = name "\tplace"
     OPTIMIZER = 12  # inside optimizer.step()
     MODULE_BACKWARD = 13  # the backward pass has reached this module's outputs
     RECOMPUTE = 14  # activation checkpointing runs a function again; a = modules it entered, b = 1 if not the forward's
-    BUCKET = 15  # one of DDP's buckets; a = index
-    UNIT = 16  # one of FSDP's units: unshard, reshard, reduce
-    DATA = 17  # the loop waits for its next batch
-    IO = 18  # a checkpoint is written or read
-    MEMORY = 19  # a = allocated KiB on the device, b = resident KiB, c = peak on the device, KiB
-    SCALER = 20  # a gradient scaler's step; a = 1 if it was skipped
+    BUCKET = (
+        15  # DDP has made its buckets; name = "initial" or "rebuilt", a = how many, b = model in ddp.json
+    )
+    UNIT = 16  # one of FSDP's units; name = "unshard layers.0": also wait, reshard, reduce
+    DATA = (
+        17  # the loop waits for its next batch; name = type of the dataset, a = workers, c = name "\tplace"
+    )
+    IO = 18  # a checkpoint is written or read; name = "torch.save path", c = name "\tplace"
+    MEMORY = 19  # a = allocated KiB on the device, b = resident KiB, c = peak on the device, KiB; name = when
+    # A gradient scaler's step; name = type of the optimizer, a = 1 if it was skipped and -1 where only the device
+    # knows, b = scale, 0 where only the device knows, c = name "\tplace"
+    SCALER = 20
 
 
 class Counter(enum.IntEnum):

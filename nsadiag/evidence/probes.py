@@ -1,3 +1,17 @@
 """The names of the probes: the command line checks them without importing torch."""
 
-PROBE_NAMES = ("modules", "gradients", "backward", "recompute", "optimizer", "collectives", "ddp_buckets")
+PROBE_NAMES = (
+    "modules",
+    "gradients",
+    "backward",
+    "recompute",
+    "optimizer",
+    "collectives",
+    "ddp_buckets",
+    "fsdp_units",
+    "data",
+    "io",
+    "memory",
+    "scaler",
+    "settings",
+)

@@ -12,11 +12,17 @@ from contextlib import AbstractContextManager, ExitStack
 
 from nsadiag.worker.probes.backward import backward
 from nsadiag.worker.probes.collectives import collectives
+from nsadiag.worker.probes.data import data
 from nsadiag.worker.probes.ddp_buckets import ddp_buckets
+from nsadiag.worker.probes.fsdp_units import fsdp_units
 from nsadiag.worker.probes.gradients import gradients
+from nsadiag.worker.probes.io import io
+from nsadiag.worker.probes.memory import memory
 from nsadiag.worker.probes.modules import modules
 from nsadiag.worker.probes.optimizer import optimizer
 from nsadiag.worker.probes.recompute import recompute
+from nsadiag.worker.probes.scaler import scaler
+from nsadiag.worker.probes.settings import settings
 
 Probe = Callable[[], AbstractContextManager[None]]
 
@@ -28,6 +34,12 @@ PROBES: dict[str, Probe] = {
     "optimizer": optimizer,
     "collectives": collectives,
     "ddp_buckets": ddp_buckets,
+    "fsdp_units": fsdp_units,
+    "data": data,
+    "io": io,
+    "memory": memory,
+    "scaler": scaler,
+    "settings": settings,
 }
 PROBES_VARIABLE = "NSADIAG_PROBES"
 _installed = ExitStack()

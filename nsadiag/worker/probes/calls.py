@@ -10,13 +10,12 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import CodeType
 from typing import Any
 
 import torch
 
 from nsadiag.worker import runtime
-from nsadiag.worker.probes.patch import harmless
+from nsadiag.worker.probes.patch import harmless, not_compiled
 
 EVERY_DEPTH = 1 << 30
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
@@ -141,21 +140,6 @@ def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callabl
     return __call__
 
 
-def step_over(code: CodeType) -> None:
-    """Has Dynamo run frames of `code` as they are and compile what they call, as it does with torch's own.
-
-    Raises ImportError where this torch has no way to ask for it.
-    """
-    from torch._C._dynamo import eval_frame
-
-    if hasattr(eval_frame, "skip_code"):
-        eval_frame.skip_code(code)
-        return
-    from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-
-    set_code_exec_strategy(code, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT))
-
-
 class _Patches:
     """Where the frame is in place: around every module, or around the classes of the roots alone."""
 
@@ -169,7 +153,7 @@ class _Patches:
         self._roots.add(type(root))
 
     def acquire(self) -> None:
-        """Raises ImportError, see `step_over`."""
+        """Raises ImportError where this torch cannot say whether it compiles."""
         self._users += 1
         if self._users == 1:
             self.place(everywhere=True)
@@ -193,9 +177,7 @@ def _replaced_call(owner: type[torch.nn.Module]) -> Iterator[None]:
 
     own = "__call__" in vars(owner)
     before = owner.__call__
-    observed = _observed(before, get_eval_frame_callback)
-    step_over(observed.__code__)
-    owner.__call__ = observed
+    owner.__call__ = not_compiled(_observed(before, get_eval_frame_callback))
     try:
         yield
     finally:
@@ -223,7 +205,7 @@ def observing_everything() -> bool:
 
 @contextlib.contextmanager
 def observed_calls() -> Iterator[None]:
-    """Puts the frame around module calls, once, whoever asks first. Raises ImportError, see `step_over`."""
+    """Puts the frame around module calls, once, whoever asks first. Raises ImportError, see `acquire`."""
     _patches.acquire()
     try:
         yield

@@ -1,51 +1,110 @@
 """Calls into torch.distributed, with the user's line: the part that survives SIGKILL.
 
-The flight recorder knows more (sequence numbers, what DDP issues from C++), but it dies with its process.
+The flight recorder knows more (sequence numbers, what DDP issues from C++), but it dies with its process, and
+gloo's leaves out send and recv. So these events also say who the peer is, and waiting for a Work is one of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.secrets import mask_text
 from nsadiag.worker import runtime
+from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
-from nsadiag.worker.probes.patch import harmless, replaced
+from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
 
 COLLECTIVES = (
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_object",
-    "all_gather_coalesced", "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list",
-    "gather", "gather_object", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor",
-    "scatter", "scatter_object_list",
+    "all_gather_coalesced", "all_gather_single", "all_to_all", "all_to_all_single", "barrier", "broadcast",
+    "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "reduce", "reduce_scatter",
+    "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list",
 )  # fmt: skip
-POINT_TO_POINT = (
-    "send",
-    "recv",
-    "isend",
-    "irecv",
-    "batch_isend_irecv",
-    "send_object_list",
-    "recv_object_list",
-)
-GROUPS = ("init_process_group", "new_group", "new_subgroups", "destroy_process_group")
+# Where each takes its peer when it is not given by name.
+SENDS = {"send": 1, "isend": 1, "send_object_list": 1}
+RECEIVES = {"recv": 1, "irecv": 1, "recv_object_list": 1}
+POINT_TO_POINT = (*SENDS, *RECEIVES, "batch_isend_irecv")
+TAG_POSITION = 3
+ROOTS = {
+    "broadcast": ("src", 1), "broadcast_object_list": ("src", 1), "reduce": ("dst", 1), "gather": ("dst", 2),
+    "gather_object": ("dst", 2), "scatter": ("src", 2), "scatter_object_list": ("src", 2),
+}  # fmt: skip
+# What FSDP2 and DTensor issue, as they are named in torch.distributed._functional_collectives.
+FUNCTIONAL = (
+    "all_reduce", "all_reduce_coalesced", "all_gather_tensor", "all_gather_tensor_autograd",
+    "all_gather_into_tensor_coalesced", "all_gather_single", "all_gather_single_autograd",
+    "all_gather_single_coalesced", "reduce_scatter_tensor", "reduce_scatter_tensor_autograd",
+    "reduce_scatter_tensor_coalesced", "reduce_scatter_single", "reduce_scatter_single_autograd",
+    "reduce_scatter_single_coalesced", "all_to_all_single", "all_to_all_single_autograd", "broadcast",
+    "permute_tensor", "wait_tensor",
+)  # fmt: skip
+GROUPS = (
+    "init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group",
+    "shrink_group", "destroy_process_group",
+)  # fmt: skip
+MAX_DETAILS = 4096  # a tag that counts steps must not fill the table of names
+MAX_OPS_SHOWN = 16
+MAX_KEYS_SHOWN = 4
 
-_inside = False  # a collective built from others is one call of the user's
-_calls: dict[str, int] = {}
+# A torch built without distributed has the module and not the class.
+DeviceMesh: Any = getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", ())
+
+Event = tuple[int, int, int, int]  # name, a, b, c
+
+# Called when a process group was created.
+on_group: list[Callable[[], None]] = []
+_counts: dict[str, Iterator[int]] = {}
+_details: set[str] = set()
+# What each Work that a user holds came from. Weak: a Work keeps tensors alive.
+_works: weakref.WeakKeyDictionary[Any, tuple[str, str, str, Event]] = weakref.WeakKeyDictionary()
 
 
-def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+class _Here(threading.local):
+    """What this thread does; another one that issues collectives has its own."""
+
+    inside = False  # a collective built from others is one call of the user's
+    given_up: Event | None = None  # a wait that timed out
+
+
+_here = _Here()
+
+
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], name: str, position: int) -> Any:
+    return kwargs[name] if name in kwargs else args[position] if len(args) > position else None
+
+
+def _group_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     group = kwargs.get("group")
     if group is None:
-        group = next((a for a in args if isinstance(a, dist.ProcessGroup)), None)
-    return str(getattr(group, "group_name", "")) or "default_pg"
+        group = next((a for a in args if isinstance(a, (dist.ProcessGroup, DeviceMesh))), None)
+    return group
+
+
+def _group_name(group: Any) -> str:
+    """Functional collectives also take a group by name, by mesh, or by mesh and dimension."""
+    if isinstance(group, tuple):
+        group = group[0].get_group(group[1])
+    elif isinstance(group, list):
+        return str(group)
+    elif isinstance(group, DeviceMesh):
+        group = group.get_group()
+    if group is None or isinstance(group, str):
+        return group or "default_pg"
+    # As the flight recorder is read: its description, or its name where nobody described it.
+    described = str(getattr(group, "group_desc", ""))
+    return described if described not in ("", "undefined") else str(getattr(group, "group_name", "?"))
 
 
 def _elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -53,60 +112,234 @@ def _elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return sum(t.numel() for t in tensors)
 
 
+def _peer(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """`to=1 tag=0`, `from=any tag=0`; ranks are global ones."""
+    direction, name, position = ("to", "dst", SENDS[op]) if op in SENDS else ("from", "src", RECEIVES[op])
+    peer = _argument(args, kwargs, name, position)
+    in_group = kwargs.get(f"group_{name}")
+    if peer is None and in_group is not None:
+        group = _group_in(args, kwargs)
+        peer = dist.get_global_rank(group, in_group) if group is not None else in_group
+    tag = None if op.endswith("object_list") else _argument(args, kwargs, "tag", TAG_POSITION)
+    return f"{direction}={'any' if peer is None else peer} tag={tag or 0}"
+
+
+def _detail(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What else tells one call from another: the peer and tag, or the root; "" for most collectives."""
+    if op in SENDS or op in RECEIVES:
+        detail = _peer(op, args, kwargs)
+    elif op == "batch_isend_irecv":
+        ops = _argument(args, kwargs, "p2p_op_list", 0)
+        shown = "; ".join(_of_batch(each) for each in ops[:MAX_OPS_SHOWN])
+        detail = shown + (f"; {len(ops) - MAX_OPS_SHOWN} more" if len(ops) > MAX_OPS_SHOWN else "")
+    elif op in ROOTS:
+        root = _argument(args, kwargs, *ROOTS[op])
+        root = kwargs.get("group_" + ROOTS[op][0]) if root is None else root
+        detail = f"root={0 if root is None else root}"
+    else:
+        return ""
+    return _bounded(detail)
+
+
+def _bounded(detail: str) -> str:
+    if detail not in _details:
+        if len(_details) >= MAX_DETAILS:
+            return "unknown"
+        _details.add(detail)
+    return detail
+
+
+def _of_batch(each: Any) -> str:
+    direction = "to" if "send" in each.op.__name__ else "from"
+    return f"{direction}={'any' if each.peer is None else each.peer} tag={each.tag}"
+
+
+def _label(group: str, detail: str) -> str:
+    return f"{group}\t{user_place()}\t{detail}" if detail else f"{group}\t{user_place()}"
+
+
 @harmless
 def _begin(
     kind: int, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[int, int, int, int] | None:
+) -> tuple[str, str, Event] | None:
     rank = runtime.ensure_rank(max(kwargs.get("rank", 0), 0), max(kwargs.get("world_size", 1), 1))
     if rank is None:
         return None
-    group = _group_of(args, kwargs)
-    number = _calls[group] = _calls.get(group, 0) + 1
-    event = (rank.names(op), number, _elements(args, kwargs), rank.names(f"{group}\t{user_place()}"))
+    if op == "batch_isend_irecv":
+        ops = _argument(args, kwargs, "p2p_op_list", 0)
+        group, elements = _group_name(ops[0].group), sum(each.tensor.numel() for each in ops)
+    else:
+        group, elements = _group_name(_group_in(args, kwargs)), _elements(args, kwargs)
+    counts = _counts.get(group) or _counts.setdefault(group, itertools.count(1))
+    detail = _detail(op, args, kwargs)
+    event = (rank.names(op), next(counts), elements, rank.names(_label(group, detail)))
     rank.emit(kind, Phase.BEGIN, *event)
-    return event
+    return group, detail, event
 
 
 @harmless
-def _end(kind: int, event: tuple[int, int, int, int] | None) -> None:
+def _end(kind: int, event: Event) -> None:
     rank = runtime.current()
-    if rank is not None and event is not None:
+    if rank is not None:
         rank.emit(kind, Phase.END, *event)
 
 
-def _observed(call: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
+@harmless
+def _remember(op: str, result: Any, group: str, detail: str, event: Event) -> None:
+    """Keeps in mind what a Work is of: `wait` is where a rank will stand."""
+    works = result if isinstance(result, list) else [result]
+    details = detail.split("; ")
+    # A batch gives a Work for each of its operations, or one for all of them.
+    each = details if len(details) == len(works) else [detail] * len(works)
+    for work, own in zip(works, each, strict=True):
+        if isinstance(work, dist.distributed_c10d.Work):
+            _works[work] = (op, group, own, event)
+
+
+@harmless
+def _tell_group() -> None:
+    for subscriber in on_group:
+        subscriber()
+
+
+def _observed(
+    call: Callable[..., Any], kind: Kind, is_traced: Callable[[], bool] = torch.compiler.is_compiling
+) -> Callable[..., Any]:
     op = call.__name__
 
     @functools.wraps(call)
     def collective(*args: Any, **kwargs: Any) -> Any:
-        global _inside
-        if _inside or is_dynamo_compiling():
+        # Dynamo folds this test, so that what it traces is the original alone.
+        if is_traced() or _here.inside:
             return call(*args, **kwargs)
-        event = _begin(int(kind), op, args, kwargs)
-        _inside = True
+        begun = _begin(int(kind), op, args, kwargs)
+        _here.inside = True
         try:
-            return call(*args, **kwargs)
+            result = call(*args, **kwargs)
         finally:
-            _inside = False
-            _end(int(kind), event)
+            _here.inside = False
+            if begun is not None:
+                _end(int(kind), begun[2])
+        if begun is not None and result is not None:
+            _remember(op, result, *begun)
+        if kind == Kind.PROCESS_GROUP and op != "destroy_process_group":
+            _tell_group()
+        return result
 
-    return collective
+    return not_compiled(collective)
+
+
+@harmless
+def _begin_waiting(op: str, number: int, elements: int, label: str) -> Event | None:
+    """A wait that timed out and is tried again is one wait: a rank that polls must not look as if it moved."""
+    # A launcher and its agent use stores too, and are no ranks: only a rank that is open is told.
+    rank = runtime.current()
+    if rank is None:
+        return None
+    event = (rank.names(op), number, elements, rank.names(label))
+    if event != _here.given_up:
+        if _here.given_up is not None:
+            rank.emit(Kind.COLLECTIVE, Phase.END, *_here.given_up)
+        rank.emit(Kind.COLLECTIVE, Phase.BEGIN, *event)
+    _here.given_up = event
+    return event
+
+
+def _end_waiting(event: Event | None) -> None:
+    if event is not None:
+        _here.given_up = None
+        _end(int(Kind.COLLECTIVE), event)
+
+
+@harmless
+def _begin_wait(work: Any) -> Event | None:
+    op, group, detail, issued = _works.get(work) or ("work", "", "", (0, 0, 0, 0))
+    return _begin_waiting(f"{op}.wait", issued[1], issued[2], _label(group, detail))
+
+
+@harmless
+def _begin_store(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event | None:
+    keys = args[0] if args else next(iter(kwargs.values()), "")
+    shown = " ".join(map(str, keys[:MAX_KEYS_SHOWN])) if isinstance(keys, list) else str(keys)
+    return _begin_waiting(f"store.{op}", 0, 0, _label("store", _bounded(f"key={mask_text(shown)}")))
+
+
+# The next three are named as what they replace: C++ that we call looks for an override in Python, and
+# pybind11 knows by the name and the first argument of the calling frame that it is in one already.
+def _observed_work_wait(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or _here.inside:
+            return call(self, *args, **kwargs)
+        event = _begin_wait(self)
+        result = call(self, *args, **kwargs)
+        _end_waiting(event)
+        return result
+
+    return not_compiled(wait)
+
+
+def _observed_store_wait(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _here.inside:
+            return call(self, *args, **kwargs)
+        event = _begin_store("wait", args, kwargs)
+        result = call(self, *args, **kwargs)
+        _end_waiting(event)
+        return result
+
+    return not_compiled(wait)
+
+
+def _observed_store_get(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def get(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _here.inside:
+            return call(self, *args, **kwargs)
+        event = _begin_store("get", args, kwargs)
+        result = call(self, *args, **kwargs)
+        _end_waiting(event)
+        return result
+
+    return not_compiled(get)
+
+
+def _wrap_public(stack: ExitStack) -> None:
+    """The public functions, wherever torch itself exports them."""
+    for names, kind in ((COLLECTIVES + POINT_TO_POINT, Kind.COLLECTIVE), (GROUPS, Kind.PROCESS_GROUP)):
+        for name in names:
+            call = getattr(dist, name, None)
+            if call is None:
+                continue
+            observed = _observed(call, kind)
+            for owner in (dist, dist.distributed_c10d):
+                if getattr(owner, name, None) is call:
+                    stack.enter_context(replaced(owner, name, observed))
+
+
+def _wrap_functional(stack: ExitStack) -> None:
+    functional = sys.modules["torch.distributed._functional_collectives"]
+    # These also run under fake tensors, whose sizes may be symbols that must not be asked for their value.
+    is_traced = functional._are_we_tracing
+    for name in FUNCTIONAL:
+        call = getattr(functional, name, None)
+        if call is not None:
+            observed = _observed(call, Kind.COLLECTIVE, is_traced)
+            stack.enter_context(replaced(functional, name, observed))
 
 
 @contextlib.contextmanager
 def collectives() -> Iterator[None]:
-    """Wraps the public functions wherever torch itself exports them."""
+    """Calls into torch.distributed: collectives, send and recv with their peers, waits for a Work or a store."""
     if not dist.is_available():
         yield
         return
     with ExitStack() as stack:
-        for names, kind in ((COLLECTIVES + POINT_TO_POINT, Kind.COLLECTIVE), (GROUPS, Kind.PROCESS_GROUP)):
-            for name in names:
-                call = getattr(dist, name, None)
-                if call is None:
-                    continue
-                observed = _observed(call, kind)
-                for owner in (dist, dist.distributed_c10d):
-                    if getattr(owner, name, None) is call:
-                        stack.enter_context(replaced(owner, name, observed))
+        _wrap_public(stack)
+        work, store = dist.distributed_c10d.Work, dist.distributed_c10d.Store
+        stack.enter_context(replaced(work, "wait", _observed_work_wait(work.wait)))
+        stack.enter_context(replaced(store, "wait", _observed_store_wait(store.wait)))
+        stack.enter_context(replaced(store, "get", _observed_store_get(store.get)))
+        when_imported("torch.distributed._functional_collectives", lambda: _wrap_functional(stack))
         yield

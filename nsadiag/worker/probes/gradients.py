@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.layout import write_json
 from nsadiag.worker import runtime
 from nsadiag.worker.probes import budget, calls
 from nsadiag.worker.probes.modules import subscribe
@@ -21,9 +22,9 @@ COST = 5.0  # of one gradient, in events: the engine takes the GIL for the hook,
 class _Hooked:
     """One parameter, and its hook while it has one."""
 
-    def __init__(self, parameter: torch.Tensor, name: int, index: int) -> None:
+    def __init__(self, parameter: torch.Tensor, text: str, name: int, index: int) -> None:
         self.parameter = weakref.ref(parameter)
-        self.name, self.index = name, index
+        self.text, self.name, self.index = text, name, index
         self.handle: Any = None
 
     def hook(self) -> None:
@@ -61,7 +62,8 @@ def _hook_parameters(root: torch.nn.Module) -> None:
         known = _known.get(id(parameter))
         if known is not None and known.parameter() is parameter:
             continue
-        _known[id(parameter)] = hooked = _Hooked(parameter, rank.names(calls.qualified(name)), index)
+        text = calls.qualified(name)
+        _known[id(parameter)] = hooked = _Hooked(parameter, text, rank.names(text), index)
         hooked.hook()
 
 
@@ -81,7 +83,11 @@ def _review(step_s: float) -> None:
         else:
             hooked.unhook()
     rank = runtime.current()
-    if rank is not None and budget.is_full() and len(keep) < len(living) and not _thinned:
+    if rank is None:
+        return
+    # Whoever reads the events must not take a gradient that nobody looks for to be missing.
+    write_json(rank.directory.recorded_gradients, sorted(h.text for h in living if h.handle is not None))
+    if budget.is_full() and len(keep) < len(living) and not _thinned:
         _thinned = True
         rank.gap(
             f"gradients of {len(keep)} of {len(living)} parameters are recorded: a step takes only {step_s * 1e3:.1f} ms"

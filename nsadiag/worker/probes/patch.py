@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torch.compiler import is_dynamo_compiling
+import torch
 
 from nsadiag.worker import runtime
 
@@ -25,17 +25,37 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
+def not_compiled(function: F, *, what_it_calls: bool = False) -> F:
+    """The same function, never a frame that dynamo compiles: our wrappers lie on the path of the user's code.
+
+    After a graph break dynamo looks at every frame that is called. Tracing into a wrapper would lose its
+    event, and trace calls that torch itself keeps out of graphs. Inlined into a graph they still can be.
+    """
+    eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    # One code object for all closures of a factory. Torch before 2.6 knows the first form only.
+    code = function.__code__
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        skip, default = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+        strategy = eval_frame._FrameExecStrategy(skip, skip if what_it_calls else default)
+        eval_frame.set_code_exec_strategy(code, strategy)
+    elif hasattr(eval_frame, "skip_code"):
+        eval_frame.skip_code(code)
+    return function
+
+
 def harmless(observe: F) -> F:
     """The same observation, except that it returns None and records a gap, once, where it would raise.
 
     To Dynamo it is nothing at all: an observation that it traced would break the graph, or become a part of it.
     """
     failed = False
+    is_traced = torch.compiler.is_dynamo_compiling  # the cheaper of the two tests
 
     @functools.wraps(observe)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         nonlocal failed
-        if is_dynamo_compiling():
+        # Dynamo folds this test: a hook of ours that it meets leaves nothing in the graph.
+        if is_traced():
             return None
         try:
             return observe(*args, **kwargs)
@@ -47,4 +67,4 @@ def harmless(observe: F) -> F:
                     rank.gap(f"{observe.__module__.rsplit('.', 1)[-1]}.{observe.__name__} failed: {error!r}")
             return None
 
-    return guarded  # type: ignore[return-value]
+    return not_compiled(guarded, what_it_calls=True)  # type: ignore[return-value]

@@ -1,0 +1,85 @@
+"""Memory at boot, after the first step, and now and then: on the device, resident, and their peaks."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.layout import read_json, write_json
+from nsadiag.worker import runtime
+from nsadiag.worker.probes.patch import harmless
+
+EVERY_STEPS = 50
+STATM = Path("/proc/self/statm")
+PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
+_steps = 0
+
+
+def resident_kib() -> int:
+    """What the process holds in memory now."""
+    return int(STATM.read_text().split()[1]) * PAGE_KIB
+
+
+def device_kib() -> tuple[int, int]:
+    """What the allocator of the current device has given out, and the most that it ever had; the device is not asked."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return 0, 0
+    allocated = torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
+    return allocated["current"] // 1024, allocated["peak"] // 1024
+
+
+@harmless
+def record(when: str) -> None:
+    rank = runtime.current()
+    if rank is not None:
+        now, peak = device_kib()
+        rank.emit(Kind.MEMORY, Phase.POINT, rank.names(when), now, resident_kib(), peak)
+
+
+def _after_step(*_: Any) -> None:
+    global _steps
+    if torch.compiler.is_dynamo_compiling():
+        return
+    _steps += 1
+    if _steps == 1:
+        record("step 1")
+    elif _steps % EVERY_STEPS == 0:
+        record("step")
+
+
+@harmless
+def _at_exit() -> None:
+    rank = runtime.current()
+    if rank is None:
+        return
+    # No event: the end of the process is the last one, and the exit handlers' order is not ours to choose.
+    peaks = {
+        "resident_peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "device_peak_kib": device_kib()[1],
+    }
+    meta = read_json(rank.directory.meta)
+    if isinstance(meta, dict):
+        write_json(rank.directory.meta, {**meta, "memory": peaks})
+
+
+@contextlib.contextmanager
+def memory() -> Iterator[None]:
+    """Memory on the device and resident: at boot, after step 1, every 50 steps, at exit (also in meta.json)."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    record("boot")
+    handle = register_optimizer_step_post_hook(_after_step)
+    atexit.register(_at_exit)
+    try:
+        yield
+    finally:
+        handle.remove()
+        atexit.unregister(_at_exit)
