@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, read_json_lines
+from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.reader import Recording, read_blackbox
 
 LOG_TAIL_BYTES = 64 * 1024
@@ -125,14 +126,29 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvide
 
 
 def _load_capture(directory: CaptureDir, root: Path) -> CaptureEvidence:
+    flight_recorder, unread = _flight_recorder(directory)
     return CaptureEvidence(
         number=directory.number,
         stacks=read_json(directory.py_spy, []),
-        flight_recorder=read_json(directory.flight_recorder, {}),
+        flight_recorder=flight_recorder,
         proc=read_json(directory.proc, {}),
-        gaps=read_json(directory.gaps, []),
+        gaps=[*read_json(directory.gaps, []), *unread],
         source=str(directory.path.relative_to(root)),
     )
+
+
+def _flight_recorder(directory: CaptureDir) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The JSON dump, else the pickle; and the gap, if there is a pickle that cannot be read."""
+    document = read_json(directory.flight_recorder)
+    if isinstance(document, dict):
+        return document, []
+    try:
+        document = read_pickle(directory.flight_recorder_pickle)
+    except OSError:
+        return {}, []
+    except PickleRefused as error:
+        return {}, [{"capture": "fr_pickle", "gap": f"{directory.flight_recorder_pickle.name}: {error}"}]
+    return (document, []) if isinstance(document, dict) else ({}, [])
 
 
 def _tail(path: Path) -> str:

@@ -29,6 +29,7 @@ class CaptureDir:
     py_spy = property(lambda self: self.path / "py_spy.json")
     native = property(lambda self: self.path / "native.txt")
     flight_recorder = property(lambda self: self.path / "fr.json")
+    flight_recorder_pickle = property(lambda self: self.path / "fr.pickle")
     traceback = property(lambda self: self.path / "traceback.txt")
     proc = property(lambda self: self.path / "proc.json")
     gaps = property(lambda self: self.path / "gaps.json")
