@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from nsadiag.evidence.secrets import mask_text
 
 SCHEMA_VERSION = 1
 # Nothing in a run directory is for others: stacks, environment and logs can hold secrets.
@@ -96,17 +98,32 @@ class RunDir:
 
 
 def make_private_dir(path: Path) -> Path:
-    """Creates the directory and its parents; only the last one is made private."""
-    path.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+    """Creates the directory and those above it that are missing, all private whatever the umask; others stay as they are."""
+    if not path.is_dir():
+        make_private_dir(path.parent)
+        path.mkdir(exist_ok=True, mode=DIRECTORY_MODE)
     return path
 
 
+def open_private(path: Path, mode: str = "w") -> IO[Any]:
+    """`open` for a file that nobody else may read: the user's umask is for the user's files."""
+    text = None if "b" in mode else "utf-8"
+    return open(path, mode, encoding=text, opener=lambda name, flags: os.open(name, flags, FILE_MODE))
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """Writes the file as it is: what others wrote is to be masked before."""
+    with open_private(path, "wb" if isinstance(content, bytes) else "w") as file:
+        file.write(content)
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Replaces the file in one step, so that a killed writer never leaves half a document."""
+    """Replaces the file in one step, so that a killed writer never leaves half a document; secrets are masked."""
+    text = mask_text(json.dumps(value, indent=1, default=str))
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1, default=str)
+            file.write(text)
             file.write("\n")
         Path(temporary).replace(path)
     except BaseException:

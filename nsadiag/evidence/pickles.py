@@ -58,7 +58,7 @@ class _Machine:
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        self.operations: dict[str, Callable[[Any], None]] = {
+        self.operations: dict[str, Callable[[Any], object]] = {
             "PROTO": lambda _: None,
             "FRAME": lambda _: None,
             "MARK": lambda _: self.stack.append(_MARK),

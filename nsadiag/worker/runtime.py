@@ -14,7 +14,7 @@ from typing import Any
 
 from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
 from nsadiag.evidence.layout import RankDir, RunDir, make_private_dir, write_json
-from nsadiag.evidence.secrets import mask_command
+from nsadiag.evidence.secrets import mask_command, mask_text
 from nsadiag.worker import crash, output
 from nsadiag.worker.on_import import when_imported
 
@@ -39,7 +39,7 @@ class Runtime:
         """Records what could not be observed, in one appended line; where even that fails, nothing more can be done."""
         if self.silenced:
             return
-        line = json.dumps({"t_wall_ns": time.time_ns(), "gap": what}) + "\n"
+        line = json.dumps({"t_wall_ns": time.time_ns(), "gap": mask_text(what)}) + "\n"
         with contextlib.suppress(OSError):
             handle = os.open(self.directory.gaps, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
