@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ class CaptureEvidence:
     proc: dict[str, Any]
     gaps: list[dict[str, Any]]
     source: str  # relative to the run directory
+    answers: dict[str, Any] = field(default_factory=dict)
+    children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +100,18 @@ def load_cell(path: Path) -> CellEvidence:
             _load_capture(CaptureDir(path=p), path)
             for p in sorted(path.glob("nodes/*/processes/*/captures/*"))
         ),
-        gaps=tuple(f"rank {n} left no evidence" for n in absent),
+        gaps=(*(f"rank {n} left no evidence" for n in absent), *_node_gaps(path)),
     )
+
+
+def _node_gaps(path: Path) -> list[str]:
+    """What the last look at each machine could not have."""
+    found = []
+    for node in sorted(path.glob("nodes/*/captures")):
+        last = max(node.iterdir(), default=None)
+        rows = read_json(CaptureDir(path=last).gaps, []) if last else []
+        found += [f"{node.parent.name}: {row['gap']}" for row in rows]
+    return found
 
 
 def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvidence:
@@ -134,6 +146,8 @@ def _load_capture(directory: CaptureDir, root: Path) -> CaptureEvidence:
         proc=read_json(directory.proc, {}),
         gaps=[*read_json(directory.gaps, []), *unread],
         source=str(directory.path.relative_to(root)),
+        answers=read_json(directory.answers, {}),
+        children=tuple(_load_capture(child, root) for child in directory.children()),
     )
 
 

@@ -33,8 +33,26 @@ class CaptureDir:
     flight_recorder = property(lambda self: self.path / "fr.json")
     flight_recorder_pickle = property(lambda self: self.path / "fr.pickle")
     traceback = property(lambda self: self.path / "traceback.txt")
+    counters = property(lambda self: self.path / "counters.json")
     proc = property(lambda self: self.path / "proc.json")
+    cuda_core = property(lambda self: self.path / "cuda.core")
+    cuda_text = property(lambda self: self.path / "cuda.txt")
+    answers = property(lambda self: self.path / "answers.json")
     gaps = property(lambda self: self.path / "gaps.json")
+    # Of a machine, not of a rank.
+    ras = property(lambda self: self.path / "ras.json")
+    ras_text = property(lambda self: self.path / "ras.txt")
+    gpu = property(lambda self: self.path / "gpu.json")
+
+    def child(self, pid: int) -> CaptureDir:
+        """A process that the rank started, such as a data-loader worker."""
+        return CaptureDir(path=self.path / "children" / str(pid))
+
+    def children(self) -> list[CaptureDir]:
+        """All that were looked at, by pid."""
+        folder = self.path / "children"
+        names = [p for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else []
+        return [CaptureDir(path=p) for p in sorted(names, key=lambda p: int(p.name))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +74,7 @@ class RankDir:
     leaving = property(lambda self: self.path / "leaving.json")
     samples = property(lambda self: self.path / "samples.jsonl")
     faults = property(lambda self: self.path / "faults.log")
+    tracebacks = property(lambda self: self.path / "tracebacks.log")
     ddp = property(lambda self: self.path / "ddp.json")
     gaps = property(lambda self: self.path / "gaps.jsonl")
 
@@ -95,6 +114,18 @@ class RunDir:
 
     def node(self, host: str) -> Path:
         return self.path / "nodes" / host
+
+    def node_capture(self, host: str, number: int) -> CaptureDir:
+        """One look at a machine, of the same moment as the ranks' captures of that number."""
+        return CaptureDir(path=self.node(host) / "captures" / f"{number:02d}")
+
+    @classmethod
+    def of(cls, capture: CaptureDir) -> RunDir:
+        """The run that the capture of a rank or process belongs to."""
+        for folder in capture.path.parents:
+            if folder.name in ("ranks", "nodes"):
+                return cls(path=folder.parent)
+        raise ValueError(f"{capture.path} is in no run directory")
 
 
 def make_private_dir(path: Path) -> Path:
