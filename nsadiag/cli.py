@@ -76,6 +76,18 @@ def run(
     passthrough: Annotated[
         bool, typer.Option("--passthrough", help="End with the job's own exit code")
     ] = False,
+    with_locals: Annotated[
+        bool,
+        typer.Option(
+            "--locals", help="Add the values of local variables to the stacks; they may hold secrets"
+        ),
+    ] = False,
+    cuda_core: Annotated[
+        bool,
+        typer.Option(
+            "--cuda-core", help="Take a core dump of the GPU, without its memory, when the job hangs"
+        ),
+    ] = False,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -93,6 +105,8 @@ def run(
         on_hang=on_hang,  # type: ignore[arg-type]
         probes=probes,
         passthrough=passthrough,
+        with_locals=with_locals,
+        cuda_core=cuda_core,
         force=force,
         quiet_stdout=as_json,
     )

@@ -85,7 +85,10 @@ def _whole(text: str | None) -> int | None:
 
 
 def proc(target: Target) -> None:
-    """proc.json: what the kernel knows of the process. Raises CaptureError once it is gone."""
+    """proc.json: what the kernel knows: state, where it sleeps, descriptors, I/O, memory and its limits.
+
+    Raises CaptureError once the process is gone.
+    """
     fields = stat_fields(target.pid)
     if fields is None:
         raise CaptureError("the process is gone")
