@@ -15,7 +15,7 @@ from nsadiag.agent.captures.children import children
 from nsadiag.agent.captures.counters import wait_counters
 from nsadiag.agent.captures.cuda_core import cuda_core_dump
 from nsadiag.agent.captures.flight_recorder import flight_recorder, flight_recorder_pickle
-from nsadiag.agent.captures.gpu import gpu
+from nsadiag.agent.captures.gpus import gpu
 from nsadiag.agent.captures.nccl_ras import ras
 from nsadiag.agent.captures.proc import proc
 from nsadiag.agent.captures.py_spy import native_stack, python_stack
