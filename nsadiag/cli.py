@@ -248,6 +248,28 @@ def demo(
     raise typer.Exit(result.exit_code)
 
 
+@app.command(epilog="Example: nsadiag doctor")
+def doctor(
+    python: Annotated[
+        str | None, typer.Option(help="The Python that your jobs run with  [default: the first on PATH]")
+    ] = None,
+    pid: Annotated[
+        int | None, typer.Option(help="Try a process that runs already, without a pause to it")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where runs would be written")] = Path("artifacts"),
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Say what evidence could be collected here, what stops the rest, and the remedy."""
+    from nsadiag.commands import doctor as command
+
+    checks, tried = command.run_checks(python=python, out=out, pid=pid)
+    if as_json:
+        print(command.as_json(checks, tried))
+    else:
+        command.show(checks, tried, _console())
+    raise typer.Exit(command.exit_code(checks))
+
+
 @app.command("list", epilog="Example: nsadiag list --faults")
 def list_(
     faults: Annotated[bool, typer.Option("--faults", help="The scripts that nsadiag demo can run")] = False,
