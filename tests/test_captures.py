@@ -122,33 +122,51 @@ def test_a_rank_that_holds_the_gil_is_seen_by_its_c_endpoints_and_by_name(ranks:
     assert not look.gaps.exists()
 
 
-def test_while_the_gil_is_free_torch_itself_is_asked_for_the_stacks(ranks: Callable[..., Rank]) -> None:
-    rank = ranks("import torch\nprint('ready')\ninput()")
+def test_stacks_come_by_a_signal_that_the_jobs_own_threads_do_not_notice(ranks: Callable[..., Rank]) -> None:
+    rank = ranks(
+        "import signal, torch\ndef waits():\n    print('ready')\n    signal.pause()\nwaits()\nprint('woken')"
+    )
+    stuck_in(rank, "waits")
+    for number in (1, 2):
+        look = rank.look(number)
+        assert read_json(look.answers)["sources"]["traceback"]["by"] == "signal"
+        assert (read_json(look.answers)["gil_owner"], read_json(look.answers)["reads_as"]) == (
+            None,
+            "answers",
+        )
+        assert look.traceback.read_text().count("in waits") == 1
+    stuck_in(rank, "waits")
+    assert rank.process.poll() is None
+
+
+def test_without_torch_nobody_is_signalled_and_the_gap_says_why(ranks: Callable[..., Rank]) -> None:
+    rank = ranks(
+        "import signal\ndef waits():\n    print('ready')\n    signal.pause()\nwaits()\nprint('woken')"
+    )
+    stuck_in(rank, "waits")
+    look = rank.look(1)
+    assert {"fr", "counters", "traceback"} == set(gaps(look))
+    assert rank.process.poll() is None
+    stuck_in(rank, "waits")
+
+
+def test_torch_itself_is_asked_where_the_signal_is_taken_and_the_gil_is_free(
+    ranks: Callable[..., Rank],
+) -> None:
+    rank = ranks(
+        f"import signal, torch\nsignal.signal({int(NUMBER)}, signal.SIG_DFL)\nprint('ready')\ninput()"
+    )
     stuck_in(rank, "<module>")
     look = rank.look(1)
     assert read_json(look.answers)["sources"]["traceback"]["by"] == "worker server"
-    assert (read_json(look.answers)["gil_owner"], read_json(look.answers)["reads_as"]) == (None, "answers")
     assert "<module>" in look.traceback.read_text()
-
-
-def test_without_a_worker_server_a_signal_brings_the_stacks_though_the_gil_is_held(
-    ranks: Callable[..., Rank],
-) -> None:
-    rank = ranks(f"{HOLD_THE_GIL}\nprint('ready')\nwait_for_ever_in_c()")
-    stuck_in(rank, "wait_for_ever_in_c")
-    first, second = rank.look(1), rank.look(2)
-    for look in (first, second):
-        assert read_json(look.answers)["sources"]["traceback"]["by"] == "signal"
-        assert look.traceback.read_text().count("wait_for_ever_in_c") == 1
-        assert {"fr", "counters"} == set(gaps(look))
-    assert rank.process.poll() is None
 
 
 def test_no_signal_is_sent_to_a_rank_that_does_not_catch_it(ranks: Callable[..., Rank]) -> None:
     forget = f"import signal; signal.signal({int(NUMBER)}, signal.SIG_DFL)"
     rank = ranks(f"{forget}\nprint('ready')\ninput()")
     look = rank.look(1)
-    assert "has no handler for a signal" in gaps(look)["traceback"]["gap"]
+    assert gaps(look)["traceback"]["gap"] == "the rank has no worker server"
     assert rank.process.poll() is None and not catches(rank.process.pid, NUMBER)
 
 

@@ -1,4 +1,7 @@
-"""A signal at which faulthandler writes all stacks: from C, so it works while the GIL is held, and before torch is there."""
+"""A signal at which faulthandler writes all stacks: from C, so it works while the GIL is held.
+
+The agent sends it to an idle thread of torch's worker server, never to one of the job's own.
+"""
 
 from __future__ import annotations
 

@@ -75,9 +75,13 @@ def capture_all(targets: list[Target], *, native: bool, with_locals: bool = Fals
         list(pool.map(lambda target: capture_rank(target, QUICK), shown))
         node.result()
     if native:
-        # Reading native stacks keeps a CPU busy for a second or more.
-        with ThreadPoolExecutor(max_workers=max(min(os.cpu_count() or 1, 8) // 2, 1)) as pool:
-            list(pool.map(lambda target: capture_rank(target, THOROUGH), shown))
+        capture_slow(shown)
+
+
+def capture_slow(targets: list[Target]) -> None:
+    """What costs a second or more a rank, and may pause it for as long: for a job that is known to be stuck."""
+    with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as pool:
+        list(pool.map(lambda target: capture_rank(target, THOROUGH), targets))
 
 
 def _node_of(targets: list[Target]) -> NodeTarget:

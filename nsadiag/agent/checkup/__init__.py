@@ -54,7 +54,6 @@ def _of(patient: Patient) -> list[Check]:
         answered("kernel state", lambda: process.kernel_state(target), essential=True),
         answered("Python stacks", lambda: process.python_stacks(target), essential=True),
         answered("native stacks", lambda: process.native_stacks(target)),
-        answered("stacks by signal", lambda: process.stacks_by_signal(target)),
         answered("permission to look", lambda: process.permission(patient.pid)),
     ]
 

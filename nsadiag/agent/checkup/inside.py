@@ -8,8 +8,10 @@ from pathlib import Path
 
 from nsadiag.agent.captures.flight_recorder import HANDLERS, PICKLE_HANDLERS
 from nsadiag.agent.captures.target import CaptureError
-from nsadiag.agent.checkup.check import Check
+from nsadiag.agent.captures.traceback import traceback
+from nsadiag.agent.checkup.check import Check, answered
 from nsadiag.agent.checkup.patient import Patient
+from nsadiag.evidence.layout import make_private_dir
 from nsadiag.evidence.reader import Pulse
 
 START_S = 4.0
@@ -81,8 +83,21 @@ def worker_server(patient: Patient) -> list[Check]:
         ]
     return [
         Check(name=name, status="works", detail=f"{version} answers: {', '.join(sorted(offered))}"),
+        answered("faulthandler", lambda: _faulthandler(patient)),
         _flight_recorder(recorder, told["torch"], offered),
     ]
+
+
+def _faulthandler(patient: Patient) -> Check:
+    """Stacks without any permission, and while the GIL is held."""
+    target = patient.target()
+    make_private_dir(target.directory.path)
+    by = traceback(target)["by"]
+    return Check(
+        name="faulthandler",
+        status="works",
+        detail=f"stacks of all threads, by {by}, also while the GIL is held",
+    )
 
 
 def _flight_recorder(name: str, version: str, offered: frozenset[str]) -> Check:

@@ -9,7 +9,6 @@ from pathlib import Path
 from nsadiag.agent.captures.proc import proc
 from nsadiag.agent.captures.py_spy import find_py_spy, native_stack, python_stack
 from nsadiag.agent.captures.target import CaptureError, Target
-from nsadiag.agent.captures.traceback import traceback
 from nsadiag.agent.checkup.check import Check
 from nsadiag.evidence.layout import make_private_dir, read_json
 
@@ -73,15 +72,6 @@ def kernel_state(target: Target) -> Check:
     if set(closed) <= {"stack"}:
         return Check(name=name, status="works", detail=detail, essential=True)
     return Check(name=name, status="limited", detail=detail, remedy=remedy(target.pid), essential=True)
-
-
-def stacks_by_signal(target: Target) -> Check:
-    """faulthandler at a signal: works without any permission, and while the GIL is held."""
-    name = "stacks by signal"
-    # As if py-spy had seen nothing: it is for that case.
-    target.directory.py_spy.unlink(missing_ok=True)
-    told = traceback(target)
-    return Check(name=name, status="works", detail=f"faulthandler answered ({told['by']})")
 
 
 def permission(pid: int) -> Check:
