@@ -28,7 +28,7 @@ from nsadiag.evidence.layout import (
     write_private,
 )
 from nsadiag.evidence.records import Verdict
-from nsadiag.evidence.secrets import mask_command, mask_line, mask_text, mask_variables
+from nsadiag.evidence.secrets import hide, mask_command, mask_line, mask_text, mask_variables
 from nsadiag.spec import Cell, Matrix
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class MatrixResult:
 def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult:
     """Runs every cell that is not done; whatever happens to one cell, the next is run."""
     check_script(request.cells[0].argv)
+    for cell in request.every_cell:
+        hide(cell.env, cell.command())
     run = _directory(request)
     results = _results(run, request)
     before = read_json(run.run, {}) if request.resume else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -41,6 +40,15 @@ RELEVANT = re.compile(
 )
 
 
+# Secrets of commands that this process starts for others: they are in neither its environment nor its arguments.
+_told: set[str] = set()
+
+
+def hide(environment: Mapping[str, str], command: Sequence[str]) -> None:
+    """From here on, what is secret in these is masked in every text of this process."""
+    _told.update(secret_values(environment, command))
+
+
 def mask_text(text: str) -> str:
     """The text without well-known tokens, passwords in addresses, and the secrets that this process was given."""
     for value in _given_to_this_process():
@@ -51,10 +59,11 @@ def mask_text(text: str) -> str:
     return text
 
 
-@functools.cache
 def _given_to_this_process() -> tuple[str, ...]:
-    """Asked once, at the first text: ranks inherit the environment, so what is secret here is secret there."""
-    return secret_values(os.environ, getattr(sys, "orig_argv", sys.argv))
+    """Asked anew for each text: a script may log in half-way, and a forked rank becomes another command."""
+    commands = (getattr(sys, "orig_argv", []), sys.argv)
+    values = {value for words in commands for value in secret_values(os.environ, words)}
+    return tuple(sorted(values | _told, key=len, reverse=True))
 
 
 def secret_values(environment: Mapping[str, str], command: Sequence[str]) -> tuple[str, ...]:
