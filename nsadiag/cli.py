@@ -76,6 +76,18 @@ def run(
     passthrough: Annotated[
         bool, typer.Option("--passthrough", help="End with the job's own exit code")
     ] = False,
+    with_locals: Annotated[
+        bool,
+        typer.Option(
+            "--locals", help="Add the values of local variables to the stacks; they may hold secrets"
+        ),
+    ] = False,
+    cuda_core: Annotated[
+        bool,
+        typer.Option(
+            "--cuda-core", help="Take a core dump of the GPU, without its memory, when the job hangs"
+        ),
+    ] = False,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -93,6 +105,8 @@ def run(
         on_hang=on_hang,  # type: ignore[arg-type]
         probes=probes,
         passthrough=passthrough,
+        with_locals=with_locals,
+        cuda_core=cuda_core,
         force=force,
         quiet_stdout=as_json,
     )
@@ -232,6 +246,28 @@ def demo(
     result = run_once(demo_request(fault, out=out, force=force, quiet_stdout=as_json))
     _print(result.directory, as_json=as_json)
     raise typer.Exit(result.exit_code)
+
+
+@app.command(epilog="Example: nsadiag doctor")
+def doctor(
+    python: Annotated[
+        str | None, typer.Option(help="The Python that your jobs run with  [default: the first on PATH]")
+    ] = None,
+    pid: Annotated[
+        int | None, typer.Option(help="Try a process that runs already, without a pause to it")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where runs would be written")] = Path("artifacts"),
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Say what evidence could be collected here, what stops the rest, and the remedy."""
+    from nsadiag.commands import doctor as command
+
+    checks, tried = command.run_checks(python=python, out=out, pid=pid)
+    if as_json:
+        print(command.as_json(checks, tried))
+    else:
+        command.show(checks, tried, _console())
+    raise typer.Exit(command.exit_code(checks))
 
 
 @app.command("list", epilog="Example: nsadiag list --faults")

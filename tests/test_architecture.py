@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsadiag.evidence": frozenset({"numpy"}),
     "nsadiag.spec": frozenset({"numpy", "yaml", "pydantic"}),
     "nsadiag.worker": frozenset({"torch", "nsadiag.evidence"}),
-    "nsadiag.agent": frozenset({"psutil", "nsadiag.evidence", "nsadiag.spec"}),
+    "nsadiag.agent": frozenset({"psutil", "pynvml", "nsadiag.evidence", "nsadiag.spec"}),
     "nsadiag.engines": frozenset({"psutil", "submitit", "nsadiag.evidence", "nsadiag.spec", "nsadiag.agent"}),
     "nsadiag.analysis": frozenset({"pandas", "numpy", "nsadiag.evidence"}),
     "nsadiag.experiments": frozenset(

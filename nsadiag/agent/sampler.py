@@ -8,7 +8,7 @@ import time
 
 from nsadiag.agent.captures.py_spy import glance
 from nsadiag.agent.captures.target import CaptureError
-from nsadiag.evidence.layout import RankDir
+from nsadiag.evidence.layout import RankDir, open_private
 
 MIN_INTERVAL_S = 0.5
 PAUSE_PER_COST = 20  # a glance that took t is followed by 20 t without one: at most 5 % of one CPU
@@ -40,5 +40,5 @@ class Sampler:
             return
         frames = [[f["filename"], f["line"], f["name"]] for f in main["frames"]]  # type: ignore[attr-defined]
         line = json.dumps({"t_mono_ns": time.monotonic_ns(), "frames": frames}) + "\n"
-        with directory.samples.open("a", encoding="utf-8") as file:
+        with open_private(directory.samples, "a") as file:
             file.write(line)

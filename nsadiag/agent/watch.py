@@ -35,6 +35,7 @@ class WatchOptions:
     stall_after_s: float | None = None
     timeout_s: float = 0.0  # 0: none
     on_hang: Literal["stop", "leave"] = "stop"
+    with_locals: bool = False  # values of local variables in the stacks
 
 
 @dataclass(kw_only=True)
@@ -219,10 +220,12 @@ class Watch:
     def _capture(self, *, native: bool) -> int:
         self._captures += 1
         capture_all(
-            [self._target(r, self._captures) for r in self.ranks.values() if r.end is None], native=native
+            [self._target(r, self._captures) for r in self.ranks.values() if r.end is None],
+            native=native,
+            with_locals=self.options.with_locals,
         )
         if not self.ranks:
-            capture_all(self._unknown_processes(), native=False)
+            capture_all(self._unknown_processes(), native=False, with_locals=self.options.with_locals)
         return self._captures
 
     def _target(self, rank: RankState, number: int) -> Target:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, read_json_lines
+from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.reader import Recording, read_blackbox
 
 LOG_TAIL_BYTES = 64 * 1024
@@ -22,6 +23,8 @@ class CaptureEvidence:
     proc: dict[str, Any]
     gaps: list[dict[str, Any]]
     source: str  # relative to the run directory
+    answers: dict[str, Any] = field(default_factory=dict)
+    children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +108,18 @@ def load_cell(path: Path) -> CellEvidence:
             _load_capture(CaptureDir(path=p), path)
             for p in sorted(path.glob("nodes/*/processes/*/captures/*"))
         ),
-        gaps=tuple(f"rank {n} left no evidence" for n in absent),
+        gaps=(*(f"rank {n} left no evidence" for n in absent), *_node_gaps(path)),
     )
+
+
+def _node_gaps(path: Path) -> list[str]:
+    """What the last look at each machine could not have."""
+    found = []
+    for node in sorted(path.glob("nodes/*/captures")):
+        last = max(node.iterdir(), default=None)
+        rows = read_json(CaptureDir(path=last).gaps, []) if last else []
+        found += [f"{node.parent.name}: {row['gap']}" for row in rows]
+    return found
 
 
 def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvidence:
@@ -139,14 +152,31 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvide
 
 
 def _load_capture(directory: CaptureDir, root: Path) -> CaptureEvidence:
+    flight_recorder, unread = _flight_recorder(directory)
     return CaptureEvidence(
         number=directory.number,
         stacks=read_json(directory.py_spy, []),
-        flight_recorder=read_json(directory.flight_recorder, {}),
+        flight_recorder=flight_recorder,
         proc=read_json(directory.proc, {}),
-        gaps=read_json(directory.gaps, []),
+        gaps=[*read_json(directory.gaps, []), *unread],
         source=str(directory.path.relative_to(root)),
+        answers=read_json(directory.answers, {}),
+        children=tuple(_load_capture(child, root) for child in directory.children()),
     )
+
+
+def _flight_recorder(directory: CaptureDir) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The JSON dump, else the pickle; and the gap, if there is a pickle that cannot be read."""
+    document = read_json(directory.flight_recorder)
+    if isinstance(document, dict):
+        return document, []
+    try:
+        document = read_pickle(directory.flight_recorder_pickle)
+    except OSError:
+        return {}, []
+    except PickleRefused as error:
+        return {}, [{"capture": "fr_pickle", "gap": f"{directory.flight_recorder_pickle.name}: {error}"}]
+    return (document, []) if isinstance(document, dict) else ({}, [])
 
 
 def _tail(path: Path) -> str:

@@ -51,14 +51,16 @@ def demo_request(fault: str, *, out: Path | None, force: bool, quiet_stdout: boo
 
 def parts() -> dict[str, dict[str, str]]:
     """What is built in, by kind: name to what it is for."""
-    from nsadiag.agent.captures import CAPTURES
+    from nsadiag.agent.captures import CAPTURES, NODE_CAPTURES
     from nsadiag.analysis.detectors import DETECTORS
     from nsadiag.evidence.probes import PROBE_NAMES
     from nsadiag.reports import REPORTERS
 
     return {
         "probes": {name: _headline(_docstring(PROBE_FILES / f"{name}.py")) for name in PROBE_NAMES},
-        "captures": {name: _headline(capture.__doc__) for name, capture in CAPTURES.items()},
+        "captures": {
+            name: _headline(capture.__doc__) for name, capture in (CAPTURES | NODE_CAPTURES).items()
+        },
         "detectors": {d.__name__: _headline(sys.modules[d.__module__].__doc__) for d in DETECTORS},
         "reporters": dict.fromkeys(REPORTERS, ""),
     }

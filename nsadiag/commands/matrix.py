@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import shutil
 import time
@@ -18,9 +19,16 @@ from nsadiag.agent.watch import WatchOptions
 from nsadiag.commands import output
 from nsadiag.engines.local import WarmLauncher, run_warm
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, UsageError
-from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, make_private_dir, read_json, write_json
+from nsadiag.evidence.layout import (
+    SCHEMA_VERSION,
+    RunDir,
+    make_private_dir,
+    read_json,
+    write_json,
+    write_private,
+)
 from nsadiag.evidence.records import Verdict
-from nsadiag.evidence.secrets import mask_command, mask_line, mask_variables
+from nsadiag.evidence.secrets import hide, mask_command, mask_line, mask_text, mask_variables
 from nsadiag.spec import Cell, Matrix
 
 if TYPE_CHECKING:
@@ -76,6 +84,8 @@ class MatrixResult:
 def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult:
     """Runs every cell that is not done; whatever happens to one cell, the next is run."""
     check_script(request.cells[0].argv)
+    for cell in request.every_cell:
+        hide(cell.env, cell.command())
     run = _directory(request)
     results = _results(run, request)
     before = read_json(run.run, {}) if request.resume else {}
@@ -279,10 +289,11 @@ def _write(run: RunDir, matrix: Matrix, results: list[CellResult], wall_s: float
 
 def _write_csv(path: Path, results: list[CellResult]) -> None:
     rows = [_row(r) for r in results]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
-        writer.writeheader()
-        writer.writerows(rows)
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_private(path, mask_text(table.getvalue()).encode())
 
 
 def _row(result: CellResult) -> dict[str, Any]:

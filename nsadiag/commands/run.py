@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from nsadiag.agent.watch import Watch, WatchOptions
 from nsadiag.commands import output
 from nsadiag.engines.local import run_command
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_TIMEOUT
+from nsadiag.evidence import cuda_core
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.records import Verdict
 
@@ -28,6 +30,8 @@ class RunRequest:
     probes: str = "light"
     passthrough: bool = False
     force: bool = False
+    with_locals: bool = False
+    cuda_core: bool = False
     quiet_stdout: bool = False  # stdout is for JSON: the job's output goes to stderr
 
 
@@ -53,12 +57,16 @@ def run_once(request: RunRequest) -> RunResult:
     }
     output.write_run(run, **about)
     options = WatchOptions(
-        stall_after_s=request.stall_after_s, timeout_s=request.timeout_s, on_hang=request.on_hang
+        stall_after_s=request.stall_after_s,
+        timeout_s=request.timeout_s,
+        on_hang=request.on_hang,
+        with_locals=request.with_locals,
     )
+    env = cuda_core.environment(run.node(os.uname().nodename)) if request.cuda_core else None
     sinks = (sys.stderr.buffer if request.quiet_stdout else sys.stdout.buffer, sys.stderr.buffer)
     interrupted, watch = False, None
     try:
-        watch = run_command(request.command, run, options, probes=request.probes, echo=sinks)
+        watch = run_command(request.command, run, options, probes=request.probes, env=env, echo=sinks)
     except KeyboardInterrupt:
         interrupted = True
     verdict = judge_and_report(run, about)

@@ -18,7 +18,7 @@ from nsadiag.agent.follow import Follow
 from nsadiag.agent.launch import CommandJob, die_with_parent, job_environment, make_socket_dir, new_run_id
 from nsadiag.agent.processes import Process, identify
 from nsadiag.agent.watch import Watch, WatchOptions
-from nsadiag.evidence.layout import RunDir, make_private_dir
+from nsadiag.evidence.layout import RunDir, make_private_dir, open_private
 
 
 def run_command(
@@ -87,7 +87,7 @@ class WarmLauncher:
         environment.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
         # Asking CUDA whether it is there would initialise it, and a process forked after that cannot use it.
         environment.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-        with self._log.open("ab") as log:
+        with open_private(self._log, "ab") as log:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", "nsadiag.agent.warm", str(writer), *self._preload],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, pass_fds=(writer,), start_new_session=True,

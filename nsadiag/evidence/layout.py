@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from nsadiag.evidence.secrets import mask_text
 
 SCHEMA_VERSION = 1
 # Nothing in a run directory is for others: stacks, environment and logs can hold secrets.
@@ -31,9 +33,28 @@ class CaptureDir:
     py_spy = property(lambda self: self.path / "py_spy.json")
     native = property(lambda self: self.path / "native.txt")
     flight_recorder = property(lambda self: self.path / "fr.json")
+    flight_recorder_pickle = property(lambda self: self.path / "fr.pickle")
     traceback = property(lambda self: self.path / "traceback.txt")
+    counters = property(lambda self: self.path / "counters.json")
     proc = property(lambda self: self.path / "proc.json")
+    cuda_core = property(lambda self: self.path / "cuda.core")
+    cuda_text = property(lambda self: self.path / "cuda.txt")
+    answers = property(lambda self: self.path / "answers.json")
     gaps = property(lambda self: self.path / "gaps.json")
+    # Of a machine, not of a rank.
+    ras = property(lambda self: self.path / "ras.json")
+    ras_text = property(lambda self: self.path / "ras.txt")
+    gpu = property(lambda self: self.path / "gpu.json")
+
+    def child(self, pid: int) -> CaptureDir:
+        """A process that the rank started, such as a data-loader worker."""
+        return CaptureDir(path=self.path / "children" / str(pid))
+
+    def children(self) -> list[CaptureDir]:
+        """All that were looked at, by pid."""
+        folder = self.path / "children"
+        names = [p for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else []
+        return [CaptureDir(path=p) for p in sorted(names, key=lambda p: int(p.name))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +76,7 @@ class RankDir:
     leaving = property(lambda self: self.path / "leaving.json")
     samples = property(lambda self: self.path / "samples.jsonl")
     faults = property(lambda self: self.path / "faults.log")
+    tracebacks = property(lambda self: self.path / "tracebacks.log")
     ddp = property(lambda self: self.path / "ddp.json")
     graph = property(lambda self: self.path / "graph.json")
     recomputed = property(lambda self: self.path / "recomputed.jsonl")
@@ -101,19 +123,46 @@ class RunDir:
     def node(self, host: str) -> Path:
         return self.path / "nodes" / host
 
+    def node_capture(self, host: str, number: int) -> CaptureDir:
+        """One look at a machine, of the same moment as the ranks' captures of that number."""
+        return CaptureDir(path=self.node(host) / "captures" / f"{number:02d}")
+
+    @classmethod
+    def of(cls, capture: CaptureDir) -> RunDir:
+        """The run that the capture of a rank or process belongs to."""
+        for folder in capture.path.parents:
+            if folder.name in ("ranks", "nodes"):
+                return cls(path=folder.parent)
+        raise ValueError(f"{capture.path} is in no run directory")
+
 
 def make_private_dir(path: Path) -> Path:
-    """Creates the directory and its parents; only the last one is made private."""
-    path.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+    """Creates the directory and those above it that are missing, all private whatever the umask; others stay as they are."""
+    if not path.is_dir():
+        make_private_dir(path.parent)
+        path.mkdir(exist_ok=True, mode=DIRECTORY_MODE)
     return path
 
 
+def open_private(path: Path, mode: str = "w") -> IO[Any]:
+    """`open` for a file that nobody else may read: the user's umask is for the user's files."""
+    text = None if "b" in mode else "utf-8"
+    return open(path, mode, encoding=text, opener=lambda name, flags: os.open(name, flags, FILE_MODE))
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """Writes the file as it is: what others wrote is to be masked before."""
+    with open_private(path, "wb" if isinstance(content, bytes) else "w") as file:
+        file.write(content)
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Replaces the file in one step, so that a killed writer never leaves half a document."""
+    """Replaces the file in one step, so that a killed writer never leaves half a document; secrets are masked."""
+    text = mask_text(json.dumps(value, indent=1, default=str))
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1, default=str)
+            file.write(text)
             file.write("\n")
         Path(temporary).replace(path)
     except BaseException:
@@ -122,10 +171,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_json_line(path: Path, value: Any) -> None:
-    """Adds a line in one write, which other writers of the file cannot tear apart. Raises OSError."""
+    """Adds a line in one write, which other writers of the file cannot tear apart; secrets are masked. Raises OSError."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
     try:
-        os.write(handle, (json.dumps(value, default=str) + "\n").encode())
+        os.write(handle, (mask_text(json.dumps(value, default=str)) + "\n").encode())
     finally:
         os.close(handle)
 

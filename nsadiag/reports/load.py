@@ -9,6 +9,7 @@ from typing import Any
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.secrets import mask_text
 from nsadiag.reports import values
 from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
 
@@ -104,7 +105,7 @@ def _last_words(rank_dir: RankDir) -> str:
     except OSError:
         return ""
     whole = lines[1:] if size > LAST_WORDS_BYTES else lines
-    return "\n".join(whole[-LAST_WORDS_LINES:])
+    return mask_text("\n".join(whole[-LAST_WORDS_LINES:]))
 
 
 def _load_matrix(directory: Path) -> MatrixReport:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nsadiag.evidence.blackbox import Kind, Phase
-from nsadiag.evidence.layout import write_json
+from nsadiag.evidence.layout import open_private, write_json
 from nsadiag.worker.place import user_place
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def install(runtime: Runtime) -> None:
     """Chains in front of the hooks that are there; faulthandler covers deaths in C code."""
     if not faulthandler.is_enabled():
         # The file must outlive this function: faulthandler keeps the descriptor, not the object.
-        faults = runtime.directory.faults.open("w")
+        faults = open_private(runtime.directory.faults)
         runtime.keep.append(faults)
         faulthandler.enable(file=faults)
     previous, previous_thread = sys.excepthook, threading.excepthook

@@ -15,7 +15,7 @@ from typing import Any
 from nsadiag.evidence.blackbox import BlackBox, Counter, Kind, Names, Phase
 from nsadiag.evidence.layout import RING_DIR, RankDir, RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.secrets import mask_command
-from nsadiag.worker import crash, output
+from nsadiag.worker import crash, output, traceback_signal
 from nsadiag.worker.on_import import when_imported
 
 _runtime: Runtime | None = None
@@ -104,7 +104,8 @@ def open_rank(rank: int, world_size: int) -> None:
     except OSError as error:
         print(f"nsadiag: rank {rank} is not recorded: {error}", file=sys.stderr)
         return
-    write_json(directory.meta, _identity(rank, world_size, output.take_over(directory)))
+    identity = _identity(rank, world_size, output.take_over(directory))
+    write_json(directory.meta, {**identity, "traceback_signal": traceback_signal.register(_runtime)})
     _runtime.emit(Kind.PROCESS, Phase.BEGIN)
     crash.install(_runtime)
     atexit.register(_at_exit)

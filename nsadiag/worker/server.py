@@ -35,6 +35,7 @@ def start(runtime: Runtime) -> None:
         os.unlink(path)  # noqa: PTH108 - a plain path is at hand
     with _muted_stderr():
         server = _WorkerServer(path, -1)
+    os.chmod(path, 0o600)  # noqa: PTH101 - made by torch, with the user's umask
     # Never destroyed: its destructor logs three warnings into the job's output, and joins a thread.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 

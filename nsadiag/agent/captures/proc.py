@@ -1,4 +1,4 @@
-"""What the kernel knows: state, CPU time per thread, where it sleeps, I/O, memory, children."""
+"""What the kernel knows: state, CPU time per thread, where it sleeps, descriptors, I/O, memory, children."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import psutil
 
+from nsadiag.agent.captures.cgroups import cgroup
+from nsadiag.agent.captures.descriptors import descriptors
 from nsadiag.agent.captures.sleeping import sleeps_until
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import stat_fields
@@ -16,6 +18,12 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.secrets import mask_command
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+STATUS = frozenset(
+    {
+        "Threads", "VmSwap", "VmHWM", "SigQ", "SigPnd", "ShdPnd", "SigBlk", "SigCgt", "TracerPid", "Seccomp",
+        "Cpus_allowed_list", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches",
+    }
+)  # fmt: skip
 
 
 def _text(path: Path) -> str | None:
@@ -65,18 +73,22 @@ def _children(pid: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _cgroup(pid: int) -> dict[str, str | None]:
-    line = (_text(Path(f"/proc/{pid}/cgroup")) or "").splitlines()
-    unified = next((entry[3:] for entry in line if entry.startswith("0::")), None)
-    folder = Path("/sys/fs/cgroup") / (unified or "/").lstrip("/")
-    return {
-        name: _text(folder / name)
-        for name in ("memory.events", "memory.current", "memory.max", "memory.pressure")
-    }
+def _status(pid: int) -> dict[str, str]:
+    """What /proc/<pid>/status says of limits, signals and turns on a CPU."""
+    lines = (_text(Path(f"/proc/{pid}/status")) or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    return {key: " ".join(value.split()) for key, _, value in pairs if key in STATUS}
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.lstrip("-").isdigit() else None
 
 
 def proc(target: Target) -> None:
-    """proc.json. Raises CaptureError once the process is gone."""
+    """proc.json: what the kernel knows: state, where it sleeps, descriptors, I/O, memory and its limits.
+
+    Raises CaptureError once the process is gone.
+    """
     fields = stat_fields(target.pid)
     if fields is None:
         raise CaptureError("the process is gone")
@@ -92,9 +104,12 @@ def proc(target: Target) -> None:
         "syscall": _text(folder / "syscall"),
         "kernel_stack": _text(folder / "stack"),
         "sleeps_until_mono_ns": sleeps_until(target.pid),
+        "oom_score": _whole(_text(folder / "oom_score")),
+        "status": _status(target.pid),
         "io": _io(target.pid),
         "threads": [thread for thread in threads if thread],
         "children": _children(target.pid),
-        "cgroup": _cgroup(target.pid),
+        "fds": descriptors(target.pid),
+        "cgroup": cgroup(target.pid),
     }
     write_json(target.directory.proc, snapshot)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, Target
+from nsadiag.evidence.layout import write_json, write_private
+from nsadiag.evidence.secrets import MASK, SECRET_NAME, mask_text
 
 TIMEOUT_S = 5.0
 NATIVE_TIMEOUT_S = 15.0
@@ -55,15 +57,26 @@ def _check_permission(pid: int) -> None:
         return
 
 
-def python_stack(target: Target) -> None:
-    """py_spy.json: all threads, innermost frame first."""
+def python_stack(target: Target) -> dict[str, Any]:
+    """py_spy.json: the stacks of all threads, and which of them owns the GIL; read without the process's help."""
+    arguments = ["--json", *(["--locals"] if target.with_locals else [])]
+    # A process that is stopped or in state D cannot be paused; it does not move either, so the other way is exact.
+    modes = [[], ["--nonblocking"]] if target.may_pause else [["--nonblocking"], []]
     try:
-        text = _dump(target.pid, ["--json"], TIMEOUT_S)
+        text, mode = _dump(target.pid, arguments + modes[0], TIMEOUT_S), modes[0]
     except CaptureError:
-        # A process that is stopped or in state D cannot be paused; it does not move either, so this is exact.
-        text = _dump(target.pid, ["--json", "--nonblocking"], TIMEOUT_S)
-    json.loads(text)
-    target.directory.py_spy.write_text(text)
+        text, mode = _dump(target.pid, arguments + modes[1], TIMEOUT_S), modes[1]
+    write_json(target.directory.py_spy, [_shown(thread) for thread in json.loads(text)])
+    return {"paused": not mode}
+
+
+def _shown(thread: dict[str, Any]) -> dict[str, Any]:
+    """Without the command line, and with locals masked by their names."""
+    for frame in thread["frames"]:
+        for local in frame.get("locals") or []:
+            if SECRET_NAME.search(local.get("name", "")):
+                local["repr"] = MASK
+    return {**thread, "process_info": None}
 
 
 def glance(pid: int) -> list[dict[str, Any]]:
@@ -73,7 +86,8 @@ def glance(pid: int) -> list[dict[str, Any]]:
 
 
 def native_stack(target: Target) -> None:
-    """native.txt: Python and C frames mixed."""
+    """native.txt: Python and C frames mixed, such as the NCCL call that a rank is in."""
     text = _dump(target.pid, ["--native"], NATIVE_TIMEOUT_S)
     # The first line repeats the command line, which may hold secrets.
-    target.directory.native.write_text(re.sub(r"^(Process \d+):.*", r"\1", text, count=1))
+    plain = re.sub(r"^(Process \d+):.*", r"\1", text, count=1)
+    write_private(target.directory.native, mask_text(plain))

@@ -3,41 +3,71 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 from pathlib import Path
 
-from nsadiag.agent.captures.target import CaptureError
+from nsadiag.agent.captures.failure import CaptureError, NotApplicable
 
 TIMEOUT_S = 4.0
+GREETING_S = 2.0  # it answers this in under a millisecond, if it answers at all
 MAX_ANSWER = 256 * 2**20
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(TIMEOUT_S)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 
-def ask(path: Path | None, handler: str) -> bytes:
-    """The answer of one handler. Raises CaptureError if there is no server, or no answer in time."""
-    if path is None or not path.exists():
-        raise CaptureError("the rank has no worker server")
-    connection = _UnixConnection(path)
-    try:
-        connection.request("POST", f"/handler/{handler}")
-        response = connection.getresponse()
-        body = response.read(MAX_ANSWER)
-    except (OSError, http.client.HTTPException) as error:
-        raise CaptureError(f"worker server, {handler}: {error or type(error).__name__}") from None
-    finally:
-        connection.close()
-    if response.status != http.client.OK:
-        raise CaptureError(
-            f"worker server, {handler}: HTTP {response.status} {body[:200].decode(errors='replace')}"
-        )
-    return body
+class WorkerServer:
+    """One rank's server during one look: remembers what it offers, and that it is silent."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._offered: frozenset[str] | None = None
+        self._silent: str | None = None
+
+    def handlers(self) -> frozenset[str]:
+        """The names it answers to. Raises CaptureError if there is no server or no answer in time."""
+        if self._silent:
+            raise CaptureError(self._silent)
+        if self._offered is None:
+            try:
+                body = self._exchange("GET", "/handler/", GREETING_S)
+                self._offered = frozenset(map(str, json.loads(body)))
+            except (CaptureError, ValueError) as error:
+                self._silent = str(error)
+                raise CaptureError(self._silent) from None
+        return self._offered
+
+    def ask(self, handler: str, query: str = "") -> bytes:
+        """The answer of one handler. Raises NotApplicable if it offers none of that name, else CaptureError."""
+        if handler not in self.handlers():
+            raise NotApplicable(f"this torch's worker server has no {handler}")
+        return self._exchange("POST", f"/handler/{handler}{query}", TIMEOUT_S)
+
+    def _exchange(self, method: str, address: str, timeout_s: float) -> bytes:
+        if self._path is None or not self._path.exists():
+            raise CaptureError("the rank has no worker server")
+        connection = _UnixConnection(self._path, timeout_s)
+        name = address.removeprefix("/handler/").partition("?")[0] or "list of handlers"
+        try:
+            connection.request(method, address)
+            response = connection.getresponse()
+            body = response.read(MAX_ANSWER)
+        except TimeoutError:
+            raise CaptureError(f"worker server, {name}: no answer in {timeout_s:g} s") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise CaptureError(f"worker server, {name}: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            said = body[:200].decode(errors="replace")
+            raise CaptureError(f"worker server, {name}: HTTP {response.status} {said}")
+        return body

@@ -1,0 +1,107 @@
+"""NCCL's own account of its communicators: one thread a process keeps it, and any of them answers for the whole job."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable
+from nsadiag.evidence.layout import write_json, write_private
+from nsadiag.evidence.secrets import mask_text
+
+DEFAULT_ADDRESS = "localhost:28028"
+PROTOCOL = 2
+CONNECT_S = 1.0
+# NCCL waits this long for processes that do not answer it, and a little more for what they relay.
+COLLECT_S = 3
+TOTAL_S = COLLECT_S + 4.0
+MAX_ANSWER = 64 * 2**20
+
+
+def ras(target: NodeTarget) -> dict[str, Any]:
+    """ras.json: NCCL's status of all communicators and ranks (RAS, NCCL 2.24; as text in ras.txt before 2.28)."""
+    host, port = address(os.environ.get("NCCL_RAS_ADDR", DEFAULT_ADDRESS))
+    text, as_json = ask(host, port)
+    # The port is the machine's: where two jobs share it, the kernel lets either of them answer.
+    ours = not target.pids or any(str(pid) in text for pid in target.pids)
+    if as_json:
+        try:
+            write_json(target.directory.ras, json.loads(text))
+        except ValueError:
+            raise CaptureError(f"NCCL RAS: half an answer ({len(text)} bytes)") from None
+    else:
+        write_private(target.directory.ras_text, mask_text(text))
+    if not ours:
+        raise CaptureError("NCCL RAS: it was another job on this machine that answered")
+    return {"format": "json" if as_json else "text", "at": f"{host}:{port}"}
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of NCCL_RAS_ADDR. Raises CaptureError if it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise CaptureError(f"NCCL_RAS_ADDR is {text!r}, which is no host:port")
+    return host.strip("[]"), int(port)
+
+
+def ask(host: str, port: int) -> tuple[str, bool]:
+    """The verbose status and whether it is JSON. Raises NotApplicable if nobody listens, CaptureError if nobody answers."""
+    deadline = time.monotonic() + TOTAL_S
+    try:
+        connection = socket.create_connection((host, port), timeout=CONNECT_S)
+    except (ConnectionRefusedError, socket.gaierror):
+        raise NotApplicable(
+            f"no NCCL RAS at {host}:{port}: no NCCL communicator here, or NCCL before 2.24"
+        ) from None
+    except OSError as error:
+        raise CaptureError(f"NCCL RAS at {host}:{port}: {error}") from None
+    with connection:
+        try:
+            return _converse(connection, deadline)
+        except OSError as error:
+            what = f"no answer in {TOTAL_S:g} s" if isinstance(error, TimeoutError) else str(error)
+            raise CaptureError(f"NCCL RAS at {host}:{port}: {what}") from None
+
+
+def _converse(connection: socket.socket, deadline: float) -> tuple[str, bool]:
+    greeting = _line(connection, f"CLIENT PROTOCOL {PROTOCOL}", deadline)
+    if not greeting.upper().startswith("SERVER PROTOCOL "):
+        raise CaptureError(f"NCCL RAS: something else answers there: {greeting[:80]!r}")
+    _line(connection, f"TIMEOUT {COLLECT_S}", deadline)
+    as_json = _line(connection, "SET FORMAT json", deadline) == "OK"
+    connection.sendall(b"VERBOSE STATUS\n")
+    return _rest(connection, deadline).decode(errors="replace"), as_json
+
+
+def _line(connection: socket.socket, command: str, deadline: float) -> str:
+    """The one line that answers a command."""
+    connection.sendall(command.encode() + b"\n")
+    answer = b""
+    while not answer.endswith(b"\n") and len(answer) < 4096:
+        received = _receive(connection, deadline)
+        if not received:
+            raise CaptureError(f"NCCL RAS: closed the connection at {command!r}")
+        answer += received
+    return answer.decode(errors="replace").strip()
+
+
+def _rest(connection: socket.socket, deadline: float) -> bytes:
+    parts, size = [], 0
+    while received := _receive(connection, deadline):
+        parts.append(received)
+        size += len(received)
+        if size > MAX_ANSWER:
+            raise CaptureError(f"NCCL RAS: an answer of more than {MAX_ANSWER >> 20} MiB")
+    return b"".join(parts)
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
+    """Bounded as a whole: a server that sends a byte a second would pass any time-out of its own."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.settimeout(left)
+    return connection.recv(65536)

@@ -1,0 +1,119 @@
+"""`nsadiag doctor`: says what of the evidence could be had here, what stops the rest, and the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nsadiag.agent.checkup import Check, check_process, checkup
+from nsadiag.agent.checkup.patient import find_python
+from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_HEALTHY, UsageError
+from nsadiag.evidence.layout import SCHEMA_VERSION
+from nsadiag.reports.words import ascii_only, clean, count
+
+# Letter and colour of each answer; the word itself is in --json.
+MARKS = {
+    "works": ("✓", "green"),
+    "limited": ("!", "yellow"),
+    "missing": ("x", "red"),
+    "not here": ("·", "dim"),
+}
+
+
+WIDE = 110
+
+
+def run_checks(*, python: str | None, out: Path, pid: int | None) -> tuple[list[Check], str]:
+    """The answers, and the Python that was tried. Raises UsageError if there is no such process."""
+    if pid is not None:
+        if not Path(f"/proc/{pid}").exists():
+            raise UsageError(f"there is no process {pid}", "give the pid of a rank: pgrep -f train.py")
+        return check_process(pid), f"process {pid}"
+    chosen = find_python(python)
+    return checkup(chosen, _existing(out)), chosen
+
+
+def _existing(path: Path) -> Path:
+    """The directory, or the nearest one above it that is there."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def exit_code(checks: Sequence[Check]) -> int:
+    """docs/contract.md: 3 where something is missing that a verdict cannot do without."""
+    return EXIT_ENVIRONMENT if any(check.stands_in_the_way for check in checks) else EXIT_HEALTHY
+
+
+def as_json(checks: Sequence[Check], tried: str) -> str:
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "ready": exit_code(checks) == EXIT_HEALTHY,
+        "tried_on": tried,
+        "checks": [dataclasses.asdict(check) for check in checks],
+    }
+    return json.dumps(document, indent=1)
+
+
+def show(checks: Sequence[Check], tried: str, console: Console) -> None:
+    """What, how it went, and what to change: a column of its own where the terminal has room for one."""
+    remedies = [check for check in checks if check.status in ("limited", "missing") and check.remedy]
+    beside = console.width >= WIDE and bool(remedies)
+    with console.capture() as capture:
+        console.print(_title(checks, tried), soft_wrap=True)
+        console.print()
+        console.print(_table(checks, with_remedies=beside))
+        if remedies and not beside:
+            console.print()
+            console.print(Text("  To change", style="bold"))
+            console.print(_remedies(remedies))
+    text = capture.get()
+    console.file.write(ascii_only(text) if console.options.ascii_only else text)
+
+
+def _title(checks: Sequence[Check], tried: str) -> Text:
+    essential = [check for check in checks if check.stands_in_the_way]
+    weaker = [check for check in checks if check.status in ("limited", "missing")]
+    word, style = (
+        ("NOT READY", "red") if essential else ("LIMITED", "yellow") if weaker else ("READY", "green")
+    )
+    title = Text(f" {word} ", style=f"bold reverse {style}")
+    works = sum(check.status == "works" for check in checks)
+    said = f" {works} of {count(len(checks), 'source')} of evidence can be had here"
+    return title.append(said, style=f"not reverse bold {style}").append(
+        f" · {clean(tried)}", style="not reverse not bold dim default"
+    )
+
+
+def _table(checks: Sequence[Check], *, with_remedies: bool) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", ratio=1)
+    if with_remedies:
+        table.add_column(overflow="fold", ratio=1)
+        table.add_row("", "", Text("seen", style="dim"), Text("to change", style="dim"))
+    for check in checks:
+        letter, style = MARKS[check.status]
+        plain = "dim" if check.status == "not here" else ""
+        cells = [Text(check.name, style=plain), Text(clean(check.detail), style=plain)]
+        remedy = check.remedy if check.status in ("limited", "missing") else ""
+        more = [Text(clean(remedy), style="cyan")] if with_remedies else []
+        table.add_row(Text(f"  {letter}", style=style), *cells, *more)
+    return table
+
+
+def _remedies(checks: Sequence[Check]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in checks:
+        needed = " (needed)" if check.stands_in_the_way else ""
+        table.add_row(Text(f"  {check.name}{needed}", style="dim"), Text(clean(check.remedy), style="cyan"))
+    return table
