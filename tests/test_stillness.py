@@ -14,7 +14,8 @@ WAITING = Motion(
 )  # fmt: skip
 IDLE = dataclasses.replace(WAITING, rank=1, waits_for_peers=False)
 AT_FIRST = Usage(
-    t_s=100.0, cpu_s=7.0, main_cpu_s=5.0, io_bytes=10**6, main_io_bytes=10**5, state="S", in_kernel=False, disk_kib=10**6
+    t_s=100.0, cpu_s=7.0, main_cpu_s=5.0, io_bytes=10**6, main_io_bytes=10**5, child_io_bytes=0,
+    waits_for_child=False, state="S", in_kernel=False, disk_kib=10**6
 )  # fmt: skip
 
 
@@ -56,6 +57,11 @@ def test_reading_a_file_is_work_and_a_trickle_is_work_of_the_main_thread_only() 
     assert did(io_bytes=10_000_000)
     assert did(main_io_bytes=10_000, io_bytes=10_000)
     assert did(io_bytes=10_000) is None
+
+
+def test_a_trickle_of_the_child_that_a_rank_waits_for_is_its_own() -> None:
+    assert did(child_io_bytes=16_000, io_bytes=16_000, waits_for_child=True)
+    assert did(child_io_bytes=16_000, io_bytes=16_000) is None  # a tracker beside the training
 
 
 def test_a_wait_for_a_disk_is_work_as_long_as_the_disk_works() -> None:

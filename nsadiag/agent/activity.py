@@ -24,6 +24,8 @@ INTERVAL_S = 1.0
 PAUSE_PER_COST = 50  # a sample that took t is followed by 50 t without one: at most 2 % of one CPU
 IN_KERNEL = "D"  # waits for a disk, and cannot be interrupted
 RUNNABLE = "R"
+# Where the kernel lets a main thread wait for a child: in wait4, or for the other end of a pipe.
+FOR_A_CHILD = ("do_wait", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,8 @@ class Usage:
     main_cpu_s: float
     io_bytes: int  # of the same processes
     main_io_bytes: int
+    child_io_bytes: int  # of living descendants
+    waits_for_child: bool  # what it has its children do is what it does
     state: str  # of the main thread
     in_kernel: bool  # the main thread, or a descendant, waits for a disk
     disk_kib: int  # that the whole machine has moved to and from its disks
@@ -47,6 +51,13 @@ def _numbers(path: str) -> dict[str, int]:
         return {row[0]: int(row[1]) for row in rows if len(row) == 2}
     except (OSError, ValueError):
         return {}
+
+
+def _wchan(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        return ""
 
 
 def _io(path: str) -> int:
@@ -76,13 +87,16 @@ def usage(pid: int) -> Usage | None:
     if own is None or main is None:
         return None
     below = [(child, fields) for child in descendants(pid) if (fields := stat_fields(child)) is not None]
+    child_io = sum(_io(f"/proc/{child}/io") for child, _ in below)
     memory = _numbers("/proc/vmstat")
     return Usage(
         t_s=time.monotonic(),
         cpu_s=_cpu_s(own) + sum(_cpu_s(fields) for _, fields in below),
         main_cpu_s=(int(main[11]) + int(main[12])) / TICKS_PER_S,
-        io_bytes=_io(f"/proc/{pid}/io") + sum(_io(f"/proc/{child}/io") for child, _ in below),
+        io_bytes=_io(f"/proc/{pid}/io") + child_io,
         main_io_bytes=_io(f"/proc/{pid}/task/{pid}/io"),
+        child_io_bytes=child_io,
+        waits_for_child=_wchan(pid) in FOR_A_CHILD,
         state=main[0],
         in_kernel=IN_KERNEL in (main[0], *(fields[0] for _, fields in below)),
         disk_kib=memory.get("pgpgin", 0) + memory.get("pgpgout", 0) + memory.get("nr_written", 0) * PAGE_KIB,
@@ -101,6 +115,8 @@ def recorded(proc: dict[str, Any]) -> Usage | None:
         main_cpu_s=float(main.get("cpu_s", 0.0)),
         io_bytes=sum(int(proc.get("io", {}).get(key, 0)) for key in ("rchar", "wchar")),
         main_io_bytes=0,
+        child_io_bytes=0,
+        waits_for_child=False,
         state=str(main.get("state") or proc["state"]),
         in_kernel=False,
         disk_kib=0,
@@ -119,6 +135,8 @@ def work(before: Usage, after: Usage) -> str | None:
     if before.state == after.state == RUNNABLE:
         return "wanted a CPU all the time"
     io, main_io = after.io_bytes - before.io_bytes, after.main_io_bytes - before.main_io_bytes
+    if before.waits_for_child and after.waits_for_child:
+        main_io += after.child_io_bytes - before.child_io_bytes
     if io > IO_RATE * seconds or main_io > MAIN_IO_RATE * seconds:
         return f"read or wrote {max(io, main_io):,} bytes"
     disk = after.disk_kib - before.disk_kib

@@ -53,6 +53,14 @@ def parent(process: Process) -> int:
     return int(fields[1]) if fields else 0
 
 
+def children(pid: int) -> list[int]:
+    """Pids of its living children."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
 def environment(pid: int, names: Iterable[str]) -> dict[str, str]:
     """Those of the named variables that the process was started with. Nothing where it may not be read."""
     try:

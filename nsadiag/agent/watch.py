@@ -102,10 +102,10 @@ class Watch:
             self.stopped = "interrupt"
             raise
         finally:
-            if not self._left_running():
+            if not self.left_running:
                 self._end_everything()
             self.write()
-            self._deaths.close()
+            self.close()
 
     def _loop(self) -> None:
         launcher_gone_at: float | None = None
@@ -129,7 +129,9 @@ class Watch:
                 self.stopped = "hang"
                 return
 
-    def _left_running(self) -> bool:
+    @property
+    def left_running(self) -> bool:
+        """Whether the job was found stuck, and stays as it is."""
         return self.stopped == "hang" and self.options.on_hang == "leave"
 
     def _timed_out(self) -> bool:
@@ -335,24 +337,27 @@ class Watch:
             self._note_deaths(POLL_S)
 
     def write(self) -> None:
+        """watch.json and ends.json, as things stand."""
         reported = self.job.reported_ends()
         ends = {str(n): self._end_of(r, reported.get(n)) for n, r in sorted(self.ranks.items())}
         write_json(self.directory.ends, ends)
-        now = time.monotonic()
-        write_json(
-            self.directory.watch,
-            {
-                "started_mono_ns": self._started_ns,
-                "launcher_exit_code": self.job.poll(),
-                "ended_s": now - self._started,
-                "last_progress_s": self.patience.moved - self._started,
-                "longest_quiet_s": self.patience.longest_s,
-                "patience_s": self.patience.limit_s(),
-                "stopped": self.stopped,
-                "left_alive": sorted(p.pid for p in self.left_alive),
-                "looks": [dataclasses.asdict(look) for look in self.looks],
-            },
-        )
+        write_json(self.directory.watch, self._about())
+
+    def close(self) -> None:
+        self._deaths.close()
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "started_mono_ns": self._started_ns,
+            "launcher_exit_code": self.job.poll(),
+            "ended_s": time.monotonic() - self._started,
+            "last_progress_s": self.patience.moved - self._started,
+            "longest_quiet_s": self.patience.longest_s,
+            "patience_s": self.patience.limit_s(),
+            "stopped": self.stopped,
+            "left_alive": sorted(p.pid for p in self.left_alive),
+            "looks": [dataclasses.asdict(look) for look in self.looks],
+        }
 
     def _end_of(self, rank: RankState, reported: int | None) -> dict[str, Any]:
         end = rank.end
