@@ -175,7 +175,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         gpu_pct=min(busy) if busy else None,
         events=seen.events,
         # The recorder does not know threads: what a heartbeat issues beside the training looks the same to it.
-        collectives=0 if seen.beside and not seen.events else counts[1] - counts[0],
+        collectives=0 if seen.beside and not seen.events else max(counts[1] - counts[0], 0),
         wakes_in_s=same_nap(*procs),
         waits_for_peers=False,
     )
@@ -207,7 +207,7 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
     if not moved:
         return "unobserved", "no rank could be looked at twice"
     for rank in moved:
-        if rank.events or rank.collectives > 0:
+        if rank.events or rank.collectives:
             return (
                 "progress",
                 f"rank {rank.rank} wrote {rank.events} events and issued {rank.collectives} collectives",
