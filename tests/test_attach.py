@@ -113,6 +113,7 @@ def test_a_stuck_job_is_judged_from_its_launchers_pid_and_goes_on_bitwise_equal(
     assert results(disturbed) == results(undisturbed)
 
 
+@pytest.mark.slow
 def test_a_job_that_trains_is_healthy_and_trains_on_bitwise_equal(jobs: Jobs, train: Path) -> None:
     job = started(jobs, WAITS="0")
     assert jobs.signals.wait() == "trains"
@@ -127,6 +128,7 @@ def test_a_job_that_trains_is_healthy_and_trains_on_bitwise_equal(jobs: Jobs, tr
     assert results(disturbed) == results(undisturbed)
 
 
+@pytest.mark.slow
 def test_a_job_that_run_left_is_judged_again_by_what_it_records(jobs: Jobs, train: Path) -> None:
     options = ("--on-hang", "leave", "--stall-after", "1", "--out", "run")
     first = jobs.start("run", *options, "--", *TORCHRUN, "train.py", env={"WAITS": "1", "STEPS": "8"})

@@ -24,6 +24,7 @@ INTERVAL_S = 1.0
 PAUSE_PER_COST = 50  # a sample that took t is followed by 50 t without one: at most 2 % of one CPU
 IN_KERNEL = "D"  # waits for a disk, and cannot be interrupted
 RUNNABLE = "R"
+STOPPED = ("T", "t")
 # Where the kernel lets a main thread wait for a child: in wait4, or for the other end of a pipe.
 FOR_A_CHILD = ("do_wait", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write")
 

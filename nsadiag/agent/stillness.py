@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nsadiag.agent.activity import BUSY_SHARE, Usage, recorded, work
+from nsadiag.agent.activity import BUSY_SHARE, STOPPED, Usage, recorded, work
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
 Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
@@ -29,6 +29,7 @@ class Motion:
     frames_changed: bool  # of the main thread: any line of its stack
     functions_changed: bool = False  # of the main thread: other functions, not just other lines of them
     io_bytes: int
+    stopped: bool = False  # by SIGSTOP, or a debugger
     did: str | None = None  # by the counters of the kernel; None: nothing to speak of
     gpu_pct: float | None = None  # how busy its GPU is; None where nobody could say
     events: int  # black-box records written by threads that train
@@ -171,6 +172,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         frames_changed=bool(then and now) and then != now,
         functions_changed=bool(then and now) and [f[:2] for f in then] != [f[:2] for f in now],
         io_bytes=after.io_bytes - before.io_bytes,
+        stopped=before.state in STOPPED and after.state in STOPPED,
         did=work(before, after),
         gpu_pct=min(busy) if busy else None,
         events=seen.events,
@@ -224,5 +226,7 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
             return "asleep", f"rank {last.rank} is in a sleep that ends by itself in {last.wakes_in_s:.0f} s"
     spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
     spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
+    halted = [str(rank.rank) for rank in moved if rank.stopped]
+    spins += f" (rank {', '.join(halted)} is stopped by a signal)" if halted else ""
     count, seconds = len(moved), moved[0].seconds
     return "still", f"no event, no new collective, no work on any of {count} ranks in {seconds:.1f} s{spins}"
