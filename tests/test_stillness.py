@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
+import time
 
 import pytest
 
-from nsadiag.agent.activity import Usage, work
+from nsadiag.agent.activity import Activity, Usage, work
 from nsadiag.agent.stillness import Motion, gpu_pct, judge, same_nap, waits_for_peers
 
 WAITING = Motion(
@@ -159,3 +162,40 @@ def test_a_busy_gpu_is_no_work_where_a_collective_spins_on_it(
     assert waits_for_peers(0, dumps, {0, 1}) is waits
     busy = dataclasses.replace(WAITING, gpu_pct=100.0, waits_for_peers=waits)
     assert judge([busy, IDLE])[0] == ("still" if waits else "busy")
+
+
+# -- over some seconds, on a real process --------------------------------------------------------
+
+
+def followed(script: str, until: float) -> list[float]:
+    """Seconds at which a process that says `up` when it begins was seen to work."""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"up\n"
+    activity, started, found = Activity(), time.monotonic(), []
+    try:
+        while time.monotonic() < started + until:
+            if activity.sample({0: process.pid}):
+                found.append(time.monotonic() - started)
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    return found
+
+
+LOAD = """
+import sys, time
+print("up", flush=True)
+while True:
+    until = time.perf_counter() + {busy_s}
+    while time.perf_counter() < until:
+        pass
+    time.sleep(2 - {busy_s})
+"""
+
+
+def test_a_burst_now_and_then_is_no_work_and_a_steady_load_is() -> None:
+    bursts, steady = followed(LOAD.format(busy_s=0.04), 8.0), followed(LOAD.format(busy_s=1.0), 8.0)
+    # The first burst of a silence may be anything.
+    assert [moment for moment in bursts if moment > 4.0] == []
+    assert [moment for moment in steady if moment > 4.0]

@@ -94,6 +94,8 @@ def test_ranks_that_ignore_sigterm_are_killed(jobs: Jobs, job: Path) -> None:
     stopped(jobs, *TORCHRUN, "job.py", "deaf")
     assert {end["signal"] for end in ends(jobs).values()} == {signal.SIGKILL}
     assert all(end["by_us"] for end in ends(jobs).values())
+    # The answer comes before the job is ended: that may take its time.
+    assert verdict(jobs)["times"]["verdict_s"] < min(end["t_s"] for end in ends(jobs).values())
     assert (verdict(jobs)["class"], verdict(jobs)["guilty_ranks"]) == ("missing_rank", [0])
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -72,8 +73,18 @@ class Look:
 class Watch:
     """The state of watching one job; `run` is the whole life of it."""
 
-    def __init__(self, job: Job, directory: RunDir, options: WatchOptions) -> None:
+    def __init__(
+        self,
+        job: Job,
+        directory: RunDir,
+        options: WatchOptions,
+        *,
+        on_silence: Callable[[], None] | None = None,
+        on_stuck: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_silence` is called once, when a first silence begins; `on_stuck` with the evidence on disk, before the end."""
         self.job, self.directory, self.options = job, directory, options
+        self._on_silence, self._on_stuck = on_silence, on_stuck
         self.ranks: dict[int, RankState] = {}
         self.looks: list[Look] = []
         self.stopped: Stopped | None = None
@@ -185,6 +196,9 @@ class Watch:
         now = time.monotonic()
         if self.patience.quiet_s(now) < QUIET_S:
             return
+        if self._on_silence:
+            self._on_silence()
+            self._on_silence = None
         began = self._activity.sampled
         worked = self._activity.sample({r.directory.rank: r.process.pid for r in alive if r.process})
         if worked - self._may_spin():
@@ -224,8 +238,6 @@ class Watch:
         self._waiting = {m.rank for m in moved if m.waits_for_peers}
         if judgement == "still":
             judgement, reason = self._was_it_a_moment_ago(reason)
-        if judgement == "still":
-            capture_slow([self._target(r, second) for r in alive])
         self.looks.append(
             Look(
                 t_s=started - self._started,
@@ -237,7 +249,17 @@ class Watch:
             )
         )
         self._after_look(judgement, moved, started)
+        if judgement == "still":
+            self._answer(alive, second)
         return judgement
+
+    def _answer(self, alive: list[RankState], capture: int) -> None:
+        """What the verdict needs is on disk; native stacks are for those who read on, and cost seconds."""
+        self.stopped = "hang"
+        self.write()
+        if self._on_stuck:
+            self._on_stuck()
+        capture_slow([self._target(r, capture) for r in alive])
 
     def _alive(self) -> list[RankState]:
         return [r for r in self.ranks.values() if r.end is None]

@@ -31,11 +31,16 @@ def run_command(
     probes: str = "light",
     env: Mapping[str, str] | None = None,
     echo: tuple[BinaryIO, BinaryIO] | None = None,
+    on_silence: Callable[[], None] | None = None,
+    on_stuck: Callable[[], None] | None = None,
 ) -> Watch:
-    """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow."""
+    """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow.
+
+    `on_silence` and `on_stuck` are those of `Watch`.
+    """
     with _kept_sockets() as (sockets, keep), interrupts.held_off():
         job = CommandJob(command, run, sockets, probes=probes, env=env, leave=options.on_hang == "leave")
-        watch = Watch(job, run, options)
+        watch = Watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck)
         with _echoed(job, run, echo):
             watch.run()
         if watch.left_running:
