@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,11 +149,12 @@ def work(before: Usage, after: Usage) -> str | None:
     return None
 
 
-def _sustained(before: Usage, after: Usage) -> bool:
-    """Whether what it did is more than a burst in a silence."""
-    if after.in_kernel or after.state == RUNNABLE:
+def _lasts(seen: Sequence[Usage]) -> bool:
+    """Whether what was done between the last two samples is more than a burst in a silence."""
+    first, before, now = seen[0], seen[-2], seen[-1]
+    if (before.in_kernel and now.in_kernel) or before.state == now.state == RUNNABLE:
         return True
-    return work(before, after) is not None
+    return work(first, now) is not None
 
 
 class Activity:
@@ -181,9 +183,9 @@ class Activity:
             return False
         did = work(seen[-1], now) if seen else None
         seen.append(now)
-        while now.t_s - seen[0].t_s > WINDOW_S:
+        while len(seen) > 2 and now.t_s - seen[0].t_s > WINDOW_S:
             seen.popleft()
-        if did is None or not _sustained(seen[0], now):
+        if did is None or not _lasts(seen):
             return False
         self.worked[rank], self.did[rank] = now.t_s, did
         return True

@@ -304,12 +304,11 @@ class Watch:
         now = time.monotonic()
         if judgement == "progress":
             self._progress()
-        if judgement == "busy":
-            self.patience.stir(now, now, settled=False)
         nap_s = max((m.wakes_in_s or 0.0 for m in moved if not m.waits_for_peers), default=0.0)
-        in_sight = any(m.did and not m.waits_for_peers for m in moved) or bool(
-            [n for n, t in self._activity.worked.items() if t > started and n not in self._may_spin()]
-        )
+        # Work that the samples show as well will be missed when it ends; a look alone has to be repeated.
+        in_sight = any(t > started and n not in self._may_spin() for n, t in self._activity.worked.items())
+        if judgement == "busy" and not in_sight:
+            self.patience.stir(now, now, settled=False)
         self.patience.looked(judgement, now, nap_s=nap_s, in_sight=in_sight)
         self._forget_old_captures()
 
