@@ -15,7 +15,7 @@ from nsadiag.agent.activity import Activity, Usage, usage
 from nsadiag.agent.captures import capture_all, capture_slow
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.launch import Job
-from nsadiag.agent.patience import Patience
+from nsadiag.agent.patience import MIN_STALL_S, Patience
 from nsadiag.agent.processes import DeathWatch, End, Process
 from nsadiag.agent.progress import Progress
 from nsadiag.agent.sampler import Sampler
@@ -306,7 +306,8 @@ class Watch:
             self._progress()
         nap_s = max((m.wakes_in_s or 0.0 for m in moved if not m.waits_for_peers), default=0.0)
         # Work that the samples show as well will be missed when it ends; a look alone has to be repeated.
-        in_sight = any(t > started and n not in self._may_spin() for n, t in self._activity.worked.items())
+        recent = {n for n, t in self._activity.worked.items() if t > started - MIN_STALL_S}
+        in_sight = bool(recent - self._may_spin())
         if judgement == "busy" and not in_sight:
             self.patience.stir(now, now, settled=False)
         self.patience.looked(judgement, now, nap_s=nap_s, in_sight=in_sight)
