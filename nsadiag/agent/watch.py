@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.agent import interrupts, processes
@@ -282,9 +283,11 @@ class Watch:
         return Seen(before=before.get(number), after=after.get(number), events=events, beside=beside)
 
     def _gpus(self, capture: int) -> dict[str, Any]:
-        folder = self.directory.node(os.uname().nodename) / "captures" / f"{capture:02d}"
-        found = read_json(folder / "gpu.json", {})
+        found = read_json(self._node_capture(capture) / "gpu.json", {})
         return found if isinstance(found, dict) else {}
+
+    def _node_capture(self, capture: int) -> Path:
+        return self.directory.node(os.uname().nodename) / "captures" / f"{capture:02d}"
 
     def _was_it_a_moment_ago(self, reason: str) -> tuple[Judgement, str]:
         """Work that comes in bursts may fall between two captures: then the pause is no longer than its rhythm."""
@@ -316,8 +319,9 @@ class Watch:
     def _forget_old_captures(self) -> None:
         """A job that is silent and busy for hours is looked at hundreds of times: the disk stays bounded."""
         for look in self.looks[:-KEEP_LOOKS][-1:]:
-            for rank in self.ranks.values():
-                for number in (look.first, look.second):
+            for number in (look.first, look.second):
+                shutil.rmtree(self._node_capture(number), ignore_errors=True)
+                for rank in self.ranks.values():
                     shutil.rmtree(rank.directory.capture(number).path, ignore_errors=True)
 
     def _capture(self) -> int:
