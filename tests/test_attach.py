@@ -53,8 +53,9 @@ while goes_on.item() and (not steps or step != steps):
     optimizer.step()
     step += 1
     if step == 5:
-        if os.environ["WAITS"] == "1" and rank == 1:
-            wait_for_go()
+        if os.environ["WAITS"] == "1":
+            if rank == 1:
+                wait_for_go()
         elif rank == 0:
             say("trains")
     if not steps:

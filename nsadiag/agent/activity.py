@@ -132,20 +132,28 @@ def work(before: Usage, after: Usage) -> str | None:
 
     A rank that spins in a collective works by this measure: its caller has to know.
     """
+    used = _used(before, after)
+    if used:
+        return used
+    if before.state == after.state == RUNNABLE:
+        return "wanted a CPU all the time"
+    disk, seconds = after.disk_kib - before.disk_kib, after.t_s - before.t_s
+    if before.in_kernel and after.in_kernel and disk > DISK_KIB_RATE * seconds:
+        return f"waited for a disk that moved {disk:,} KiB"
+    return None
+
+
+def _used(before: Usage, after: Usage) -> str | None:
+    """By what is counted, CPU time and bytes: the longer apart, the less a burst means."""
     seconds = max(after.t_s - before.t_s, 1e-3)
     share = (after.cpu_s - before.cpu_s) / seconds
     if share > BUSY_SHARE:
         return f"used {share:.2f} CPUs"
-    if before.state == after.state == RUNNABLE:
-        return "wanted a CPU all the time"
     io, main_io = after.io_bytes - before.io_bytes, after.main_io_bytes - before.main_io_bytes
-    if before.waits_for_child and after.waits_for_child:
+    if after.waits_for_child:
         main_io += after.child_io_bytes - before.child_io_bytes
     if io > IO_RATE * seconds or main_io > MAIN_IO_RATE * seconds:
         return f"read or wrote {max(io, main_io):,} bytes"
-    disk = after.disk_kib - before.disk_kib
-    if before.in_kernel and after.in_kernel and disk > DISK_KIB_RATE * seconds:
-        return f"waited for a disk that moved {disk:,} KiB"
     return None
 
 
@@ -154,7 +162,7 @@ def _lasts(seen: Sequence[Usage]) -> bool:
     first, before, now = seen[0], seen[-2], seen[-1]
     if (before.in_kernel and now.in_kernel) or before.state == now.state == RUNNABLE:
         return True
-    return work(first, now) is not None
+    return _used(first, now) is not None
 
 
 class Activity:
