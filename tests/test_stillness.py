@@ -194,6 +194,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_burst_now_and_then_is_no_work_and_a_steady_load_is() -> None:
     bursts, steady = followed(LOAD.format(busy_s=0.04), 8.0), followed(LOAD.format(busy_s=1.0), 8.0)
     # The first burst of a silence may be anything.
