@@ -193,6 +193,26 @@ def _print_cells(cells: list[Any], *, as_json: bool) -> None:
         print(f"{cell.id}\n    {shlex.join([*(f'{k}={v}' for k, v in cell.env.items()), *cell.command()])}")
 
 
+@app.command(epilog="Example: nsadiag attach $(pgrep -f 'torchrun.*train.py')")
+def attach(
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="[PID...]", help="Ranks, or the launcher above them")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="A directory whose job nsadiag run has, or left running")
+    ] = None,
+    out: Annotated[Path | None, OUT] = None,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Look at a job that is already running or stuck, judge it, and leave it as it was."""
+    from nsadiag.commands.attach import AttachRequest, attach_once
+
+    result = attach_once(AttachRequest(targets=targets or [], run=run, out=out, force=force))
+    _print(result.directory, as_json=as_json)
+    raise typer.Exit(result.exit_code)
+
+
 @app.command(epilog="Example: nsadiag analyze artifacts/20261120-101500-train")
 def analyze(
     path: Annotated[Path, typer.Argument(help="A run directory")],

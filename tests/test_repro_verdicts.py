@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from support.promises import Promise, promises
 
-# One a class in the everyday run; the others are of the same kind, and `make test-all` runs them.
+# One a class in the everyday run, and one each that looks dead or alive and is not; the others are of the same kind, and `make test-all` runs them.
 EVERY_DAY = {
     "ddp_ready_twice_late_binding",
     "ddp_unused_parameter_one_rank",
     "healthy_ddp",
+    "healthy_store_wait",
+    "missing_rank_heartbeat_thread",
     "missing_rank_stuck_in_queue",
     "rank_exception_bad_batch",
     "rank_exited_early",

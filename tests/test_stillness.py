@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
+import time
 
-from nsadiag.agent.stillness import Motion, judge
+import pytest
+
+from nsadiag.agent.activity import Activity, Usage, work
+from nsadiag.agent.stillness import Motion, gpu_pct, judge, same_nap, waits_for_peers
 
 WAITING = Motion(
-    rank=0, seconds=3.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0, waits_for_peers=True
+    rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0, waits_for_peers=True
 )  # fmt: skip
 IDLE = dataclasses.replace(WAITING, rank=1, waits_for_peers=False)
+AT_FIRST = Usage(
+    t_s=100.0, cpu_s=7.0, main_cpu_s=5.0, io_bytes=10**6, main_io_bytes=10**5, child_io_bytes=0,
+    waits_for_child=False, state="S", in_kernel=False, disk_kib=10**6
+)  # fmt: skip
 
 
 def judged(**changes: object) -> str:
@@ -17,21 +27,53 @@ def judged(**changes: object) -> str:
     return judge([WAITING, dataclasses.replace(IDLE, **changes)])[0]  # type: ignore[arg-type]
 
 
+def did(seconds: float = 2.0, **more: object) -> str | None:
+    """What a rank is said to have done that used so much more after some seconds."""
+    numbers = {k: getattr(AT_FIRST, k) + v for k, v in more.items() if isinstance(v, int | float)}
+    words = {k: v for k, v in more.items() if isinstance(v, str) or v is True}
+    before = dataclasses.replace(AT_FIRST, **words)
+    return work(before, dataclasses.replace(before, t_s=100.0 + seconds, **numbers | words))
+
+
 def test_nothing_moves_on_a_job_whose_ranks_all_wait() -> None:
     assert judged() == "still"
 
 
+# -- by the kernel's counters --------------------------------------------------------------------
+
+
 def test_a_rank_that_computes_on_a_crowded_machine_is_busy_on_a_small_share_of_a_cpu() -> None:
-    assert judged(cpu_share=0.3) == "busy"
-    assert judged(cpu_share=0.06) == "busy"
+    assert did(cpu_s=0.6) and did(cpu_s=0.12)
+    assert judged(did="used 0.06 CPUs") == "busy"
 
 
 def test_a_rank_that_wants_a_cpu_and_gets_none_is_busy() -> None:
-    assert judged(cpu_share=0.0, runnable=True) == "busy"
+    assert did(state="R")
 
 
-def test_a_rank_that_polls_in_short_naps_is_still() -> None:
-    assert judged(cpu_share=0.015, frames_changed=True, wakes_in_s=0.2) == "still"
+def test_a_rank_that_polls_in_short_naps_beside_a_metrics_thread_does_nothing() -> None:
+    assert did(cpu_s=0.06, main_cpu_s=0.04, io_bytes=20_000, main_io_bytes=2_000) is None
+    assert judged(cpu_share=0.03, main_cpu_share=0.02, frames_changed=True) == "still"
+
+
+def test_reading_a_file_is_work_and_a_trickle_is_work_of_the_main_thread_only() -> None:
+    assert did(io_bytes=10_000_000)
+    assert did(main_io_bytes=10_000, io_bytes=10_000)
+    assert did(io_bytes=10_000) is None
+
+
+def test_a_trickle_of_the_child_that_a_rank_waits_for_is_its_own() -> None:
+    assert did(child_io_bytes=16_000, io_bytes=16_000, waits_for_child=True)
+    assert did(child_io_bytes=16_000, io_bytes=16_000) is None  # a tracker beside the training
+
+
+def test_a_wait_for_a_disk_is_work_as_long_as_the_disk_works() -> None:
+    assert did(in_kernel=True, disk_kib=4096)
+    assert did(in_kernel=True) is None
+    assert did(disk_kib=4096) is None
+
+
+# -- by what the captures show -------------------------------------------------------------------
 
 
 def test_a_rank_in_a_sleep_that_ends_is_asleep_and_one_that_sleeps_for_hours_is_still() -> None:
@@ -39,15 +81,122 @@ def test_a_rank_in_a_sleep_that_ends_is_asleep_and_one_that_sleeps_for_hours_is_
     assert judged(wakes_in_s=7200.0) == "still"
 
 
+def test_a_rank_that_has_slept_away_its_credit_is_still() -> None:
+    asleep = dataclasses.replace(IDLE, wakes_in_s=12.0)
+    assert judge([asleep], nap_credit_s=20.0)[0] == "asleep"
+    assert judge([asleep], nap_credit_s=5.0)[0] == "still"
+
+
+def test_two_naps_in_a_row_are_a_poll_and_no_sleep() -> None:
+    first, second = {"sleeps_until_mono_ns": 10 * 10**9}, {"sleeps_until_mono_ns": 12 * 10**9}
+    assert same_nap(first, {**second, "t_mono_ns": 9 * 10**9}) is None
+    assert same_nap(first, {**first, "t_mono_ns": 9 * 10**9}) == 1.0
+    assert same_nap({}, {"t_mono_ns": 9 * 10**9}) is None
+
+
+def test_a_rank_whose_peers_wait_with_a_time_limit_is_not_asleep() -> None:
+    assert judge([dataclasses.replace(WAITING, wakes_in_s=30.0), IDLE])[0] == "still"
+
+
 def test_a_rank_that_spins_in_a_collective_does_not_count_as_busy() -> None:
-    spinning = dataclasses.replace(WAITING, cpu_share=1.0)
-    assert judge([spinning, IDLE])[0] == "still"
+    spinning = dataclasses.replace(
+        WAITING, cpu_share=1.0, main_cpu_share=1.0, did="used 1.00 CPUs", frames_changed=True
+    )
+    judgement, reason = judge([spinning, IDLE])
+    assert (judgement, "rank 0 spins" in reason) == ("still", True)
 
 
-def test_reading_a_file_counts_as_work() -> None:
-    assert judged(io_bytes=10_000_000) == "busy"
+def test_a_rank_that_computes_on_while_a_collective_is_under_way_is_busy() -> None:
+    overlapping = dataclasses.replace(
+        WAITING, main_cpu_share=0.9, frames_changed=True, functions_changed=True
+    )
+    assert judge([overlapping, IDLE])[0] == "busy"
 
 
 def test_any_event_on_any_rank_is_progress() -> None:
     assert judged(events=1) == "progress"
     assert judged(collectives=1) == "progress"
+
+
+# -- GPUs: recorded documents, since no GPU is here ----------------------------------------------
+
+
+def gpu(pid: int, utilisation: float, sm: float | None = None) -> dict[str, object]:
+    process = {"pid": pid, "memory_mib": 61_000, "sm_pct": sm}
+    device = {"index": 0, "uuid": "GPU-6a0f", "utilisation_pct": utilisation, "memory_used_mib": 61_500}
+    return {"devices": [{**device, "processes": [process]}]}
+
+
+def test_a_gpu_that_works_for_a_rank_without_a_collective_is_work() -> None:
+    assert gpu_pct(gpu(4711, 98.0), 4711) == 98.0
+    assert judged(gpu_pct=98.0) == "busy"
+    assert judged(gpu_pct=0.0) == "still"
+
+
+def test_on_a_shared_gpu_the_share_of_the_process_counts() -> None:
+    assert gpu_pct(gpu(4711, 98.0, sm=0.0), 4711) == 0.0
+    assert gpu_pct(gpu(4711, 98.0), 4712) is None
+    assert gpu_pct({}, 4711) is None
+
+
+def nccl(rank: int, seq: int, state: str) -> dict[str, object]:
+    return {
+        "process_group": ["0", "default_pg"], "collective_seq_id": seq, "p2p_seq_id": 0, "retired": state == "completed",
+        "profiling_name": "nccl:all_reduce", "input_sizes": [[1024]], "state": state, "rank": rank,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "waits"),
+    [
+        ([nccl(0, 7, "completed")], [nccl(1, 7, "completed")], False),  # its own kernels
+        ([nccl(0, 7, "started")], [nccl(1, 6, "completed")], True),  # a collective that spins
+        ([nccl(0, 7, "scheduled")], [nccl(1, 6, "completed")], True),  # its peer withholds it
+        ([nccl(0, 7, "scheduled")], [nccl(1, 7, "scheduled")], False),  # both stand behind kernels that run
+    ],
+)
+def test_a_busy_gpu_is_no_work_where_a_collective_spins_on_it(
+    mine: list[dict[str, object]], theirs: list[dict[str, object]], waits: bool
+) -> None:
+    dumps = {0: {"entries": mine}, 1: {"entries": theirs}}
+    assert waits_for_peers(0, dumps, {0, 1}) is waits
+    busy = dataclasses.replace(WAITING, gpu_pct=100.0, waits_for_peers=waits)
+    assert judge([busy, IDLE])[0] == ("still" if waits else "busy")
+
+
+# -- over some seconds, on a real process --------------------------------------------------------
+
+
+def followed(script: str, until: float) -> list[float]:
+    """Seconds at which a process that says `up` when it begins was seen to work."""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"up\n"
+    activity, started, found = Activity(), time.monotonic(), []
+    try:
+        while time.monotonic() < started + until:
+            if activity.sample({0: process.pid}):
+                found.append(time.monotonic() - started)
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    return found
+
+
+LOAD = """
+import sys, time
+print("up", flush=True)
+while True:
+    until = time.perf_counter() + {busy_s}
+    while time.perf_counter() < until:
+        pass
+    time.sleep(2 - {busy_s})
+"""
+
+
+@pytest.mark.slow
+def test_a_burst_now_and_then_is_no_work_and_a_steady_load_is() -> None:
+    bursts, steady = followed(LOAD.format(busy_s=0.04), 8.0), followed(LOAD.format(busy_s=1.0), 8.0)
+    # The first burst of a silence may be anything.
+    assert [moment for moment in bursts if moment > 4.0] == []
+    assert [moment for moment in steady if moment > 4.0]

@@ -25,10 +25,10 @@ class Process:
     started: int  # clock ticks since boot, field 22 of /proc/<pid>/stat
 
 
-def stat_fields(pid: int) -> list[str] | None:
-    """Fields of /proc/<pid>/stat from the third (state) on; None once the process is gone."""
+def stat_fields(pid: int, thread: int | None = None) -> list[str] | None:
+    """Fields of /proc/<pid>/stat, or of one thread's, from the third (state) on; None once it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     # The name, in brackets, may itself hold spaces and brackets.
@@ -45,6 +45,36 @@ def is_alive(process: Process) -> bool:
     """Whether it still runs; a zombie does not."""
     fields = stat_fields(process.pid)
     return bool(fields and int(fields[19]) == process.started and fields[0] != ZOMBIE)
+
+
+def parent(process: Process) -> int:
+    """The pid of its parent; 0 once it is gone."""
+    fields = stat_fields(process.pid)
+    return int(fields[1]) if fields else 0
+
+
+def children(pid: int) -> list[int]:
+    """Pids of its living children."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def environment(pid: int, names: Iterable[str]) -> dict[str, str]:
+    """Those of the named variables that the process was started with. Nothing where it may not be read."""
+    try:
+        return read_environment(pid, names)
+    except OSError:
+        return {}
+
+
+def read_environment(pid: int, names: Iterable[str]) -> dict[str, str]:
+    """The same. Raises OSError where the process is gone or may not be read."""
+    wanted = set(names)
+    text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape")
+    pairs = (entry.partition("=") for entry in text.split("\0"))
+    return {name: value for name, _, value in pairs if name in wanted}
 
 
 def of_run(run_id: str) -> set[Process]:

@@ -6,15 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from nsadiag.agent.activity import BUSY_SHARE, STOPPED, Usage, recorded, work
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
 Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
 
-# Of one CPU. Ranks that only wait were seen at 0.003, pollers at up to 0.02; a rank that computes on a crowded
-# machine may get little, and one that shows the same line for minutes may still be in a long loop.
-BUSY_SHARE = 0.05
-SOME_SHARE = 0.02  # together with changing frames
-IO_BYTES = 1 << 16
+SOME_SHARE = 0.03  # of the main thread, together with frames of it that change
+FULL_SHARE = 0.2  # the same, for a rank that has a collective under way and goes on meanwhile
+GPU_WORKS_PCT = 10.0
 # A rank that polls wakes several times between two looks; one that sleeps for hours is stuck by any measure.
 NAP_S = (1.0, 300.0)
 
@@ -26,40 +25,65 @@ class Motion:
     rank: int
     seconds: float
     cpu_share: float  # CPU seconds a second, children included
-    frames_changed: bool
+    main_cpu_share: float = 0.0  # of the main thread alone
+    frames_changed: bool  # of the main thread: any line of its stack
+    functions_changed: bool = False  # of the main thread: other functions, not just other lines of them
     io_bytes: int
-    runnable: bool = False  # the main thread had work for a CPU in both captures, whether it got one or not
-    events: int  # black-box records written
+    stopped: bool = False  # by SIGSTOP, or a debugger
+    did: str | None = None  # by the counters of the kernel; None: nothing to speak of
+    gpu_pct: float | None = None  # how busy its GPU is; None where nobody could say
+    events: int  # black-box records written by threads that train
     collectives: int  # issued, by the flight recorder
-    wakes_in_s: float | None = None  # after the second look, where the main thread is in a timed sleep
+    wakes_in_s: float | None = (
+        None  # after the second look, where the main thread is in one and the same timed sleep
+    )
     waits_for_peers: bool  # a collective is pending that only peers can complete
 
     @property
     def works(self) -> bool:
         """Uses the machine for something other than spinning in a collective."""
         if self.waits_for_peers:
-            return False
-        busy = self.cpu_share > BUSY_SHARE or (self.frames_changed and self.cpu_share > SOME_SHARE)
-        return busy or self.runnable or self.io_bytes > IO_BYTES
+            # An asynchronous collective lets its rank go on; a wait for it never changes the function.
+            return self.functions_changed and self.main_cpu_share > FULL_SHARE
+        # A kernel of a collective that spins shows a busy GPU too, but then the rank waits for its peers.
+        on_gpu = self.gpu_pct is not None and self.gpu_pct >= GPU_WORKS_PCT
+        moves = self.frames_changed and self.main_cpu_share > SOME_SHARE
+        return self.did is not None or moves or on_gpu
+
+    @property
+    def doing(self) -> str:
+        """For a sentence about a rank that works."""
+        if self.did:
+            return self.did
+        if self.gpu_pct is not None and self.gpu_pct >= GPU_WORKS_PCT:
+            return f"kept its GPU {self.gpu_pct:.0f} % busy"
+        return f"used {self.main_cpu_share:.2f} CPUs, at other lines each time"
 
 
-def _cpu_s(proc: dict[str, Any]) -> float:
-    return float(proc["cpu_s"]) + sum(float(child["cpu_s"]) for child in proc["children"])
+def same_nap(before: dict[str, Any], after: dict[str, Any]) -> float | None:
+    """Seconds, after the second look, until the main thread wakes; None if it woke in between, or does not sleep."""
+    first, second = before.get("sleeps_until_mono_ns"), after.get("sleeps_until_mono_ns")
+    return (second - after["t_mono_ns"]) / 1e9 if second and first == second else None
 
 
-def _wakes_in_s(proc: dict[str, Any]) -> float | None:
-    wake_ns = proc.get("sleeps_until_mono_ns")
-    return (wake_ns - proc["t_mono_ns"]) / 1e9 if wake_ns else None
-
-
-def _io_bytes(proc: dict[str, Any]) -> int:
-    return sum(int(proc["io"].get(key, 0)) for key in ("rchar", "wchar"))
-
-
-def frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
-    """Every thread's stack as (function, file, line), to compare."""
+def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
+    """The main thread's stack as (function, file, line), to compare."""
     threads = read_json(capture.py_spy, [])
-    return [tuple((f["name"], f["filename"], f["line"]) for f in t["frames"]) for t in threads]
+    main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
+    return [(f["name"], f["filename"], f["line"]) for f in main["frames"]] if main else []
+
+
+def gpu_pct(gpu: dict[str, Any], pid: int) -> float | None:
+    """How busy the process keeps its GPUs, by nodes/<host>/captures/NN/gpu.json; None where that does not say."""
+    found = []
+    for device in gpu.get("devices", []):
+        for process in device.get("processes", []):
+            if process.get("pid") == pid:
+                share = process.get("sm_pct")
+                # Without a figure of its own the process is taken for who keeps the device busy.
+                found.append(share if share is not None else device.get("utilisation_pct"))
+    known = [float(share) for share in found if share is not None]
+    return max(known) if known else None
 
 
 def issued(fr: dict[str, Any]) -> dict[str, int]:
@@ -119,48 +143,69 @@ def waits_for_peers(rank: int, dumps: dict[int, Dump], world: set[int]) -> bool:
     return False
 
 
-def motion(rank: RankDir, first: int, second: int, events: int) -> Motion | None:
-    """Compares two captures; None if the process could not be looked at twice."""
-    a, b = rank.capture(first), rank.capture(second)
-    before, after = read_json(a.proc), read_json(b.proc)
-    if not before or not after:
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What was noted of one rank around a pair of captures, besides what the captures themselves hold."""
+
+    before: Usage | None = None
+    after: Usage | None = None
+    events: int = 0
+    beside: int = 0  # events of threads that do not train
+
+
+def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[str, Any]]) -> Motion | None:
+    """Compares two captures; None if the process could not be looked at twice. `gpus`: one document a capture."""
+    a, b = rank.capture(looks[0]), rank.capture(looks[1])
+    procs = read_json(a.proc, {}), read_json(b.proc, {})
+    before, after = seen.before or recorded(procs[0]), seen.after or recorded(procs[1])
+    if before is None or after is None:
         return None
-    seconds = max((after["t_mono_ns"] - before["t_mono_ns"]) / 1e9, 1e-3)
-    fr_before, fr_after = read_json(a.flight_recorder, {}), read_json(b.flight_recorder, {})
+    seconds = max(after.t_s - before.t_s, 1e-3)
+    counts = [sum(issued(read_json(c.flight_recorder, {})).values()) for c in (a, b)]
+    then, now = main_frames(a), main_frames(b)
+    busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
     return Motion(
         rank=rank.rank,
         seconds=seconds,
-        cpu_share=max(_cpu_s(after) - _cpu_s(before), 0.0) / seconds,
-        frames_changed=frames(a) != frames(b),
-        io_bytes=_io_bytes(after) - _io_bytes(before),
-        runnable=before["state"] == after["state"] == "R",
-        events=events,
-        collectives=sum(issued(fr_after).values()) - sum(issued(fr_before).values()),
-        wakes_in_s=_wakes_in_s(after),
+        cpu_share=(after.cpu_s - before.cpu_s) / seconds,
+        main_cpu_share=(after.main_cpu_s - before.main_cpu_s) / seconds,
+        frames_changed=bool(then and now) and then != now,
+        functions_changed=bool(then and now) and [f[:2] for f in then] != [f[:2] for f in now],
+        io_bytes=after.io_bytes - before.io_bytes,
+        stopped=before.state in STOPPED and after.state in STOPPED,
+        did=work(before, after),
+        gpu_pct=min(busy) if busy else None,
+        events=seen.events,
+        # The recorder does not know threads: what a heartbeat issues beside the training looks the same to it.
+        collectives=0 if seen.beside and not seen.events else max(counts[1] - counts[0], 0),
+        wakes_in_s=same_nap(*procs),
         waits_for_peers=False,
     )
 
 
 def motions(
-    ranks: list[RankDir], looks: tuple[int, int], events: dict[int, int], world: set[int]
+    ranks: list[RankDir],
+    looks: tuple[int, int],
+    seen: dict[int, Seen],
+    world: set[int],
+    gpus: list[dict[str, Any]] | None = None,
 ) -> list[Motion]:
     """All living ranks at once: whether one waits for its peers depends on what those issued.
 
     `looks` are the numbers of the two captures; `world` holds the dead as well: they are waited for, too.
     """
-    first, second = looks
-    dumps = {r.rank: read_json(r.capture(second).flight_recorder, {}) for r in ranks}
+    dumps = {r.rank: read_json(r.capture(looks[1]).flight_recorder, {}) for r in ranks}
     found = []
     for rank in ranks:
-        moved = motion(rank, first, second, events.get(rank.rank, 0))
+        moved = motion(rank, looks, seen.get(rank.rank, Seen()), gpus or [])
         if moved is not None:
             waits = waits_for_peers(rank.rank, dumps, world)
             found.append(dataclasses.replace(moved, waits_for_peers=waits))
     return found
 
 
-def judge(moved: list[Motion]) -> tuple[Judgement, str]:
-    """The verdict on one pair of captures, with its reason."""
+def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judgement, str]:
+    """The verdict on one pair of captures, with its reason. `nap_credit_s`: how long sleepers may still be waited for."""
     if not moved:
         return "unobserved", "no rank could be looked at twice"
     for rank in moved:
@@ -172,12 +217,16 @@ def judge(moved: list[Motion]) -> tuple[Judgement, str]:
     working = [rank for rank in moved if rank.works]
     if working:
         rank = max(working, key=lambda m: m.cpu_share)
-        return "busy", f"rank {rank.rank} used {rank.cpu_share:.2f} CPUs and {rank.io_bytes} bytes of I/O"
-    napping = [rank for rank in moved if rank.wakes_in_s and NAP_S[0] < rank.wakes_in_s < NAP_S[1]]
+        return "busy", f"rank {rank.rank} {rank.doing}"
+    napping = [r for r in moved if not r.waits_for_peers and r.wakes_in_s and NAP_S[0] < r.wakes_in_s]
     if napping:
         last = max(napping, key=lambda m: m.wakes_in_s or 0.0)
-        return "asleep", f"rank {last.rank} is in a sleep that ends by itself in {last.wakes_in_s:.0f} s"
-    spinning = [str(rank.rank) for rank in moved if rank.cpu_share > BUSY_SHARE]
+        assert last.wakes_in_s is not None
+        if last.wakes_in_s < nap_credit_s:
+            return "asleep", f"rank {last.rank} is in a sleep that ends by itself in {last.wakes_in_s:.0f} s"
+    spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
     spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
+    halted = [str(rank.rank) for rank in moved if rank.stopped]
+    spins += f" (rank {', '.join(halted)} is stopped by a signal)" if halted else ""
     count, seconds = len(moved), moved[0].seconds
     return "still", f"no event, no new collective, no work on any of {count} ranks in {seconds:.1f} s{spins}"

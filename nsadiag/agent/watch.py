@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.agent import interrupts, processes
-from nsadiag.agent.captures import capture_all
+from nsadiag.agent.activity import Activity, Usage, usage
+from nsadiag.agent.captures import capture_all, capture_slow
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.launch import Job
+from nsadiag.agent.patience import MIN_STALL_S, Patience
 from nsadiag.agent.processes import DeathWatch, End, Process
+from nsadiag.agent.progress import Progress
 from nsadiag.agent.sampler import Sampler
-from nsadiag.agent.stillness import Judgement, judge, motions
+from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, judge, motions
+from nsadiag.agent.stop import end_job
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, write_json
 from nsadiag.evidence.reader import Pulse
 
 POLL_S = 0.1
-LOOKS_APART_S = 3.0
-MIN_STALL_S = 5.0
+LOOKS_APART_S = 2.0
+QUIET_S = 1.0  # of silence, from which on the ranks are watched from outside as well
+KEEP_LOOKS = 3
 WARM_UP_STEPS = 2
-RHYTHM_MULTIPLE = 3.0  # a pause this many times the longest one so far is worth a look
 LAUNCHER_GRACE_S = 10.0
 Stopped = Literal["hang", "timeout", "interrupt"]
 
@@ -40,15 +47,17 @@ class WatchOptions:
 
 @dataclass(kw_only=True)
 class RankState:
-    """One rank as seen from outside."""
+    """One rank as seen from outside; one that is not recorded shows no progress."""
 
     directory: RankDir
     pid: int
     process: Process | None
-    pulse: Pulse
-    sequence: int = 0
-    steps: int = 0
+    progress: Progress | None
     end: End | None = None
+
+    @property
+    def steps(self) -> int:
+        return self.progress.steps if self.progress else 0
 
 
 @dataclass(kw_only=True)
@@ -66,17 +75,28 @@ class Look:
 class Watch:
     """The state of watching one job; `run` is the whole life of it."""
 
-    def __init__(self, job: Job, directory: RunDir, options: WatchOptions) -> None:
+    def __init__(
+        self,
+        job: Job,
+        directory: RunDir,
+        options: WatchOptions,
+        *,
+        on_silence: Callable[[], None] | None = None,
+        on_stuck: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_silence` is called once, when a first silence begins; `on_stuck` with the evidence on disk, before the end."""
         self.job, self.directory, self.options = job, directory, options
+        self._on_silence, self._on_stuck = on_silence, on_stuck
         self.ranks: dict[int, RankState] = {}
         self.looks: list[Look] = []
         self.stopped: Stopped | None = None
         self.left_alive: set[Process] = set()
         self._deaths = DeathWatch()
-        self._started = self._moved = time.monotonic()
+        self._started = time.monotonic()
         self._started_ns = time.monotonic_ns()
-        self._longest_quiet = 0.0
-        self._look_again_at = 0.0  # seconds of quiet after which the next look is due, once one found it busy
+        self.patience = Patience(options.stall_after_s, self._started)
+        self._activity = Activity()
+        self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self._captures = 0
         self._sampler = Sampler()
         self._ending_since_ns: int | None = None  # deaths from here on are our doing
@@ -95,10 +115,10 @@ class Watch:
             self.stopped = "interrupt"
             raise
         finally:
-            if not self._left_running():
+            if not self.left_running:
                 self._end_everything()
-            self._write()
-            self._deaths.close()
+            self.write()
+            self.close()
 
     def _loop(self) -> None:
         launcher_gone_at: float | None = None
@@ -114,14 +134,17 @@ class Watch:
                     return
             self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.steps})
             if self._timed_out():
-                self._look()
+                self.look()
                 self.stopped = "hang" if self.looks[-1].judgement == "still" else "timeout"
                 return
-            if alive and self._quiet_s() > self._patience_s() and self._look() == "still":
+            self._watch_activity(alive)
+            if alive and self.patience.due(time.monotonic()) and self.look() == "still":
                 self.stopped = "hang"
                 return
 
-    def _left_running(self) -> bool:
+    @property
+    def left_running(self) -> bool:
+        """Whether the job was found stuck, and stays as it is."""
         return self.stopped == "hang" and self.options.on_hang == "leave"
 
     def _timed_out(self) -> bool:
@@ -146,7 +169,11 @@ class Watch:
             process = processes.identify(meta["pid"])
             gone = None if process else End(t_mono_ns=time.monotonic_ns())
             self.ranks[directory.rank] = RankState(
-                directory=directory, pid=meta["pid"], process=process, pulse=pulse, end=gone
+                directory=directory,
+                pid=meta["pid"],
+                process=process,
+                progress=Progress(pulse, meta["pid"]),
+                end=gone,
             )
             if process:
                 self._deaths.add(process)
@@ -154,27 +181,34 @@ class Watch:
 
     def _feel_pulses(self) -> None:
         for rank in self.ranks.values():
-            last = rank.pulse.last()
-            if last is None or int(last["sequence"][0]) == rank.sequence:
-                continue
-            rank.sequence, rank.steps = int(last["sequence"][0]), int(last["step"][0])
-            self._progress()
+            if rank.progress and rank.progress.advance():
+                self._waiting.discard(rank.directory.rank)
+                self._progress()
 
     def _progress(self) -> None:
-        # Start-up and the first steps (compilation, allocation, connecting) are not the job's rhythm.
-        if any(rank.steps > WARM_UP_STEPS for rank in self.ranks.values()):
-            self._longest_quiet = max(self._longest_quiet, self._quiet_s())
-        self._moved = time.monotonic()
-        self._look_again_at = 0.0
+        self.patience.progress(time.monotonic(), settled=self._settled())
+        self._activity.forget()
 
-    def _quiet_s(self) -> float:
-        return time.monotonic() - self._moved
+    def _settled(self) -> bool:
+        """Start-up and the first steps (compilation, allocation, connecting) are not the job's rhythm."""
+        return any(rank.steps > WARM_UP_STEPS for rank in self.ranks.values())
 
-    def _patience_s(self) -> float:
-        """Seconds of silence after which the job is worth a look."""
-        fixed = self.options.stall_after_s
-        learnt = max(MIN_STALL_S, RHYTHM_MULTIPLE * self._longest_quiet)
-        return max(learnt if fixed is None else fixed, self._look_again_at)
+    def _watch_activity(self, alive: list[RankState]) -> None:
+        """In a silence: ranks that compute, read or write move too, unless they spin in a collective."""
+        now = time.monotonic()
+        if self.patience.quiet_s(now) < QUIET_S:
+            return
+        if self._on_silence:
+            self._on_silence()
+            self._on_silence = None
+        began = self._activity.sampled
+        worked = self._activity.sample({r.directory.rank: r.process.pid for r in alive if r.process})
+        if worked - self._may_spin():
+            self.patience.stir(began, time.monotonic(), settled=self._settled())
+
+    def _may_spin(self) -> set[int]:
+        called = {n for n, r in self.ranks.items() if r.progress and r.progress.in_collective}
+        return called | self._waiting
 
     def _note_deaths(self, seconds: float) -> None:
         for process, end in self._deaths.wait(seconds):
@@ -186,22 +220,26 @@ class Watch:
 
     # -- a closer look ----------------------------------------------------------------------------
 
-    def _look(self) -> Judgement:
-        """Two captures some seconds apart; movement in between ends the suspicion at once."""
+    def look(self, apart_s: float = LOOKS_APART_S) -> Judgement:
+        """Two captures some seconds apart, and if nothing moved in between, what costs more to see."""
         started = time.monotonic()
-        first = self._capture(native=False)
-        quiet_since = {n: r.sequence for n, r in self.ranks.items()}
-        deadline = time.monotonic() + LOOKS_APART_S
+        first, before = self._capture(), self._usages()
+        noted = {n: (r.progress.worked, r.progress.beside) for n, r in self.ranks.items() if r.progress}
+        deadline = time.monotonic() + apart_s
         while time.monotonic() < deadline and self.job.poll() is None:
             self._note_deaths(POLL_S)
             self._feel_pulses()
-        second = self._capture(native=True)
+            self._watch_activity(self._alive())
+        after, second = self._usages(), self._capture()
         self._feel_pulses()
-        events = {n: r.sequence - quiet_since[n] for n, r in self.ranks.items() if n in quiet_since}
-        alive = [r.directory for r in self.ranks.values() if r.end is None]
-        moved = motions(alive, (first, second), events, set(self.ranks))
-        judgement, reason = judge(moved)
-        shown = [dataclasses.asdict(m) for m in moved]
+        alive = self._alive()
+        seen = {r.directory.rank: self._seen(r, noted, before, after) for r in alive}
+        gpus = [self._gpus(number) for number in (first, second)]
+        moved = motions([r.directory for r in alive], (first, second), seen, set(self.ranks), gpus)
+        judgement, reason = judge(moved, nap_credit_s=self._nap_credit_s())
+        self._waiting = {m.rank for m in moved if m.waits_for_peers}
+        if judgement == "still":
+            judgement, reason = self._was_it_a_moment_ago(reason)
         self.looks.append(
             Look(
                 t_s=started - self._started,
@@ -209,20 +247,89 @@ class Watch:
                 second=second,
                 judgement=judgement,
                 reason=reason,
-                motions=shown,
+                motions=[dataclasses.asdict(m) for m in moved],
             )
         )
-        # A sleeper gets the time it asked for, and a little to say so.
-        nap_s = max((m.wakes_in_s or 0.0 for m in moved), default=0.0) if judgement == "asleep" else 0.0
-        self._look_again_at = max(2 * self._quiet_s(), self._quiet_s() + nap_s + MIN_STALL_S)
+        self._after_look(judgement, moved, started)
+        if judgement == "still":
+            self._answer(alive, second)
         return judgement
 
-    def _capture(self, *, native: bool) -> int:
+    def _answer(self, alive: list[RankState], capture: int) -> None:
+        """What the verdict needs is on disk; native stacks are for those who read on, and cost seconds."""
+        self.stopped = "hang"
+        self.write()
+        if self._on_stuck:
+            self._on_stuck()
+        capture_slow([self._target(r, capture) for r in alive])
+
+    def _alive(self) -> list[RankState]:
+        return [r for r in self.ranks.values() if r.end is None]
+
+    def _usages(self) -> dict[int, Usage | None]:
+        return {r.directory.rank: usage(r.process.pid) for r in self._alive() if r.process}
+
+    def _seen(
+        self,
+        rank: RankState,
+        noted: dict[int, tuple[int, int]],
+        before: dict[int, Usage | None],
+        after: dict[int, Usage | None],
+    ) -> Seen:
+        number = rank.directory.rank
+        events, beside = (0, 0)
+        if rank.progress:
+            worked, others = noted.get(number, (0, 0))
+            events, beside = rank.progress.worked - worked, rank.progress.beside - others
+        return Seen(before=before.get(number), after=after.get(number), events=events, beside=beside)
+
+    def _gpus(self, capture: int) -> dict[str, Any]:
+        found = read_json(self._node_capture(capture) / "gpu.json", {})
+        return found if isinstance(found, dict) else {}
+
+    def _node_capture(self, capture: int) -> Path:
+        return self.directory.node(os.uname().nodename) / "captures" / f"{capture:02d}"
+
+    def _was_it_a_moment_ago(self, reason: str) -> tuple[Judgement, str]:
+        """Work that comes in bursts may fall between two captures: then the pause is no longer than its rhythm."""
+        worked = {n: t for n, t in self._activity.worked.items() if n not in self._may_spin()}
+        self.patience.stood_since(max(worked.values(), default=0.0))
+        now = time.monotonic()
+        if not worked or self.patience.idle_s(now) > self.patience.limit_s():
+            return "still", reason
+        rank = max(worked, key=lambda n: worked[n])
+        return "busy", f"rank {rank} {self._activity.did[rank]} {now - worked[rank]:.0f} s ago"
+
+    def _nap_credit_s(self) -> float:
+        """Sleepers are waited for, but not for ever: what sleeps time and again only polls."""
+        return max(NAP_S[1] - self.patience.quiet_s(time.monotonic()), 0.0)
+
+    def _after_look(self, judgement: Judgement, moved: list[Motion], started: float) -> None:
+        now = time.monotonic()
+        if judgement == "progress":
+            self._progress()
+        nap_s = max((m.wakes_in_s or 0.0 for m in moved if not m.waits_for_peers), default=0.0)
+        # Work that the samples show as well will be missed when it ends; a look alone has to be repeated.
+        recent = {n for n, t in self._activity.worked.items() if t > started - MIN_STALL_S}
+        in_sight = bool(recent - self._may_spin())
+        if judgement == "busy" and not in_sight:
+            self.patience.stir(now, now, settled=False)
+        self.patience.looked(judgement, now, nap_s=nap_s, in_sight=in_sight)
+        self._forget_old_captures()
+
+    def _forget_old_captures(self) -> None:
+        """A job that is silent and busy for hours is looked at hundreds of times: the disk stays bounded."""
+        for look in self.looks[:-KEEP_LOOKS][-1:]:
+            for number in (look.first, look.second):
+                shutil.rmtree(self._node_capture(number), ignore_errors=True)
+                for rank in self.ranks.values():
+                    shutil.rmtree(rank.directory.capture(number).path, ignore_errors=True)
+
+    def _capture(self) -> int:
         self._captures += 1
+        with_locals = self.options.with_locals
         capture_all(
-            [self._target(r, self._captures) for r in self.ranks.values() if r.end is None],
-            native=native,
-            with_locals=self.options.with_locals,
+            [self._target(r, self._captures) for r in self._alive()], native=False, with_locals=with_locals
         )
         if not self.ranks:
             capture_all(self._unknown_processes(), native=False, with_locals=self.options.with_locals)
@@ -231,7 +338,12 @@ class Watch:
     def _target(self, rank: RankState, number: int) -> Target:
         assert rank.process is not None
         socket = self.job.socket_dir / f"{rank.directory.rank}.sock"
-        return Target(pid=rank.process.pid, directory=rank.directory.capture(number), socket=socket)
+        return Target(
+            pid=rank.process.pid,
+            directory=rank.directory.capture(number),
+            socket=socket,
+            with_locals=self.options.with_locals,
+        )
 
     def _unknown_processes(self) -> list[Target]:
         """Where no rank ever appeared, the stacks of whatever runs are all there is to show."""
@@ -248,19 +360,10 @@ class Watch:
     # -- the end ----------------------------------------------------------------------------------
 
     def _end_everything(self) -> None:
-        """Ranks first, one by one, then the launcher; then looks for anything that carries the run's mark."""
         self._discover()
         self._ending_since_ns = time.monotonic_ns()
-        ranks = processes.with_children(r.process for r in self.ranks.values() if r.process)
-        self.left_alive = processes.end(ranks)
-        self._note_the_last_deaths()
-        # A launcher that has lost its ranks ends by itself, and says what it saw; one that had none waits on.
-        deadline = time.monotonic() + (LAUNCHER_GRACE_S / 2 if self.ranks else 0)
-        while self.job.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.left_alive |= processes.end(self._leftovers())
-        if self.job.poll() is None:
-            self.job.abandon()
+        ranks = [r.process for r in self.ranks.values() if r.process]
+        self.left_alive = end_job(self.job, self.directory, ranks, seen_dying=self._note_the_last_deaths)
 
     def _note_the_last_deaths(self) -> None:
         """A main thread is a zombie a little before its process is: the other threads go last."""
@@ -268,28 +371,28 @@ class Watch:
         while any(r.end is None for r in self.ranks.values()) and time.monotonic() < deadline:
             self._note_deaths(POLL_S)
 
-    def _leftovers(self) -> set[Process]:
-        return processes.with_children(self.job.roots()) | processes.of_run(self.job.run_id)
-
-    def _write(self) -> None:
+    def write(self) -> None:
+        """watch.json and ends.json, as things stand."""
         reported = self.job.reported_ends()
         ends = {str(n): self._end_of(r, reported.get(n)) for n, r in sorted(self.ranks.items())}
         write_json(self.directory.ends, ends)
-        now = time.monotonic()
-        write_json(
-            self.directory.watch,
-            {
-                "started_mono_ns": self._started_ns,
-                "launcher_exit_code": self.job.poll(),
-                "ended_s": now - self._started,
-                "last_progress_s": self._moved - self._started,
-                "longest_quiet_s": max(self._longest_quiet, 0.0),
-                "patience_s": self._patience_s(),
-                "stopped": self.stopped,
-                "left_alive": sorted(p.pid for p in self.left_alive),
-                "looks": [dataclasses.asdict(look) for look in self.looks],
-            },
-        )
+        write_json(self.directory.watch, self._about())
+
+    def close(self) -> None:
+        self._deaths.close()
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "started_mono_ns": self._started_ns,
+            "launcher_exit_code": self.job.poll(),
+            "ended_s": time.monotonic() - self._started,
+            "last_progress_s": self.patience.moved - self._started,
+            "longest_quiet_s": self.patience.longest_s,
+            "patience_s": self.patience.limit_s(),
+            "stopped": self.stopped,
+            "left_alive": sorted(p.pid for p in self.left_alive),
+            "looks": [dataclasses.asdict(look) for look in self.looks],
+        }
 
     def _end_of(self, rank: RankState, reported: int | None) -> dict[str, Any]:
         end = rank.end
@@ -310,5 +413,5 @@ class Watch:
 
 def _said_goodbye(rank: RankState) -> bool:
     """Whether the interpreter got as far as its exit handlers."""
-    last = rank.pulse.last()
+    last = rank.progress.pulse.last() if rank.progress else None
     return last is not None and (int(last["kind"][0]), int(last["phase"][0])) == (Kind.PROCESS, Phase.END)

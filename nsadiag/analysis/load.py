@@ -83,6 +83,11 @@ class CellEvidence:
         return self.watch.get("stopped")
 
     @property
+    def attached(self) -> bool:
+        """Whether the job was looked at while it ran, and neither started nor ended by us."""
+        return bool(self.watch.get("attached"))
+
+    @property
     def launcher_exit_code(self) -> int | None:
         return self.watch.get("launcher_exit_code")
 
@@ -97,6 +102,7 @@ def load_cell(path: Path) -> CellEvidence:
     ends = read_json(run.ends, {})
     ranks = tuple(_load_rank(r, path, ends.get(str(r.rank), {})) for r in run.ranks())
     declared = max((int(r.meta.get("world_size", 1)) for r in ranks), default=0)
+    told = read_json(run.run, {})
     absent = sorted(set(range(declared)) - {r.rank for r in ranks})
     return CellEvidence(
         path=path,
@@ -108,7 +114,11 @@ def load_cell(path: Path) -> CellEvidence:
             _load_capture(CaptureDir(path=p), path)
             for p in sorted(path.glob("nodes/*/processes/*/captures/*"))
         ),
-        gaps=(*(f"rank {n} left no evidence" for n in absent), *_node_gaps(path)),
+        gaps=(
+            *(f"rank {n} left no evidence" for n in absent),
+            *(told.get("gaps", []) if isinstance(told, dict) else []),
+            *_node_gaps(path),
+        ),
     )
 
 

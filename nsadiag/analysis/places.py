@@ -14,6 +14,8 @@ from nsadiag.evidence.records import Place
 
 # Installed packages, the standard library, and the probes that stand on every stack.
 NOT_USER = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<|/nsadiag/(worker|agent)/")
+# A call that may wait for other ranks in C, where no Python frame shows it.
+MAY_WAIT_FOR_PEERS = re.compile(r"\.(wait|item|cpu|tolist|synchronize|result)\(|dist\.|distributed")
 FAULT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
 
@@ -35,6 +37,23 @@ def of_stack(stacks: list[dict[str, Any]]) -> Place | None:
     for frame in (main or {}).get("frames", []):
         if is_user(frame["filename"]):
             return place(frame["filename"], frame["line"], frame["name"])
+    return None
+
+
+def of_wait(stacks: list[dict[str, Any]]) -> tuple[str, str, int] | None:
+    """The call into torch.distributed, or the backward pass, in which the main thread stands, and the user's line of it."""
+    main = next((t for t in stacks if t.get("thread_name") == "MainThread"), None)
+    frames = (main or {}).get("frames", [])
+    call = next((op for f in reversed(frames) if (op := _waits_in(f))), None)
+    user = next((f for f in frames if is_user(f["filename"])), None)
+    return (call, user["filename"], user["line"]) if call and user else None
+
+
+def _waits_in(frame: dict[str, Any]) -> str | None:
+    if frame["filename"].endswith("torch/distributed/distributed_c10d.py"):
+        return None if frame["name"] == "wrapper" else str(frame["name"])
+    if frame["name"] == "_engine_run_backward":
+        return "backward"
     return None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from nsadiag.analysis.detectors import DETECTORS
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.layout import RunDir, write_json
+from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Finding, Progress, Times, Verdict
 
 
@@ -76,7 +76,12 @@ def judge_directory(path: Path, *, live: bool = False) -> Verdict:
     `live`: the run has just ended here, so that the time to the verdict means something.
     """
     cell = load_cell(path)
+    run = RunDir(path=path)
     verdict_s = (time.monotonic_ns() - cell.started_mono_ns) / 1e9 if live and cell.started_mono_ns else None
+    if live and cell.stopped == "hang":
+        # The answer was there before the job was ended.
+        first = read_json(run.verdict, {}).get("times", {}).get("verdict_s")
+        verdict_s = first if first is not None else verdict_s
     verdict = judge(cell, verdict_s=verdict_s)
-    write_json(RunDir(path=path).verdict, verdict.to_json())
+    write_json(run.verdict, verdict.to_json())
     return verdict

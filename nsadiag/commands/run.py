@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -66,12 +68,39 @@ def run_once(request: RunRequest) -> RunResult:
     sinks = (sys.stderr.buffer if request.quiet_stdout else sys.stdout.buffer, sys.stderr.buffer)
     interrupted, watch = False, None
     try:
-        watch = run_command(request.command, run, options, probes=request.probes, env=env, echo=sinks)
+        watch = run_command(
+            request.command,
+            run,
+            options,
+            probes=request.probes,
+            env=env,
+            echo=sinks,
+            on_silence=_load_analysis,
+            on_stuck=lambda: _answer_first(run),
+        )
     except KeyboardInterrupt:
         interrupted = True
     verdict = judge_and_report(run, about)
     code = EXIT_INTERRUPTED if interrupted else exit_code(verdict, watch, passthrough=request.passthrough)
     return RunResult(directory=run.path, verdict=verdict, exit_code=code)
+
+
+def _load_analysis() -> None:
+    """pandas takes a second to import: in the silence before a verdict nobody waits for it."""
+
+    def load() -> None:
+        from nsadiag.analysis import verdict  # noqa: F401
+
+    threading.Thread(target=load, name="nsadiag-analysis", daemon=True).start()
+
+
+def _answer_first(run: RunDir) -> None:
+    """verdict.json, while the job is still there to be ended; it is judged again when it is known how it ended."""
+    from nsadiag.analysis.verdict import judge_directory
+
+    # Where the disk is full, or the evidence beyond us, the job is to be ended all the same.
+    with contextlib.suppress(Exception):
+        judge_directory(run.path, live=True)
 
 
 def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:

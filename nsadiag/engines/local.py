@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,16 +31,33 @@ def run_command(
     probes: str = "light",
     env: Mapping[str, str] | None = None,
     echo: tuple[BinaryIO, BinaryIO] | None = None,
+    on_silence: Callable[[], None] | None = None,
+    on_stuck: Callable[[], None] | None = None,
 ) -> Watch:
-    """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow."""
-    with make_socket_dir() as sockets, interrupts.held_off():
-        job = CommandJob(
-            command, run, Path(sockets), probes=probes, env=env, leave=options.on_hang == "leave"
-        )
-        watch = Watch(job, run, options)
+    """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow.
+
+    `on_silence` and `on_stuck` are those of `Watch`.
+    """
+    with _kept_sockets() as (sockets, keep), interrupts.held_off():
+        job = CommandJob(command, run, sockets, probes=probes, env=env, leave=options.on_hang == "leave")
+        watch = Watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck)
         with _echoed(job, run, echo):
             watch.run()
+        if watch.left_running:
+            keep()  # `nsadiag attach --run` asks the ranks again
     return watch
+
+
+@contextlib.contextmanager
+def _kept_sockets() -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A socket directory that is removed at the end, unless it is asked to stay."""
+    stay: list[bool] = []
+    path = Path(tempfile.mkdtemp(prefix="nsadiag-"))
+    try:
+        yield path, lambda: stay.append(True)
+    finally:
+        if not stay:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

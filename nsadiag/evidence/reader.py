@@ -134,3 +134,9 @@ class Pulse:
         sequence = self._records["sequence"]
         newest = int(sequence.argmax()) if len(sequence) else 0
         return self._records[newest : newest + 1].copy() if len(sequence) and sequence[newest] else None
+
+    def since(self, sequence: int) -> npt.NDArray[np.void]:
+        """Copies of the whole records after that one, in order; those that the ring has lost are not among them."""
+        found = self._records[self._records["sequence"] > np.uint64(sequence)].copy()
+        whole = found[found["sequence"] == found["sequence_again"]]
+        return np.asarray(whole[np.argsort(whole["sequence"])])

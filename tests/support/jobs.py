@@ -108,11 +108,15 @@ class Jobs:
 
     def close(self) -> None:
         """Ends whatever a failed test left."""
+        self.close_left()
+        self.signals.close()
+
+    def close_left(self) -> None:
+        """Ends what still runs of all that was started here."""
         for pid in self.left():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.left(), "the last of them gone")
-        self.signals.close()
 
 
 def marked(mark: str) -> Iterator[tuple[int, str]]:

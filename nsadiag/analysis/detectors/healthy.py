@@ -25,6 +25,16 @@ def _was_progressing(cell: CellEvidence) -> bool:
     return cell.stopped == "timeout" and bool(looks) and looks[-1]["judgement"] in ("progress", "asleep")
 
 
+def _is_progressing(cell: CellEvidence) -> str | None:
+    """What moved in a job that was attached to; None where nothing did, or only a CPU at one and the same line."""
+    looks = cell.watch.get("looks", [])
+    if not cell.attached or not looks or looks[-1]["judgement"] not in ("progress", "busy", "asleep"):
+        return None
+    computes = looks[-1]["judgement"] == "busy"
+    moved = any(m["frames_changed"] or m["io_bytes"] or m["gpu_pct"] for m in looks[-1]["motions"])
+    return str(looks[-1]["reason"]) if moved or not computes else None
+
+
 def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
     if cell.ranks and len(cell.ranks) == cell.world_size and all(_finished(r) for r in cell.ranks):
@@ -58,4 +68,14 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             confidence=0.8,
             summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {cell.watch.get('ended_s', 0):.0f} s.",
             evidence=(Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),),
+        )
+    elif moved := _is_progressing(cell):
+        sure = cell.watch["looks"][-1]["judgement"] == "progress"
+        yield Finding(
+            detector="healthy",
+            cls="healthy",
+            outcome="healthy",
+            confidence=0.85 if sure else 0.6,
+            summary=f"Progressing when it was looked at: {moved}.",
+            evidence=(Evidence(claim=moved, source="watch.json#looks"),),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence
@@ -35,11 +36,18 @@ def _evidence(
     )
 
 
+def _was_alive(end: dict[str, Any]) -> bool:
+    """When it was looked at; a rank that was left running has no end."""
+    return end.get("t_s") is None or bool(end.get("by_us"))
+
+
 def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if not is_still(cell):
         return
+    if tables.calls.empty:
+        yield from _by_stacks(cell)
     for wait in waits(cell, tables):
-        alive = tuple(r for r in wait.missing if cell.rank(r).end.get("by_us", True))
+        alive = tuple(r for r in wait.missing if _was_alive(cell.rank(r).end))
         if not alive or not wait.waiting:
             continue
         guilty, blocked = alive[0], wait.waiting[0]
@@ -68,3 +76,46 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             ),
             fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what let it pass by.",
         )
+
+
+def _by_stacks(cell: CellEvidence) -> Iterator[Finding]:
+    """Without a flight recorder: all ranks but one stand in the same call into torch.distributed, at the same line."""
+    if cell.world_size < 2 or len(cell.ranks) < cell.world_size:
+        return
+    calls = {r.rank: places.of_wait(r.last_capture.stacks) for r in cell.ranks if r.last_capture}
+    waiting = {rank: call for rank, call in calls.items() if call}
+    elsewhere = [rank for rank, call in calls.items() if call is None]
+    if len(elsewhere) != 1 or len(calls) < cell.world_size or len(set(waiting.values())) != 1:
+        return
+    guilty, blocked = elsewhere[0], min(waiting)
+    here, peers_at = places.of_rank_now(cell.rank(guilty)), places.of_rank_now(cell.rank(blocked))
+    if here is None or places.MAY_WAIT_FOR_PEERS.search(here.code or ""):
+        return
+    op = waiting[blocked][0]
+    sources = {r: cell.rank(r).last_capture for r in (guilty, blocked)}
+    yield Finding(
+        detector="missing_rank",
+        cls="missing_rank",
+        outcome="hung",
+        confidence=0.6,
+        summary=f"Rank {guilty} is elsewhere while {len(waiting)} of {cell.world_size} ranks wait in {op}. It is at {places.short(here)}.",
+        guilty_ranks=(guilty,),
+        blocked_ranks=tuple(sorted(waiting)),
+        where=Where().at(here),
+        peers_at=peers_at,
+        evidence=(
+            *(
+                Evidence(claim=claim, source=f"{sources[r].source}/py_spy.json")  # type: ignore[union-attr]
+                for r, claim in (
+                    (blocked, f"rank {blocked} and its like stand in {op}, in both looks"),
+                    (guilty, f"rank {guilty} stands at a line that calls no collective, in both looks"),
+                )
+            ),
+            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+        ),
+        gaps=(
+            "no flight recorder: which collective it is, and who issued what, is read off the stacks alone",
+        ),
+        fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what let it pass by.",
+        next="nsadiag run -- <the same command>",
+    )

@@ -14,6 +14,13 @@ from nsadiag.evidence.records import Evidence, Finding, Outcome, Where
 def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
     if is_still(cell) and cell.ranks:
         return "hung", "Nothing moves on any rank, and no collective shows who is waited for"
+    if cell.attached:
+        looks = cell.watch.get("looks", [])
+        reason = looks[-1]["reason"] if looks else "no rank could be looked at"
+        return (
+            "unknown",
+            f"Not stuck, and no sign that it gets anywhere, at the same lines in both looks: {reason}",
+        )
     if cell.stopped == "interrupt":
         return "unknown", "The run was interrupted before it came to an end"
     if cell.stopped == "timeout":
@@ -63,5 +70,7 @@ def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         else (
             "no process of the job opened a black box: none of them trained with torch, or Python ran with -S or -I",
         ),
-        next="nsadiag run --probes full --timeout 120 -- <the same command>",
+        next="look again later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
+        if cell.attached
+        else "nsadiag run --probes full --timeout 120 -- <the same command>",
     )

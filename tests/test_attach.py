@@ -1,0 +1,282 @@
+"""`nsadiag attach`: a job that somebody else started is judged, and goes on as if nobody had looked."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs import Jobs, wait_until
+
+from nsadiag.agent.attach import find_ranks
+from nsadiag.agent.attach_recorder import dump_by_pipe, plain
+from nsadiag.agent.captures.target import CaptureError
+from nsadiag.evidence.layout import CaptureDir, read_json
+
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+TRAIN = """
+import hashlib, os, signal, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+heard = []
+for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTERM, signal.SIGSEGV}:
+    signal.signal(number, lambda n, _: heard.append(n))
+
+def say(text):
+    with open(os.environ["SIGNALS"], "w") as pipe:
+        pipe.write(text + "\\n")
+
+def wait_for_go():
+    say("waiting")
+    open(os.environ["GO"]).readline()
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DDP(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 1)))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+steps = int(os.environ.get("STEPS", 0))
+goes_on, step = torch.ones(1), 0
+while goes_on.item() and (not steps or step != steps):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+    step += 1
+    if step == 5:
+        if os.environ["WAITS"] == "1":
+            if rank == 1:
+                wait_for_go()
+        elif rank == 0:
+            say("trains")
+    if not steps:
+        goes_on[0] = not os.path.exists("enough")
+        dist.broadcast(goes_on, 0)
+seen = hashlib.sha256()
+for parameter in model.parameters():
+    seen.update(parameter.detach().numpy().tobytes() + parameter.grad.numpy().tobytes())
+seen.update(torch.get_rng_state().numpy().tobytes())
+print(f"rank {rank} step {step} heard {heard} {seen.hexdigest()}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def train(jobs: Jobs) -> Path:
+    script = jobs.directory / "train.py"
+    script.write_text(TRAIN)
+    return script
+
+
+def started(jobs: Jobs, **environment: str) -> subprocess.Popen[str]:
+    """The job, on plain torchrun."""
+    return subprocess.Popen(
+        [*TORCHRUN, "train.py"], cwd=jobs.directory, env=jobs.environment(environment),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def results(stdout: str) -> list[str]:
+    return sorted(re.findall(r"rank \d+ step \d+ heard \[\] [0-9a-f]{64}", stdout))
+
+
+def attached(jobs: Jobs, *arguments: object) -> tuple[int, dict[str, Any]]:
+    """Exit code and verdict."""
+    looking = jobs.start("attach", "--out", "looked", *map(str, arguments))
+    _, stderr = looking.communicate(timeout=60)
+    assert (jobs.directory / "looked/verdict.json").exists(), stderr
+    return looking.returncode, json.loads((jobs.directory / "looked/verdict.json").read_text())
+
+
+def test_a_stuck_job_is_judged_from_its_launchers_pid_and_goes_on_bitwise_equal(
+    jobs: Jobs, train: Path
+) -> None:
+    job = started(jobs, WAITS="1", STEPS="8")
+    assert jobs.signals.wait() == "waiting"
+    code, verdict = attached(jobs, job.pid)
+    assert (code, verdict["outcome"], verdict["class"]) == (1, "hung", "missing_rank"), verdict["summary"]
+    assert verdict["guilty_ranks"] == [1] and verdict["confidence"] < 0.8
+    assert verdict["where"]["code"] == 'open(os.environ["GO"]).readline()'
+    assert read_json(jobs.directory / "looked/run.json")["kind"] == "attach"
+    jobs.go()
+    disturbed, _ = job.communicate(timeout=60)
+    undisturbed, _ = started(jobs, WAITS="0", STEPS="8").communicate(timeout=60)
+    assert len(results(disturbed)) == 2
+    assert results(disturbed) == results(undisturbed)
+
+
+@pytest.mark.slow
+def test_a_job_that_trains_is_healthy_and_trains_on_bitwise_equal(jobs: Jobs, train: Path) -> None:
+    job = started(jobs, WAITS="0")
+    assert jobs.signals.wait() == "trains"
+    code, verdict = attached(jobs, job.pid)
+    assert (code, verdict["outcome"]) == (0, "healthy"), verdict["summary"]
+    assert "used" in verdict["summary"]
+    (jobs.directory / "enough").touch()
+    disturbed, _ = job.communicate(timeout=60)
+    (steps,) = {line.split()[3] for line in results(disturbed)}
+    undisturbed, _ = started(jobs, WAITS="0", STEPS=steps).communicate(timeout=60)
+    assert len(results(disturbed)) == 2
+    assert results(disturbed) == results(undisturbed)
+
+
+@pytest.mark.slow
+def test_a_job_that_run_left_is_judged_again_by_what_it_records(jobs: Jobs, train: Path) -> None:
+    options = ("--on-hang", "leave", "--stall-after", "1", "--out", "run")
+    first = jobs.start("run", *options, "--", *TORCHRUN, "train.py", env={"WAITS": "1", "STEPS": "8"})
+    assert jobs.signals.wait() == "waiting"
+    first.communicate(timeout=60)
+    before = json.loads((jobs.directory / "run/verdict.json").read_text())
+    assert (before["class"], before["guilty_ranks"]) == ("missing_rank", [1]), before["summary"]
+    _, verdict = attached(jobs, "--run", "run")
+    assert verdict["signature"] == before["signature"]
+    assert verdict["where"]["collective"]["seq"] and verdict["progress"]["steps_done"] == 5
+    jobs.go()
+    wait_until(lambda: not jobs.left(), "the job to end by itself")
+    # gloo may abort at exit, so the job is judged by what it wrote.
+    logs = "".join(path.read_text() for path in sorted((jobs.directory / "run").glob("ranks/*/stdout.log")))
+    assert len(results(logs)) == 2
+
+
+def test_a_run_without_a_living_rank_is_sent_to_analyze(jobs: Jobs) -> None:
+    (jobs.directory / "run/ranks/00000").mkdir(parents=True)
+    (jobs.directory / "run/ranks/00000/meta.json").write_text(json.dumps({"pid": os.getpid(), "rank": 0}))
+    done = jobs.run("attach", "--run", "run")
+    assert (done.returncode, "nsadiag analyze run" in done.stderr) == (2, True), done.stderr
+
+
+# -- what cannot be attached to ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("slurm:4711", "not there yet"),
+        ("train.py", "is no pid"),
+        ("0", "is no pid"),
+        ("4194305", "there is no process 4194305"),
+    ],
+)
+def test_a_wrong_target_is_one_line_and_a_hint(jobs: Jobs, word: str, said: str) -> None:
+    done = jobs.run("attach", word)
+    assert done.returncode == 2
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: ") and said in error and hint.startswith("hint: ")
+    assert not (jobs.directory / "artifacts").exists()
+
+
+@pytest.fixture
+def sleeper(jobs: Jobs) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"], env=jobs.environment())
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_without_python_is_named(jobs: Jobs, sleeper: subprocess.Popen[bytes]) -> None:
+    done = jobs.start("attach", str(sleeper.pid))
+    _, stderr = done.communicate(timeout=60)
+    assert (done.returncode, f"process {sleeper.pid} (sleep) runs no Python" in stderr) == (2, True), stderr
+
+
+def test_a_process_of_another_user_is_refused_by_the_machine(
+    jobs: Jobs, sleeper: subprocess.Popen[bytes]
+) -> None:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("becoming another user needs root, and setpriv")
+    other = ("setpriv", "--reuid", "65534", "--clear-groups")
+    jobs.directory.chmod(0o755)
+    done = jobs.start("attach", str(sleeper.pid), behind=other)
+    _, stderr = done.communicate(timeout=60)
+    if "Permission denied" in stderr and "may not be read" not in stderr:
+        pytest.skip("the environment of these tests is not readable for others")
+    assert (done.returncode, "may not be read: it belongs to user 0" in stderr) == (3, True), stderr
+
+
+# -- which process is which rank -----------------------------------------------------------------
+
+
+def python(jobs: Jobs, script: str, **environment: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", script], env=jobs.environment(environment))
+
+
+def test_a_loaders_worker_that_inherits_rank_is_no_rank(jobs: Jobs) -> None:
+    sleep = "import os, sys, time; open(os.environ['SIGNALS'], 'w').write('up\\n'); time.sleep(600)"
+    worker = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleep!r}])"
+    rank = python(jobs, worker, RANK="3", WORLD_SIZE="8", LOCAL_RANK="1", MY_TOKEN="s3cret")
+    jobs.signals.wait()
+    (found,), gaps = find_ranks([rank.pid])
+    assert (found.rank, found.world_size, found.process.pid, gaps) == (3, 8, rank.pid, [])
+    # Only what is needed was read.
+    assert "MY_TOKEN" not in found.environment
+    jobs.close_left()
+    rank.wait()
+
+
+def test_a_single_process_without_a_rank_is_rank_0(jobs: Jobs) -> None:
+    sleep = "import os, time; open(os.environ['SIGNALS'], 'w').write('up\\n'); time.sleep(600)"
+    process = python(jobs, sleep)
+    jobs.signals.wait()
+    (found,), gaps = find_ranks([process.pid])
+    assert (found.rank, found.world_size, len(gaps)) == (0, 1, 1)
+    process.kill()
+    process.wait()
+
+
+# -- NCCL's pipe, as a rank would answer it: no GPU is here ---------------------------------------
+
+
+DUMPER = """
+import os, pickle
+pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + "0.pipe"
+os.mkfifo(pipe)
+reader = os.open(pipe, os.O_RDWR)
+open(os.environ["SIGNALS"], "w").write("up\\n")
+while os.read(reader, 128):
+    entry = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "state": "scheduled"}
+    with open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + "0", "wb") as file:
+        pickle.dump({"version": "2.10", "entries": [entry]}, file)
+"""
+
+
+def test_a_rank_with_a_pipe_is_asked_for_its_flight_recorder(jobs: Jobs) -> None:
+    place = jobs.directory
+    named = {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{place}/pipe_",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{place}/dump_",
+    }
+    rank = python(jobs, DUMPER, **named)
+    jobs.signals.wait()
+    capture = CaptureDir(path=place)
+    dump_by_pipe(rank.pid, 0, capture)
+    assert read_json(capture.flight_recorder)["entries"][0]["collective_seq_id"] == 7
+    rank.kill()
+    rank.wait()
+    # A reader that is gone is a gap, and nobody waits for it.
+    lonely = python(jobs, "import os; open(os.environ['SIGNALS'], 'w').write('up\\n'); input()", **named)
+    jobs.signals.wait()
+    with pytest.raises(CaptureError, match=r"pipe_0\.pipe"):
+        dump_by_pipe(lonely.pid, 0, capture)
+    lonely.kill()
+    lonely.wait()
+
+
+def test_a_dump_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    class Planted:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.system, (f"touch {tmp_path}/ran",)
+
+    with pytest.raises(CaptureError, match="not data"):
+        plain(pickle.dumps({"entries": [Planted()]}))
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(CaptureError):
+        plain(b"\x80\x04garbage")

@@ -1,0 +1,105 @@
+"""How long a silence may last: the clock of the watch, with the moments given."""
+
+from __future__ import annotations
+
+import itertools
+
+from nsadiag.agent.patience import LOOK_AGAIN_S, MIN_STALL_S, Patience
+
+
+def trained(pauses: list[float], fixed_s: float | None = None) -> tuple[Patience, float]:
+    """A job's clock after events with these pauses between them, and the moment of the last."""
+    patience, now = Patience(fixed_s, 0.0), 0.0
+    patience.progress(now, settled=False)
+    for pause in pauses:
+        now += pause
+        patience.progress(now, settled=True)
+    return patience, now
+
+
+def test_a_fast_job_is_looked_at_after_five_seconds_of_silence() -> None:
+    patience, now = trained([0.1] * 100)
+    assert not patience.due(now + MIN_STALL_S - 0.1)
+    assert patience.due(now + MIN_STALL_S + 0.1)
+
+
+def test_a_job_with_long_pauses_gets_three_times_the_longest() -> None:
+    patience, now = trained([0.1, 8.0, 0.1])
+    assert not patience.due(now + 23.9)
+    assert patience.due(now + 24.1)
+
+
+def test_the_first_steps_teach_nothing() -> None:
+    patience = Patience(None, 0.0)
+    patience.progress(90.0, settled=False)
+    assert patience.limit_s() == MIN_STALL_S
+
+
+def test_a_pause_full_of_work_does_not_make_the_watch_more_patient() -> None:
+    """An evaluation of a minute: afterwards a real silence is still found within seconds."""
+    patience, now = trained([0.1] * 10)
+    for second in range(60):
+        patience.stir(now + second, now + second + 1, settled=True)
+    patience.progress(now + 61, settled=True)
+    assert patience.limit_s() == MIN_STALL_S
+
+
+def test_after_a_busy_look_the_end_of_the_work_starts_the_clock() -> None:
+    patience, now = trained([0.1] * 10)
+    for second in range(20):
+        patience.stir(now + second, now + second + 1, settled=True)
+        if second == 14:
+            patience.looked("busy", now + 15)
+            assert not patience.due(now + 15.1)
+    assert not patience.due(now + 20 + MIN_STALL_S - 0.1)
+    assert patience.due(now + 20 + MIN_STALL_S + 0.1)
+
+
+def test_work_that_only_a_look_can_see_is_looked_at_again_and_again_but_not_all_the_time() -> None:
+    patience, now = trained([0.1] * 10)
+    moments, seconds = [], 0.0
+    while seconds < 300:
+        seconds += 0.1
+        if patience.due(now + seconds):
+            patience.stir(now + seconds, now + seconds, settled=False)
+            patience.looked("busy", now + seconds, in_sight=False)
+            moments.append(seconds)
+    between = [b - a for a, b in itertools.pairwise(moments)]
+    assert min(between) >= MIN_STALL_S and max(between) < LOOK_AGAIN_S + 0.3
+    assert len(moments) < 14
+
+
+def test_a_rank_that_spins_for_ever_is_looked_at_every_half_minute() -> None:
+    patience, now = trained([0.1] * 10)
+    patience.looked("busy", now + 100, in_sight=True)
+    for second in range(130):
+        patience.stir(now + second, now + second + 1, settled=True)
+    assert patience.due(now + 100 + LOOK_AGAIN_S)
+
+
+def test_a_sleeper_gets_the_time_it_asked_for() -> None:
+    patience, now = trained([0.1] * 10)
+    patience.looked("asleep", now + 6, nap_s=40.0)
+    assert not patience.due(now + 50.9)
+    assert patience.due(now + 51.1)
+
+
+def test_a_trickle_in_bursts_has_a_rhythm_of_its_own() -> None:
+    patience, now = trained([0.1] * 10)
+    for burst in range(0, 40, 4):
+        patience.stir(now + burst + 3, now + burst + 4, settled=True)
+    patience.looked("busy", now + 40)
+    assert not patience.due(now + 40 + 8.9)
+    assert patience.due(now + 40 + 9.1)
+
+
+def test_what_a_spinning_rank_used_is_taken_back() -> None:
+    patience, now = trained([0.1] * 10)
+    patience.stir(now + 8, now + 9, settled=False)
+    patience.stood_since(now + 1)
+    assert patience.idle_s(now + 9) == 8.0
+
+
+def test_seconds_that_the_user_gave_are_kept() -> None:
+    patience, now = trained([0.1, 60.0], fixed_s=2.0)
+    assert patience.due(now + 2.1)
