@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsadiag.commands": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
     "nsadiag.cli": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
     "nsadiag.__main__": frozenset({"nsadiag.cli"}),
-    "nsadiag": frozenset(),
+    "nsadiag": frozenset({"nsadiag.worker"}),
 }
 # The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command.
 ONLY_INSIDE_FUNCTIONS = {("nsadiag.agent.warm", "torch"), ("nsadiag.agent.warm_rank", "torch")}

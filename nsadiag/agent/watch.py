@@ -59,6 +59,12 @@ class RankState:
     def steps(self) -> int:
         return self.progress.steps if self.progress else 0
 
+    @property
+    def said_goodbye(self) -> bool:
+        """Whether the interpreter got as far as its exit handlers."""
+        last = self.progress.pulse.last() if self.progress else None
+        return last is not None and (int(last["kind"][0]), int(last["phase"][0])) == (Kind.PROCESS, Phase.END)
+
 
 @dataclass(kw_only=True)
 class Look:
@@ -406,12 +412,6 @@ class Watch:
             "signal": number,
             "by_us": self._ending_since_ns is not None
             and (end is None or end.t_mono_ns > self._ending_since_ns),
-            "clean": _said_goodbye(rank),
+            "clean": rank.said_goodbye,
             "steps": rank.steps,
         }
-
-
-def _said_goodbye(rank: RankState) -> bool:
-    """Whether the interpreter got as far as its exit handlers."""
-    last = rank.progress.pulse.last() if rank.progress else None
-    return last is not None and (int(last["kind"][0]), int(last["phase"][0])) == (Kind.PROCESS, Phase.END)

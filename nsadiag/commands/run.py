@@ -75,8 +75,8 @@ def run_once(request: RunRequest) -> RunResult:
             probes=request.probes,
             env=env,
             echo=sinks,
-            on_silence=_load_analysis,
-            on_stuck=lambda: _answer_first(run),
+            on_silence=load_analysis,
+            on_stuck=lambda: answer_first(run),
         )
     except KeyboardInterrupt:
         interrupted = True
@@ -85,7 +85,7 @@ def run_once(request: RunRequest) -> RunResult:
     return RunResult(directory=run.path, verdict=verdict, exit_code=code)
 
 
-def _load_analysis() -> None:
+def load_analysis() -> None:
     """pandas takes a second to import: in the silence before a verdict nobody waits for it."""
 
     def load() -> None:
@@ -94,7 +94,7 @@ def _load_analysis() -> None:
     threading.Thread(target=load, name="nsadiag-analysis", daemon=True).start()
 
 
-def _answer_first(run: RunDir) -> None:
+def answer_first(run: RunDir) -> None:
     """verdict.json, while the job is still there to be ended; it is judged again when it is known how it ended."""
     from nsadiag.analysis.verdict import judge_directory
 

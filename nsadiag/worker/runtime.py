@@ -223,6 +223,15 @@ def _start_torch_evidence(runtime: Runtime) -> None:
         runtime.gap(f"no worker server: {error!r}")
 
 
+def close() -> None:
+    """Ends the recording before the process ends (nsadiag.watch)."""
+    global _runtime, _said_goodbye
+    _at_exit()
+    if _runtime is not None:
+        _runtime.silence()
+    _runtime, _said_goodbye = None, False
+
+
 def attach_to_warm_process(rank: int, world_size: int) -> Runtime | None:
     """For ranks forked from a process that had imported torch before it knew the run (agent.warm)."""
     open_rank(rank, world_size)

@@ -66,3 +66,8 @@ def install_probes() -> None:
             if rank is not None:
                 with contextlib.suppress(OSError):
                     rank.gap(f"probe {name} stepped aside: {error!r}")
+
+
+def remove_probes() -> None:
+    """Takes back what `install_probes` did."""
+    _installed.close()

@@ -162,6 +162,8 @@ class _Patches:
         self._users -= 1
         if not self._users:
             self._undo.close()
+            # Numbers are those of a recording that may be over.
+            _names.clear()
 
     def place(self, *, everywhere: bool) -> None:
         """Moves the frame. On a class it is found before the one of nn.Module, and nobody pays for it but the roots."""

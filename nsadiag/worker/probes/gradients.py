@@ -104,3 +104,4 @@ def gradients() -> Iterator[None]:
         yield
         for hooked in _known.values():
             hooked.unhook()
+        _known.clear()

@@ -145,6 +145,7 @@ def modules() -> Iterator[None]:
             subscribe(stack, budget.on_review, _review)
         else:
             subscribe(stack, budget.on_step, _learn_or_not)
+        stack.callback(_reached.clear)
         yield
 
 

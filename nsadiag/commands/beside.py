@@ -1,0 +1,49 @@
+"""The process that looks on while a job runs under `with nsadiag.watch(model):`; started by its ranks."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from nsadiag.agent import interrupts
+from nsadiag.agent.beside import BesideJob, BesideWatch
+from nsadiag.agent.watch import WatchOptions
+from nsadiag.commands import output
+from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
+from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.secrets import mask_command
+
+
+def look_on(run: RunDir, job: BesideJob, expected: int, options: WatchOptions, argv: list[str]) -> None:
+    """Until the ranks are done, dead or stuck; then the verdict, the reports, and a line on stderr."""
+    about: dict[str, Any] = {
+        "kind": "run",
+        "name": Path(argv[0]).stem if argv else "watch",
+        "command": ["python", *mask_command(argv)],
+        "started_at": output.now(),
+    }
+    output.write_run(run, **about)
+    watch = BesideWatch(job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run))
+    watch.expected = expected
+    with interrupts.held_off():
+        watch.run()
+    verdict = judge_and_report(run, about)
+    if not watch.left_running:
+        shutil.rmtree(job.socket_dir, ignore_errors=True)
+    words = f"{verdict.outcome}: {verdict.summary}" if verdict.outcome != "healthy" else "healthy"
+    print(f"nsadiag: {words}\nnsadiag: report in {run.path}", file=sys.stderr, flush=True)
+
+
+def main(
+    directory: str, sockets: str, run_id: str, expected: str, on_hang: str, stall_after: str, *argv: str
+) -> None:
+    """What `nsadiag.worker.inline` starts, in a process of its own."""
+    interrupts.listen()
+    options = WatchOptions(
+        on_hang=cast(Literal["leave", "stop"], on_hang),
+        stall_after_s=None if stall_after == "auto" else float(stall_after),
+    )
+    job = BesideJob(socket_dir=Path(sockets), run_id=run_id)
+    look_on(RunDir(path=Path(directory)), job, int(expected), options, list(argv))

@@ -1,0 +1,129 @@
+"""`with nsadiag.watch(model):` for people who prefer a line of code to a command in front of their launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from nsadiag.evidence.layout import RunDir, make_private_dir
+from nsadiag.worker import crash, runtime, server
+from nsadiag.worker.probes import PROBES_VARIABLE, calls, remove_probes
+
+RUN_DIR, RUN_ID = "NSADIAG_RUN_DIR", "NSADIAG_RUN_ID"
+FLIGHT_RECORDER = ("TORCH_FR_BUFFER_SIZE", "2000")
+# Not a child of the rank: it is not to be ended with it, nor waited for.
+STARTER = (
+    "import os, sys; os.fork() and os._exit(0); from nsadiag.commands.beside import main; main(*sys.argv[1:])"
+)
+_times = 0  # that a watch was begun in this process
+
+
+@contextlib.contextmanager
+def watch(
+    model: torch.nn.Module | None = None,
+    *,
+    out: str | Path | None = None,
+    probes: str = "light",
+    stall_after: float | None = None,
+    on_hang: Literal["leave", "stop"] = "leave",
+) -> Iterator[Path]:
+    """Records this rank in the block, and has one process a node look on, judge and report as `nsadiag run` does.
+
+    Every rank enters it, before `init_process_group` if the flight recorder is to be seen. `out` is the run
+    directory, the same on all ranks of a node; by default one under artifacts/. `stall_after`: seconds, learnt
+    if None. A job that hangs is left as it is unless `on_hang` is "stop". Yields the run directory; under
+    `nsadiag run`, that of the run, and nothing else happens. Raises OSError where the directory cannot be made.
+    """
+    if runtime.current() is not None or (os.environ.get(RUN_DIR) and runtime.ensure_rank() is not None):
+        _meet(model)
+        yield Path(os.environ[RUN_DIR])
+        return
+    run = _begin(_directory(out), probes)
+    _look_on(run, stall_after, on_hang)
+    _meet(model)
+    try:
+        yield run.path
+    except BaseException as error:
+        rank = runtime.current()
+        if rank is not None:
+            crash.record(rank, error, error.__traceback__, thread="MainThread")
+        raise
+    finally:
+        remove_probes()
+        runtime.close()
+
+
+def _directory(out: str | Path | None) -> Path:
+    """The same for all ranks of this node, and for no other job: they share their launcher."""
+    global _times
+    _times += 1
+    if out is not None:
+        return Path(out)
+    script = Path(sys.argv[0]).stem or "python"
+    again = f"-{_times}" if _times > 1 else ""
+    return Path("artifacts") / f"{script}-{_family()}{again}"
+
+
+def _family() -> str:
+    """Pid and start of the launcher, or of this process where there is none."""
+    pid = os.getppid() if "RANK" in os.environ else os.getpid()
+    started = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
+    return f"{pid}-{started}"
+
+
+def _begin(path: Path, probes: str) -> RunDir:
+    run = RunDir(path=path.resolve())
+    make_private_dir(run.path)
+    # Short: a unix socket's path has room for 107 bytes. All ranks of the node share it.
+    sockets = make_private_dir(Path(f"/tmp/nsadiag-{os.geteuid()}-{_family()}"))
+    if sockets.stat().st_uid != os.geteuid():
+        raise PermissionError(f"{sockets} belongs to somebody else")
+    added = {
+        RUN_DIR: str(run.path),
+        server.SOCKET_DIR: str(sockets),
+        PROBES_VARIABLE: probes,
+        RUN_ID: _family(),
+    }
+    os.environ.update(added)
+    os.environ.setdefault(*FLIGHT_RECORDER)
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    opened = runtime.attach_to_warm_process(rank, world)
+    if opened is not None and dist.is_available() and dist.is_initialized():
+        opened.gap("the process group was made before the watch began: its flight recorder may be off")
+    return run
+
+
+def _look_on(run: RunDir, stall_after: float | None, on_hang: str) -> None:
+    """One process beside the ranks of this node, which outlives them."""
+    if int(os.environ.get("LOCAL_RANK", "0")) != 0:
+        return
+    world = os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"))
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), package) if p)
+    # Without the mark: what carries it belongs to the job, and is ended with it.
+    environment = {k: v for k, v in os.environ.items() if k not in (RUN_ID, RUN_DIR, "RANK")}
+    starter = subprocess.Popen(
+        [
+            *(sys.executable, "-c", STARTER, str(run.path), os.environ[server.SOCKET_DIR]),
+            *(_family(), world, on_hang, "auto" if stall_after is None else str(stall_after), *sys.argv),
+        ],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**environment, "PYTHONPATH": path},
+    )
+    starter.wait()
+
+
+def _meet(model: Any) -> None:
+    """Hooks the model's parameters now, rather than when it first runs."""
+    rank = runtime.current()
+    if model is not None and rank is not None:
+        calls.name_of(model, rank)

@@ -1,0 +1,128 @@
+"""`with nsadiag.watch(model):` under a plain launcher: recorded, looked on from beside, judged, and left as it was."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs import Jobs, wait_until
+
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+JOB = """
+import hashlib, os, sys, threading
+import torch
+import torch.distributed as dist
+import nsadiag
+
+started_with = dict(os.environ)
+dist_rank = int(os.environ.get("RANK", 0))
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+
+def train(model, optimizer, what):
+    for step in range(8):
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        if step == 4 and what == "hang" and dist_rank == 1:
+            threading.Event().wait()
+        if step == 4 and what == "raise":
+            raise ValueError("a bad batch")
+
+def watched(what):
+    with nsadiag.watch(model, out="run", on_hang=os.environ.get("ON_HANG", "leave")):
+        group(what)
+
+def group(what):
+    ddp = model
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+        ddp = torch.nn.parallel.DistributedDataParallel(model)
+    train(ddp, torch.optim.Adam(ddp.parameters(), 1e-3), what)
+
+(group if sys.argv[1] == "unwatched" else watched)(sys.argv[1])
+call = torch.nn.Module.__call__
+assert "NSADIAG_RUN_ID" in started_with or "nsadiag" not in call.__code__.co_filename and not any(
+    p._post_accumulate_grad_hooks for p in model.parameters())
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+print("digest", dist_rank, digest, flush=True)
+if dist.is_initialized():
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def job(jobs: Jobs) -> Any:
+    (jobs.directory / "job.py").write_text(JOB)
+
+    def start(*command: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=jobs.directory,
+            env=jobs.environment(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+def finished(started: subprocess.Popen[str]) -> str:
+    # The looker-on holds the pipe as well, so this is the end of both.
+    return started.communicate(timeout=90)[0]
+
+
+def verdict(directory: Path) -> dict[str, Any]:
+    path = directory / "run/verdict.json"
+    wait_until(path.exists, "a verdict")
+    return json.loads(path.read_text())
+
+
+def digests(output: str) -> list[str]:
+    return sorted(line for line in output.splitlines() if line.startswith("digest"))
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, ("python",)], ids=["torchrun", "python"])
+def test_a_watched_block_ends_healthy_and_leaves_nothing_behind(jobs: Jobs, job: Any, launcher: Any) -> None:
+    plain = finished(job(*launcher, "job.py", "unwatched"))
+    watched = finished(job(*launcher, "job.py", "watched"))
+    assert digests(watched) == digests(plain) != []
+    assert "nsadiag: healthy" in watched
+    found = verdict(jobs.directory)
+    assert (found["class"], found["progress"]["steps_done"]) == ("healthy", 8)
+    wait_until(lambda: not jobs.left(), "the looker-on gone")
+
+
+def test_an_exception_in_the_block_is_recorded_and_raised(jobs: Jobs, job: Any) -> None:
+    assert "ValueError: a bad batch" in finished(job("python", "job.py", "raise"))
+    found = verdict(jobs.directory)
+    assert (found["class"], found["where"]["code"]) == ("rank_exception", 'raise ValueError("a bad batch")')
+
+
+def test_a_hang_is_reported_and_left_as_it_is(jobs: Jobs, job: Any) -> None:
+    started = job(*TORCHRUN, "job.py", "hang")
+    found = verdict(jobs.directory)
+    assert (found["class"], found["guilty_ranks"]) == ("missing_rank", [1])
+    assert found["where"]["code"] == "threading.Event().wait()"
+    wait_until((jobs.directory / "run/report.html").exists, "the report")
+    assert started.poll() is None
+    started.send_signal(signal.SIGTERM)
+    finished(started)
+
+
+def test_a_hang_is_ended_if_that_was_asked_for(jobs: Jobs, job: Any) -> None:
+    output = finished(job(*TORCHRUN, "job.py", "hang", env={"ON_HANG": "stop"}))
+    assert "nsadiag: hung" in output
+    assert verdict(jobs.directory)["class"] == "missing_rank"
+    wait_until(lambda: not jobs.left(), "all of them gone")
+
+
+def test_under_nsadiag_run_the_block_is_part_of_that_run(jobs: Jobs, job: Any) -> None:
+    done = jobs.run("run", "--out", "outer", "--", "python", "job.py", "watched")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((jobs.directory / "outer/verdict.json").read_text())["class"] == "healthy"
+    assert not (jobs.directory / "run").exists()
