@@ -88,6 +88,12 @@ def run(
             "--cuda-core", help="Take a core dump of the GPU, without its memory, when the job hangs"
         ),
     ] = False,
+    ring: Annotated[
+        str,
+        typer.Option(
+            help="Hold black boxes on disk, in memory (/dev/shm, copied at the end), or auto: memory if --out is on a network"
+        ),
+    ] = "auto",
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -96,6 +102,8 @@ def run(
 
     if on_hang not in ("stop", "leave"):
         raise UsageError(f"--on-hang is {on_hang!r}", "choose stop or leave")
+    if ring not in ("auto", "disk", "memory"):
+        raise UsageError(f"--ring is {ring!r}", "choose auto, disk or memory")
     _check_probes(probes)
     request = RunRequest(
         command=list(context.args),
@@ -107,6 +115,7 @@ def run(
         passthrough=passthrough,
         with_locals=with_locals,
         cuda_core=cuda_core,
+        ring=ring,  # type: ignore[arg-type]
         force=force,
         quiet_stdout=as_json,
     )

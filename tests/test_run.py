@@ -256,3 +256,18 @@ sys.exit(3)
     done = alone(script, NSADIAG_RUN_DIR=str(tmp_path / "run"))
     assert (done.returncode, done.stdout) == (3, "goes on\n"), done.stderr
     assert "ZeroDivisionError" in done.stderr and "FileNotFoundError" not in done.stderr
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)"])
+def test_a_ring_held_in_memory_is_brought_home_at_the_end(jobs: Jobs, end: str) -> None:
+    (jobs.directory / "job.py").write_text(
+        "import os, torch\nassert 'shm' in os.readlink(os.environ['NSADIAG_RUN_DIR'] + '/ranks/00000/blackbox.bin')\n"
+        f"torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()\n{end}\n"
+    )
+    before = set(Path("/dev/shm").glob("nsadiag-*"))
+    done = jobs.run("run", "--ring", "memory", "--out", "run", "--", *RANK, "job.py")
+    rank = RunDir(path=jobs.directory / "run").rank(0)
+    assert rank.blackbox.is_file() and not rank.blackbox.is_symlink(), done.stderr
+    assert Kind.BACKWARD in read_blackbox(rank.blackbox).events["kind"]
+    assert set(Path("/dev/shm").glob("nsadiag-*")) <= before
+    assert verdict(jobs)["class"] == ("rank_killed" if end else "healthy")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.agent.launch import check_command
+from nsadiag.agent.rings import Choice
 from nsadiag.agent.watch import Watch, WatchOptions
 from nsadiag.commands import output
 from nsadiag.engines.local import run_command
@@ -34,6 +35,7 @@ class RunRequest:
     force: bool = False
     with_locals: bool = False
     cuda_core: bool = False
+    ring: Choice = "auto"
     quiet_stdout: bool = False  # stdout is for JSON: the job's output goes to stderr
 
 
@@ -77,6 +79,7 @@ def run_once(request: RunRequest) -> RunResult:
             echo=sinks,
             on_silence=load_analysis,
             on_stuck=lambda: answer_first(run),
+            ring=request.ring,
         )
     except KeyboardInterrupt:
         interrupted = True

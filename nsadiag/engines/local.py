@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nsadiag.agent import interrupts, processes
+from nsadiag.agent import interrupts, processes, rings
 from nsadiag.agent.follow import Follow
 from nsadiag.agent.launch import CommandJob, die_with_parent, job_environment, make_socket_dir, new_run_id
 from nsadiag.agent.processes import Process, identify
@@ -33,18 +33,26 @@ def run_command(
     echo: tuple[BinaryIO, BinaryIO] | None = None,
     on_silence: Callable[[], None] | None = None,
     on_stuck: Callable[[], None] | None = None,
+    ring: rings.Choice = "auto",
 ) -> Watch:
     """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow.
 
     `on_silence` and `on_stuck` are those of `Watch`.
     """
-    with _kept_sockets() as (sockets, keep), interrupts.held_off():
+    with (
+        _kept_sockets() as (sockets, keep),
+        rings.held(run, ring) as (more, keep_rings),
+        interrupts.held_off(),
+    ):
+        env = {**(env or {}), **more}
         job = CommandJob(command, run, sockets, probes=probes, env=env, leave=options.on_hang == "leave")
         watch = Watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck)
         with _echoed(job, run, echo):
             watch.run()
         if watch.left_running:
-            keep()  # `nsadiag attach --run` asks the ranks again
+            # `nsadiag attach --run` asks the ranks again.
+            keep()
+            keep_rings()
     return watch
 
 
@@ -123,16 +131,25 @@ class WarmLauncher:
                 into.put(json.loads(line))
         into.put({"exit_code": 1, "ends": {}, "error": "the launcher ended"})
 
-    def job(self, argv: list[str], run: RunDir, socket_dir: Path, *, world_size: int, probes: str) -> WarmJob:
+    def job(
+        self,
+        argv: list[str],
+        run: RunDir,
+        socket_dir: Path,
+        *,
+        world_size: int,
+        probes: str,
+        env: Mapping[str, str],
+    ) -> WarmJob:
         """Starts the command on `world_size` ranks."""
         if self._popen.poll() is not None:
             self.restart()
-        env = {**self.env, **job_environment(run, self.run_id, socket_dir, probes)}
+        added = {**self.env, **job_environment(run, self.run_id, socket_dir, probes), **env}
         request = {
             "id": new_run_id(),
             "argv": argv,
             "world_size": world_size,
-            "env": env,
+            "env": added,
             "cwd": str(Path.cwd()),
         }
         assert self._popen.stdin is not None
@@ -198,8 +215,8 @@ def run_warm(
 ) -> Watch:
     """Runs one cell to its end, watched."""
     make_private_dir(run.path)
-    with make_socket_dir() as sockets, interrupts.held_off():
-        job = launcher.job(argv, run, Path(sockets), world_size=world_size, probes=probes)
+    with make_socket_dir() as sockets, rings.held(run) as (more, _), interrupts.held_off():
+        job = launcher.job(argv, run, Path(sockets), world_size=world_size, probes=probes, env=more)
         watch = Watch(job, run, options)
         watch.run()
     return watch
