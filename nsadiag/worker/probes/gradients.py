@@ -16,7 +16,7 @@ from nsadiag.worker.probes import budget, calls
 from nsadiag.worker.probes.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
 
-COST = 5.0  # of one gradient, in events: the engine takes the GIL for the hook, which then writes one
+COST = 9.0  # of one gradient, in events: the engine takes the GIL for the hook, which then writes one
 
 
 class _Hooked:
