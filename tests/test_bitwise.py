@@ -90,7 +90,7 @@ def lines(output: str) -> list[str]:
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("how", ["eager", "compiled"])
+@pytest.mark.parametrize("how", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_watched_job_computes_the_same_bits(jobs: Jobs, how: str) -> None:
     (jobs.directory / "train.py").write_text(TRAIN)
     job = (*TORCHRUN, "train.py", how)

@@ -110,7 +110,9 @@ def test_a_launcher_that_sets_the_environment_of_each_process_itself(jobs: Jobs)
     check_two_ranks(jobs, "python", "launcher.py")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(m, marks=pytest.mark.slow) for m in ("spawn", "forkserver"))]
+)
 def test_multiprocessing(jobs: Jobs, method: str) -> None:
     write(jobs, "job.py", PLAIN)
     write(
