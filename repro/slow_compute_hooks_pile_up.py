@@ -38,6 +38,7 @@ def build_model(dim: int = 256, layers: int = 6) -> nn.Module:
 
 def main() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = build_model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -11,7 +11,9 @@ from nsadiag.agent.captures.target import CaptureError
 from nsadiag.evidence.layout import RankDir, open_private
 
 MIN_INTERVAL_S = 0.5
-PAUSE_PER_COST = 20  # a glance that took t is followed by 20 t without one: at most 5 % of one CPU
+# A glance that took t is followed by 20 t without one, which is 5 % of one CPU, and each by 10 t more than the one
+# before: a job of half a minute has a dozen, and one of hours does not pay for what nobody will ask.
+PAUSE_PER_COST, MORE_EACH_TIME = 20, 10
 AT_MOST = 400  # samples a rank
 
 
@@ -31,8 +33,9 @@ class Sampler:
             # A process that ends meanwhile, or a stack that was torn, is no loss: there will be others.
             with contextlib.suppress(CaptureError, OSError, ValueError):
                 self._append(directory, glance(pid))
+        pause = PAUSE_PER_COST + MORE_EACH_TIME * self._taken
         self._taken += 1
-        self._next = time.monotonic() + max(MIN_INTERVAL_S, PAUSE_PER_COST * (time.monotonic() - started))
+        self._next = time.monotonic() + max(MIN_INTERVAL_S, pause * (time.monotonic() - started))
 
     def _append(self, directory: RankDir, threads: list[dict[str, object]]) -> None:
         main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)

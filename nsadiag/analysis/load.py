@@ -11,6 +11,16 @@ from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.reader import Recording, read_blackbox
 
 LOG_TAIL_BYTES = 64 * 1024
+# What faulthandler says when a signal kills the process, and what torchrun says of a rank that it reaped before us.
+FATAL = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating-point exception": signal.SIGFPE,
+    "Floating point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+}
+TORCHRUN_SAW = re.compile(r"exitcode:? *:? *(-?\d+)\)? .*?\(?pid: (\d+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +110,8 @@ def load_cell(path: Path) -> CellEvidence:
     """Reads the directory. Never raises on what is missing inside it."""
     run = RunDir(path=path)
     ends = read_json(run.ends, {})
-    ranks = tuple(_load_rank(r, path, ends.get(str(r.rank), {})) for r in run.ranks())
+    launcher = "".join(_tail(p) for p in sorted(path.glob("nodes/*/launcher.stderr.log")))
+    ranks = tuple(_load_rank(r, path, ends.get(str(r.rank), {}), launcher) for r in run.ranks())
     declared = max((int(r.meta.get("world_size", 1)) for r in ranks), default=0)
     told = read_json(run.run, {})
     absent = sorted(set(range(declared)) - {r.rank for r in ranks})
@@ -109,7 +120,7 @@ def load_cell(path: Path) -> CellEvidence:
         world_size=declared,
         ranks=ranks,
         watch=read_json(run.watch, {}),
-        launcher_stderr="".join(_tail(p) for p in sorted(path.glob("nodes/*/launcher.stderr.log"))),
+        launcher_stderr=launcher,
         processes=tuple(
             _load_capture(CaptureDir(path=p), path)
             for p in sorted(path.glob("nodes/*/processes/*/captures/*"))
@@ -132,7 +143,21 @@ def _node_gaps(path: Path) -> list[str]:
     return found
 
 
-def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvidence:
+def told_end(end: dict[str, Any], faults: str, launcher: str) -> dict[str, Any]:
+    """The rank's end; where its launcher reaped it before we could look, as faulthandler or torchrun tell it."""
+    if end.get("t_s") is None or end.get("signal") is not None or end.get("exit_code") is not None:
+        return end
+    for words, number in FATAL.items():
+        if f"Fatal Python error: {words}" in faults:
+            return {**end, "signal": int(number)}
+    for code, pid in TORCHRUN_SAW.findall(launcher):
+        if int(pid) == end.get("pid"):
+            return {**end, "signal": -int(code)} if int(code) < 0 else {**end, "exit_code": int(code)}
+    return end
+
+
+def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: str) -> RankEvidence:
+    faults = _tail(directory.faults)
     recording = read_blackbox(directory.blackbox, directory.names)
     captures = tuple(_load_capture(c, root) for c in directory.captures())
     told = tuple(f"rank {directory.rank}: {row.get('gap')}" for row in read_json_lines(directory.gaps))
@@ -143,7 +168,7 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvide
         meta=read_json(directory.meta, {}),
         recording=recording,
         exception=read_json(directory.exception),
-        faults=_tail(directory.faults),
+        faults=faults,
         ddp=read_json(directory.ddp, []),
         graph=read_json(directory.graph, {}),
         recomputed=read_json_lines(directory.recomputed),
@@ -151,7 +176,7 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any]) -> RankEvide
         units=read_json(directory.units, []),
         loaders=read_json(directory.loaders, []),
         settings=read_json(directory.settings, {}),
-        end=end,
+        end=told_end(end, faults, launcher),
         leaving=read_json(directory.leaving),
         samples=read_json_lines(directory.samples),
         captures=captures,

@@ -14,7 +14,7 @@ from nsadiag.analysis.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.evidence.blackbox import Kind, Phase
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place", "detail"]
-STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "ready_s", "input_s", "forward_s", "backward_s"]
+STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "cpu_s", "ready_s", "input_s", "forward_s", "backward_s"]
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
 
 
@@ -145,14 +145,16 @@ def group_members(cell: CellEvidence, group: str) -> set[int]:
 
 
 def _steps_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:
-    ends = frame.loc[frame.kind == Kind.STEP, ["a", "t_s"]].rename(columns={"a": "step", "t_s": "end_s"})
+    ends = frame.loc[frame.kind == Kind.STEP, ["a", "t_s", "b"]]
     rows = []
-    begin = None
-    for step, end in ends.itertuples(index=False):
-        if begin is not None:
+    before = None
+    for step, end, cpu_ns in ends.itertuples(index=False):
+        if before is not None:
+            begin, cpu_before = before
             inside = frame[(frame.t_s > begin) & (frame.t_s <= end)]
-            rows.append({"rank": rank, **_one_step(int(step), begin, end, inside)})
-        begin = end
+            cpu_s = (cpu_ns - cpu_before) / 1e9
+            rows.append({"rank": rank, "cpu_s": cpu_s, **_one_step(int(step), begin, end, inside)})
+        before = end, cpu_ns
     return rows
 
 

@@ -38,7 +38,7 @@ class Kind(enum.IntEnum):
     """What an event is about. Numbers are part of the file format: never reuse one."""
 
     PROCESS = 1  # END is written by the exit handlers; a = peak resident memory, KiB
-    STEP = 2  # an optimizer step was completed; a = how many so far
+    STEP = 2  # an optimizer step was completed; a = how many so far, b = CPU time of the process, ns
     FORWARD = 3  # the outermost module's forward; c = name "\tplace"
     BACKWARD = 4  # c = name "\tplace"
     MODULE = 5  # one module's forward; a = 1 when recomputed inside backward

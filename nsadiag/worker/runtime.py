@@ -59,7 +59,7 @@ class Runtime:
         self.box.step += 1
         self.box.count(Counter.STEPS, self.box.step)
         self.box.count(Counter.NAMES_LOST, self.names.lost)
-        self.emit(Kind.STEP, Phase.POINT, 0, self.box.step)
+        self.emit(Kind.STEP, Phase.POINT, 0, self.box.step, time.process_time_ns())
 
     def silence(self) -> None:
         """In a forked child: the parent's ring, names and sockets are not ours to write to."""

@@ -15,7 +15,7 @@ from nsadiag.analysis.detectors.missing_rank import missing_rank
 from nsadiag.analysis.detectors.rank_exception import rank_exception
 from nsadiag.analysis.detectors.rank_exited_early import rank_exited_early
 from nsadiag.analysis.detectors.rank_killed import rank_killed
-from nsadiag.analysis.detectors.recomputed_otherwise import recomputed_otherwise
+from nsadiag.analysis.detectors.silently_wrong import silently_wrong
 from nsadiag.analysis.detectors.slow_compute import slow_compute
 from nsadiag.analysis.detectors.straggler_rank import straggler_rank
 from nsadiag.analysis.detectors.unknown import unknown
@@ -35,7 +35,7 @@ DETECTORS: tuple[Detector, ...] = (
     collective_order_mismatch,
     missing_rank,
     # Completed or not, what it trained is wrong.
-    recomputed_otherwise,
+    silently_wrong,
     straggler_rank,
     slow_compute,
     healthy,

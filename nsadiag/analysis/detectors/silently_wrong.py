@@ -28,7 +28,7 @@ def _place(row: dict[str, Any]) -> Place | None:
     return places.place(file, int(line), function) if line.isdigit() else None
 
 
-def recomputed_otherwise(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     wrong: list[RankEvidence] = [rank for rank in cell.ranks if rank.recomputed]
     if not wrong:
         return
@@ -37,7 +37,7 @@ def recomputed_otherwise(cell: CellEvidence, tables: Tables) -> Iterator[Finding
     others = len({_names(r["forward"]) for r in rank.recomputed})
     forward, again = _names(row["forward"]), _names(row["recomputed"])
     yield Finding(
-        detector="recomputed_otherwise",
+        detector="silently_wrong",
         cls="silently_wrong",
         outcome="wrong",
         confidence=0.95,
