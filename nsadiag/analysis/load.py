@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
