@@ -5,11 +5,13 @@
     python benchmarks/overhead.py --quick    # about one
     python benchmarks/overhead.py --json
 
-Three processes train the same 12-layer model of 200 parameters on the same data: one as it is, one under
-`nsadiag run --probes light`, one under `--probes full`. They take turns of a third of a second, in changing
-order, so that a disturbance of the machine hits all three; a figure is the median over all turns of one's time
-against the plain one's of the same round. Two equal processes differ by a per cent or two for as long as they
-live, so the three are started anew several times. The agent runs beside them, as it does in use.
+Three processes train the same 12-layer model of 200 parameters on the same data: one as it is, one with `light`
+probes, one with `full`. They are forked from one process, because two that are started apart lie differently in
+memory and differ by some per cent for as long as they live; the control is a fourth, as it is like the first. They
+take turns of a few steps, in changing order, so that a disturbance of the machine hits all of them. A figure
+is the median, over all turns, of one's time against the plain one's of the same round. Times are those of the
+training thread's CPU: a neighbour on the machine is not in them. What the agent beside the job costs is not either:
+it glances from outside at most 5 % of one CPU in the first minute, and then ever less.
 """
 
 from __future__ import annotations
@@ -26,9 +28,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-MODES = ("none", "light", "full")
-TURN_S = 0.3
-Times = list[tuple[float, float]]  # on the clock, and of the CPU
+MODES = ("none", "light", "full", "control")
+TURN_S = 0.05
 WARM_UP_STEPS = 20  # past the reviews at which a probe learns what short steps afford
 
 
@@ -90,30 +91,49 @@ class Job:
         self.torch.nn.functional.cross_entropy(logits.flatten(0, 1), self.tokens.flatten()).backward()
         self.optimizer.step()
 
-    def seconds(self, steps: int) -> tuple[float, float]:
-        """On the clock, and of this thread's CPU: what others take from a crowded machine is not in the second."""
-        started, used = time.perf_counter(), time.thread_time()
+    def seconds(self, steps: int) -> float:
+        """Of this thread's CPU: backward runs on it, too."""
+        used = time.thread_time()
         for _ in range(steps):
             self.step()
-        return time.perf_counter() - started, time.thread_time() - used
+        return time.thread_time() - used
 
 
-def worker(folder: Path, width: int, length: int) -> None:
-    """Answers each number of steps that comes in with the seconds that they took."""
+def nursery(folder: Path, width: int, length: int) -> None:
+    """Builds the job once, and forks a process for each mode, which then answers what comes in through its pipe."""
     job = Job(width, length)
+    job.seconds(3)
+    children = []
+    for mode in MODES:
+        pid = os.fork()
+        if not pid:
+            serve(job, mode, folder / mode)
+            os._exit(0)
+        children.append(pid)
+    for pid in children:
+        os.waitpid(pid, 0)
+
+
+def serve(job: Job, mode: str, folder: Path) -> None:
+    """Answers each number of steps with the CPU seconds that they took."""
+    if mode in ("light", "full"):
+        from nsadiag.worker import runtime
+
+        os.environ.update(NSADIAG_RUN_DIR=str(folder / "run"), NSADIAG_PROBES=mode)
+        assert runtime.attach_to_warm_process(0, 1) is not None
     job.seconds(WARM_UP_STEPS)
     with (folder / "in").open() as requests, (folder / "out").open("w") as answers:
         answers.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}\n")
         answers.flush()
         for line in requests:
-            answers.write(json.dumps(job.seconds(int(line))) + "\n")
+            answers.write(f"{job.seconds(int(line))}\n")
             answers.flush()
 
 
 def fitting_length(width: int, target_s: float) -> int:
     """The sequence length at which a step takes about `target_s`."""
     length = 4
-    while Job(width, length).seconds(5)[1] / 5 < target_s and length < 4096:
+    while Job(width, length).seconds(5) / 5 < target_s and length < 4096:
         length = int(length * 1.3) + 1
     return length
 
@@ -122,77 +142,68 @@ def fitting_length(width: int, target_s: float) -> int:
 
 
 class Worker:
-    """One of the three processes."""
+    """The other end of one mode's pipes."""
 
-    def __init__(self, mode: str, folder: Path, width: int, length: int) -> None:
-        folder.mkdir()
-        for name in ("in", "out"):
-            os.mkfifo(folder / name)
-        job = [sys.executable, __file__, "--worker", str(folder), str(width), str(length)]
-        # A worker that waits for its turn is blocked on a pipe: that would be called hung, and rightly.
-        options = ["--probes", mode, "--stall-after", "3600", "--out", str(folder / "run")]
-        watched = [sys.executable, "-m", "nsadiag", "run", *options, "--", *job]
-        command = job if mode == "none" else watched
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+    def __init__(self, folder: Path) -> None:
         self._in = (folder / "in").open("w")
         self._out = (folder / "out").open()
         self.peak_mib = float(self._out.readline())
 
-    def seconds(self, steps: int) -> tuple[float, float]:
+    def seconds(self, steps: int) -> float:
         self._in.write(f"{steps}\n")
         self._in.flush()
-        clock, cpu = json.loads(self._out.readline())
-        return clock, cpu
+        return float(self._out.readline())
 
     def close(self) -> None:
         self._in.close()
         self._out.close()
-        self._process.wait(60)
 
 
 def compare(target_s: float, width: int, rounds: int, starts: int) -> dict[str, Any]:
-    """Per cent by which a step is longer with light and with full probes, and MiB that a rank is larger."""
+    """Per cent by which a step is longer in each mode, and MiB that a rank is larger."""
     length = fitting_length(width, target_s)
-    times: dict[str, Times] = {mode: [] for mode in MODES}
+    times: dict[str, list[float]] = {mode: [] for mode in MODES}
     larger, step_s = [], []
     for _ in range(starts):
         steps, found, peaks = one_start(width, length, rounds // starts)
         for mode in MODES:
             times[mode] += found[mode]
         larger.append(max(peaks["light"], peaks["full"]) - peaks["none"])
-        step_s += [clock / steps for clock, _ in found["none"]]
+        step_s += [seconds / steps for seconds in found["none"]]
     return {
         "step_ms": statistics.median(step_s) * 1e3,
-        **{mode: percent(times[mode], times["none"], 0) for mode in MODES[1:]},
-        **{f"{mode}_cpu": percent(times[mode], times["none"], 1) for mode in MODES[1:]},
+        **{mode: percent(times[mode], times["none"]) for mode in MODES[1:]},
         "rank_mib": statistics.median(larger),
     }
 
 
-def one_start(width: int, length: int, rounds: int) -> tuple[int, dict[str, Times], dict[str, float]]:
+def one_start(width: int, length: int, rounds: int) -> tuple[int, dict[str, list[float]], dict[str, float]]:
     """Steps a turn; seconds of each turn, by mode; peak MiB, by mode."""
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        workers = {mode: Worker(mode, Path(folder) / mode, width, length) for mode in MODES}
-        steps = max(1, round(TURN_S / (workers["none"].seconds(3)[0] / 3)))
-        times: dict[str, Times] = {mode: [] for mode in MODES}
+        for mode in MODES:
+            (Path(folder) / mode).mkdir()
+            for name in ("in", "out"):
+                os.mkfifo(Path(folder) / mode / name)
+        process = subprocess.Popen(
+            [sys.executable, __file__, "--nursery", folder, str(width), str(length)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        workers = {mode: Worker(Path(folder) / mode) for mode in MODES}
+        steps = max(1, round(TURN_S / (workers["none"].seconds(3) / 3)))
+        times: dict[str, list[float]] = {mode: [] for mode in MODES}
         for number in range(rounds):
-            order = MODES[number % 3 :] + MODES[: number % 3]
-            for mode in order:
+            turn = number % len(MODES)
+            for mode in MODES[turn:] + MODES[:turn]:
                 times[mode].append(workers[mode].seconds(steps))
-        peaks = {mode: found.peak_mib for mode, found in workers.items()}
-        for found in workers.values():
-            found.close()
-    return steps, times, peaks
+        for worker in workers.values():
+            worker.close()
+        process.wait(60)
+    return steps, times, {mode: worker.peak_mib for mode, worker in workers.items()}
 
 
-def percent(watched: Times, plain: Times, which: int) -> tuple[float, float, float]:
-    """Median, and the quartiles around it, of the clock (0) or of CPU time (1)."""
-    ratios = [(a[which] / b[which] - 1) * 100 for a, b in zip(watched, plain, strict=True)]
+def percent(watched: list[float], plain: list[float]) -> tuple[float, float, float]:
+    """Median, and the quartiles around it."""
+    ratios = [(a / b - 1) * 100 for a, b in zip(watched, plain, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return middle, low, high
 
@@ -227,7 +238,6 @@ def by_name(found: dict[str, Any], step: str) -> dict[str, Any]:
     for mode in MODES[1:]:
         named[f"{mode}_pct_{step}"] = found[mode][0]
         named[f"{mode}_pct_{step}_quartiles"] = found[mode][1:]
-        named[f"{mode}_cpu_pct_{step}"] = found[f"{mode}_cpu"][0]
     return named
 
 
@@ -237,17 +247,17 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--nursery", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.worker:
-        folder, width, length = arguments.worker
-        worker(Path(folder), int(width), int(length))
+    if arguments.nursery:
+        folder, width, length = arguments.nursery
+        nursery(Path(folder), int(width), int(length))
         return
     from nsadiag.commands.output import machine, versions
 
-    rounds, starts = (30, 3) if arguments.quick else (200, 10)
+    rounds, starts = (240, 3) if arguments.quick else (1600, 8)
     p50, p99 = event_us()
-    short, long = compare(0.005, 32, rounds, starts), compare(0.100, 256, rounds, starts)
+    short, long = compare(0.005, 32, rounds, starts), compare(0.100, 256, rounds // 2, starts)
     figures = {
         "event_us_p50": p50,
         "event_us_p99": p99,
