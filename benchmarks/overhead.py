@@ -4,16 +4,21 @@
     python benchmarks/overhead.py            # about five minutes
     python benchmarks/overhead.py --quick    # about one
     python benchmarks/overhead.py --json
+    python benchmarks/overhead.py --gpu      # on one GPU: the configuration that nsa calls production; ten minutes
 
 Three processes train the same 12-layer model of 200 parameters on the same data: one as it is, one under
 `nsadiag run --probes light`, one under `--probes full`. They take turns of a third of a second, in changing
 order, so that a disturbance of the machine hits all three; a figure is the median over all turns of one's time
 against the plain one's of the same round. The agent runs beside them, as it does in use.
+
+With --gpu the model is nsa's (12 layers, 2,048 tokens, bf16, DDP, activation checkpointing, fused AdamW), eager and
+compiled, and a turn takes a second, at whose end the device is waited for.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -22,15 +27,37 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 MODES = ("none", "light", "full")
 TURN_S = 0.3
+GPU_TURN_S = 1.0
 WARM_UP_STEPS = 70  # past the reviews at which a probe learns what short steps afford
+PRODUCTION = "m7c_125m_2xa100_production"
 
 
 # -- the job -----------------------------------------------------------------------------------------
+
+
+class Job(Protocol):
+    """A training loop, one step at a time."""
+
+    def step(self) -> None:
+        """One more."""
+
+    def settle(self) -> None:
+        """Returns when the device has done what it was told."""
+
+
+def seconds(job: Job, steps: int) -> tuple[float, float]:
+    """On the clock, and of this thread's CPU: what others take from a crowded machine is not in the second."""
+    started, used = time.perf_counter(), time.thread_time()
+    for _ in range(steps):
+        job.step()
+    job.settle()
+    return time.perf_counter() - started, time.thread_time() - used
 
 
 def build(width: int) -> Any:
@@ -68,8 +95,8 @@ def build(width: int) -> Any:
     return Model()
 
 
-class Job:
-    """The training loop, one step at a time."""
+class SmallJob:
+    """One that a CPU core can train."""
 
     def __init__(self, width: int, length: int) -> None:
         import torch
@@ -88,30 +115,64 @@ class Job:
         self.torch.nn.functional.cross_entropy(logits.flatten(0, 1), self.tokens.flatten()).backward()
         self.optimizer.step()
 
-    def seconds(self, steps: int) -> tuple[float, float]:
-        """On the clock, and of this thread's CPU: what others take from a crowded machine is not in the second."""
-        started, used = time.perf_counter(), time.thread_time()
-        for _ in range(steps):
-            self.step()
-        return time.perf_counter() - started, time.thread_time() - used
+    def settle(self) -> None:
+        pass
 
 
-def worker(folder: Path, width: int, length: int) -> None:
+class ProductionJob:
+    """nsa's trainer with one of its configurations."""
+
+    def __init__(self, run: Any, cuda: Any) -> None:
+        self.step, self._cuda = run._step, cuda
+
+    def settle(self) -> None:
+        if self._cuda is not None:
+            self._cuda.synchronize()
+
+
+@contextlib.contextmanager
+def the_job(kind: str, *details: str) -> Iterator[Job]:
+    """`small WIDTH LENGTH`, or `production CONFIGURATION true|false` (compiled)."""
+    if kind == "small":
+        width, length = map(int, details)
+        yield SmallJob(width, length)
+        return
+    import torch
+
+    from nsa import train
+    from nsa.options import load_train_config
+    from nsa.parallel import process_group
+
+    name, compiled = details
+    config = load_train_config(name, [f"train.compile={compiled}", "train.steps=1000000"])
+    with process_group(config.parallel) as placement:
+        run = train._Run(config, placement)
+        yield ProductionJob(run, torch.cuda if torch.cuda.is_available() else None)
+        run.close()
+        del run
+
+
+def worker(folder: Path, *job: str) -> None:
     """Answers each number of steps that comes in with the seconds that they took."""
-    job = Job(width, length)
-    job.seconds(WARM_UP_STEPS)
-    with (folder / "in").open() as requests, (folder / "out").open("w") as answers:
-        answers.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}\n")
-        answers.flush()
-        for line in requests:
-            answers.write(json.dumps(job.seconds(int(line))) + "\n")
-            answers.flush()
+    with the_job(*job) as made:
+        # What is compiled when it first runs: in all processes at once.
+        seconds(made, 3)
+        with (folder / "in").open() as requests, (folder / "out").open("w") as answers:
+            for line in requests:
+                told = seconds(made, int(line)) if line.strip() else peak_mib()
+                answers.write(json.dumps(told) + "\n")
+                answers.flush()
+
+
+def peak_mib() -> float:
+    """Of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def fitting_length(width: int, target_s: float) -> int:
     """The sequence length at which a step takes about `target_s`."""
     length = 4
-    while Job(width, length).seconds(5)[1] / 5 < target_s and length < 4096:
+    while seconds(SmallJob(width, length), 5)[1] / 5 < target_s and length < 4096:
         length = int(length * 1.3) + 1
     return length
 
@@ -122,30 +183,38 @@ def fitting_length(width: int, target_s: float) -> int:
 class Worker:
     """One of the three processes."""
 
-    def __init__(self, mode: str, folder: Path, width: int, length: int) -> None:
+    def __init__(self, mode: str, folder: Path, job: tuple[str, ...]) -> None:
         folder.mkdir()
         for name in ("in", "out"):
             os.mkfifo(folder / name)
-        job = [sys.executable, __file__, "--worker", str(folder), str(width), str(length)]
+        line = [sys.executable, __file__, "--worker", str(folder), *job]
         # A worker that waits for its turn is blocked on a pipe: that would be called hung, and rightly.
-        options = ["--probes", mode, "--stall-after", "3600", "--out", str(folder / "run")]
-        watched = [sys.executable, "-m", "nsadiag", "run", *options, "--", *job]
-        command = job if mode == "none" else watched
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        self._in = (folder / "in").open("w")
-        self._out = (folder / "out").open()
-        self.peak_mib = float(self._out.readline())
+        options = ["--probes", mode, "--stall-after", "36000", "--out", str(folder / "run")]
+        watched = [sys.executable, "-m", "nsadiag", "run", *options, "--", *line]
+        with (folder / "log").open("w") as log:
+            self._process = subprocess.Popen(
+                line if mode == "none" else watched,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        self._folder = folder
+
+    def warm_up(self) -> None:
+        """The learning steps, undisturbed by the other processes: how long a step takes is what is learnt."""
+        self._in = (self._folder / "in").open("w")
+        self._out = (self._folder / "out").open()
+        self.seconds(WARM_UP_STEPS)
+        self.peak_mib = float(self._ask(""))
 
     def seconds(self, steps: int) -> tuple[float, float]:
-        self._in.write(f"{steps}\n")
-        self._in.flush()
-        clock, cpu = json.loads(self._out.readline())
+        clock, cpu = json.loads(self._ask(str(steps)))
         return clock, cpu
+
+    def _ask(self, what: str) -> str:
+        self._in.write(f"{what}\n")
+        self._in.flush()
+        return self._out.readline()
 
     def close(self) -> None:
         self._in.close()
@@ -153,12 +222,13 @@ class Worker:
         self._process.wait(60)
 
 
-def compare(target_s: float, width: int, rounds: int) -> dict[str, Any]:
+def compare(job: tuple[str, ...], rounds: int, turn_s: float) -> dict[str, Any]:
     """Per cent by which a step is longer with light and with full probes, and MiB that a rank is larger."""
-    length = fitting_length(width, target_s)
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        workers = {mode: Worker(mode, Path(folder) / mode, width, length) for mode in MODES}
-        steps = max(1, round(TURN_S / (workers["none"].seconds(3)[0] / 3)))
+        workers = {mode: Worker(mode, Path(folder) / mode, job) for mode in MODES}
+        for found in workers.values():
+            found.warm_up()
+        steps = max(1, round(turn_s / (workers["none"].seconds(3)[0] / 3)))
         times: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
         for number in range(rounds):
             order = MODES[number % 3 :] + MODES[: number % 3]
@@ -219,24 +289,14 @@ def by_name(found: dict[str, Any], step: str) -> dict[str, Any]:
     return named
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        folder, width, length = arguments.worker
-        worker(Path(folder), int(width), int(length))
-        return
-    from nsadiag.commands.output import machine, versions
-
-    rounds = 30 if arguments.quick else 150
+def on_cpu(rounds: int) -> dict[str, Any]:
+    """One event, and a short and a long step."""
     p50, p99 = event_us()
-    short, long = compare(0.005, 32, rounds), compare(0.100, 256, rounds)
-    figures = {
+    short, long = (
+        compare(("small", str(width), str(fitting_length(width, target_s))), rounds, TURN_S)
+        for width, target_s in ((32, 0.005), (256, 0.100))
+    )
+    return {
         "event_us_p50": p50,
         "event_us_p99": p99,
         **by_name(short, "5ms"),
@@ -246,12 +306,51 @@ def main() -> None:
         "step_ms_long": long["step_ms"],
         "rounds": rounds,
     }
+
+
+def on_gpu(model: str, rounds: int) -> dict[str, Any]:
+    """A production step, eager and compiled."""
+    from nsa.options import load_train_config
+
+    data = load_train_config(model).data
+    figures: dict[str, Any] = {"rounds": rounds}
+    for name, compiled in (("eager", "false"), ("compiled", "true")):
+        found = compare(("production", model, compiled), rounds, GPU_TURN_S)
+        for mode in MODES[1:]:
+            figures[f"gpu_{mode}_pct_{name}"], *quartiles = found[mode]
+            figures[f"gpu_{mode}_pct_{name}_quartiles"] = tuple(quartiles)
+            figures[f"gpu_{mode}_cpu_pct_{name}"] = found[f"{mode}_cpu"][0]
+        figures[f"gpu_step_ms_{name}"] = found["step_ms"]
+        figures[f"gpu_tokens_per_s_{name}"] = data.batch_size * data.seq_len / found["step_ms"] * 1e3
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--gpu", action="store_true", help="a production step on one GPU instead")
+    parser.add_argument("--model", default=PRODUCTION, help="with --gpu: a configuration of nsa")
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        folder, *job = arguments.worker
+        worker(Path(folder), *job)
+        return
+    from nsadiag.commands.output import machine, versions
+
+    if arguments.gpu:
+        figures = on_gpu(arguments.model, 20 if arguments.quick else 60)
+    else:
+        figures = on_cpu(30 if arguments.quick else 150)
     if arguments.json:
         print(json.dumps({"machine": {**machine(), **versions()}, "figures": figures}, indent=1))
         return
     for name, value in figures.items():
         shown = " … ".join(f"{v:.2f}" for v in value) if isinstance(value, tuple) else f"{value:.2f}"
-        print(f"{name:28}{shown:>16}")
+        print(f"{name:36}{shown:>16}")
 
 
 if __name__ == "__main__":
