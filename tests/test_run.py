@@ -256,3 +256,27 @@ sys.exit(3)
     done = alone(script, NSADIAG_RUN_DIR=str(tmp_path / "run"))
     assert (done.returncode, done.stdout) == (3, "goes on\n"), done.stderr
     assert "ZeroDivisionError" in done.stderr and "FileNotFoundError" not in done.stderr
+
+
+DIES_OF_ITS_CORE_DUMP = """
+import os, torch
+pipe, core = (os.environ["CUDA_COREDUMP_" + n].replace("%p", str(os.getpid())) for n in ("PIPE", "FILE"))
+os.mkfifo(pipe)
+os.read(os.open(pipe, os.O_RDWR), 1)
+open(core, "w").write("kernels")
+raise RuntimeError("CUDA error: unspecified launch failure")
+"""
+
+
+def test_what_a_rank_does_after_its_gpus_core_dump_is_our_doing(jobs: Jobs, tmp_path: Path) -> None:
+    # As CUDA's driver does: the context is lost with the dump, and the next call raises.
+    (tmp_path / "job.py").write_text(DIES_OF_ITS_CORE_DUMP)
+    jobs.run(
+        "run", "--cuda-core", "--stall-after", "1", "--timeout", "50", "--out", "out", "--", *RANK, "job.py"
+    )
+    run = RunDir(path=tmp_path / "out")
+    verdict, watch = json.loads(run.verdict.read_text()), json.loads(run.watch.read_text())
+    assert (verdict["outcome"], watch["stopped"]) == ("hung", "hang")
+    assert [look["judgement"] for look in watch["looks"]][-1] == "still"
+    assert run.rank(0).captures()[-1].cuda_core.read_text() == "kernels"
+    assert json.loads(run.rank(0).exception.read_text())["type"] == "RuntimeError"

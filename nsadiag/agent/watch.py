@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nsadiag.agent import interrupts, processes
-from nsadiag.agent.captures import capture_all
+from nsadiag.agent.captures import capture_all, capture_last
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.launch import Job
 from nsadiag.agent.processes import DeathWatch, End, Process
@@ -251,6 +251,9 @@ class Watch:
         """Ranks first, one by one, then the launcher; then looks for anything that carries the run's mark."""
         self._discover()
         self._ending_since_ns = time.monotonic_ns()
+        if self.stopped in ("hang", "timeout"):
+            # With the number of the last look, whose deaths and errors from here on are our doing.
+            capture_last([self._target(r, self._captures) for r in self.ranks.values() if r.end is None])
         ranks = processes.with_children(r.process for r in self.ranks.values() if r.process)
         self.left_alive = processes.end(ranks)
         self._note_the_last_deaths()
@@ -286,10 +289,14 @@ class Watch:
                 "longest_quiet_s": max(self._longest_quiet, 0.0),
                 "patience_s": self._patience_s(),
                 "stopped": self.stopped,
+                "ending_s": self._s(self._ending_since_ns) if self.stopped else None,
                 "left_alive": sorted(p.pid for p in self.left_alive),
                 "looks": [dataclasses.asdict(look) for look in self.looks],
             },
         )
+
+    def _s(self, mono_ns: int | None) -> float | None:
+        return None if mono_ns is None else (mono_ns - self._started_ns) / 1e9
 
     def _end_of(self, rank: RankState, reported: int | None) -> dict[str, Any]:
         end = rank.end
@@ -298,7 +305,7 @@ class Watch:
             code, number = (reported, None) if reported >= 0 else (None, -reported)
         return {
             "pid": rank.pid,
-            "t_s": (end.t_mono_ns - self._started_ns) / 1e9 if end else None,
+            "t_s": self._s(end.t_mono_ns) if end else None,
             "exit_code": code,
             "signal": number,
             "by_us": self._ending_since_ns is not None
