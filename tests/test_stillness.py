@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from nsadiag.agent.sampler import where_it_works
 from nsadiag.agent.stillness import Motion, judge
 
 WAITING = Motion(
@@ -51,3 +52,19 @@ def test_reading_a_file_counts_as_work() -> None:
 def test_any_event_on_any_rank_is_progress() -> None:
     assert judged(events=1) == "progress"
     assert judged(collectives=1) == "progress"
+
+
+def thread(name: str | None, *frames: str) -> dict[str, object]:
+    return {"thread_name": name, "frames": [{"name": frame} for frame in frames]}
+
+
+def test_a_hook_that_runs_on_autograds_thread_is_where_the_rank_works() -> None:
+    main = thread("MainThread", "_engine_run_backward", "backward", "main")
+    own = thread("uploader", "wait", "_upload", "run", "_bootstrap_inner", "_bootstrap")
+    hook = thread(None, "histogram", "<lambda>")
+    names = [frame["name"] for frame in where_it_works([main, own, hook])]
+    assert names == ["histogram", "<lambda>", "_engine_run_backward", "backward", "main"]
+    assert where_it_works([main, own]) == main["frames"]
+    elsewhere = thread("MainThread", "forward", "main")
+    assert where_it_works([elsewhere, hook]) == elsewhere["frames"]
+    assert where_it_works([hook]) == []
