@@ -85,7 +85,8 @@ def run(
     cuda_core: Annotated[
         bool,
         typer.Option(
-            "--cuda-core", help="Take a core dump of the GPU, without its memory, when the job hangs"
+            "--cuda-core",
+            help="Take a core dump of the GPU, without its memory, before a job that hangs is ended",
         ),
     ] = False,
     ring: Annotated[

@@ -271,3 +271,27 @@ def test_a_ring_held_in_memory_is_brought_home_at_the_end(jobs: Jobs, end: str) 
     assert Kind.BACKWARD in read_blackbox(rank.blackbox).events["kind"]
     assert set(Path("/dev/shm").glob("nsadiag-*")) <= before
     assert verdict(jobs)["class"] == ("rank_killed" if end else "healthy")
+
+
+DIES_OF_ITS_CORE_DUMP = """
+import os, torch
+pipe, core = (os.environ["CUDA_COREDUMP_" + n].replace("%p", str(os.getpid())) for n in ("PIPE", "FILE"))
+os.mkfifo(pipe)
+os.read(os.open(pipe, os.O_RDWR), 1)
+open(core, "w").write("kernels")
+raise RuntimeError("CUDA error: unspecified launch failure")
+"""
+
+
+def test_what_a_rank_does_after_its_gpus_core_dump_is_our_doing(jobs: Jobs, tmp_path: Path) -> None:
+    # As CUDA's driver does: the context is lost with the dump, and the next call raises.
+    (tmp_path / "job.py").write_text(DIES_OF_ITS_CORE_DUMP)
+    jobs.run(
+        "run", "--cuda-core", "--stall-after", "1", "--timeout", "50", "--out", "out", "--", *RANK, "job.py"
+    )
+    run = RunDir(path=tmp_path / "out")
+    verdict, watch = json.loads(run.verdict.read_text()), json.loads(run.watch.read_text())
+    assert (verdict["outcome"], watch["stopped"]) == ("hung", "hang")
+    assert [look["judgement"] for look in watch["looks"]][-1] == "still"
+    assert run.rank(0).captures()[-1].cuda_core.read_text() == "kernels"
+    assert json.loads(run.rank(0).exception.read_text())["type"] == "RuntimeError"

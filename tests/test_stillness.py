@@ -10,6 +10,7 @@ import time
 import pytest
 
 from nsadiag.agent.activity import Activity, Usage, work
+from nsadiag.agent.sampler import where_it_works
 from nsadiag.agent.stillness import Motion, gpu_pct, judge, same_nap, waits_for_peers
 
 WAITING = Motion(
@@ -200,3 +201,19 @@ def test_a_burst_now_and_then_is_no_work_and_a_steady_load_is() -> None:
     # The first burst of a silence may be anything.
     assert [moment for moment in bursts if moment > 4.0] == []
     assert [moment for moment in steady if moment > 4.0]
+
+
+def thread(name: str | None, *frames: str) -> dict[str, object]:
+    return {"thread_name": name, "frames": [{"name": frame} for frame in frames]}
+
+
+def test_a_hook_that_runs_on_autograds_thread_is_where_the_rank_works() -> None:
+    main = thread("MainThread", "_engine_run_backward", "backward", "main")
+    own = thread("uploader", "wait", "_upload", "run", "_bootstrap_inner", "_bootstrap")
+    hook = thread(None, "histogram", "<lambda>")
+    names = [frame["name"] for frame in where_it_works([main, own, hook])]
+    assert names == ["histogram", "<lambda>", "_engine_run_backward", "backward", "main"]
+    assert where_it_works([main, own]) == main["frames"]
+    elsewhere = thread("MainThread", "forward", "main")
+    assert where_it_works([elsewhere, hook]) == elsewhere["frames"]
+    assert where_it_works([hook]) == []

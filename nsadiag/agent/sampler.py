@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from typing import Any
 
 from nsadiag.agent.captures.py_spy import glance
 from nsadiag.agent.captures.target import CaptureError
@@ -37,11 +38,33 @@ class Sampler:
         self._taken += 1
         self._next = time.monotonic() + max(MIN_INTERVAL_S, pause * (time.monotonic() - started))
 
-    def _append(self, directory: RankDir, threads: list[dict[str, object]]) -> None:
-        main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
-        if main is None:
+    def _append(self, directory: RankDir, threads: list[dict[str, Any]]) -> None:
+        frames = where_it_works(threads)
+        if not frames:
             return
-        frames = [[f["filename"], f["line"], f["name"]] for f in main["frames"]]  # type: ignore[attr-defined]
-        line = json.dumps({"t_mono_ns": time.monotonic_ns(), "frames": frames}) + "\n"
+        line = (
+            json.dumps(
+                {
+                    "t_mono_ns": time.monotonic_ns(),
+                    "frames": [[f["filename"], f["line"], f["name"]] for f in frames],
+                }
+            )
+            + "\n"
+        )
         with open_private(directory.samples, "a") as file:
             file.write(line)
+
+
+def where_it_works(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The main thread's frames, innermost first; on top of them those of autograd's own thread, if backward is there.
+
+    For a GPU's backward torch has a thread in C++, in which Python's hooks run while the main thread waits.
+    """
+    main: list[dict[str, Any]] = next(
+        (t["frames"] for t in threads if t.get("thread_name") == "MainThread"), []
+    )
+    if not main or main[0]["name"] != "_engine_run_backward":
+        return main
+    others = (t["frames"] for t in threads if t.get("thread_name") != "MainThread")
+    # A thread of Python's own begins in threading.py.
+    return next((f + main for f in others if f and f[-1]["name"] != "_bootstrap"), main)

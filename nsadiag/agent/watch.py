@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from nsadiag.agent import interrupts, processes
 from nsadiag.agent.activity import Activity, Usage, usage
-from nsadiag.agent.captures import capture_all, capture_slow
+from nsadiag.agent.captures import capture_all, capture_last, capture_slow
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.launch import Job
 from nsadiag.agent.patience import MIN_STALL_S, Patience
@@ -368,6 +368,9 @@ class Watch:
     def _end_everything(self) -> None:
         self._discover()
         self._ending_since_ns = time.monotonic_ns()
+        if self.stopped in ("hang", "timeout"):
+            # With the number of the last look, whose deaths and errors from here on are our doing.
+            capture_last([self._target(r, self._captures) for r in self._alive()])
         ranks = [r.process for r in self.ranks.values() if r.process]
         self.left_alive = end_job(self.job, self.directory, ranks, seen_dying=self._note_the_last_deaths)
 
@@ -396,9 +399,13 @@ class Watch:
             "longest_quiet_s": self.patience.longest_s,
             "patience_s": self.patience.limit_s(),
             "stopped": self.stopped,
+            "ending_s": self._s(self._ending_since_ns) if self.stopped else None,
             "left_alive": sorted(p.pid for p in self.left_alive),
             "looks": [dataclasses.asdict(look) for look in self.looks],
         }
+
+    def _s(self, mono_ns: int | None) -> float | None:
+        return None if mono_ns is None else (mono_ns - self._started_ns) / 1e9
 
     def _end_of(self, rank: RankState, reported: int | None) -> dict[str, Any]:
         end = rank.end
@@ -407,7 +414,7 @@ class Watch:
             code, number = (reported, None) if reported >= 0 else (None, -reported)
         return {
             "pid": rank.pid,
-            "t_s": (end.t_mono_ns - self._started_ns) / 1e9 if end else None,
+            "t_s": self._s(end.t_mono_ns) if end else None,
             "exit_code": code,
             "signal": number,
             "by_us": self._ending_since_ns is not None

@@ -45,9 +45,12 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
     found = []
     if rank.exception and rank.exception.get("thread") == "MainThread":
         t_s = (rank.exception["t_mono_ns"] - cell.started_mono_ns) / 1e9
-        found.append(
-            Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows_a_peer(rank.exception))
-        )
+        ending_s = cell.watch.get("ending_s")
+        # What a rank says while we end it is no more a break than its death.
+        if ending_s is None or t_s < ending_s:
+            found.append(
+                Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows_a_peer(rank.exception))
+            )
     if end.get("signal") and not end.get("by_us") and not end.get("clean"):
         # Launchers end the ranks that are left by SIGTERM, and SIGKILL those that stay.
         follower = end["signal"] == signal.SIGTERM or bool(found)

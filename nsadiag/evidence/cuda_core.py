@@ -7,7 +7,8 @@ from pathlib import Path
 from nsadiag.evidence.layout import make_private_dir
 
 # Kernels, their places and registers: what tells where a kernel hangs. Memory would be as large as the GPU's.
-# skip_abort: without it the driver ends the process once the dump is written.
+# skip_abort: without it the driver ends the process once the dump is written. With it the process lives on, but its
+# context does not: every later call fails with "unspecified launch failure" (driver 580, Xid 43).
 FLAGS = (
     "skip_nonrelocated_elf_images", "skip_global_memory", "skip_shared_memory", "skip_local_memory",
     "skip_constbank_memory", "skip_abort",

@@ -204,11 +204,11 @@ def _on_torch() -> None:
 
 
 def _name_recorder_size_for_older_torch() -> None:
-    """Before 2.13 NCCL's recorder read another variable, of which 2.13 warns that it is deprecated."""
+    """Before 2.8 the recorder read another variable, of which later ones warn that it is deprecated."""
     import torch
 
     if (
-        tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13)
+        tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 8)
         and "TORCH_FR_BUFFER_SIZE" in os.environ
     ):
         os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", os.environ["TORCH_FR_BUFFER_SIZE"])

@@ -42,7 +42,9 @@ CAPTURES: dict[str, Capture] = {
 }
 # The rest costs a second or more a rank: once is enough.
 QUICK = ("proc", "py_spy", "fr", "traceback", "counters")
-THOROUGH = ("fr_pickle", "children", "native", "cuda_core")
+THOROUGH = ("fr_pickle", "children", "native")
+# Leaves no job behind that could go on.
+LAST = ("cuda_core",)
 NODE_CAPTURES: dict[str, NodeCapture] = {"ras": ras, "gpu": gpu}
 
 
@@ -82,6 +84,12 @@ def capture_slow(targets: list[Target]) -> None:
     """What costs a second or more a rank, and may pause it for as long: for a job that is known to be stuck."""
     with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as pool:
         list(pool.map(lambda target: capture_rank(target, THOROUGH), targets))
+
+
+def capture_last(targets: list[Target]) -> None:
+    """What the rank does not survive: only for a job that will be ended right afterwards."""
+    with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as pool:
+        list(pool.map(lambda target: capture_rank(target, LAST), targets))
 
 
 def _node_of(targets: list[Target]) -> NodeTarget:

@@ -23,7 +23,10 @@ COMMANDS = ("info cuda devices", "info cuda kernels", "info cuda blocks", "info 
 
 
 def cuda_core_dump(target: Target) -> dict[str, Any]:
-    """cuda.core and cuda.txt: which kernels run on the GPU and where; only with `nsadiag run --cuda-core`."""
+    """cuda.core and cuda.txt: which kernels run on the GPU and where; only with `nsadiag run --cuda-core`.
+
+    The rank cannot use its GPU afterwards.
+    """
     node = RunDir.of(target.directory).node(os.uname().nodename)
     if not place.folder(node).is_dir():
         raise NotApplicable("not asked for (nsadiag run --cuda-core)")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable
@@ -19,24 +22,57 @@ CONNECT_S = 1.0
 COLLECT_S = 3
 TOTAL_S = COLLECT_S + 4.0
 MAX_ANSWER = 64 * 2**20
+ATTEMPTS = 20  # two milliseconds each
+# The end of a line that the next one, a key or an object, ought to be separated from.
+NO_COMMA = re.compile(r'(?<=[^\s,:\[{])[ \t]*\n(?=\s*["{])')
 
 
 def ras(target: NodeTarget) -> dict[str, Any]:
     """ras.json: NCCL's status of all communicators and ranks (RAS, NCCL 2.24; as text in ras.txt before 2.28)."""
     host, port = address(os.environ.get("NCCL_RAS_ADDR", DEFAULT_ADDRESS))
-    text, as_json = ask(host, port)
-    # The port is the machine's: where two jobs share it, the kernel lets either of them answer.
-    ours = not target.pids or any(str(pid) in text for pid in target.pids)
-    if as_json:
-        try:
-            write_json(target.directory.ras, json.loads(text))
-        except ValueError:
-            raise CaptureError(f"NCCL RAS: half an answer ({len(text)} bytes)") from None
-    else:
+    text, as_json = _of_our_job(host, port, target.pids)
+    document = parsed(text) if as_json else None
+    if document is None:
         write_private(target.directory.ras_text, mask_text(text))
-    if not ours:
-        raise CaptureError("NCCL RAS: it was another job on this machine that answered")
+    else:
+        write_json(target.directory.ras, document)
+    if as_json and document is None:
+        raise CaptureError(
+            f"NCCL RAS: no valid JSON ({len(text)} bytes, kept in {target.directory.ras_text.name})"
+        )
     return {"format": "json" if as_json else "text", "at": f"{host}:{port}"}
+
+
+def parsed(text: str) -> Any:
+    """The document; None if it is none, even with the comma that NCCL 2.28 leaves out where ranks are missing."""
+    for candidate in (text, NO_COMMA.sub(",\n", text)):
+        with contextlib.suppress(ValueError):
+            return json.loads(candidate)
+    return None
+
+
+def _of_our_job(host: str, port: int, pids: tuple[int, ...]) -> tuple[str, bool]:
+    """Asks again while another job answers: the port is the machine's, and for each connection the kernel picks anew
+    who of all that listen takes it."""
+    deadline = time.monotonic() + TOTAL_S
+    for _ in range(ATTEMPTS):
+        text, as_json = ask(host, port)
+        if not pids or any(re.search(rf"\b{pid}\b", text) for pid in pids):
+            return text, as_json
+        if time.monotonic() > deadline:
+            break
+    if not any(_may_use_nccl(pid) for pid in pids):
+        raise NotApplicable("no process of the job has loaded NCCL")
+    raise CaptureError("NCCL RAS: it was another job on this machine that answered")
+
+
+def _may_use_nccl(pid: int) -> bool:
+    """Whether the library is loaded; some builds of torch hold it inside their own."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return True
+    return "libnccl" in maps or "libtorch_cuda" in maps
 
 
 def address(text: str) -> tuple[str, int]:

@@ -1,8 +1,10 @@
-"""Python stacks by faulthandler, from C: at a signal, which needs no GIL, else asked of torch's worker server.
+"""Python stacks by faulthandler, where py-spy may not look: from C, at a signal, or asked of torch's worker server.
 
 The signal goes to one idle thread of torch's worker server and to no other: a thread of the job's own would find
-its system call cut short (`signal.pause()` would return). The server's own handler comes second: it takes the GIL
-(seen on torch 2.13), and while that is held never answers and costs the server one of its few threads.
+its system call cut short (`signal.pause()` would return). Its handler reads the other threads' frames without the
+GIL, and where one of them runs Python meanwhile, it ends the process by SIGSEGV (seen on 3.11 and 3.12). So it is
+sent to a rank that rests, and to no other. torch's own handler takes the GIL: safe while the rank runs, and while
+the GIL is held never answered, at the cost of one of the server's few threads (seen on torch 2.13 and 2.11).
 """
 
 from __future__ import annotations
@@ -13,32 +15,58 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent.captures.answers import gil_owner
-from nsadiag.agent.captures.target import CaptureError, Target
+from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
 from nsadiag.evidence.layout import RankDir, read_json, write_private
 
 SERVER_THREAD = "pt_workerserver"[:15]  # as the kernel keeps names
 SIGNAL_S = 2.0
+REST_S = 0.1
+REST_NS = 200_000  # a thread that wakes to look at a clock takes 30,000
 SETTLED_S = 0.1  # a dump is a handful of writes in a row
 
 
 def traceback(target: Target) -> dict[str, Any]:
-    """traceback.txt: the stacks of all threads as faulthandler writes them, while the GIL is held too."""
-    try:
+    """traceback.txt: the stacks of all threads as faulthandler writes them, if py-spy could not have them."""
+    if target.directory.py_spy.exists():
+        raise NotApplicable("py-spy has shown the stacks")
+    return from_within(target)
+
+
+def from_within(target: Target) -> dict[str, Any]:
+    """Writes traceback.txt, whatever else is known; says who told."""
+    if rests(target.pid):
         text, by = _by_signal(target), "signal"
-    except CaptureError as error:
-        text, by = _by_server(target, str(error)), "worker server"
+    else:
+        text, by = target.server.ask("dump_traceback"), "worker server"
     write_private(target.directory.traceback, text)
     return {"by": by}
 
 
-def _by_server(target: Target, otherwise: str) -> bytes:
-    target.server.handlers()
-    if not target.directory.py_spy.exists() or gil_owner(target.directory):
-        raise CaptureError(
-            f"{otherwise}, and the worker server is not asked unless the GIL is known to be free"
-        )
-    return target.server.ask("dump_traceback")
+def rests(pid: int) -> bool:
+    """Whether no thread of the process wants the processor; False where the kernel does not say."""
+    before = _threads(pid)
+    time.sleep(REST_S)
+    after = _threads(pid)
+    if not before or before.keys() != after.keys():
+        return False
+    return all(
+        "R" not in (before[tid][0], state) and used_ns - before[tid][1] < REST_NS
+        for tid, (state, used_ns) in after.items()
+    )
+
+
+def _threads(pid: int) -> dict[str, tuple[str, int]]:
+    """State of each thread, and nanoseconds that it ran; none where one of them cannot be read."""
+    try:
+        return {
+            folder.name: (
+                (folder / "stat").read_text().rpartition(") ")[2][0],
+                int((folder / "schedstat").read_text().split()[0]),
+            )
+            for folder in Path(f"/proc/{pid}/task").iterdir()
+        }
+    except (OSError, ValueError, IndexError):
+        return {}
 
 
 def _by_signal(target: Target) -> bytes:

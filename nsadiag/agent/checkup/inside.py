@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nsadiag.agent.captures.flight_recorder import HANDLERS, PICKLE_HANDLERS
 from nsadiag.agent.captures.target import CaptureError
-from nsadiag.agent.captures.traceback import traceback
+from nsadiag.agent.captures.traceback import from_within
 from nsadiag.agent.checkup.check import Check, answered
 from nsadiag.agent.checkup.patient import Patient
 from nsadiag.evidence.layout import make_private_dir
@@ -92,11 +92,11 @@ def _faulthandler(patient: Patient) -> Check:
     """Stacks without any permission, and while the GIL is held."""
     target = patient.target()
     make_private_dir(target.directory.path)
-    by = traceback(target)["by"]
+    by = from_within(target)["by"]
     return Check(
         name="faulthandler",
         status="works",
-        detail=f"stacks of all threads, by {by}, also while the GIL is held",
+        detail=f"stacks of all threads, by {by}" + (", also while the GIL is held" if by == "signal" else ""),
     )
 
 
@@ -114,6 +114,6 @@ def _flight_recorder(name: str, version: str, offered: frozenset[str]) -> Check:
 
 
 def recorder_variable(version: str) -> str:
-    """The variable that turns the recorder on: renamed in 2.13, which warns of the old one."""
+    """The variable that turns the recorder on: renamed in 2.8, which warns of the old one."""
     numbers = [int(n) for n in re.findall(r"\d+", version)[:2]]
-    return "TORCH_FR_BUFFER_SIZE" if numbers >= [2, 13] else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    return "TORCH_FR_BUFFER_SIZE" if numbers >= [2, 8] else "TORCH_NCCL_TRACE_BUFFER_SIZE"
