@@ -451,10 +451,12 @@ def test_the_comma_that_nccl_leaves_out_where_ranks_are_missing_is_put_in(
       "missing_ranks": [
         {
           "rank": 1,
+          "host": "192.0.2.2",
+          "pid": 4712,
           "nvml_dev": 1
           "status": {
             "unresponsive": false,
-            "considered_dead": true
+            "considered_dead": false
           }
         }
       ]
@@ -464,7 +466,8 @@ def test_the_comma_that_nccl_leaves_out_where_ranks_are_missing_is_put_in(
 """
     assert ask_ras(monkeypatch, node, as_nccl(text))["format"] == "json"
     missing = read_json(node.directory.ras)["communicators"][0]["missing_ranks"]
-    assert missing == [{"rank": 1, "nvml_dev": 1, "status": {"unresponsive": False, "considered_dead": True}}]
+    status = {"unresponsive": False, "considered_dead": False}
+    assert missing == [{"rank": 1, "host": "192.0.2.2", "pid": 4712, "nvml_dev": 1, "status": status}]
 
 
 def test_ras_is_asked_until_our_own_job_answers(monkeypatch: pytest.MonkeyPatch, node: NodeTarget) -> None:
