@@ -26,6 +26,7 @@ from nsadiag.agent.captures import cuda_core as cuda_core_capture
 from nsadiag.agent.captures import gpus as gpu_capture
 from nsadiag.agent.captures.cgroups import _version_1, _version_2, cgroup
 from nsadiag.agent.captures.descriptors import descriptors
+from nsadiag.agent.captures.py_spy import find_py_spy
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable, Target
 from nsadiag.agent.captures.traceback import catches
 from nsadiag.analysis.load import load_cell
@@ -103,7 +104,7 @@ def in_a_state(rank: Rank, states: str) -> Callable[[], bool]:
 
 def stuck_in(rank: Rank, function: str) -> None:
     """Waits until the rank is where it will stay."""
-    dump = ["py-spy", "dump", "--pid", str(rank.process.pid)]
+    dump = [find_py_spy(), "dump", "--pid", str(rank.process.pid)]
     wait_until(
         lambda: function in subprocess.run(dump, capture_output=True, text=True, check=False).stdout, function
     )

@@ -125,7 +125,7 @@ def test_a_run_is_private_though_the_users_umask_is_open(jobs: Jobs) -> None:
     assert (run.stat().st_mode & 0o777, run.parent.stat().st_mode & 0o777) == (0o700, 0o700)
     names = {path.name for path in files(run)}
     assert names >= {
-        "blackbox.bin", "names.jsonl", "meta.json", "py_spy.json", "native.txt", "fr.json", "proc.json", "traceback.txt",
+        "blackbox.bin", "names.jsonl", "meta.json", "py_spy.json", "native.txt", "fr.json", "proc.json",
         "answers.json", "counters.json", "verdict.json", "report.html", "report.md", "run.json", "watch.json", "ends.json",
         "launcher.stderr.log", "stdout.log", "tracebacks.log",
     }  # fmt: skip
