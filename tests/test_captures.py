@@ -28,7 +28,7 @@ from nsadiag.agent.captures.cgroups import _version_1, _version_2, cgroup
 from nsadiag.agent.captures.descriptors import descriptors
 from nsadiag.agent.captures.py_spy import find_py_spy
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable, Target
-from nsadiag.agent.captures.traceback import catches
+from nsadiag.agent.captures.traceback import catches, rests
 from nsadiag.analysis.load import load_cell
 from nsadiag.evidence import cuda_core
 from nsadiag.evidence.layout import CaptureDir, RunDir, read_json
@@ -180,6 +180,7 @@ def test_a_rank_that_runs_is_never_signalled(ranks: Callable[..., Rank]) -> None
 def test_no_signal_is_sent_to_a_rank_that_does_not_catch_it(ranks: Callable[..., Rank]) -> None:
     forget = f"import signal; signal.signal({int(NUMBER)}, signal.SIG_DFL)"
     rank = ranks(f"{forget}\nprint('ready')\ninput()")
+    wait_until(lambda: rests(rank.process.pid), "a rank at rest")
     look = rank.look(1, *WITHOUT_PY_SPY)
     assert "no handler for a signal" in gaps(look)["traceback"]["gap"]
     assert rank.process.poll() is None and not catches(rank.process.pid, NUMBER)
