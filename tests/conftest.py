@@ -1,12 +1,19 @@
 """What several test files share."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.jobs import Jobs
+
+
+# A shell starts what stands before `&` with Ctrl-C ignored, and every process from there on inherits it: tests that
+# interrupt a command would find it deaf. A handler of Python's is not inherited, so that children have the default.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

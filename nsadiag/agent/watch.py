@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -25,6 +26,7 @@ from nsadiag.agent.stop import end_job
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, write_json
 from nsadiag.evidence.reader import Pulse
+from nsadiag.evidence.sources import keep_sources
 
 POLL_S = 0.1
 LOOKS_APART_S = 2.0
@@ -381,11 +383,13 @@ class Watch:
             self._note_deaths(POLL_S)
 
     def write(self) -> None:
-        """watch.json and ends.json, as things stand."""
+        """watch.json and ends.json, as things stand, and the sources of the lines that the evidence names."""
         reported = self.job.reported_ends()
         ends = {str(n): self._end_of(r, reported.get(n)) for n, r in sorted(self.ranks.items())}
         write_json(self.directory.ends, ends)
         write_json(self.directory.watch, self._about())
+        with contextlib.suppress(OSError):
+            keep_sources(self.directory)
 
     def close(self) -> None:
         self._deaths.close()

@@ -11,6 +11,7 @@ from typing import Any
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.reader import Recording, read_blackbox
+from nsadiag.evidence.sources import read_sources
 
 LOG_TAIL_BYTES = 64 * 1024
 # What faulthandler says when a signal kills the process, and what torchrun says of a rank that it reaped before us.
@@ -36,6 +37,7 @@ class CaptureEvidence:
     gaps: list[dict[str, Any]]
     source: str  # relative to the run directory
     answers: dict[str, Any] = field(default_factory=dict)
+    native: str = ""  # py-spy's text, with the native frames among the Python ones
     children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
 
 
@@ -81,6 +83,7 @@ class CellEvidence:
     launcher_stderr: str
     processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
     gaps: tuple[str, ...]
+    sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
 
     def rank(self, number: int) -> RankEvidence:
         """Raises KeyError if that rank left nothing."""
@@ -132,6 +135,7 @@ def load_cell(path: Path) -> CellEvidence:
             *(told.get("gaps", []) if isinstance(told, dict) else []),
             *_node_gaps(path),
         ),
+        sources=read_sources(run),
     )
 
 
@@ -198,6 +202,7 @@ def _load_capture(directory: CaptureDir, root: Path) -> CaptureEvidence:
         gaps=[*read_json(directory.gaps, []), *unread],
         source=str(directory.path.relative_to(root)),
         answers=read_json(directory.answers, {}),
+        native=_tail(directory.native),
         children=tuple(_load_capture(child, root) for child in directory.children()),
     )
 

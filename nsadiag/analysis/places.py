@@ -11,17 +11,11 @@ from typing import Any
 from nsadiag.analysis.load import RankEvidence
 from nsadiag.evidence.blackbox import Phase
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.sources import is_user
 
-# Installed packages, the standard library, and the probes that stand on every stack.
-NOT_USER = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<|/nsadiag/(worker|agent)/")
 # A call that may wait for other ranks in C, where no Python frame shows it.
 MAY_WAIT_FOR_PEERS = re.compile(r"\.(wait|item|cpu|tolist|synchronize|result)\(|dist\.|distributed")
 FAULT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
-
-
-def is_user(file: str) -> bool:
-    """Whether a frame's file is the user's own code."""
-    return bool(file) and NOT_USER.search(file) is None
 
 
 def place(file: str, line: int, function: str | None, code: str | None = None) -> Place:

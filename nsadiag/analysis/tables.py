@@ -10,7 +10,9 @@ import pandas as pd
 
 from nsadiag.analysis.buckets import BUCKET_COLUMNS, buckets_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.standing import Standing, standing_of
 from nsadiag.analysis.transfers import TRANSFER_COLUMNS, transfers_of
+from nsadiag.analysis.waitfor import Graph, graph_of
 from nsadiag.evidence.blackbox import Kind, Phase
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place", "detail"]
@@ -65,6 +67,17 @@ class Tables:
             row for rank, frame in self.events.groupby("rank") for row in transfers_of(int(str(rank)), frame)
         ]
         return pd.DataFrame(rows, columns=TRANSFER_COLUMNS)
+
+    @cached_property
+    def standings(self) -> dict[int, Standing]:
+        """Where each rank stands that could be looked at (analysis.standing)."""
+        found = {rank.rank: standing_of(rank) for rank in self.cell.ranks}
+        return {rank: standing for rank, standing in found.items() if standing}
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Which rank waits for which (analysis.waitfor)."""
+        return graph_of(self.cell, self)
 
     @cached_property
     def buckets(self) -> pd.DataFrame:

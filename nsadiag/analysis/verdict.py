@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from nsadiag.analysis import sources
 from nsadiag.analysis.detectors import DETECTORS
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.tables import Tables
@@ -32,7 +33,8 @@ def first_finding(cell: CellEvidence, tables: Tables) -> tuple[Finding, tuple[st
 def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     """The cell's verdict. Detectors are tried in causal order: the first that speaks explains the rest."""
     tables = Tables(cell)
-    cause, failed = first_finding(cell, tables)
+    with sources.shown(cell):
+        cause, failed = first_finding(cell, tables)
     gaps = tuple(dict.fromkeys((*failed, *cell.gaps, *cause.gaps, *(g for r in cell.ranks for g in r.gaps))))
     return Verdict(
         outcome=cause.outcome,

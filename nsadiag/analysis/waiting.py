@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence
-from nsadiag.analysis.tables import Tables, group_members
 from nsadiag.evidence.records import Collective, Place
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.tables import Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,8 @@ def is_still(cell: CellEvidence) -> bool:
 
 def waits(cell: CellEvidence, tables: Tables) -> list[Wait]:
     """One for each group in which anyone waits; counts decide, since states lie."""
+    from nsadiag.analysis.tables import group_members
+
     calls = tables.calls
     found = []
     for group, pending in calls[calls.pending.astype(bool)].groupby("group"):

@@ -109,6 +109,8 @@ class RunDir:
     watch = property(lambda self: self.path / "watch.json")
     report_md = property(lambda self: self.path / "report.md")
     report_html = property(lambda self: self.path / "report.html")
+    sources = property(lambda self: self.path / "sources")
+    sources_index = property(lambda self: self.sources / "index.json")
 
     def rank(self, rank: int) -> RankDir:
         return RankDir(path=self.path / "ranks" / f"{rank:05d}")
