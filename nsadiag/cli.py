@@ -263,7 +263,7 @@ def report(
 @app.command(epilog="Example: nsadiag demo rank_killed_sigkill")
 def demo(
     fault: Annotated[
-        str, typer.Argument(help="A script of repro/, without .py")
+        str, typer.Argument(help="A script of repro/, or a class: nsadiag list --faults")
     ] = "missing_rank_stuck_in_queue",
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
@@ -305,17 +305,16 @@ def list_(
     faults: Annotated[bool, typer.Option("--faults", help="The scripts that nsadiag demo can run")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List probes, captures, detectors and report formats, or the faults to try."""
-    from nsadiag.commands.demo import fault_names, parts
+    """List probes, captures, detectors, engines, reporters and classes, or the faults to try."""
+    from nsadiag.commands import demo as command
+    from nsadiag.commands.faults import faults as every_fault
 
-    found: dict[str, dict[str, str]] = {"faults": fault_names()} if faults else parts()
     if as_json:
-        print(json.dumps(found, indent=1))
+        known = {"faults": {f.name: f.to_json() for f in every_fault()}} if faults else command.parts()
+        print(json.dumps(known, indent=1))
         return
-    for kind, entries in found.items():
-        print(kind)
-        for name, text in entries.items():
-            print(f"  {name:32}{text}".rstrip())
+    for line in command.fault_table() if faults else command.part_table():
+        print(line)
 
 
 def main() -> None:

@@ -5,62 +5,80 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
+from typing import Any
 
+from nsadiag.commands.faults import Fault, faults, find_fault, headline, launcher
 from nsadiag.commands.run import RunRequest
 from nsadiag.errors import UsageError
 
 HARD_LIMIT_S = 120.0
-PROBE_FILES = Path(__file__).resolve().parents[1] / "worker" / "probes"
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def _folder() -> Path:
-    """repro/ of the installed package, else of the repository."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "repro"
-    return installed if installed.is_dir() else package.parent / "repro"
-
-
-def fault_names() -> dict[str, str]:
-    """Script to the first sentence of its docstring."""
-    scripts = sorted(_folder().glob("*.py"))
-    return {path.stem: _headline(_docstring(path)) for path in scripts}
-
-
-def _docstring(path: Path) -> str | None:
-    """Of a file that is not imported: probes need torch, and scripts would run."""
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-
-
-def _headline(docstring: str | None) -> str:
-    """The first paragraph, on one line."""
-    return " ".join((docstring or "").split("\n\n")[0].split())
-
-
-def demo_request(fault: str, *, out: Path | None, force: bool, quiet_stdout: bool) -> RunRequest:
-    """The launcher line for a script of repro/. Raises UsageError if there is none of that name."""
-    script = _folder() / f"{fault.removesuffix('.py')}.py"
-    if not script.is_file():
-        raise UsageError(f"no such fault: {fault}", f"choose from {', '.join(fault_names())}")
-    alone = "launch: python" in script.read_text()
-    launcher = [] if alone else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *launcher, str(script)]
+def demo_request(wanted: str, *, out: Path | None, force: bool, quiet_stdout: bool) -> RunRequest:
+    """The run that shows a fault, by its script's name or its class. Raises UsageError if there is none."""
+    fault = find_fault(wanted)
+    if fault.needs == "gpu" and not any(Path("/proc/driver/nvidia/gpus").glob("*")):
+        raise UsageError(f"{fault.name} needs a GPU, and there is none here", "nsadiag list --faults")
     return RunRequest(
-        command=command, out=out, force=force, timeout_s=HARD_LIMIT_S, quiet_stdout=quiet_stdout
+        command=[sys.executable, *launcher(fault), str(fault.script)],
+        out=out,
+        force=force,
+        quiet_stdout=quiet_stdout,
+        **run_options(fault),
     )
+
+
+def run_options(fault: Fault) -> dict[str, Any]:
+    """Fields of a RunRequest from the options that the script asks for."""
+    given = dict(zip(fault.options[::2], fault.options[1::2], strict=True))
+    found: dict[str, Any] = {"timeout_s": float(given.pop("--timeout", HARD_LIMIT_S))}
+    if "--stall-after" in given:
+        found["stall_after_s"] = float(given.pop("--stall-after"))
+    if "--probes" in given:
+        found["probes"] = given.pop("--probes")
+    assert not given, f"{fault.name} asks for options that demo does not pass on: {given}"
+    return found
 
 
 def parts() -> dict[str, dict[str, str]]:
     """What is built in, by kind: name to what it is for."""
     from nsadiag.agent.captures import CAPTURES, NODE_CAPTURES
+    from nsadiag.analysis.classes import CLASSES
     from nsadiag.analysis.detectors import DETECTORS
     from nsadiag.evidence.probes import PROBE_NAMES
     from nsadiag.reports import REPORTERS
 
     return {
-        "probes": {name: _headline(_docstring(PROBE_FILES / f"{name}.py")) for name in PROBE_NAMES},
-        "captures": {
-            name: _headline(capture.__doc__) for name, capture in (CAPTURES | NODE_CAPTURES).items()
-        },
-        "detectors": {d.__name__: _headline(sys.modules[d.__module__].__doc__) for d in DETECTORS},
-        "reporters": dict.fromkeys(REPORTERS, ""),
+        "probes": {name: _purpose(PACKAGE / "worker" / "probes" / f"{name}.py") for name in PROBE_NAMES},
+        "captures": {name: headline(capture.__doc__) for name, capture in (CAPTURES | NODE_CAPTURES).items()},
+        "detectors": {d.__name__: headline(sys.modules[d.__module__].__doc__) for d in DETECTORS},
+        "engines": {path.stem: _purpose(path) for path in sorted((PACKAGE / "engines").glob("[a-z]*.py"))},
+        "reporters": {name: headline(sys.modules[r.__module__].__doc__) for name, r in REPORTERS.items()},
+        "classes": dict(CLASSES),
     }
+
+
+def part_table() -> list[str]:
+    """Lines to read: each kind, and below it its parts."""
+    lines = []
+    for kind, entries in parts().items():
+        lines += [kind, *(f"  {name:32}{text}".rstrip() for name, text in entries.items())]
+    return lines
+
+
+def fault_table() -> list[str]:
+    """Lines to read: each class, and below it its scripts, with how many ranks they take and what happens in them."""
+    lines: list[str] = []
+    for fault in faults():
+        if fault.classes[0] not in lines:
+            lines.append(fault.classes[0])
+        ranks = 1 if fault.launch == "python" else int(fault.launch.split()[-1])
+        needs = f", needs {fault.needs}" if fault.needs else ""
+        lines.append(f"  {fault.name:44}{ranks} rank{'s' * (ranks > 1)}{needs}  {fault.what}")
+    return lines
+
+
+def _purpose(path: Path) -> str:
+    """Of a module that is not imported: probes need torch."""
+    return headline(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))

@@ -10,23 +10,14 @@ from typing import Any
 
 import yaml
 
+from nsadiag.analysis import classes
+
 REPRO = Path(__file__).resolve().parents[2] / "repro"
+CLASSES = tuple(classes.CLASSES)
 OUTCOMES = ("hung", "crashed", "slow", "wrong", "healthy", "unknown")
 STATUSES = ("run", "planned")
 KEYS = (
     "status", "launch", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
-)  # fmt: skip
-# The table of classes, in its causal order.
-CLASSES = (
-    "rank_exception", "rank_killed", "rank_exited_early", "dataloader_worker_fault", "gpu_oom", "host_oom",
-    "rendezvous_mismatch", "process_group_mismatch", "model_structure_mismatch", "external_wait",
-    "ddp_ready_twice", "ddp_unused_parameter", "ddp_static_graph_violation", "async_work_not_waited",
-    "collective_args_mismatch", "collective_order_mismatch", "p2p_mismatch", "grad_sync_mismatch",
-    "rank_conditional_collective", "data_divergent_control_flow", "divergent_module_execution",
-    "uneven_inputs", "missing_rank",
-    "local_lock_deadlock", "gil_held_native_call", "livelock_user_code", "io_stall", "gpu_kernel_hang",
-    "network_stall", "teardown_hang",
-    "straggler_rank", "slow_compute", "silently_wrong", "healthy", "unknown",
 )  # fmt: skip
 
 
