@@ -32,6 +32,8 @@ MAY_TAKE_S = "150"
 
 def marked(promise: Promise) -> object:
     marks = [] if promise.name in EVERY_DAY else [pytest.mark.slow]
+    if promise.needs == "gpu" and not any(Path("/proc/driver/nvidia/gpus").glob("*")):
+        marks.append(pytest.mark.skip(reason="it needs a GPU, and there is none here"))
     return pytest.param(promise, id=promise.name, marks=marks)
 
 

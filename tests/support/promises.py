@@ -17,7 +17,7 @@ CLASSES = tuple(classes.CLASSES)
 OUTCOMES = ("hung", "crashed", "slow", "wrong", "healthy", "unknown")
 STATUSES = ("run", "planned")
 KEYS = (
-    "status", "launch", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
+    "status", "needs", "launch", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
 )  # fmt: skip
 
 
@@ -27,6 +27,7 @@ class Promise:
 
     script: Path
     status: str  # "planned": the promise is checked for form, and not run yet
+    needs: str | None  # "gpu": run where there is one
     launch: tuple[str, ...]
     options: tuple[str, ...]  # of `nsadiag run`
     outcomes: tuple[str, ...]
@@ -38,6 +39,10 @@ class Promise:
     @property
     def name(self) -> str:
         return self.script.stem
+
+    @property
+    def world_size(self) -> int:
+        return 1 if self.launch == ("python",) else int(self.launch[-1])
 
     @property
     def command(self) -> list[str]:
@@ -55,6 +60,7 @@ def read_promise(script: Path) -> Promise:
     return Promise(
         script=script,
         status=fields.get("status", "run"),
+        needs=fields.get("needs"),
         launch=tuple(shlex.split(fields["launch"])),
         options=tuple(fields.get("options", ())),
         outcomes=as_tuple(fields["outcome"]),

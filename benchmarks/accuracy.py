@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""How often the verdict is right: every script of repro/, on a machine whose cores are all busy with something else.
+
+    python benchmarks/accuracy.py --runs 3                # everything three times; hours
+    python benchmarks/accuracy.py --quick                 # one script a class, once, without the comparison
+    python benchmarks/accuracy.py -k healthy --runs 10    # scripts with that in their name
+    python benchmarks/accuracy.py --rows rows.jsonl       # adds to the rows of earlier runs, and counts them too
+
+A class, its ranks and its line are right if the script's promise says so. A false alarm is a job that is healthy or
+slow, and was called hung. Beside each class stands what a person could have read off py-spy's stacks, off
+torchfrtrace, and off the error message of a plain torchrun with a short time-out (baselines.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO))
+
+from baselines import Told, error_message, flight_recorder_alone, py_spy_alone  # noqa: E402
+
+from nsadiag.analysis.classes import CLASSES  # noqa: E402
+from nsadiag.commands.output import machine, versions  # noqa: E402
+from tests.support.golden import run_script  # noqa: E402
+from tests.support.promises import Promise, promises  # noqa: E402
+
+CALM = {"healthy", "slow"}  # whoever calls such a job hung raises a false alarm
+BUCKETS = (0.0, 0.5, 0.7, 0.8, 0.9, 1.01)
+Row = dict[str, Any]
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """As many endless loops as there are cores."""
+    count = len(os.sched_getaffinity(0))
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def one(promise: Promise, *, compare: bool) -> Row:
+    """One run of a script, and what was right of its verdict."""
+    with tempfile.TemporaryDirectory(prefix="accuracy-") as folder:
+        out = Path(folder, "run")
+        run_script(promise, out)
+        path = out / "verdict.json"
+        if not path.exists():
+            return {
+                "name": promise.name,
+                "class": promise.classes[0],
+                "said": "no verdict",
+                **_wrong(promise),
+            }
+        verdict = json.loads(path.read_text())
+        told = compared(promise, out) if compare and promise.guilty_ranks else {}
+    where, times = verdict["where"] or {}, verdict["times"]
+    line = any(code in (where.get("code") or "") for code in promise.codes) if promise.codes else None
+    hung = verdict["outcome"] == "hung"
+    return {
+        "name": promise.name,
+        "class": promise.classes[0],
+        "said": verdict["class"],
+        "class_right": verdict["class"] in promise.classes and verdict["outcome"] in promise.outcomes,
+        "rank_right": tuple(verdict["guilty_ranks"]) == promise.guilty_ranks,
+        "line_right": line,
+        "false_alarm": hung and bool(CALM & set(promise.outcomes)),
+        "confidence": verdict["confidence"],
+        "verdict_s": times["verdict_s"] - times["onset_s"] if hung and times["onset_s"] else None,
+        "summary": verdict["summary"],
+        "where": f"{where.get('file')}:{where.get('line')} {where.get('code')}",
+        "told": told,
+    }
+
+
+def _wrong(promise: Promise) -> Row:
+    wrong = {"class_right": False, "rank_right": False, "line_right": False if promise.codes else None}
+    return {**wrong, "false_alarm": False, "confidence": 0.0, "verdict_s": None, "summary": "", "told": {}}
+
+
+def compared(promise: Promise, run: Path) -> dict[str, dict[str, bool | None]]:
+    """The same questions put to the tools that everybody has."""
+    guilty, codes = promise.guilty_ranks, promise.codes
+    asked: dict[str, Callable[[], Told]] = {
+        "py_spy": lambda: py_spy_alone(run, guilty, codes),
+        "flight_recorder": lambda: flight_recorder_alone(run, guilty),
+        "error_message": lambda: error_message(promise.command, guilty, codes),
+    }
+    return {tool: dataclasses.asdict(ask()) for tool, ask in asked.items()}
+
+
+# -- figures --------------------------------------------------------------------------------------
+
+
+def share(rows: list[Row], key: str) -> float | None:
+    """Per cent of the rows to which the question applies."""
+    answers = [row[key] for row in rows if row[key] is not None]
+    return round(100 * sum(answers) / len(answers), 1) if answers else None
+
+
+def tool_share(rows: list[Row], tool: str, what: str) -> float | None:
+    answers = [row["told"][tool][what] for row in rows if tool in row["told"]]
+    known = [answer for answer in answers if answer is not None]
+    return round(100 * sum(known) / len(known), 1) if known else None
+
+
+def summed(rows: list[Row]) -> Row:
+    waits = [row["verdict_s"] for row in rows if row["verdict_s"] is not None]
+    return {
+        "runs": len(rows),
+        "class_pct": share(rows, "class_right"),
+        "rank_pct": share(rows, "rank_right"),
+        "line_pct": share(rows, "line_right"),
+        "false_alarms": sum(row["false_alarm"] for row in rows),
+        "stall_to_verdict_s_median": round(statistics.median(waits), 1) if waits else None,
+        "py_spy_rank_pct": tool_share(rows, "py_spy", "ranks"),
+        "py_spy_line_pct": tool_share(rows, "py_spy", "line"),
+        "flight_recorder_rank_pct": tool_share(rows, "flight_recorder", "ranks"),
+        "error_message_rank_pct": tool_share(rows, "error_message", "ranks"),
+        "error_message_line_pct": tool_share(rows, "error_message", "line"),
+    }
+
+
+def calibration(rows: list[Row]) -> list[Row]:
+    """How often class and ranks were right, by how sure the verdict was."""
+    table = []
+    for low, high in itertools.pairwise(BUCKETS):
+        inside = [row for row in rows if low <= row["confidence"] < high]
+        right = [row["class_right"] and row["rank_right"] for row in inside]
+        if inside:
+            table.append(
+                {"from": low, "runs": len(inside), "right_pct": round(100 * sum(right) / len(right), 1)}
+            )
+    return table
+
+
+def figures(rows: list[Row]) -> Row:
+    by_class = {cls: [row for row in rows if row["class"] == cls] for cls in CLASSES}
+    wrong = [row for row in rows if False in (row["class_right"], row["rank_right"], row["line_right"])]
+    calm = [row for row in rows if row["class"] in ("healthy", "straggler_rank", "slow_compute")]
+    return {
+        **summed(rows),
+        "scripts": len({row["name"] for row in rows}),
+        "calm_runs": len(calm),
+        "classes": {cls: summed(found) for cls, found in by_class.items() if found},
+        "calibration": calibration(rows),
+        "wrong": [{key: row.get(key) for key in ("name", "said", "where", "summary")} for row in wrong],
+    }
+
+
+COLUMNS = (
+    ("runs", "runs"), ("class_pct", "class %"), ("rank_pct", "rank %"), ("line_pct", "line %"),
+    ("false_alarms", "false alarms"), ("stall_to_verdict_s_median", "to verdict, s"),
+    ("py_spy_rank_pct", "py-spy: rank %"), ("py_spy_line_pct", "line %"),
+    ("flight_recorder_rank_pct", "torchfrtrace: rank %"),
+    ("error_message_rank_pct", "error message: rank %"), ("error_message_line_pct", "line %"),
+)  # fmt: skip
+
+
+def table(told: Row) -> list[str]:
+    """As markdown, which a terminal shows as well."""
+    lines = [f"| class | {' | '.join(title for _, title in COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for name, row in (*told["classes"].items(), ("**all**", told)):
+        cells = ("" if row[key] is None else f"{row[key]:g}" for key, _ in COLUMNS)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "| confidence from | runs | right % |", "|---|---|---|"]
+    lines += [f"| {b['from']:g} | {b['runs']} | {b['right_pct']:g} |" for b in told["calibration"]]
+    lines += [
+        "",
+        *(
+            f"wrong: {w['name']} was called {w['said']} at {w['where']}: {w['summary']}"
+            for w in told["wrong"]
+        ),
+    ]
+    return lines
+
+
+# -- the walk -------------------------------------------------------------------------------------
+
+
+def chosen(expression: str | None, *, quick: bool) -> list[Promise]:
+    gpu = bool(machine()["gpus"])
+    found = [p for p in promises() if p.status == "run" and (gpu or not p.needs)]
+    if expression:
+        found = [p for p in found if expression in p.name]
+    return list({p.classes[0]: p for p in reversed(found)}.values()) if quick else found
+
+
+def measured(options: argparse.Namespace) -> Iterator[Row]:
+    """Rounds over all scripts, not runs in a row: what loads the machine meanwhile hits all alike."""
+    scripts = chosen(options.k, quick=options.quick)
+    with busy_cores():
+        for turn in range(options.runs):
+            for promise in scripts:
+                row = one(promise, compare=turn == 0 and not options.quick and not options.no_comparison)
+                right = all(row[key] is not False for key in ("class_right", "rank_right", "line_right"))
+                print(
+                    f"{'right' if right else 'WRONG'} {row['name']}: {row['said']}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                yield row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--quick", action="store_true", help="one script a class, without the comparison")
+    parser.add_argument(
+        "--runs", type=int, default=1, help="how often each script runs; 0: count --rows alone"
+    )
+    parser.add_argument("-k", metavar="EXPR", help="only scripts whose name has this in it")
+    parser.add_argument("--no-comparison", action="store_true", help="nsadiag alone")
+    parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")
+    options = parser.parse_args()
+    rows = []
+    if options.rows and options.rows.exists():
+        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
+    for row in measured(options) if options.runs else ():
+        rows.append(row)
+        if options.rows:
+            with options.rows.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    if not rows:
+        raise SystemExit("nothing was run")
+    told = figures(rows)
+    if options.json:
+        print(json.dumps({"machine": {**machine(), "versions": versions()}, "figures": told}, indent=1))
+    else:
+        print("\n".join(table(told)))
+
+
+if __name__ == "__main__":
+    main()
