@@ -30,6 +30,7 @@ COST = (
 )
 _reached: dict[int, Callable[[Any], None]] = {}
 _steps_counted = 0
+_per_step: dict[int, float] = {}  # calls by depth, as they were last counted
 _depth_limit = calls.EVERY_DEPTH
 _innermost = 0  # depth of the call that began last
 
@@ -96,18 +97,20 @@ def _arrival(name: int) -> Callable[[Any], None]:
 
 @harmless
 def _review(step_s: float) -> None:
-    """Records as deep as the step affords: the levels that fit, and one more on trial where all of them did."""
+    """Records as deep as the step affords."""
     global _depth_limit
-    by_depth, steps = sorted(calls.calls_by_depth.items()), max(_steps_counted, 1)
+    steps = max(_steps_counted, 1)
+    _per_step.update({nested: count / steps for nested, count in calls.calls_by_depth.items()})
     _begin_counting()
     afforded, seen, limit = budget.afforded(step_s, COST), 0.0, 1
-    for nested, count in by_depth:
-        seen += count / steps
+    # Deeper ones than are looked at now were counted before: without that memory they would be tried again and again.
+    for nested, count in sorted(_per_step.items()):
+        seen += count
         if seen > afforded:
             break
         limit = nested + 1
     else:
-        limit = calls.EVERY_DEPTH if _depth_limit == calls.EVERY_DEPTH else limit + 1
+        limit = calls.EVERY_DEPTH
     if limit < _depth_limit == calls.EVERY_DEPTH:
         rank = runtime.current()
         if rank is not None:
@@ -146,6 +149,7 @@ def modules() -> Iterator[None]:
         else:
             subscribe(stack, budget.on_step, _learn_or_not)
         stack.callback(_reached.clear)
+        stack.callback(_per_step.clear)
         yield
 
 

@@ -1,0 +1,41 @@
+"""How deep modules are recorded: as deep as a step affords, and no deeper on trial."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from nsadiag.worker.probes import budget, calls
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    found = importlib.import_module("nsadiag.worker.probes.modules")
+    monkeypatch.setattr(found, "_per_step", {})
+    monkeypatch.setattr(found, "_depth_limit", calls.EVERY_DEPTH)
+    monkeypatch.setattr(calls, "_limit", calls.EVERY_DEPTH)
+    yield found
+    calls.calls_by_depth.clear()
+
+
+def review(modules, counts: dict[int, int], steps: int) -> int:  # type: ignore[no-untyped-def]
+    """The limit after a stretch of steps in which those calls were seen."""
+    calls.calls_by_depth.clear()
+    calls.calls_by_depth.update(counts)
+    modules._steps_counted = steps
+    modules._review(0.005)
+    return calls._limit
+
+
+def test_a_level_that_did_not_fit_is_not_tried_again(modules, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(budget, "afforded", lambda step_s, events: 20)
+    assert review(modules, {0: 4, 1: 68, 2: 384}, steps=4) == 2
+    assert [review(modules, {0: 12, 1: 204}, steps=12) for _ in range(3)] == [2, 2, 2]
+
+
+def test_it_is_recorded_once_steps_are_long_enough(modules, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(budget, "afforded", lambda step_s, events: 20)
+    assert review(modules, {0: 4, 1: 68, 2: 384}, steps=4) == 2
+    monkeypatch.setattr(budget, "afforded", lambda step_s, events: 200)
+    assert review(modules, {0: 12, 1: 204}, steps=12) == calls.EVERY_DEPTH
