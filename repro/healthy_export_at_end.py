@@ -19,8 +19,13 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import StateDictType
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # torch 2.5
+    from torch.distributed._composable.fsdp import fully_shard
 
 CONVERT_S = float(os.environ.get("CONVERT_S", "15"))
 
@@ -46,8 +51,10 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    blocks = [nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(3)]
-    model = FSDP(nn.Sequential(*(FSDP(block.to(device)) for block in blocks)))
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).to(device)
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(10):
         batch = torch.randn(8, 64, device=device)
@@ -56,8 +63,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         print(f"rank {rank} step {step} loss {loss.item():.4f}", flush=True)
-    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
-        weights = {name: value.cpu() for name, value in model.state_dict().items()}
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(model, options=whole)
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:

@@ -95,6 +95,15 @@ def test_two_naps_in_a_row_are_a_poll_and_no_sleep() -> None:
     assert same_nap({}, {"t_mono_ns": 9 * 10**9}) is None
 
 
+def test_the_nap_of_a_child_counts_where_the_rank_waits_for_its_children() -> None:
+    first = {"t_mono_ns": 0, "children": [{"pid": 7, "sleeps_until_mono_ns": 12 * 10**9}, {"pid": 8}]}
+    second = {**first, "t_mono_ns": 2 * 10**9}
+    assert same_nap(first, second, waits_for_child=True) == 10.0
+    assert same_nap(first, second) is None  # a tracker that sleeps beside the training
+    woke = {**second, "children": [{"pid": 7, "sleeps_until_mono_ns": 13 * 10**9}]}
+    assert same_nap(first, woke, waits_for_child=True) is None
+
+
 def test_a_rank_whose_peers_wait_with_a_time_limit_is_not_asleep() -> None:
     assert judge([dataclasses.replace(WAITING, wakes_in_s=30.0), IDLE])[0] == "still"
 

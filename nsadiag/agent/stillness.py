@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +15,10 @@ Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
 SOME_SHARE = 0.03  # of the main thread, together with frames of it that change
 FULL_SHARE = 0.2  # the same, for a rank that has a collective under way and goes on meanwhile
 GPU_WORKS_PCT = 10.0
+# Where a main thread waits for processes of its own: a worker that waits to ask again is late, not stuck.
+FOR_CHILDREN = re.compile(
+    r"torch/utils/data/dataloader\.py|/(multiprocessing/\w+|subprocess|concurrent/futures/process)\.py$"
+)
 # A rank that polls wakes several times between two looks; one that sleeps for hours is stuck by any measure.
 NAP_S = (1.0, 300.0)
 
@@ -35,7 +40,7 @@ class Motion:
     events: int  # black-box records written by threads that train
     collectives: int  # issued, by the flight recorder
     wakes_in_s: float | None = (
-        None  # after the second look, where the main thread is in one and the same timed sleep
+        None  # after the second look, where it, or the child it waits for, is in one and the same timed sleep
     )
     waits_for_peers: bool  # a collective is pending that only peers can complete
 
@@ -60,10 +65,19 @@ class Motion:
         return f"used {self.main_cpu_share:.2f} CPUs, at other lines each time"
 
 
-def same_nap(before: dict[str, Any], after: dict[str, Any]) -> float | None:
-    """Seconds, after the second look, until the main thread wakes; None if it woke in between, or does not sleep."""
-    first, second = before.get("sleeps_until_mono_ns"), after.get("sleeps_until_mono_ns")
-    return (second - after["t_mono_ns"]) / 1e9 if second and first == second else None
+def same_nap(before: dict[str, Any], after: dict[str, Any], *, waits_for_child: bool = False) -> float | None:
+    """Seconds, after the second look, until the main thread wakes; None if it woke in between, or does not sleep.
+
+    `waits_for_child`: the same of the children, since the rank goes on when one of them does.
+    """
+    naps = {None: (before.get("sleeps_until_mono_ns"), after.get("sleeps_until_mono_ns"))}
+    if waits_for_child:
+        then, now = (
+            {c["pid"]: c.get("sleeps_until_mono_ns") for c in p.get("children", [])} for p in (before, after)
+        )
+        naps |= {pid: (then.get(pid), until) for pid, until in now.items()}
+    ends = [second for first, second in naps.values() if second and first == second]
+    return (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
 
 
 def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
@@ -178,7 +192,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         events=seen.events,
         # The recorder does not know threads: what a heartbeat issues beside the training looks the same to it.
         collectives=0 if seen.beside and not seen.events else max(counts[1] - counts[0], 0),
-        wakes_in_s=same_nap(*procs),
+        wakes_in_s=same_nap(*procs, waits_for_child=any(FOR_CHILDREN.search(f[1]) for f in now)),
         waits_for_peers=False,
     )
 

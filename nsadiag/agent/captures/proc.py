@@ -68,7 +68,13 @@ def _children(pid: int) -> list[dict[str, Any]]:
         if fields:
             command = " ".join(mask_command((_text(Path(f"/proc/{child.pid}/cmdline")) or "").split("\0")))
             rows.append(
-                {"pid": child.pid, "state": fields[0], "cpu_s": _cpu_s(fields), "command": command[:200]}
+                {
+                    "pid": child.pid,
+                    "state": fields[0],
+                    "cpu_s": _cpu_s(fields),
+                    "command": command[:200],
+                    "sleeps_until_mono_ns": sleeps_until(child.pid),
+                }
             )
     return rows
 
