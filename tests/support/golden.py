@@ -63,6 +63,11 @@ def archive_of(name: str) -> Path:
     return GOLDEN / f"{name}.tar.xz"
 
 
+def recorded() -> list[str]:
+    """Scripts that have a recording."""
+    return [p.name for p in promises() if archive_of(p.name).exists()]
+
+
 def unpack(archive: Path, folder: Path) -> RunDir:
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")

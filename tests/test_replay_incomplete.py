@@ -1,0 +1,69 @@
+"""Recorded evidence with parts of it gone or broken: less may be said then, and nothing wrong."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import archive_of, recorded, unpack
+from support.promises import Promise, promises
+
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.evidence.layout import RunDir
+
+PROMISES = {promise.name: promise for promise in promises()}
+SURE = 0.8
+# What may be said instead where evidence is missing.
+PARENTS = {"gpu_oom": {"rank_exception"}, "host_oom": {"rank_killed"}}
+HUNG_PARENTS = {"missing_rank"}
+# Cut in half on all ranks; each recording has its turn with one of them.
+KINDS = ("ranks/**/fr.json", "ranks/**/py_spy.json", "ranks/*/blackbox.bin", "sources/*")
+
+every_recording = pytest.mark.parametrize("name", recorded())
+
+
+@pytest.fixture
+def run(name: str, tmp_path: Path) -> RunDir:
+    return unpack(archive_of(name), tmp_path / name)
+
+
+def said_less_or_the_same(promise: Promise, verdict: dict[str, Any]) -> None:
+    """No detector failed, nothing stuck is called healthy, nothing healthy stuck, and no one is accused wrongly."""
+    failed = [gap for gap in verdict["gaps"] if gap.startswith("detector ")]
+    assert failed == []
+    told = f"{verdict['class']} {verdict['guilty_ranks']} {verdict['confidence']}: {verdict['summary']}"
+    if "healthy" not in promise.outcomes:
+        assert verdict["class"] != "healthy", told
+    else:
+        assert verdict["outcome"] not in ("hung", "wrong"), told
+    if verdict["confidence"] < SURE or verdict["class"] == "unknown":
+        return
+    parents = set().union(*(PARENTS.get(cls, set()) for cls in promise.classes))
+    if "hung" in promise.outcomes:
+        parents |= HUNG_PARENTS
+    assert verdict["class"] in {*promise.classes, *parents}, told
+    # Of several guilty ranks those whose evidence is gone may go unnamed.
+    named = set(verdict["guilty_ranks"])
+    assert named <= set(promise.guilty_ranks) and bool(named) == bool(promise.guilty_ranks), told
+
+
+@every_recording
+def test_without_one_ranks_files_nobody_is_accused_wrongly(name: str, run: RunDir, tmp_path: Path) -> None:
+    for rank in list(run.ranks()):
+        rest = tmp_path / f"without-{rank.rank}"
+        shutil.copytree(run.path, rest)
+        shutil.rmtree(RunDir(path=rest).rank(rank.rank).path)
+        said_less_or_the_same(PROMISES[name], judge_directory(rest).to_json())
+
+
+@every_recording
+@pytest.mark.parametrize("pattern", ["ranks/00000/**/*", "ranks/00001/**/*", "one kind of file"])
+def test_with_files_cut_in_half_nobody_is_accused_wrongly(name: str, run: RunDir, pattern: str) -> None:
+    kind = KINDS[zlib.crc32(name.encode()) % len(KINDS)]
+    for path in run.path.glob(pattern if "*" in pattern else kind):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    said_less_or_the_same(PROMISES[name], judge_directory(run.path).to_json())
