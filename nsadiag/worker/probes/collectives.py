@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.secrets import mask_text
-from nsadiag.worker import runtime
+from nsadiag.worker import raised, runtime
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
@@ -174,6 +174,7 @@ def _begin(
     detail = _detail(op, args, kwargs)
     event = (rank.names(op), next(counts), elements, rank.names(_label(group, detail)))
     rank.emit(kind, Phase.BEGIN, *event)
+    raised.in_flight(op, group, event[1])
     return group, detail, event
 
 
@@ -216,6 +217,9 @@ def _observed(
         _here.inside = True
         try:
             result = call(*args, **kwargs)
+        except Exception as error:
+            raised.left(error, op)
+            raise
         finally:
             _here.inside = False
             if begun is not None:
@@ -241,6 +245,7 @@ def _begin_waiting(op: str, number: int, elements: int, label: str) -> Event | N
         if _here.given_up is not None:
             rank.emit(Kind.COLLECTIVE, Phase.END, *_here.given_up)
         rank.emit(Kind.COLLECTIVE, Phase.BEGIN, *event)
+        raised.in_flight(op, label.partition("\t")[0], number)
     _here.given_up = event
     return event
 
