@@ -18,6 +18,8 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 # In the environment of a job whose rings are held in memory: the directory, on every node's own /dev/shm.
 RING_DIR = "NSADIAG_RING_DIR"
+# In a node's folder: what its kernel says of processes that it ended for want of memory.
+OOM = "oom.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from nsadiag.analysis.detectors.async_work_not_waited import async_work_not_waited
 from nsadiag.analysis.detectors.collective_order_mismatch import collective_order_mismatch
 from nsadiag.analysis.detectors.ddp_ready_twice import ddp_ready_twice
+from nsadiag.analysis.detectors.ddp_static_graph_violation import ddp_static_graph_violation
 from nsadiag.analysis.detectors.ddp_unused_parameter import ddp_unused_parameter
 from nsadiag.analysis.detectors.healthy import healthy
 from nsadiag.analysis.detectors.missing_rank import missing_rank
+from nsadiag.analysis.detectors.model_structure_mismatch import model_structure_mismatch
 from nsadiag.analysis.detectors.rank_exception import rank_exception
 from nsadiag.analysis.detectors.rank_exited_early import rank_exited_early
 from nsadiag.analysis.detectors.rank_killed import rank_killed
@@ -27,14 +30,17 @@ Detector = Callable[[CellEvidence, Tables], Iterator[Finding]]
 
 DETECTORS: tuple[Detector, ...] = (
     rank_killed,
-    # These two are exceptions as well, with a cause that has a name.
+    # These are exceptions as well, with a cause that has a name.
+    model_structure_mismatch,
     ddp_ready_twice,
+    ddp_static_graph_violation,
     ddp_unused_parameter,
     rank_exception,
     rank_exited_early,
     collective_order_mismatch,
     missing_rank,
     # Completed or not, what it trained is wrong.
+    async_work_not_waited,
     silently_wrong,
     straggler_rank,
     slow_compute,

@@ -52,6 +52,12 @@ def _arrival(rank: runtime.Runtime, name: int, index: int) -> Callable[[torch.Te
     return arrived
 
 
+def name_of(parameter: torch.Tensor) -> str | None:
+    """The qualified name of a parameter whose module has run."""
+    known = _known.get(id(parameter))
+    return known.text if known is not None and known.parameter() is parameter else None
+
+
 @harmless
 def _hook_parameters(root: torch.nn.Module) -> None:
     rank = runtime.current()
