@@ -45,10 +45,10 @@ def main() -> None:
     torch.manual_seed(rank)
     model = DDP(Recurrent().to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    memory = torch.zeros(8, 0, 128, device=device)
-    for step in range(120):
+    memory = torch.zeros(4, 0, 128, device=device)
+    for step in range(60):
         began = time.perf_counter()
-        tokens = torch.randint(1000, (8, 64), device=device)
+        tokens = torch.randint(1000, (4, 64), device=device)
         logits, memory = model(tokens, memory)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
         optimizer.zero_grad()

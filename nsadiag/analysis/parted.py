@@ -33,7 +33,9 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if not all(r.ddp for r in cell.ranks) or any(m.get("comm_hook") for r in cell.ranks for m in r.ddp):
         return
     names = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
-    found = drift(cell, frozenset(names))
+    # Parts of the model that are called by themselves go by names of their own.
+    known = {n for n in summed(cell) if n and any(d == n or d.endswith("." + n) for d in names)}
+    found = drift(cell, frozenset(known))
     if found is None:
         return
     idle = not _were_reduced(cell, tables)

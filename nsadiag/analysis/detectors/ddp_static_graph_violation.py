@@ -9,13 +9,14 @@ from typing import Any
 from nsadiag.analysis.breaks import first_break
 from nsadiag.analysis.exceptions import first_of, place_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
-from nsadiag.analysis.parameters import changed_after, shown, unused_in
+from nsadiag.analysis.parameters import changed_after, shown, unused_in, without_gradient
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
 CHANGED = re.compile(
     r"training graph has changed in this iteration|not compatible with static_graph", re.IGNORECASE
 )
+USED_AFTER_ALL = re.compile(r"unused in first iteration, but then got used", re.IGNORECASE)
 
 
 def _says_so(rank: RankEvidence) -> bool:
@@ -24,6 +25,9 @@ def _says_so(rank: RankEvidence) -> bool:
 
 def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str]:
     """The parameters whose part in the step changed, and how."""
+    if USED_AFTER_ALL.search(message):
+        first = without_gradient(rank)
+        return (first["missing"] if first else []), "took part, which had not before"
     row = changed_after(rank, 1)
     if row:
         return row["missing"] or row["used_again"], "took no part" if row["missing"] else "took part again"

@@ -58,6 +58,17 @@ def name_of(parameter: torch.Tensor) -> str | None:
     return known.text if known is not None and known.parameter() is parameter else None
 
 
+def gradient_at(addresses: set[int]) -> str | None:
+    """The parameter whose gradient lies at one of these addresses."""
+    for known in _known.values():
+        parameter = known.parameter()
+        if parameter is None or parameter.grad is None or hasattr(parameter.grad, "_local_tensor"):
+            continue
+        if parameter.grad.data_ptr() in addresses:
+            return known.text
+    return None
+
+
 @harmless
 def _hook_parameters(root: torch.nn.Module) -> None:
     rank = runtime.current()

@@ -89,12 +89,7 @@ def _after_step(optimizer: Any, *_: Any) -> None:
         return
     if _before:
         before, _before = _before, set()
-        named = {
-            p.grad.data_ptr(): _name(p, i)
-            for i, p in enumerate(_parameters(optimizer))
-            if p.grad is not None and not _is_sharded(p)
-        }
-        works.report(rank, named, before)
+        works.report(rank, {_name(p, i) for i, p in enumerate(_parameters(optimizer))}, before)
     # The optimizer probe, listed before this one, has counted the step already.
     step = rank.box.step
     if _optimizers.get(id(optimizer)) == 0 and step & (step - 1) == 0:

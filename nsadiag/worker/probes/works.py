@@ -19,10 +19,12 @@ import torch
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.place import is_user_code, user_place
+from nsadiag.worker.probes.gradients import gradient_at
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
 
 MOST_OPEN = 4096
 MOST_REPORTS = 64
+MOST_ASKED = 512  # which gradient it is: all parameters are looked through
 # What counts as having looked after it: whoever asks whether it is done, or hands on its future, knows of it.
 ASKED = (
     "is_completed",
@@ -44,13 +46,23 @@ class Handle:
     number: int
     place: str
     step: int
-    pointers: frozenset[int]
+    parameter: str | None  # whose gradient it was handed
     work: weakref.ref[Any] | None = None
     dropped: bool = False
 
 
 _open: dict[int, Handle] = {}  # by the address of its Work, or of itself once that is gone
 _reports = 0
+_asked = 0
+
+
+def _gradient_among(tensors: Iterable[Any]) -> str | None:
+    """Asked at once: the memory of a buffer that is freed is a gradient's a moment later."""
+    global _asked
+    if _asked >= MOST_ASKED:
+        return None
+    _asked += 1
+    return gradient_at({t.data_ptr() for t in tensors if isinstance(t, torch.Tensor)})
 
 
 @harmless
@@ -65,7 +77,7 @@ def started(work: Any, op: str, group: str, number: int, tensors: Iterable[Any],
         number=number,
         place=user_place(),
         step=rank.box.step,
-        pointers=frozenset(t.data_ptr() for t in tensors if isinstance(t, torch.Tensor)),
+        parameter=_gradient_among(tensors),
     )
     key = id(work)
     handle.work = weakref.ref(work, functools.partial(_gone, key, handle))
@@ -92,11 +104,11 @@ def is_any_open() -> bool:
 
 
 @harmless
-def report(rank: runtime.Runtime, gradients: dict[int, str], before: set[int]) -> None:
-    """After an optimizer's step: those in `before` that nobody waited for. Gradients by address."""
+def report(rank: runtime.Runtime, stepped: set[str], before: set[int]) -> None:
+    """After an optimizer's step over the parameters `stepped`: those in `before` that nobody waited for."""
     global _reports
     for key, handle in list(_open.items()):
-        parameter = next((gradients[p] for p in handle.pointers if p in gradients), None)
+        parameter = handle.parameter if handle.parameter in stepped else None
         if id(handle) not in before or (parameter is None and not handle.dropped):
             continue
         del _open[key]
