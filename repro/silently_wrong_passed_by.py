@@ -10,7 +10,7 @@ Promise:
   outcome: wrong
   class: silently_wrong
   guilty_ranks: [0, 1]
-  code: ["model.module.loss_of(batch, labels)", "self.classify(self.encode(batch))"]
+  code: ["model.module.loss_of(batch, labels)", "cross_entropy(self.classify("]
 """
 
 import os

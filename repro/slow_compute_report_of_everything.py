@@ -10,7 +10,7 @@ Promise:
   outcome: slow
   class: slow_compute
   guilty_ranks: [0, 1]
-  code: ["smooth", "for ", "in window", "self.values["]
+  code: ["sum(value * value", "self.smoothed(at) for", "window = self.values["]
 """
 
 import os

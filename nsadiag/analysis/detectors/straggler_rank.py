@@ -104,7 +104,7 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
             claim=f"of its step of {own.step_s * 1e3:.0f} ms it spends {own[column] * 1e3:.0f} ms in {doing}",
             source=source,
         ),
-        *_on_cpu(own, source),
+        *_on_cpu(own, column, source),
         *_sampled(rank),
     ]
     return Finding(
@@ -127,10 +127,10 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
     )
 
 
-def _on_cpu(own: pd.Series[float], source: str) -> Iterator[Evidence]:
+def _on_cpu(own: pd.Series[float], column: str, source: str) -> Iterator[Evidence]:
     """Whether it works or waits: one that is throttled, or reads from something slow, is off its CPU."""
-    if own.step_s > 0 and 0 <= own.cpu_s < OFF_CPU * own.step_s:
-        claim = f"it is on a CPU for {own.cpu_s * 1e3:.0f} ms of that: it waits for a device, a disk or a network, or is throttled"
+    if 0 <= own.cpu_s < OFF_CPU * own[column]:
+        claim = f"it is on a CPU for {own.cpu_s * 1e3:.0f} ms in the whole step: it waits for a device, a disk or a network, or is throttled"
         yield Evidence(claim=claim, source=source)
 
 
