@@ -264,7 +264,7 @@ def report(
 def demo(
     fault: Annotated[
         str, typer.Argument(help="A script of repro/, or a class: nsadiag list --faults")
-    ] = "missing_rank_stuck_in_queue",
+    ] = "local_lock_deadlock_dropped_record",
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,

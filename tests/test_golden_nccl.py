@@ -17,7 +17,7 @@ from nsadiag.evidence.layout import RunDir, read_json
 
 GOLDEN = Path(__file__).parent / "golden"
 EXPECTED = {
-    "missing_rank_stuck_in_queue": ("missing_rank", "self.acknowledged.get()", 45),
+    "missing_rank_stuck_in_queue": ("local_lock_deadlock", "self.acknowledged.get()", 45),
     "missing_rank_uneven_batches": ("collective_order_mismatch", "dist.barrier()", 60),
     "rank_exited_early": ("rank_exited_early", "sys.exit(0)", 59),
 }

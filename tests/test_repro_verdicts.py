@@ -17,14 +17,16 @@ EVERY_DAY = {
     "ddp_unused_parameter_one_rank",
     "healthy_ddp",
     "healthy_store_wait",
-    "missing_rank_heartbeat_thread",
-    "missing_rank_stuck_in_queue",
+    "external_wait_silent_server",
+    "local_lock_deadlock_dropped_record",
+    "local_lock_deadlock_heartbeat",
     "rank_exception_bad_batch",
     "rank_exited_early",
     "rank_killed_sigkill",
     "silently_wrong_late_binding",
     "slow_compute_hooks_pile_up",
     "straggler_slow_input",
+    "teardown_hang_uploader_thread",
     "unknown_no_torch",
 }
 MAY_TAKE_S = "150"

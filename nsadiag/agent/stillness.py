@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nsadiag.agent.activity import BUSY_SHARE, STOPPED, Usage, recorded, work
+from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, work
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
 Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
@@ -19,6 +19,9 @@ GPU_WORKS_PCT = 10.0
 FOR_CHILDREN = re.compile(
     r"torch/utils/data/dataloader\.py|/(multiprocessing/\w+|subprocess|concurrent/futures/process)\.py$"
 )
+# Of other threads and children: with more, what the main thread spins for may come of them.
+BESIDE_SHARE = 0.06
+GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a result
 # A rank that polls wakes several times between two looks; one that sleeps for hours is stuck by any measure.
 NAP_S = (1.0, 300.0)
 
@@ -34,6 +37,7 @@ class Motion:
     frames_changed: bool  # of the main thread: any line of its stack
     functions_changed: bool = False  # of the main thread: other functions, not just other lines of them
     io_bytes: int
+    grown_mib: float = 0.0  # resident memory
     stopped: bool = False  # by SIGSTOP, or a debugger
     did: str | None = None  # by the counters of the kernel; None: nothing to speak of
     gpu_pct: float | None = None  # how busy its GPU is; None where nobody could say
@@ -43,10 +47,14 @@ class Motion:
         None  # after the second look, where it, or the child it waits for, is in one and the same timed sleep
     )
     waits_for_peers: bool  # a collective is pending that only peers can complete
+    loop: dict[str, Any] | None = None  # of Python, that the main thread was seen in (agent.looping)
+    endless: bool = False  # that loop goes round without a change, for longer than any that gets somewhere
 
     @property
     def works(self) -> bool:
-        """Uses the machine for something other than spinning in a collective."""
+        """Uses the machine for something other than spinning, in a collective or in a loop of its own."""
+        if self.spins:
+            return False
         if self.waits_for_peers:
             # An asynchronous collective lets its rank go on; a wait for it never changes the function.
             return self.functions_changed and self.main_cpu_share > FULL_SHARE
@@ -54,6 +62,13 @@ class Motion:
         on_gpu = self.gpu_pct is not None and self.gpu_pct >= GPU_WORKS_PCT
         moves = self.frames_changed and self.main_cpu_share > SOME_SHARE
         return self.did is not None or moves or on_gpu
+
+    @property
+    def spins(self) -> bool:
+        """In a loop without an end, and nothing else in the process does anything that could end it."""
+        beside = self.cpu_share - self.main_cpu_share
+        idle_else = beside < BESIDE_SHARE and self.io_bytes < IO_RATE * self.seconds
+        return self.endless and idle_else and self.grown_mib < GROWS_MIB
 
     @property
     def doing(self) -> str:
@@ -186,6 +201,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         frames_changed=bool(then and now) and then != now,
         functions_changed=bool(then and now) and [f[:2] for f in then] != [f[:2] for f in now],
         io_bytes=after.io_bytes - before.io_bytes,
+        grown_mib=float(procs[1].get("rss_mib") or 0.0) - float(procs[0].get("rss_mib") or 0.0),
         stopped=before.state in STOPPED and after.state in STOPPED,
         did=work(before, after),
         gpu_pct=min(busy) if busy else None,
@@ -240,6 +256,7 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
             return "asleep", f"rank {last.rank} is in a sleep that ends by itself in {last.wakes_in_s:.0f} s"
     spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
     spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
+    spins += "".join(f" (rank {m.rank} goes round in a loop that changes nothing)" for m in moved if m.spins)
     halted = [str(rank.rank) for rank in moved if rank.stopped]
     spins += f" (rank {', '.join(halted)} is stopped by a signal)" if halted else ""
     count, seconds = len(moved), moved[0].seconds

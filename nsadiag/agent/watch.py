@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.agent import interrupts, processes
-from nsadiag.agent.activity import Activity, Usage, usage
+from nsadiag.agent.activity import RUNNABLE, Activity, Usage, usage
 from nsadiag.agent.captures import capture_all, capture_last, capture_slow
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.launch import Job
-from nsadiag.agent.oom import OomWatch
+from nsadiag.agent.looping import Loops
 from nsadiag.agent.patience import MIN_STALL_S, Patience
 from nsadiag.agent.processes import DeathWatch, End, Process
 from nsadiag.agent.progress import Progress
@@ -108,7 +108,7 @@ class Watch:
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self._captures = 0
         self._sampler = Sampler()
-        self._oom = OomWatch()
+        self._loops = Loops()
         self._ending_since_ns: int | None = None  # deaths from here on are our doing
 
     # -- the loop ---------------------------------------------------------------------------------
@@ -187,7 +187,6 @@ class Watch:
             )
             if process:
                 self._deaths.add(process)
-                self._oom.note(process.pid)
             self._progress()
 
     def _feel_pulses(self) -> None:
@@ -199,6 +198,7 @@ class Watch:
     def _progress(self) -> None:
         self.patience.progress(time.monotonic(), settled=self._settled())
         self._activity.forget()
+        self._loops.forget()
 
     def _settled(self) -> bool:
         """Start-up and the first steps (compilation, allocation, connecting) are not the job's rhythm."""
@@ -237,20 +237,24 @@ class Watch:
         first, before = self._capture(), self._usages()
         noted = {n: (r.progress.worked, r.progress.beside) for n, r in self.ranks.items() if r.progress}
         deadline = time.monotonic() + apart_s
+        running = self._running(first)
+        self._loops.begin()
         while time.monotonic() < deadline and self.job.poll() is None:
             self._note_deaths(POLL_S)
             self._feel_pulses()
             self._watch_activity(self._alive())
+            self._loops.sample(running)
         after, second = self._usages(), self._capture()
         self._feel_pulses()
         alive = self._alive()
         seen = {r.directory.rank: self._seen(r, noted, before, after) for r in alive}
         gpus = [self._gpus(number) for number in (first, second)]
         moved = motions([r.directory for r in alive], (first, second), seen, set(self.ranks), gpus)
+        moved = [self._with_loop(m) for m in moved]
         judgement, reason = judge(moved, nap_credit_s=self._nap_credit_s())
         self._waiting = {m.rank for m in moved if m.waits_for_peers}
         if judgement == "still":
-            judgement, reason = self._was_it_a_moment_ago(reason)
+            judgement, reason = self._was_it_a_moment_ago(reason, {m.rank for m in moved if m.spins})
         self.looks.append(
             Look(
                 t_s=started - self._started,
@@ -265,6 +269,23 @@ class Watch:
         if judgement == "still":
             self._answer(alive, second)
         return judgement
+
+    def _running(self, capture: int) -> dict[int, int]:
+        """Ranks whose main thread was on a CPU, or ready for one, and did not wait in a collective: rank to pid."""
+        found = {}
+        for rank in self._alive():
+            number = rank.directory.rank
+            state = read_json(rank.directory.capture(capture).proc, {}).get("state")
+            if rank.process and state == RUNNABLE and number not in self._may_spin():
+                found[number] = rank.process.pid
+        return found
+
+    def _with_loop(self, moved: Motion) -> Motion:
+        loop = self._loops.of(moved.rank)
+        if loop is None:
+            return moved
+        endless = loop.is_endless(self.patience.longest_s)
+        return dataclasses.replace(moved, loop=dataclasses.asdict(loop), endless=endless)
 
     def _answer(self, alive: list[RankState], capture: int) -> None:
         """What the verdict needs is on disk; native stacks are for those who read on, and cost seconds."""
@@ -301,9 +322,9 @@ class Watch:
     def _node_capture(self, capture: int) -> Path:
         return self.directory.node(os.uname().nodename) / "captures" / f"{capture:02d}"
 
-    def _was_it_a_moment_ago(self, reason: str) -> tuple[Judgement, str]:
+    def _was_it_a_moment_ago(self, reason: str, spinning: set[int]) -> tuple[Judgement, str]:
         """Work that comes in bursts may fall between two captures: then the pause is no longer than its rhythm."""
-        worked = {n: t for n, t in self._activity.worked.items() if n not in self._may_spin()}
+        worked = {n: t for n, t in self._activity.worked.items() if n not in self._may_spin() | spinning}
         self.patience.stood_since(max(worked.values(), default=0.0))
         now = time.monotonic()
         if not worked or self.patience.idle_s(now) > self.patience.limit_s():
@@ -392,7 +413,6 @@ class Watch:
         write_json(self.directory.ends, ends)
         write_json(self.directory.watch, self._about())
         with contextlib.suppress(OSError):
-            self._oom.write(self.directory, ends)
             keep_sources(self.directory)
 
     def close(self) -> None:

@@ -28,7 +28,12 @@ def place(file: str, line: int, function: str | None, code: str | None = None) -
 def of_stack(stacks: list[dict[str, Any]]) -> Place | None:
     """The innermost user line of the main thread (py-spy lists the innermost frame first)."""
     main = next((t for t in stacks if t.get("thread_name") == "MainThread"), stacks[0] if stacks else None)
-    for frame in (main or {}).get("frames", []):
+    return of_frames((main or {}).get("frames", []))
+
+
+def of_frames(frames: list[dict[str, Any]]) -> Place | None:
+    """The innermost user line of one thread's frames, innermost first."""
+    for frame in frames:
         if is_user(frame["filename"]):
             return place(frame["filename"], frame["line"], frame["name"])
     return None
@@ -112,9 +117,9 @@ def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
     return next((place for place in found if place is not None), None)
 
 
-def most_seen(samples: list[dict[str, Any]], key: str = "frames") -> Place | None:
-    """The innermost user line that a rank's stack samples show most often, of the main thread or of one `beside`."""
-    innermost = (next((f for f in s.get(key, ()) if is_user(f[0])), None) for s in samples)
+def most_seen(samples: list[dict[str, Any]]) -> Place | None:
+    """The innermost user line that a rank's stack samples show most often."""
+    innermost = (next((f for f in s["frames"] if is_user(f[0])), None) for s in samples)
     counts = Counter(tuple(frame) for frame in innermost if frame)
     if not counts:
         return None

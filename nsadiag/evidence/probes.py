@@ -6,7 +6,6 @@ PROBE_NAMES = (
     "backward",
     "recompute",
     "optimizer",
-    "replicas",
     "collectives",
     "ddp_buckets",
     "fsdp_units",
@@ -15,5 +14,4 @@ PROBE_NAMES = (
     "memory",
     "scaler",
     "settings",
-    "handlers",
 )

@@ -79,9 +79,13 @@ def _shown(thread: dict[str, Any]) -> dict[str, Any]:
     return {**thread, "process_info": None}
 
 
-def glance(pid: int) -> list[dict[str, Any]]:
-    """The threads' stacks without pausing the process: may fail or be slightly torn, and costs the job nothing."""
-    threads = json.loads(_dump(pid, ["--json", "--nonblocking"], TIMEOUT_S))
+def glance(pid: int, *, with_locals: bool = False) -> list[dict[str, Any]]:
+    """The threads' stacks without pausing the process: may fail or be slightly torn, and costs the job nothing.
+
+    Values of variables are for who asks, and are not to be written down.
+    """
+    arguments = ["--json", "--nonblocking", *(["--locals"] if with_locals else [])]
+    threads = json.loads(_dump(pid, arguments, TIMEOUT_S))
     return list(threads)
 
 

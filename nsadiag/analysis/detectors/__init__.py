@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from nsadiag.analysis.detectors.async_work_not_waited import async_work_not_waited
 from nsadiag.analysis.detectors.collective_order_mismatch import collective_order_mismatch
+from nsadiag.analysis.detectors.dataloader_worker_fault import dataloader_worker_fault
 from nsadiag.analysis.detectors.ddp_ready_twice import ddp_ready_twice
-from nsadiag.analysis.detectors.ddp_static_graph_violation import ddp_static_graph_violation
 from nsadiag.analysis.detectors.ddp_unused_parameter import ddp_unused_parameter
+from nsadiag.analysis.detectors.external_wait import external_wait
+from nsadiag.analysis.detectors.gil_held_native_call import gil_held_native_call
+from nsadiag.analysis.detectors.gpu_kernel_hang import gpu_kernel_hang
 from nsadiag.analysis.detectors.healthy import healthy
+from nsadiag.analysis.detectors.io_stall import io_stall
+from nsadiag.analysis.detectors.livelock_user_code import livelock_user_code
+from nsadiag.analysis.detectors.local_lock_deadlock import local_lock_deadlock
 from nsadiag.analysis.detectors.missing_rank import missing_rank
-from nsadiag.analysis.detectors.model_structure_mismatch import model_structure_mismatch
 from nsadiag.analysis.detectors.rank_exception import rank_exception
 from nsadiag.analysis.detectors.rank_exited_early import rank_exited_early
 from nsadiag.analysis.detectors.rank_killed import rank_killed
 from nsadiag.analysis.detectors.silently_wrong import silently_wrong
 from nsadiag.analysis.detectors.slow_compute import slow_compute
 from nsadiag.analysis.detectors.straggler_rank import straggler_rank
+from nsadiag.analysis.detectors.teardown_hang import teardown_hang
 from nsadiag.analysis.detectors.unknown import unknown
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
@@ -30,17 +35,24 @@ Detector = Callable[[CellEvidence, Tables], Iterator[Finding]]
 
 DETECTORS: tuple[Detector, ...] = (
     rank_killed,
-    # These are exceptions as well, with a cause that has a name.
-    model_structure_mismatch,
+    # These three are exceptions as well, with a cause that has a name.
+    dataloader_worker_fault,
     ddp_ready_twice,
-    ddp_static_graph_violation,
     ddp_unused_parameter,
     rank_exception,
+    # Its peers have ended already: not early, but in time.
+    teardown_hang,
     rank_exited_early,
+    # A rank that stands inside itself explains whatever its peers wait in.
+    gil_held_native_call,
+    io_stall,
+    external_wait,
+    local_lock_deadlock,
+    livelock_user_code,
+    gpu_kernel_hang,
     collective_order_mismatch,
     missing_rank,
     # Completed or not, what it trained is wrong.
-    async_work_not_waited,
     silently_wrong,
     straggler_rank,
     slow_compute,

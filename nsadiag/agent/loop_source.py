@@ -1,0 +1,137 @@
+"""What the source says of a loop: what ends it, whether it asks a clock, whether it calls anything."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Whatever looks at the time ends by itself. A nap is no look at the time.
+CLOCK = re.compile(
+    r"\b\w*(time|clock|monotonic|perf_counter|\bnow\b|deadline|until|elapsed|timer|expire|tick)\w*",
+    re.IGNORECASE,
+)
+NAP = re.compile(r"\btime\.sleep\([^)]*\)")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSource:
+    """One `while` or `for` of a user's file."""
+
+    file: str
+    line: int
+    text: str
+    calls: bool  # whether anything is called in it
+    # Local variables that alone decide, by comparisons of numbers, when it ends; None where something else has a say.
+    decided_by: frozenset[str] | None
+    asked: frozenset[str]  # all names in the conditions that may end it
+
+    def asks_a_clock(self, within: Iterable[tuple[str, str, int]]) -> bool:
+        """Whether the loop, or a function of the user's that runs in it, has to do with time."""
+        texts = [self.text]
+        for file, function, line in within:
+            if "/lib/python" not in file:
+                found = _function(file, function, {line})
+                texts.append(ast.unparse(found) if found else "")
+        return any(CLOCK.search(NAP.sub("", text)) for text in texts)
+
+
+def loop_around(file: str, function: str, lines: set[int]) -> LoopSource | None:
+    """The innermost loop of that function that holds all these lines; None if there is none, or no source."""
+    body = _function(file, function, lines)
+    if body is None:
+        return None
+    around = [node for node in _own(body) if isinstance(node, ast.While | ast.For) and _spans(node, lines)]
+    if not around:
+        return None
+    innermost = max(around, key=lambda node: node.lineno)
+    return LoopSource(
+        file=file,
+        line=innermost.lineno,
+        text=ast.unparse(innermost),
+        calls=any(isinstance(node, ast.Call) for node in ast.walk(innermost)),
+        decided_by=_decided_by(innermost),
+        asked=_names(_tests(innermost)),
+    )
+
+
+def _spans(node: ast.stmt, lines: set[int]) -> bool:
+    return all(node.lineno <= line <= (node.end_lineno or node.lineno) for line in lines)
+
+
+def _function(file: str, function: str, lines: set[int]) -> Function | None:
+    try:
+        tree = ast.parse(Path(file).read_text(errors="replace"))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    # py-spy may put the class before the name.
+    name = function.rpartition(".")[2]
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name == name
+        and _spans(node, lines)
+    ]
+    return max(found, key=lambda node: node.lineno, default=None)
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes within, without those of functions and classes defined there."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, Function | ast.ClassDef | ast.Lambda):
+            yield child
+            yield from _own(child)
+
+
+def _decided_by(loop: ast.While | ast.For) -> frozenset[str] | None:
+    if not isinstance(loop, ast.While):
+        return None
+    # What is handed out, or raised and caught, may end it as well; so may a way out that no condition guards.
+    others = ast.Yield | ast.YieldFrom | ast.Await | ast.Try | ast.With
+    bare = any(isinstance(node, ast.Break | ast.Return | ast.Raise) for node in loop.body)
+    if bare or any(isinstance(node, others) for node in _own(loop)):
+        return None
+    tests = _tests(loop)
+    return _names(tests) if tests and all(map(_compares, tests)) else None
+
+
+def _tests(loop: ast.While | ast.For) -> list[ast.expr]:
+    """The conditions that may end it."""
+    own = [loop.test] if isinstance(loop, ast.While) else []
+    leaves = [node.test for node in _own(loop) if isinstance(node, ast.If) and _may_leave(node)]
+    return [test for test in own + leaves if not isinstance(test, ast.Constant)]
+
+
+def _names(tests: list[ast.expr]) -> frozenset[str]:
+    return frozenset(
+        n.id for test in tests for n in ast.walk(test) if isinstance(n, ast.Name) and n.id != "len"
+    )
+
+
+def _may_leave(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Break | ast.Return | ast.Raise) for n in _own(node))
+
+
+def _compares(test: ast.expr) -> bool:
+    """Numbers, by name or as the length of something: a bare flag may stay as it is while work goes on."""
+    if isinstance(test, ast.BoolOp):
+        return all(_compares(value) for value in test.values)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _compares(test.operand)
+    if not isinstance(test, ast.Compare):
+        return False
+    ordered = all(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in test.ops)
+    return ordered and all(_is_number(side) for side in (test.left, *test.comparators))
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    if isinstance(node, ast.Call):
+        named = isinstance(node.func, ast.Name) and node.func.id == "len" and not node.keywords
+        return named and all(isinstance(argument, ast.Name) for argument in node.args)
+    return isinstance(node, ast.Name | ast.Constant)

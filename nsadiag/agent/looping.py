@@ -1,0 +1,192 @@
+"""Does a rank that computes get anywhere? Whether a loop of Python goes round without anything in it ever changing.
+
+py-spy tells the main thread's lines with the values of their variables; what is kept of the values is whether a
+later one had been there before. A rank that computes goes on to values that are new; one that spins does not.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from nsadiag.agent.captures.py_spy import glance
+from nsadiag.agent.captures.target import CaptureError
+from nsadiag.agent.loop_source import LoopSource, loop_around
+from nsadiag.evidence.sources import is_user
+
+INTERVAL_S = 0.2
+FEWEST = 6  # samples a look; fewer show too little of a loop
+# For how long a loop must have gone round. Where its condition compares numbers that stay, it cannot end; where the
+# state of an object decides, nobody can see into it, and only the time speaks.
+DECIDED_S, OPAQUE_S = 8.0, 20.0
+DECIDED_PAUSES, OPAQUE_PAUSES = 3.0, 5.0  # the same, in longest pauses of the job so far
+LIBRARY = ("/site-packages/", "/dist-packages/")
+
+Key = tuple[str, str]  # function and variable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The main thread's frames, outermost first, and what their variables showed."""
+
+    frames: tuple[tuple[str, str, int], ...]  # file, function, line
+    values: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """What the samples of one look, and those of the looks before, say of the innermost loop."""
+
+    file: str
+    function: str
+    line: int  # of the loop's own statement
+    lines: list[int]  # that were seen of it
+    stacks: int  # different ones among the samples
+    samples: int
+    changes: list[str]  # variables that took on values which had not been there before
+    decided: bool  # whether what ends the loop can be read off its variables
+    seconds: float  # since it was first seen to go round like this
+
+    def is_endless(self, longest_pause_s: float) -> bool:
+        """Whether it has gone round, without a change, for longer than any honest loop is likely to."""
+        if self.changes:
+            return False
+        least, pauses = (DECIDED_S, DECIDED_PAUSES) if self.decided else (OPAQUE_S, OPAQUE_PAUSES)
+        return self.seconds > max(least, pauses * longest_pause_s)
+
+
+@dataclass
+class _Known:
+    """One rank's loop over several looks."""
+
+    at: tuple[str, str]  # file and function: of nested loops now the one, now the other shows
+    since: float
+    values: dict[Key, set[str]] = field(default_factory=dict)
+    looks: int = 0
+
+
+class Loops:
+    """Samples ranks during a look; remembers from look to look what their loops had shown."""
+
+    def __init__(self) -> None:
+        self._samples: dict[int, list[Sample]] = {}
+        self._known: dict[int, _Known] = {}
+        self._next = 0.0
+
+    def begin(self) -> None:
+        """A new look."""
+        self._samples.clear()
+        self._next = 0.0
+
+    def sample(self, pids: dict[int, int]) -> None:
+        """One glance at each of the ranks (of rank to pid), if it is due: 10 ms of CPU each, and no pause."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        for rank, pid in pids.items():
+            try:
+                found = sample_of(glance(pid, with_locals=True))
+            except (CaptureError, ValueError, KeyError):
+                continue
+            if found:
+                self._samples.setdefault(rank, []).append(found)
+        self._next = now + INTERVAL_S
+
+    def forget(self) -> None:
+        """There was progress: a loop that is met later is another one."""
+        self._known.clear()
+
+    def of(self, rank: int) -> Loop | None:
+        """What this look says of the rank, to be asked once a look; None if it goes round in no loop of its own."""
+        samples = self._samples.get(rank, [])
+        depth = common_depth(samples) if len(samples) >= FEWEST else None
+        source = _loop(samples, depth) if depth is not None else None
+        if depth is None or source is None:
+            self._known.pop(rank, None)
+            return None
+        file, function, _ = samples[0].frames[depth]
+        known = self._known.get(rank)
+        if known is None or known.at != (file, function):
+            known = self._known[rank] = _Known(at=(file, function), since=time.monotonic())
+        changes = _changes(samples, depth, source, known)
+        if changes:
+            known.since = time.monotonic()
+        known.looks += 1
+        return Loop(
+            file=file,
+            function=function,
+            line=source.line,
+            lines=sorted({s.frames[depth][2] for s in samples}),
+            stacks=len({s.frames for s in samples}),
+            samples=len(samples),
+            changes=changes,
+            decided=source.decided_by is not None and _are_visible(samples, depth, source.decided_by),
+            seconds=time.monotonic() - known.since if known.looks > 1 else 0.0,
+        )
+
+
+def sample_of(threads: list[dict[str, Any]]) -> Sample | None:
+    """The main thread of what py-spy says."""
+    main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
+    if main is None or not main["frames"]:
+        return None
+    frames = main["frames"][::-1]
+    return Sample(
+        frames=tuple((f["filename"], f["name"], f["line"]) for f in frames),
+        values=tuple({v["name"]: str(v.get("repr")) for v in f.get("locals") or []} for f in frames),
+    )
+
+
+def common_depth(samples: list[Sample]) -> int | None:
+    """Index of the innermost function that all samples are in, under one and the same way to it."""
+    found = None
+    for depth in range(min(len(s.frames) for s in samples)):
+        if len({s.frames[depth][:2] for s in samples}) > 1:
+            break
+        found = depth
+        if len({s.frames[depth][2] for s in samples}) > 1:
+            break
+    return found
+
+
+def _loop(samples: list[Sample], depth: int) -> LoopSource | None:
+    """The loop, if there is one, it is the user's, and all that runs in it is Python that no clock ends."""
+    file, function, _ = samples[0].frames[depth]
+    within = {frame for s in samples for frame in s.frames[depth + 1 :]}
+    if not is_user(file) or any(part in frame[0] for frame in within for part in LIBRARY):
+        return None
+    found = loop_around(file, function, {s.frames[depth][2] for s in samples})
+    if found is None or found.asks_a_clock(within):
+        return None
+    # One line, seen time and again, may be a single long call into C.
+    moves = len({s.frames for s in samples}) > 1
+    return found if moves or not found.calls else None
+
+
+def _are_visible(samples: list[Sample], depth: int, names: frozenset[str]) -> bool:
+    """Whether py-spy shows these variables in full: no object of unknown state, no list that it cuts short."""
+    shown = [s.values[depth].get(name) for s in samples for name in names]
+    return all(value is not None and not value.startswith("<") and "..." not in value for value in shown)
+
+
+def _changes(samples: list[Sample], depth: int, source: LoopSource, known: _Known) -> list[str]:
+    """Variables with values that earlier samples had not shown; takes note of all that were there."""
+    decided = source.decided_by
+    if decided is not None and not _are_visible(samples, depth, decided):
+        decided = None
+    found: set[str] = set()
+    # A loop that is met for the first time has no values before it: its own first half shows what belongs to it.
+    first = len(samples) // 2 if known.looks == 0 else 0
+    for number, sample in enumerate(samples):
+        for level, values in enumerate(sample.values[depth:]):
+            function = sample.frames[depth + level][1]
+            for name, value in values.items():
+                seen = known.values.setdefault((function, name), set())
+                counts = decided is None or (level == 0 and name in decided)
+                # Of a long list only the beginning is shown: what was added to it cannot be seen.
+                cut_short = level == 0 and name in source.asked and "..." in value
+                if cut_short or (number >= first and counts and value not in seen):
+                    found.add(name)
+                seen.add(value)
+    return sorted(found)

@@ -1,0 +1,193 @@
+"""A rank waits for something outside the job: a server, a child process, a key that nobody sets, a lock file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis import loops, places
+from nsadiag.analysis.inside import Stuck, finding, inside, user_threads
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.standing import main_thread
+from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waiting import is_still
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+
+LOCKS = ("flock", "fcntl")
+# What a loop asks that naps between two questions: of the world, or of a thread of its own process.
+ASKS_OUTSIDE = re.compile(
+    r"exists|is_file|isfile|is_dir|\bstat\(|O_EXCL|\bopen\(|listdir|glob|iterdir|scandir|connect|recv|request|urlopen"
+    r"|\.get\(|\.poll\(|check\(\[|store|Popen|subprocess|head_object|lock_file|lockfile|\.lock\b|flock|\.ready\(",
+    re.IGNORECASE,
+)
+ASKS_INSIDE = re.compile(r"is_set\(|\.empty\(|qsize|is_alive|\.locked\(|\.done\(|running\(|get_nowait")
+# Libraries that nap until a file, a lock or a server lets them go on.
+POLLERS = re.compile(
+    r"/(torch/utils/file_baton\.py|torch/utils/_filelock\.py|filelock/|fasteners/|portalocker/|huggingface_hub/|fsspec/"
+    r"|s3fs/|gcsfs/|boto\w*/|urllib3/|requests/|redis/|etcd\w*/|wandb/|mlflow/|ray/|paramiko/)"
+)
+# Where a thread of the rank may stand that would let the main thread go on, if only the world answered it.
+OUTSIDE_FRAMES = ("/ssl.py", "/socket.py", "/http/client.py", "/subprocess.py")
+
+
+def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    polls = cell.stopped == "timeout" and _sleeps_on(cell)
+    if not is_still(cell) and not polls:
+        return
+    for stuck in inside(cell, tables):
+        if stuck.standing.place is None:
+            continue
+        found = _waits_for(cell, tables, stuck)
+        if found:
+            yield _finding(cell, stuck, *found)
+
+
+def _sleeps_on(cell: CellEvidence) -> bool:
+    """Whether it has slept in every look of a silence: one long sleep would have been the same in all."""
+    looks = [look for look in cell.watch.get("looks", []) if look["judgement"] == "asleep"]
+    return len(looks) > 1 and cell.watch["looks"][-1]["judgement"] == "asleep"
+
+
+def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, str, float] | None:
+    """What it waits for, what to do about it, and how sure we are."""
+    standing = stuck.standing
+    if standing.call in LOCKS:
+        path = (standing.descriptor or {}).get("path")
+        return (
+            f"a lock on {path or 'a file'}",
+            "Find who holds the lock (lslocks), and lock with a time-out.",
+            0.9,
+        )
+    if standing.doing == "socket" and not _in_event_loop(stuck):
+        peer = (standing.descriptor or {}).get("peer") or _peer(stuck)
+        return f"an answer from {peer or 'a socket'}", "Give the request a time-out, and retry.", 0.9
+    if standing.doing == "process":
+        return (
+            f"a child process{_child(stuck)}",
+            "See why the child does not end, give it stdin=DEVNULL, and wait with a time-out.",
+            0.9,
+        )
+    if standing.doing == "pipe":
+        return (
+            "the other end of a pipe",
+            "See to the process at the other end of the pipe, and read with a time-out.",
+            0.8,
+        )
+    if standing.doing == "store" and not _may_come_of_a_peer(cell, tables, stuck):
+        return _store(stuck)
+    if standing.doing == "sleep" and not _may_come_of_a_peer(cell, tables, stuck):
+        return _polls(cell, stuck)
+    if standing.doing in ("lock", "queue"):
+        return _through_a_thread(stuck)
+    return None
+
+
+def _in_event_loop(stuck: Stuck) -> bool:
+    """A loop of asyncio waits for all of its tasks at once: which of them, and for what, is not on the stack."""
+    return any("/asyncio/" in f["filename"] for f in main_thread(stuck.capture).get("frames", []))
+
+
+def _peer(stuck: Stuck) -> str | None:
+    """The address it is connected to, if there is but one that is no peer's: torch's own hold other threads up."""
+    rows = (stuck.capture.proc.get("fds") or {}).get("open", [])
+    found = {r.get("peer") for r in rows if r.get("kind") == "tcp" and r.get("state") == "SYN_SENT"}
+    return str(found.pop()) if len(found) == 1 else None
+
+
+def _child(stuck: Stuck) -> str:
+    living = [c for c in stuck.capture.proc.get("children", []) if c.get("state") != "Z"]
+    words = str(living[0].get("command", ""))[:80] if len(living) == 1 else ""
+    return f" ({words})" if words else ""
+
+
+def _store(stuck: Stuck) -> tuple[str, str, float] | None:
+    event = stuck.standing.event or ""
+    key = event.partition("key=")[2]
+    if not key:
+        return None
+    return (
+        f"the key {key} in a key-value store",
+        "Set the key under the very name that is waited for, and wait with a time-out.",
+        0.85,
+    )
+
+
+def _polls(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float] | None:
+    at, library = stuck.standing.place, _library(stuck)
+    if library:
+        return (
+            f"what {library} asks for again and again",
+            "See what it waits for (a lock file that a dead process left behind?), and give it a time-out.",
+            0.85,
+        )
+    found = loops.polled(cell, at) if at else None
+    if found is None:
+        return None
+    loop, text = found
+    if ASKS_INSIDE.search(text) or not ASKS_OUTSIDE.search(text):
+        return None
+    asks = loops.condition(loop)
+    return (
+        f"what it asks for again and again: `{asks}`",
+        "Give the loop a limit, with an error that names what did not come; remove what a dead process left behind.",
+        0.75,
+    )
+
+
+def _library(stuck: Stuck) -> str | None:
+    """The library's function that naps within the user's line."""
+    frames = main_thread(stuck.capture).get("frames", [])
+    for frame in frames[: _user_index(frames, stuck.standing.place)]:
+        found = POLLERS.search(frame["filename"])
+        if found:
+            return f"{frame['name']} of {found[1].strip('/').rpartition('/')[2]}"
+    return None
+
+
+def _may_come_of_a_peer(cell: CellEvidence, tables: Tables, stuck: Stuck) -> bool:
+    """Whether a peer that waits in a branch of its own may be the one who would bring it, later."""
+    peers = [tables.standings[r] for r in stuck.blocked if r in tables.standings]
+    return any(loops.on_rank(cell, peer.frames) for peer in peers)
+
+
+def _through_a_thread(stuck: Stuck) -> tuple[str, str, float] | None:
+    """The main thread waits for another of its threads, and that one for the world."""
+    for thread, at in user_threads(stuck.capture):
+        inner = [f["filename"] for f in thread["frames"][: _user_index(thread["frames"], at)]]
+        if any(file.endswith(OUTSIDE_FRAMES) for file in inner):
+            name = thread.get("thread_name")
+            return (
+                f"its thread {name}, which waits for the world at {places.short(at)}",
+                "Give what that thread asks for a time-out, and let it tell the main thread when it gives up.",
+                0.7,
+            )
+    return None
+
+
+def _user_index(frames: list[dict[str, Any]], at: Place | None) -> int:
+    return next(
+        (n for n, f in enumerate(frames) if at and (f["filename"], f["line"]) == (at.file, at.line)), 0
+    )
+
+
+def _finding(cell: CellEvidence, stuck: Stuck, what: str, fix: str, confidence: float) -> Finding:
+    standing, number = stuck.standing, stuck.number
+    at = places.short(standing.place) if standing.place else ""
+    call = f", in {standing.call}" if standing.call else ""
+    return finding(
+        cell,
+        stuck,
+        cls="external_wait",
+        confidence=confidence,
+        summary=f"Rank {number} waits at {at} for {what}. None of its peers can bring that.",
+        evidence=(
+            Evidence(claim=f"rank {number} stands at {at} in both looks{call}", source=stuck.source),
+            Evidence(claim=f"it waits for {what}", source=f"{stuck.capture.source}/proc.json"),
+        ),
+        rejected=(
+            Rejected(cls="local_lock_deadlock", because="what it waits for is outside its process"),
+            Rejected(cls="io_stall", because="no file of its own is being read or written"),
+        ),
+        fix=fix,
+    )

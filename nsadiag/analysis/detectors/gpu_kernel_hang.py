@@ -1,0 +1,83 @@
+"""A kernel that is no collective never ends: the host waits for the GPU, and the peers for the rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis import places
+from nsadiag.analysis.inside import Stuck, finding, inside
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.silence import in_one_place_s
+from nsadiag.analysis.standing import main_thread
+from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waiting import is_still
+from nsadiag.evidence.records import Evidence, Finding, Rejected
+
+WAITS_FOR_GPU = re.compile(
+    r"cu(da)?(Stream|Event|Ctx|Device)Synchronize|cu(da)?Mem(cpy|set)|cuLaunchKernel|cudaLaunchKernel"
+    r"|c10::cuda|at::native::_local_scalar_dense_cuda|_cuda_synchronize|THCPEvent_synchronize|THCPStream_synchronize"
+)
+PYTHON_WAITS = re.compile(r"torch/cuda/(__init__|streams)\.py$")
+BUSY_PCT = 90.0
+
+
+def _waits_for_gpu(stuck: Stuck) -> str | None:
+    """The call in which the host waits for its GPU."""
+    native = next((name for name in stuck.standing.inner if WAITS_FOR_GPU.search(name)), None)
+    if native:
+        return native
+    frames = main_thread(stuck.capture).get("frames", [])
+    return next((f["name"] for f in frames[:3] if PYTHON_WAITS.search(f["filename"])), None)
+
+
+def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
+    looks = cell.watch.get("looks", [])
+    found: dict[str, Any] = next(
+        (m for m in (looks[-1]["motions"] if looks else []) if m["rank"] == rank), {}
+    )
+    return found
+
+
+def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    for stuck in inside(cell, tables):
+        motion = _motion(cell, stuck.number)
+        busy = motion.get("gpu_pct")
+        if busy is None or busy < BUSY_PCT or stuck.standing.place is None:
+            continue
+        call, lasted = _waits_for_gpu(stuck), in_one_place_s(cell, stuck.rank)
+        if call is None and not motion.get("main_cpu_share", 0) > 0.5:
+            continue
+        # A busy GPU is work until it has been at it for far longer than anything before.
+        if not (lasted and (is_still(cell) or cell.stopped == "timeout")):
+            continue
+        number, at = stuck.number, places.short(stuck.standing.place)
+        yield finding(
+            cell,
+            stuck,
+            cls="gpu_kernel_hang",
+            confidence=0.8 if call else 0.6,
+            summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with what was launched before {at}, where the host waits for it.",
+            evidence=(
+                Evidence(
+                    claim=f"rank {number} stands at {at} in every look" + (f", in {call}" if call else ""),
+                    source=stuck.source,
+                ),
+                Evidence(
+                    claim=f"its GPU is {busy:.0f} % busy, and the rank has no collective under way",
+                    source="watch.json#looks",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="network_stall", because=f"rank {number} has issued no collective that is not over"
+                ),
+                Rejected(
+                    cls="slow_compute",
+                    because=f"{lasted:.0f} s without an event, and the longest pause before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                ),
+            ),
+            fix="Look for a loop in a kernel that this rank has launched (Triton, CUDA extensions): its exit may depend on data that never comes.",
+            next_step="CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that does not return",
+        )

@@ -1,0 +1,100 @@
+"""A thread waits for a lock, a queue or another thread of its own process, and nothing there will ever let it go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis import loops, places
+from nsadiag.analysis.inside import Stuck, finding, stuck_inside, user_threads
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+
+WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
+# What a thread that only waits itself is in: it will not release anything.
+AT_A_LOCK = ("wait", "acquire", "get", "put", "join", "_wait_for_tstate_lock", "__enter__")
+
+
+def _taken_before(cell: CellEvidence, stuck: Stuck) -> Place | None:
+    """The line of the same stack that holds the lock which its innermost line wants."""
+    at = stuck.standing.place
+    if at is None:
+        return None
+    wanted = {name.rpartition(".")[2] for name in loops.wanted(cell, at)}
+    for outer in stuck.standing.frames[1:]:
+        if wanted & {name.rpartition(".")[2] for name in loops.held(cell, outer)}:
+            return outer
+    return None
+
+
+def _crossed(cell: CellEvidence, stuck: Stuck) -> tuple[str, Place] | None:
+    """Another thread that holds the lock that is wanted here, and where it stands."""
+    at = stuck.standing.place
+    wanted = {name.rpartition(".")[2] for name in loops.wanted(cell, at)} if at else set()
+    for thread, place in user_threads(stuck.capture):
+        if wanted & {name.rpartition(".")[2] for name in loops.held(cell, place)}:
+            return str(thread.get("thread_name")), place
+    return None
+
+
+def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
+    """What can be seen of the other side, how to mend it, and how sure we are."""
+    taken, crossed = _taken_before(cell, stuck), _crossed(cell, stuck)
+    if taken:
+        return (
+            f"the same thread took it at {places.short(taken)} and has not left that block: nobody else can release it",
+            "Take an RLock, or let the handler or callback only set a flag that the loop looks at.",
+            0.92,
+        )
+    if crossed:
+        name, at = crossed
+        return (
+            f"thread {name} holds it and stands at {places.short(at)}",
+            "Take the locks in the same order everywhere, and hold none while waiting for something else.",
+            0.9,
+        )
+    others = [f"{t.get('thread_name')} at {places.short(p)}" for t, p in user_threads(stuck.capture)]
+    if others:
+        return (
+            f"the threads that could let it go on do not: {'; '.join(others[:3])}",
+            "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a time-out.",
+            0.85,
+        )
+    return (
+        "no other thread of the user's code is left in the process that could let it go on",
+        "Find what ended the thread that should have answered, and wait with a time-out that says so.",
+        0.85,
+    )
+
+
+def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    for stuck in stuck_inside(cell, tables):
+        standing = stuck.standing
+        if standing.doing not in WAITS or standing.place is None or not standing.same:
+            continue
+        why, fix, confidence = _why(cell, stuck)
+        at = places.short(standing.place)
+        yield finding(
+            cell,
+            stuck,
+            cls="local_lock_deadlock",
+            confidence=confidence,
+            summary=f"Rank {stuck.number} {WAITS[standing.doing]} at {at}, in its own process: {why}.",
+            evidence=(
+                Evidence(
+                    claim=f"the main thread of rank {stuck.number} stands at {at} in both looks"
+                    + (f", in {standing.call}" if standing.call else ""),
+                    source=stuck.source,
+                ),
+                Evidence(claim=why, source=stuck.source),
+            ),
+            rejected=(
+                Rejected(
+                    cls="livelock_user_code", because="the thread sleeps in the kernel, it does not run"
+                ),
+                Rejected(
+                    cls="gil_held_native_call", because="the waiting thread does not own the interpreter lock"
+                ),
+            ),
+            fix=fix,
+        )

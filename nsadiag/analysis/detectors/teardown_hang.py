@@ -1,0 +1,97 @@
+"""The work is done, and a rank does not end: an exit handler, a thread or child never joined, a group never destroyed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis import places
+from nsadiag.analysis.inside import Stuck, finding, stuck_inside, user_threads
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.standing import main_thread
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+
+JOINS = ("lock", "queue", "process", "pipe", "socket", "unknown", "sleep", "io")
+# The functions at the bottom of a main thread's stack while the script itself runs.
+SCRIPT = ("<module>", "_run_code", "_run_module_as_main")
+
+
+def _how(cell: CellEvidence, tables: Tables, stuck: Stuck) -> str | None:
+    """What shows that the rank is past its work; None if nothing does."""
+    standing = stuck.standing
+    frames = main_thread(stuck.capture).get("frames", [])
+    if standing.doing == "leaving":
+        return "the interpreter waits for a thread that does not end"
+    if frames and frames[-1]["name"] not in SCRIPT:
+        return "an exit handler runs"
+    if any("destroy_process_group" in name for name in (*standing.inner, standing.event or "")):
+        return "destroy_process_group() does not return"
+    if standing.doing in JOINS and _destroyed(stuck):
+        return "it has destroyed its process group"
+    if standing.doing in JOINS and _peers_are_through(cell, stuck):
+        return "its peers have ended well, after as many steps"
+    return None
+
+
+def _destroyed(stuck: Stuck) -> bool:
+    """Whether the last thing heard of a process group is that it was destroyed."""
+    recording = stuck.rank.recording
+    events = recording.events
+    groups = events[(events["kind"] == Kind.PROCESS_GROUP) & (events["phase"] == Phase.END)]
+    return len(groups) > 0 and recording.names.get(int(groups[-1]["name"]), "").startswith(
+        "destroy_process_group"
+    )
+
+
+def _peers_are_through(cell: CellEvidence, stuck: Stuck) -> bool:
+    others = [r for r in cell.ranks if r.rank != stuck.number]
+    steps = stuck.rank.end.get("steps")
+    return bool(others) and all(
+        r.end.get("clean") and not r.end.get("by_us") and r.exception is None and r.end.get("steps") == steps
+        for r in others
+    )
+
+
+def _line(stuck: Stuck) -> tuple[Place | None, str]:
+    """The line that keeps it: of the main thread, else of the thread that it waits for."""
+    if stuck.standing.place:
+        return stuck.standing.place, "the main thread"
+    for thread, at in user_threads(stuck.capture):
+        return at, f"thread {thread.get('thread_name')}"
+    return None, "the main thread"
+
+
+def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    for stuck in stuck_inside(cell, tables):
+        how = _how(cell, tables, stuck)
+        if how is None or stuck.blocked or stuck.rank.exception:
+            continue
+        at, who = _line(stuck)
+        where = f", {who} at {places.short(at)}" if at else ""
+        number = stuck.number
+        yield finding(
+            cell,
+            stuck,
+            cls="teardown_hang",
+            confidence=0.9 if at else 0.8,
+            summary=f"Rank {number} has done its work and does not end: {how}{where}.",
+            at=at,
+            evidence=(
+                Evidence(claim=f"{how}{where}, in both looks", source=stuck.source),
+                Evidence(
+                    claim=f"rank {number} has done {stuck.rank.end.get('steps')} steps, and no rank waits for it in a collective",
+                    source="ends.json",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="rank_exited_early",
+                    because="its peers have come to the end of their work, as it has itself",
+                ),
+                Rejected(
+                    cls="local_lock_deadlock", because="nothing is left to train: it hangs on its way out"
+                ),
+            ),
+            fix="End what is still waited for before the script ends: tell the thread (a sentinel, an event) and join it, make it a daemon, or end the child.",
+        )

@@ -1,0 +1,25 @@
+"""How long a rank has been at one and the same place, for causes that only time tells from work."""
+
+from __future__ import annotations
+
+from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.standing import main_thread
+
+LEAST_S = 20.0
+PAUSES = 10.0  # longest pauses of the job so far
+
+
+def in_one_place_s(cell: CellEvidence, rank: RankEvidence) -> float:
+    """Seconds of silence in which every look showed the same lines; 0 if that is no longer than a pause may be."""
+    shown = [c for c in rank.captures if c.stacks]
+    stands = [[(f["filename"], f["line"]) for f in main_thread(c).get("frames", [])] for c in shown]
+    looks = [m for look in cell.watch.get("looks", []) for m in look["motions"] if m["rank"] == rank.rank]
+    moved_on = any(stand != stands[-1] for stand in stands) or any(m["frames_changed"] for m in looks[-2:])
+    if len(stands) < 2 or len(looks) < 2 or moved_on:
+        return 0.0
+    ended, moved = cell.watch.get("ending_s") or cell.watch.get("ended_s"), cell.watch.get("last_progress_s")
+    if ended is None or moved is None:
+        return 0.0
+    lasted = float(ended) - float(moved)
+    limit = max(LEAST_S, PAUSES * float(cell.watch.get("longest_quiet_s") or 0.0))
+    return lasted if lasted > limit else 0.0
