@@ -7,7 +7,6 @@ rank 0 never enters, because it waits for rank 1 in backward.
 On plain torchrun: silence after step 3, no traceback; half an hour later gloo's time-out.
 
 Promise:
-  status: planned
   launch: torchrun --standalone --nproc-per-node 2
   outcome: hung
   class: rank_exception

@@ -47,6 +47,7 @@ class Sampler:
                 {
                     "t_mono_ns": time.monotonic_ns(),
                     "frames": [[f["filename"], f["line"], f["name"]] for f in frames],
+                    "beside": [[f["filename"], f["line"], f["name"]] for f in beside_it(threads)],
                 }
             )
             + "\n"
@@ -66,5 +67,12 @@ def where_it_works(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if not main or main[0]["name"] != "_engine_run_backward":
         return main
     others = (t["frames"] for t in threads if t.get("thread_name") != "MainThread")
-    # A thread of Python's own begins in threading.py.
-    return next((f + main for f in others if f and f[-1]["name"] != "_bootstrap"), main)
+    # A thread of Python's own begins in threading.py; py-spy may name the class, too.
+    return next((f + main for f in others if f and not f[-1]["name"].endswith("_bootstrap")), main)
+
+
+def beside_it(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The frames of a thread of the user's own that has the interpreter while the main thread trains."""
+    owner = next((t for t in threads if t.get("owns_gil") and t.get("thread_name") != "MainThread"), None)
+    frames: list[dict[str, Any]] = (owner or {}).get("frames", [])
+    return frames if frames and frames[-1]["name"].endswith("_bootstrap") else []

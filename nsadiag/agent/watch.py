@@ -18,6 +18,7 @@ from nsadiag.agent.captures import capture_all, capture_last, capture_slow
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.launch import Job
 from nsadiag.agent.looping import Loops
+from nsadiag.agent.oom import OomWatch
 from nsadiag.agent.patience import MIN_STALL_S, Patience
 from nsadiag.agent.processes import DeathWatch, End, Process
 from nsadiag.agent.progress import Progress
@@ -108,6 +109,7 @@ class Watch:
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self._captures = 0
         self._sampler = Sampler()
+        self._oom = OomWatch()
         self._loops = Loops()
         self._ending_since_ns: int | None = None  # deaths from here on are our doing
 
@@ -187,6 +189,7 @@ class Watch:
             )
             if process:
                 self._deaths.add(process)
+                self._oom.note(process.pid)
             self._progress()
 
     def _feel_pulses(self) -> None:
@@ -413,6 +416,7 @@ class Watch:
         write_json(self.directory.ends, ends)
         write_json(self.directory.watch, self._about())
         with contextlib.suppress(OSError):
+            self._oom.write(self.directory, ends)
             keep_sources(self.directory)
 
     def close(self) -> None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import signal
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from nsadiag.analysis.exceptions import first_of, follows_a_peer, is_same
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 
-# What a rank says when a peer has gone, or kept it waiting for too long: consequences, never causes.
-FOLLOWS_A_PEER = re.compile(
-    r"connection (closed|reset|refused)|broken pipe|recvbytes failed|sendbytes failed|failed to recv"
-    r"|remote process exited|ncclremoteerror|ncclsystemerror|nccl communicator was aborted|timed out waiting"
-    r"|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog",
+# What C++ says before it ends a process for a collective's sake.
+GAVE_UP = re.compile(
+    r"watchdog.*(timeout|exception)|terminate called.*(gloo|Dist|c10)|connection (closed|reset) by peer",
     re.IGNORECASE,
 )
-FOLLOWER_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "KeyboardInterrupt")
+HELD_BACK_NS = 60 * 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,35 +29,51 @@ class Break:
     follows_a_peer: bool = False
 
 
-def follows_a_peer(exception: dict[str, str]) -> bool:
-    """Whether the exception only says that a peer is gone."""
-    return exception["type"] in FOLLOWER_TYPES or bool(FOLLOWS_A_PEER.search(exception["message"]))
-
-
 def breaks(cell: CellEvidence) -> list[Break]:
     """All of them, earliest first."""
-    found = [b for rank in cell.ranks for b in _of_rank(cell, rank)]
-    return sorted(found, key=lambda b: b.t_s)
+    found = sorted((b for rank in cell.ranks for b in _of_rank(cell, rank)), key=lambda b: b.t_s)
+    # Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all.
+    if found and found[0].kind == "killed" and not _gave_up_waiting(found[0].rank):
+        found[0] = dataclasses.replace(found[0], follows_a_peer=False)
+    return found
 
 
 def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
     end = rank.end
     found = []
     if rank.exception and rank.exception.get("thread") == "MainThread":
-        t_s = (rank.exception["t_mono_ns"] - cell.started_mono_ns) / 1e9
+        t_s = (_first_seen_ns(rank, rank.exception) - cell.started_mono_ns) / 1e9
         ending_s = cell.watch.get("ending_s")
         # What a rank says while we end it is no more a break than its death.
         if ending_s is None or t_s < ending_s:
-            found.append(
-                Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows_a_peer(rank.exception))
-            )
+            follows = follows_a_peer(first_of(rank.exception))
+            found.append(Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows))
     if end.get("signal") and not end.get("by_us") and not end.get("clean"):
-        # Launchers end the ranks that are left by SIGTERM, and SIGKILL those that stay.
-        follower = end["signal"] == signal.SIGTERM or bool(found)
-        found.append(Break(rank=rank, kind="killed", t_s=end["t_s"], follows_a_peer=follower))
-    elif end.get("t_s") is not None and not end.get("by_us") and not rank.exception:
+        follows = end["signal"] == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
+        found.append(Break(rank=rank, kind="killed", t_s=end["t_s"], follows_a_peer=follows))
+    elif end.get("t_s") is not None and not end.get("by_us") and not found and not _died_of_it(rank):
         found.append(Break(rank=rank, kind="exited", t_s=end["t_s"]))
     return found
+
+
+def _first_seen_ns(rank: RankEvidence, exception: dict[str, Any]) -> int:
+    """When it was raised, as far as anyone saw: a `finally` may have held it back for long."""
+    chain = [exception, first_of(exception)]
+    seen = [row["t_mono_ns"] for row in rank.raised if any(is_same(row, each) for each in chain)]
+    # The same words much earlier are another exception, that was swallowed.
+    near = [t for t in seen if exception["t_mono_ns"] - t < HELD_BACK_NS]
+    return int(min([*near, exception["t_mono_ns"]]))
+
+
+def _died_of_it(rank: RankEvidence) -> bool:
+    """Whether the main thread's exception ended it, at whatever time."""
+    return bool(rank.exception) and (rank.exception or {}).get("thread") == "MainThread"
+
+
+def _gave_up_waiting(rank: RankEvidence) -> bool:
+    """Ended by itself because a collective took too long, or its peer was gone: NCCL's watchdog does that, or gloo in a thread."""
+    last_words = "\n".join(rank.stderr_tail.splitlines()[-40:])
+    return rank.end.get("signal") == signal.SIGABRT and bool(GAVE_UP.search(last_words))
 
 
 def first_break(cell: CellEvidence) -> Break | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, read_json_lines
+from nsadiag.evidence.layout import OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.reader import Recording, read_blackbox
 from nsadiag.evidence.sources import read_sources
@@ -61,6 +61,12 @@ class RankEvidence:
     settings: dict[str, Any]
     end: dict[str, Any]
     leaving: dict[str, Any] | None  # where it called exit, if it did
+    raised: list[dict[str, Any]]  # exceptions that did not end it
+    signals: list[dict[str, Any]]  # that it sent
+    wraps: list[dict[str, Any]]  # models as they were handed to DDP or FSDP1
+    ungraded: list[dict[str, Any]]  # parameters that an optimizer found without a gradient, at each change
+    unwaited: list[dict[str, Any]]  # asynchronous collectives that the user never waited for
+    replicas: list[dict[str, Any]]  # sums of some parameters, now and then
     samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
     captures: tuple[CaptureEvidence, ...]
     stderr_tail: str
@@ -83,6 +89,7 @@ class CellEvidence:
     launcher_stderr: str
     processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
     gaps: tuple[str, ...]
+    oom: tuple[dict[str, Any], ...] = ()  # what each node's kernel says of processes ended for want of memory
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
 
     def rank(self, number: int) -> RankEvidence:
@@ -135,6 +142,7 @@ def load_cell(path: Path) -> CellEvidence:
             *(told.get("gaps", []) if isinstance(told, dict) else []),
             *_node_gaps(path),
         ),
+        oom=tuple(read_json(p, {}) for p in sorted(path.glob(f"nodes/*/{OOM}"))),
         sources=read_sources(run),
     )
 
@@ -184,6 +192,12 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         settings=read_json(directory.settings, {}),
         end=told_end(end, faults, launcher),
         leaving=read_json(directory.leaving),
+        raised=read_json_lines(directory.raised),
+        signals=read_json_lines(directory.signals),
+        wraps=read_json(directory.wraps, []),
+        ungraded=read_json_lines(directory.ungraded),
+        unwaited=read_json_lines(directory.unwaited),
+        replicas=read_json_lines(directory.replicas),
         samples=read_json_lines(directory.samples),
         captures=captures,
         stderr_tail=_tail(directory.stderr),

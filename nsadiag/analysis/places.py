@@ -117,9 +117,9 @@ def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
     return next((place for place in found if place is not None), None)
 
 
-def most_seen(samples: list[dict[str, Any]]) -> Place | None:
-    """The innermost user line that a rank's stack samples show most often."""
-    innermost = (next((f for f in s["frames"] if is_user(f[0])), None) for s in samples)
+def most_seen(samples: list[dict[str, Any]], key: str = "frames") -> Place | None:
+    """The innermost user line that a rank's stack samples show most often, of the main thread or of one `beside`."""
+    innermost = (next((f for f in s.get(key, ()) if is_user(f[0])), None) for s in samples)
     counts = Counter(tuple(frame) for frame in innermost if frame)
     if not counts:
         return None

@@ -16,7 +16,10 @@ from nsadiag.analysis.waitfor import Graph, graph_of
 from nsadiag.evidence.blackbox import Kind, Phase
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place", "detail"]
-STEP_COLUMNS = ["rank", "step", "end_s", "step_s", "cpu_s", "ready_s", "input_s", "forward_s", "backward_s"]
+STEP_COLUMNS = [
+    "rank", "step", "end_s", "step_s", "cpu_s", "forward_at", "ready_s", "input_s", "forward_s", "backward_s",
+    "loader_s", "saving_s",
+]  # fmt: skip
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
 
 
@@ -171,6 +174,13 @@ def _steps_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
+def _inside(events: pd.DataFrame, kind: Kind) -> float:
+    """Seconds between the begins and ends of this kind."""
+    times = events.loc[events.kind == kind, ["phase", "t_s"]]
+    begins, ends = times.t_s[times.phase == Phase.BEGIN], times.t_s[times.phase == Phase.END]
+    return float(ends.sum() - begins.sum()) if len(begins) == len(ends) else 0.0
+
+
 def _one_step(step: int, begin: float, end: float, inside: pd.DataFrame) -> dict[str, float]:
     """From the end of the step before to the end of this one; accumulation makes several forwards of it."""
     is_begin = inside.phase == Phase.BEGIN
@@ -184,8 +194,12 @@ def _one_step(step: int, begin: float, end: float, inside: pd.DataFrame) -> dict
         "step": step,
         "end_s": end,
         "step_s": end - begin,
+        "forward_at": first_forward,
         "ready_s": work_ends,
         "input_s": first_forward - begin,
         "forward_s": last_backward - first_forward,
         "backward_s": work_ends - last_backward,
+        # Both are parts of what lies before the forward.
+        "loader_s": _inside(inside, Kind.DATA),
+        "saving_s": _inside(inside, Kind.IO),
     }

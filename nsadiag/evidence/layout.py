@@ -18,6 +18,8 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 # In the environment of a job whose rings are held in memory: the directory, on every node's own /dev/shm.
 RING_DIR = "NSADIAG_RING_DIR"
+# In a node's folder: what its kernel says of processes that it ended for want of memory.
+OOM = "oom.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,12 @@ class RankDir:
     stderr = property(lambda self: self.path / "stderr.log")
     exception = property(lambda self: self.path / "exception.json")
     leaving = property(lambda self: self.path / "leaving.json")
+    raised = property(lambda self: self.path / "raised.jsonl")
+    signals = property(lambda self: self.path / "signals.jsonl")
+    wraps = property(lambda self: self.path / "wraps.json")
+    ungraded = property(lambda self: self.path / "ungraded.jsonl")
+    unwaited = property(lambda self: self.path / "unwaited.jsonl")
+    replicas = property(lambda self: self.path / "replicas.jsonl")
     samples = property(lambda self: self.path / "samples.jsonl")
     faults = property(lambda self: self.path / "faults.log")
     tracebacks = property(lambda self: self.path / "tracebacks.log")

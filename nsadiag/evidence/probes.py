@@ -6,6 +6,7 @@ PROBE_NAMES = (
     "backward",
     "recompute",
     "optimizer",
+    "replicas",
     "collectives",
     "ddp_buckets",
     "fsdp_units",
@@ -14,4 +15,5 @@ PROBE_NAMES = (
     "memory",
     "scaler",
     "settings",
+    "handlers",
 )

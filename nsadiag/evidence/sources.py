@@ -74,7 +74,7 @@ def read_sources(run: RunDir) -> dict[str, str]:
 
 def _named(run: RunDir) -> Iterator[str]:
     for rank in run.ranks():
-        yield from _frames([read_json(rank.exception, {})], "file")
+        yield from _frames([read_json(rank.exception, {}), *read_json_lines(rank.raised)], "file")
         for capture in rank.captures():
             for each in (capture, *capture.children()):
                 threads = read_json(each.py_spy, [])

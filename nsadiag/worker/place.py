@@ -14,7 +14,8 @@ _NOT_USER = tuple(
 _is_user: dict[CodeType, bool] = {}
 
 
-def _belongs_to_user(code: CodeType) -> bool:
+def is_user_code(code: CodeType) -> bool:
+    """Whether it is neither torch's, nor the standard library's, nor ours."""
     known = _is_user.get(code)
     if known is None:
         known = _is_user[code] = not code.co_filename.startswith(_NOT_USER)
@@ -25,7 +26,7 @@ def user_place() -> str:
     """`file:line:function` of the caller's innermost user frame, "" if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _belongs_to_user(frame.f_code):
+        if is_user_code(frame.f_code):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}:{frame.f_code.co_name}"
         frame = frame.f_back
     return ""

@@ -12,9 +12,18 @@ UNLIMITED = 1 << 60  # v1 writes a number near 2**63 for "no limit"
 
 def cgroup(pid: int) -> dict[str, Any]:
     """`limit_bytes` (null: none), `used_bytes`, `oom_kills`, and the files they are from; null where none tells."""
+    return read_folders(*folders(pid))
+
+
+def folders(pid: int) -> tuple[Path | None, Path | None]:
+    """Where the process is accounted for, in the unified hierarchy and in v1's memory controller."""
     paths = _paths(pid)
     unified = _folder(ROOT, paths.get("")) or _folder(ROOT / "unified", paths.get(""))
-    memory = _folder(ROOT / "memory", paths.get("memory"))
+    return unified, _folder(ROOT / "memory", paths.get("memory"))
+
+
+def read_folders(unified: Path | None, memory: Path | None) -> dict[str, Any]:
+    """The same as `cgroup`, of a process that may be gone by now."""
     two = _version_2(unified) if unified else {}
     one = _version_1(memory) if memory else {}
     # On a machine with both, memory is counted by the one that has the controller.

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from nsadiag.analysis.detectors.async_work_not_waited import async_work_not_waited
 from nsadiag.analysis.detectors.collective_order_mismatch import collective_order_mismatch
 from nsadiag.analysis.detectors.dataloader_worker_fault import dataloader_worker_fault
 from nsadiag.analysis.detectors.ddp_ready_twice import ddp_ready_twice
+from nsadiag.analysis.detectors.ddp_static_graph_violation import ddp_static_graph_violation
 from nsadiag.analysis.detectors.ddp_unused_parameter import ddp_unused_parameter
 from nsadiag.analysis.detectors.external_wait import external_wait
 from nsadiag.analysis.detectors.gil_held_native_call import gil_held_native_call
@@ -19,6 +21,7 @@ from nsadiag.analysis.detectors.io_stall import io_stall
 from nsadiag.analysis.detectors.livelock_user_code import livelock_user_code
 from nsadiag.analysis.detectors.local_lock_deadlock import local_lock_deadlock
 from nsadiag.analysis.detectors.missing_rank import missing_rank
+from nsadiag.analysis.detectors.model_structure_mismatch import model_structure_mismatch
 from nsadiag.analysis.detectors.rank_exception import rank_exception
 from nsadiag.analysis.detectors.rank_exited_early import rank_exited_early
 from nsadiag.analysis.detectors.rank_killed import rank_killed
@@ -35,9 +38,11 @@ Detector = Callable[[CellEvidence, Tables], Iterator[Finding]]
 
 DETECTORS: tuple[Detector, ...] = (
     rank_killed,
-    # These three are exceptions as well, with a cause that has a name.
+    # These are exceptions as well, with a cause that has a name.
+    model_structure_mismatch,
     dataloader_worker_fault,
     ddp_ready_twice,
+    ddp_static_graph_violation,
     ddp_unused_parameter,
     rank_exception,
     # Its peers have ended already: not early, but in time.
@@ -53,6 +58,7 @@ DETECTORS: tuple[Detector, ...] = (
     collective_order_mismatch,
     missing_rank,
     # Completed or not, what it trained is wrong.
+    async_work_not_waited,
     silently_wrong,
     straggler_rank,
     slow_compute,

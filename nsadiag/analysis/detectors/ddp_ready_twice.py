@@ -9,6 +9,7 @@ from nsadiag.analysis import places
 from nsadiag.analysis.breaks import first_break
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
 READY_TWICE = re.compile(r"mark(?:ed)? (?:a variable )?(?:as )?ready (?:only once|twice)", re.IGNORECASE)
@@ -33,6 +34,15 @@ def _is_reentrant(rank: RankEvidence) -> bool:
     )
 
 
+def _forwards(rank: RankEvidence, tables: Tables) -> int:
+    """How often the model ran since the step before, up to the backward that failed."""
+    events = tables.events
+    mine = events[
+        (events["rank"] == rank.rank) & (events.step == events.step[events["rank"] == rank.rank].max())
+    ]
+    return int(((mine.kind == Kind.FORWARD) & (mine.phase == Phase.BEGIN)).sum())
+
+
 def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     first = first_break(cell)
     if first is None or first.kind != "exception" or first.rank.exception is None:
@@ -44,11 +54,14 @@ def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     parameter = _parameter(first.rank, message)
     reentrant = _is_reentrant(first.rank)
     wrong = first.rank.recomputed[0] if first.rank.recomputed else None
+    forwards = _forwards(first.rank, tables)
     why = (
         f"checkpointing ran {wrong['forward']} in forward and recomputed {wrong['recomputed']} in its place"
         if wrong
         else "reentrant activation checkpointing ran the same module's backward twice"
         if reentrant
+        else f"its model's forward ran {forwards} times before this backward"
+        if forwards > 1
         else "it is used twice in one step"
     )
     evidence = [Evidence(claim=message.splitlines()[0][:300], source=f"{first.rank.source}/exception.json")]
@@ -87,6 +100,8 @@ def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             "Use checkpoint(..., use_reentrant=False), and bind the module early: in a loop, `lambda x: block(x)` "
             "recomputes the last block every time; pass the block itself instead: checkpoint(block, x)."
             if reentrant
+            else "Run the model once before each backward (both inputs in one batch), or with find_unused_parameters=False."
+            if forwards > 1
             else "Let each parameter take part once a step, or wrap with DDP(static_graph=True)."
         ),
     )

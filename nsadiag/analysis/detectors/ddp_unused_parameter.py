@@ -2,74 +2,159 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from typing import Any
 
 from nsadiag.analysis import places
-from nsadiag.analysis.breaks import first_break
+from nsadiag.analysis.branches import branch_around
+from nsadiag.analysis.breaks import breaks, first_break
+from nsadiag.analysis.exceptions import first_of, is_of_a_collective, place_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.parameters import shown, unused_in, without_gradient
 from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.waiting import is_still
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration"
-INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
-NAMES = re.compile(r"Parameters which did not receive grad for rank \d+: ([\w., ]+)")
-
-
-def _unused(rank: RankEvidence) -> list[str]:
-    """By name: DDP prints indices, and names only at TORCH_DISTRIBUTED_DEBUG=INFO or higher."""
-    message = (rank.exception or {}).get("message", "")
-    named = NAMES.search(message)
-    if named:
-        return [n.strip() for n in named[1].split(",")]
-    indices = INDICES.search(message)
-    if not indices or not rank.ddp:
-        return []
-    parameters = rank.ddp[-1]["parameters"]
-    return [parameters[int(i)]["name"] for i in indices[1].split() if int(i) < len(parameters)]
+ONE_SIDED = "A branch on this rank's own data skips the module: let every rank run it (multiply by zero), or use find_unused_parameters=True."
+EVERYWHERE = "Remove the unused parameters, freeze them with requires_grad_(False), or use find_unused_parameters=True."
 
 
 def ddp_unused_parameter(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     first = first_break(cell)
-    if (
-        first is None
-        or first.kind != "exception"
-        or UNFINISHED not in (first.rank.exception or {}).get("message", "")
-    ):
-        return
-    saying = [r for r in cell.ranks if r.exception and UNFINISHED in r.exception["message"]]
-    guilty = tuple(r.rank for r in saying)
-    unused = _unused(first.rank)
-    shown = ", ".join(unused[:4]) + (f" and {len(unused) - 4} more" if len(unused) > 4 else "")
-    ranks = "every rank" if len(guilty) == len(cell.ranks) else f"rank {', '.join(map(str, guilty))}"
-    source = f"{first.rank.source}/exception.json"
-    evidence = [Evidence(claim=f"DDP: {UNFINISHED}", source=source)]
+    if first is not None and first.kind == "exception" and _says_so(first.rank):
+        yield _said(cell, first.rank)
+    elif _is_left_behind(cell):
+        yield from _never_filled(cell, tables)
+
+
+def _says_so(rank: RankEvidence) -> bool:
+    return bool(rank.exception and UNFINISHED in first_of(rank.exception)["message"])
+
+
+def _module(parameter: str | None) -> str | None:
+    return parameter.rpartition(".")[0] if parameter else None
+
+
+def _branch(cell: CellEvidence, parameter: str | None) -> tuple[Evidence, ...]:
+    at = branch_around(cell, parameter) if parameter else None
+    if at is None:
+        return ()
+    claim = f"whether it runs is decided at {places.short(at)}: {at.code}"
+    return (Evidence(claim=claim, source="sources/index.json"),)
+
+
+def _said(cell: CellEvidence, rank: RankEvidence) -> Finding:
+    exception = first_of(rank.exception or {})
+    guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
+    unused = unused_in(rank, exception["message"])
+    everywhere = len(guilty) == len(cell.ranks)
+    ranks = "every rank" if everywhere else f"rank {', '.join(map(str, guilty))}"
+    evidence = [Evidence(claim=f"DDP: {UNFINISHED}", source=f"{rank.source}/exception.json")]
     if unused:
         evidence.append(
-            Evidence(claim=f"no gradient arrived for {shown}", source=f"{first.rank.source}/ddp.json")
+            Evidence(claim=f"no gradient arrived for {shown(unused)}", source=f"{rank.source}/ddp.json")
         )
-    one_sided = len(guilty) < len(cell.ranks)
-    yield Finding(
+    return Finding(
         detector="ddp_unused_parameter",
         cls="ddp_unused_parameter",
         outcome="crashed",
         confidence=0.95,
-        summary=f"On {ranks}, {shown or 'some parameters'} took no part in the forward before, so DDP never finished reducing.",
+        summary=f"On {ranks}, {shown(unused) or 'some parameters'} took no part in the forward before, so DDP never finished reducing.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
         where=Where(
             parameter=unused[0] if unused else None,
-            module=unused[0].rpartition(".")[0] if unused else None,
+            module=_module(unused[0]) if unused else None,
             phase="forward",
-            step=first.rank.end.get("steps"),
-        ).at(places.of_exception(first.rank.exception or {})),
-        evidence=tuple(evidence),
+            step=rank.end.get("steps"),
+        ).at(place_of(exception)),
+        evidence=(*evidence, *_branch(cell, unused[0] if unused else None)),
         rejected=(
             Rejected(cls="rank_exception", because="the exception is DDP's own, about the step before"),
         ),
-        fix=(
-            "A branch on this rank's own data skips the module: let every rank run it (multiply by zero), or use find_unused_parameters=True."
-            if one_sided
-            else "Remove the unused parameters, freeze them with requires_grad_(False), or use find_unused_parameters=True."
-        ),
+        fix=EVERYWHERE if everywhere else ONE_SIDED,
     )
+
+
+def _is_left_behind(cell: CellEvidence) -> bool:
+    """Whether ranks wait, or failed for want of a peer: a bucket that never fills is not told by anyone else."""
+    if is_still(cell) or cell.stopped == "hang":
+        return True
+    return any(b.follows_a_peer or _of_a_collective(b.rank) for b in breaks(cell))
+
+
+def _of_a_collective(rank: RankEvidence) -> bool:
+    return bool(rank.exception and is_of_a_collective(first_of(rank.exception)))
+
+
+def _ddp_parameters(rank: RankEvidence) -> set[str]:
+    """Of the models that wait for every parameter: without find_unused_parameters."""
+    waiting = [m for m in rank.ddp if not m.get("settings", {}).get("find_unused_parameters")]
+    return {p.get("qualified", p["name"]) for m in waiting for p in m["parameters"]}
+
+
+def _never_filled(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """In the last step of some ranks, parameters had no gradient that had one on the others: the others' buckets wait."""
+    rows = {r.rank: without_gradient(r) for r in cell.ranks if r.ddp}
+    skipped = {
+        rank: [n for n in (row or {}).get("missing", []) if n in _ddp_parameters(cell.rank(rank))]
+        for rank, row in rows.items()
+    }
+    guilty = tuple(sorted(rank for rank, names in skipped.items() if names))
+    if not guilty or len(guilty) == len(cell.ranks):
+        return
+    steps = {r.rank: int(r.end.get("steps") or 0) for r in cell.ranks}
+    rank, row = cell.rank(guilty[0]), rows[guilty[0]] or {}
+    # Gradients that were missing long before the others stopped are not what they wait for.
+    if steps[rank.rank] - int(row["step"]) > 1:
+        return
+    names = skipped[rank.rank]
+    yield _unfilled(cell, tables, guilty, names, row)
+
+
+def _unfilled(
+    cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], names: list[str], row: dict[str, Any]
+) -> Finding:
+    rank = cell.rank(guilty[0])
+    others = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
+    waits = next((tables.standings[r].place for r in others if r in tables.standings), None)
+    return Finding(
+        detector="ddp_unused_parameter",
+        cls="ddp_unused_parameter",
+        outcome="hung" if is_still(cell) or cell.stopped == "hang" else "crashed",
+        confidence=0.9,
+        summary=f"On rank {', '.join(map(str, guilty))}, {shown(names)} took no part in step {row['step']}: DDP's bucket never filled there, and its peers wait for it.",
+        guilty_ranks=guilty,
+        blocked_ranks=others,
+        where=Where(parameter=names[0], module=_module(names[0]), phase="forward", step=int(row["step"])).at(
+            _forward(rank, tables)
+        ),
+        peers_at=waits,
+        evidence=(
+            Evidence(
+                claim=f"at step {row['step']} the optimizer of rank {rank.rank} found no gradient for {shown(names)}",
+                source=f"{rank.source}/ungraded.jsonl",
+            ),
+            Evidence(
+                claim="DDP waits for every parameter (find_unused_parameters=False)",
+                source=f"{rank.source}/ddp.json",
+            ),
+            *_branch(cell, names[0]),
+        ),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because="the rank ran its backward like its peers: only these parameters were not in it",
+            ),
+        ),
+        fix=ONE_SIDED,
+    )
+
+
+def _forward(rank: RankEvidence, tables: Tables) -> Place | None:
+    """The call of the model in the step that skipped them."""
+    events = tables.events
+    calls = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.place != "")]
+    return places.of_text(str(calls.place.iloc[-1]).lstrip("\t")) if len(calls) else None

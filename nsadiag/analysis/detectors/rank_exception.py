@@ -1,65 +1,166 @@
-"""The first exception on any rank; peers that fail afterwards are victims."""
+"""The first exception on any rank, also one that was swallowed or held back; peers that fail or wait are victims."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from nsadiag.analysis import places
-from nsadiag.analysis.breaks import breaks, first_break
+from nsadiag.analysis.breaks import Break, breaks, first_break
+from nsadiag.analysis.exceptions import (
+    first_of,
+    headline,
+    is_of_a_collective,
+    memory_of,
+    place_of,
+)
 from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.swallowed import Swallowed, gone_on, in_flight, peers_failed
 from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.waiting import is_still
+from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Rejected, Where
 
 # The same first words on another rank within this time is the same mistake, not a consequence.
 TOGETHER_S = 1.0
+SIGNALLED = Rejected(cls="rank_killed", because="no rank was ended by a signal before this exception")
+MEMORY = {
+    "gpu": "Give this rank less at once (a smaller or shorter batch, activation checkpointing), and let all ranks skip a batch together or not at all.",
+    "host": "The machine has no memory left to give: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
+}
+
+
+def _class_of(exception: dict[str, Any]) -> str:
+    return "gpu_oom" if memory_of(exception) == "gpu" else "rank_exception"
+
+
+def _fix(exception: dict[str, Any], otherwise: str) -> str:
+    return MEMORY.get(memory_of(exception) or "", otherwise)
+
+
+def _outcome(cell: CellEvidence) -> Outcome:
+    return "hung" if cell.stopped == "hang" or is_still(cell) else "crashed"
+
+
+def _peers_at(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...]) -> Place | None:
+    """Where the others wait, if they could be looked at."""
+    return next((s.place for rank, s in tables.standings.items() if rank not in guilty and s.place), None)
 
 
 def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     first = first_break(cell)
-    if first is None or first.kind != "exception" or first.rank.exception is None:
-        return
-    exception = first.rank.exception
-    headline = f"{exception['type']}: {exception['message'].splitlines()[0] if exception['message'] else ''}"[
-        :300
-    ]
-    alike = [
-        b.rank.rank
-        for b in breaks(cell)
-        if b.rank.exception
-        and b.rank.exception["type"] == exception["type"]
-        and not b.follows_a_peer
-        and b.t_s - first.t_s < TOGETHER_S
-    ]
+    is_cause = first is not None and first.kind == "exception" and first.rank.exception is not None
+    if not is_cause or is_of_a_collective(first_of(first.rank.exception)):  # type: ignore[union-attr, arg-type]
+        yield from _not_fatal(cell, tables)
+    if is_cause:
+        yield _fatal(cell, tables, first)  # type: ignore[arg-type]
+
+
+def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
+    exception = first.rank.exception or {}
+    root = first_of(exception)
+    said = headline(root)
+    alike = [b.rank.rank for b in breaks(cell) if _is_like(b, first)]
     victims = [b for b in breaks(cell) if b.rank.rank not in alike]
+    source = f"{first.rank.source}/exception.json"
     evidence = [
         Evidence(
-            claim=f"rank {first.rank.rank} raised {headline} at {first.t_s:.1f} s, first of all",
-            source=f"{first.rank.source}/exception.json",
+            claim=f"rank {first.rank.rank} raised {said} at {first.t_s:.1f} s, first of all", source=source
         )
     ]
-    for victim in victims[:3]:
-        if victim.rank.exception:
-            evidence.append(
-                Evidence(
-                    claim=f"rank {victim.rank.rank} failed {victim.t_s - first.t_s:.1f} s later: {victim.rank.exception['type']}",
-                    source=f"{victim.rank.source}/exception.json",
-                )
-            )
+    if root is not exception:
+        evidence.append(Evidence(claim=f"what ended it came of that: {headline(exception)}", source=source))
+    evidence += [
+        Evidence(
+            claim=f"rank {v.rank.rank} failed {v.t_s - first.t_s:.1f} s later: {v.rank.exception['type']}",
+            source=f"{v.rank.source}/exception.json",
+        )
+        for v in victims[:3]
+        if v.rank.exception
+    ]
     who = "Every rank" if len(alike) == cell.world_size > 1 else f"Rank {', '.join(map(str, sorted(alike)))}"
-    yield Finding(
+    mend = (
+        "Mend the line shown; the other ranks' errors go away with it." if victims else "Mend the line shown."
+    )
+    return Finding(
         detector="rank_exception",
-        cls="rank_exception",
+        cls=_class_of(root),
         outcome="hung" if cell.stopped == "hang" else "crashed",
         confidence=0.95,
-        summary=f"{who} raised {headline}",
+        summary=f"{who} raised {said}",
         guilty_ranks=tuple(sorted(set(alike))),
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in alike),
-        where=Where(step=first.rank.end.get("steps")).at(places.of_exception(exception)),
+        where=Where(step=first.rank.end.get("steps")).at(place_of(root) or place_of(exception)),
+        peers_at=_peers_at(cell, tables, tuple(alike)),
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(cls="rank_killed", because="no rank was ended by a signal before this exception"),
+        rejected=(SIGNALLED,),
+        fix=_fix(root, mend),
+    )
+
+
+def _is_like(other: Break, first: Break) -> bool:
+    """Whether this rank made the same mistake at about the same time."""
+    if other.follows_a_peer or not other.rank.exception or not first.rank.exception:
+        return False
+    same = first_of(other.rank.exception)["type"] == first_of(first.rank.exception)["type"]
+    return same and other.t_s - first.t_s < TOGETHER_S
+
+
+def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """It came first, and what the job died of or hangs in is its consequence."""
+    stuck = is_still(cell) or cell.stopped == "hang"
+    if stuck and (held := in_flight(cell, tables)):
+        yield _finding(
+            cell, tables, held, "and nobody saw it: the rank waits for its peers before it is printed"
+        )
+    failed = stuck or bool(breaks(cell) and _broke(cell)) or peers_failed(cell)
+    if failed and (swallowed := gone_on(cell, tables)):
+        how = "in a thread" if swallowed.row["how"] == "thread" else "and swallowed it"
+        yield _finding(cell, tables, swallowed, f"{how}, so that its peers wait for what it never did")
+
+
+def _broke(cell: CellEvidence) -> bool:
+    return first_break(cell) is not None or any(b.follows_a_peer for b in breaks(cell))
+
+
+def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) -> Finding:
+    row, rank = first_of(found.row), found.rank
+    step = int(found.row["step"])
+    held = found.row["how"] == "in flight"
+    place = place_of(row) or place_of(found.row)
+    during = f" in {found.row['during']}" if found.row["how"] == "left" else ""
+    return Finding(
+        detector="rank_exception",
+        cls=_class_of(row),
+        outcome=_outcome(cell),
+        confidence=0.93 if held else 0.85,
+        summary=f"Rank {rank.rank} raised {headline(row)}{during} at step {step}, {then}.",
+        guilty_ranks=(rank.rank,),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != rank.rank),
+        where=Where(step=step, phase=_phase(found.row)).at(place),
+        peers_at=_peers_at(cell, tables, (rank.rank,)),
+        evidence=(
+            Evidence(
+                claim=f"rank {rank.rank} raised {headline(row)}{during} at {found.t_s:.1f} s, and did not end",
+                source=found.source,
+            ),
+            Evidence(claim=found.why, source=f"{rank.source}/blackbox.bin"),
         ),
-        fix="Mend the line shown; the other ranks' errors go away with it."
-        if victims
-        else "Mend the line shown.",
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because="why the rank left the others' path was seen: the exception came first",
+            ),
+            Rejected(cls="rank_exited_early", because="it did not leave of its own accord"),
+        ),
+        fix=_fix(
+            row,
+            "Let the exception end the rank: no collective in a `finally` or `except` that the others do not enter."
+            if held
+            else "Let the exception end the rank, or let all ranks agree to skip the batch (all_reduce a flag) before any goes on.",
+        ),
+    )
+
+
+def _phase(row: dict[str, Any]) -> str | None:
+    return (
+        row["during"] if row["how"] == "left" and row["during"] in ("forward", "backward", "input") else None
     )

@@ -2,26 +2,68 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.breaks import first_break
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 FIXES = {
     signal.SIGKILL: "Find who sent it: the kernel's OOM killer (dmesg, memory.events), a scheduler's limit, or a memory guard.",
     signal.SIGSEGV: "The fault is in native code: run the line shown under a debugger, or without that extension.",
     signal.SIGABRT: "Native code gave up: its last words are in the rank's stderr.log.",
     signal.SIGBUS: "A mapped file shrank or /dev/shm is full: look at df -h /dev/shm and at the loader's workers.",
+    signal.SIGFPE: "Native code divided by zero: look at the line shown for a size or count that is 0 on this rank.",
+    signal.SIGXCPU: "The rank has used up its CPU time (ulimit -t): raise the limit, or ask the scheduler for more.",
+    signal.SIGTERM: "Find who ends single ranks: a scheduler that preempts, a health check, a script that cleans up.",
 }
+OOM_FIX = "The machine, or the job's cgroup, ran out of memory: load less at once, use fewer workers, or raise the limit."
+LAUNCHER_TOLD = re.compile(
+    r"[Rr]eceived (Signals\.)?SIG(TERM|INT|HUP)?\S* death signal|Received (\d+) death signal"
+)
+# A signal is sent some moments before it is the end.
+SENT_WITHIN_S = 30.0
 
 
-def _last_words(rank: RankEvidence) -> Where:
-    found = places.of_faults(rank.faults) or places.of_black_box(rank)
-    return Where(step=rank.end.get("steps")).at(found)
+def _last_words(rank: RankEvidence) -> Place | None:
+    return places.of_faults(rank.faults) or places.of_black_box(rank)
+
+
+def _sender(
+    cell: CellEvidence, victim: RankEvidence, number: int, t_s: float
+) -> tuple[RankEvidence, dict[str, Any]] | None:
+    """The rank that sent it, and its own word on that."""
+    for rank in cell.ranks:
+        for row in rank.signals:
+            sent_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
+            hits = row["to"] in (victim.meta.get("pid"), 0) and row["signal"] == number
+            if hits and -SENT_WITHIN_S < sent_s - t_s <= 1.0:
+                return rank, row
+    return None
+
+
+def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> list[Evidence]:
+    """What the kernel says: its own line about this process, or a counter that has grown."""
+    if number != signal.SIGKILL:
+        return []
+    found = []
+    for node in cell.oom:
+        for told in node.get("kernel", []):
+            if told["pid"] == rank.meta.get("pid"):
+                found.append(Evidence(claim=f"the kernel's log: {told['line']}", source="nodes/*/oom.json"))
+        for group in node.get("grown", []):
+            limit = group.get("limit_bytes")
+            claim = (
+                f"oom_kill of its cgroup grew from {group['oom_kills_before']} to {group['oom_kills']}"
+                + (f", its limit is {limit / 2**20:,.0f} MiB" if limit else "")
+            )
+            found.append(Evidence(claim=claim, source="nodes/*/oom.json"))
+    return found
 
 
 def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -29,35 +71,88 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if first is None or first.kind != "killed":
         return
     rank, number = first.rank, int(first.rank.end["signal"])
-    name = signal.Signals(number).name
-    died_in_c = number != signal.SIGKILL and "Fatal Python error" in rank.faults
-    evidence = [
-        Evidence(
-            claim=f"rank {rank.rank} ended by {name} at {first.t_s:.1f} s, before any other rank broke",
-            source="ends.json",
-        )
-    ]
-    if died_in_c:
-        evidence.append(
-            Evidence(
-                claim="faulthandler wrote the stack at the moment of death",
-                source=f"{rank.source}/faults.log",
-            )
-        )
+    memory = _out_of_memory(cell, rank, number)
+    sender = None if memory else _sender(cell, rank, number, first.t_s)
+    everyone = tuple(r.rank for r in cell.ranks if r.end.get("signal") == number)
+    all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(cell.launcher_stderr))
+    guilty = everyone if all_told else (rank.rank,)
     yield Finding(
         detector="rank_killed",
-        cls="rank_killed",
+        cls="host_oom" if memory else "rank_killed",
         outcome="crashed",
-        confidence=0.95,
-        summary=f"Rank {rank.rank} was killed by {name} after {rank.end.get('steps', 0)} steps; the other ranks only lost their peer.",
-        guilty_ranks=(rank.rank,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != rank.rank),
-        where=_last_words(rank),
-        evidence=tuple(evidence),
+        confidence=0.97 if memory else 0.7 if all_told else 0.95,
+        summary=_summary(rank, number, bool(memory), sender, all_told),
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        where=Where(step=rank.end.get("steps")).at(_place(rank, sender)),
+        evidence=(
+            Evidence(
+                claim=f"rank {rank.rank} ended by {_name(number)} at {first.t_s:.1f} s, before any other rank broke",
+                source="ends.json",
+            ),
+            *memory,
+            *_more(rank, number, sender, all_told),
+        ),
         rejected=(
             Rejected(
                 cls="rank_exception", because="no rank raised an exception of its own before the signal"
             ),
+            *(
+                [
+                    Rejected(
+                        cls="host_oom", because="no oom_kill counter grew, and the kernel's log says nothing"
+                    )
+                ]
+                if number == signal.SIGKILL and not memory and cell.oom
+                else []
+            ),
         ),
-        fix=FIXES.get(signal.Signals(number), f"Find out who sends {name} to a training process."),
+        fix=OOM_FIX
+        if memory
+        else FIXES.get(signal.Signals(number), f"Find out who sends {_name(number)} to it."),
     )
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name
+
+
+def _place(rank: RankEvidence, sender: tuple[RankEvidence, dict[str, Any]] | None) -> Place | None:
+    """The line that sent the signal, where that is known; else where the rank was."""
+    sent_at = places.of_text(sender[1]["place"]) if sender else None
+    return places.of_faults(rank.faults) or sent_at or _last_words(rank)
+
+
+def _summary(
+    rank: RankEvidence,
+    number: int,
+    memory: bool,
+    sender: tuple[RankEvidence, dict[str, Any]] | None,
+    all_told: bool,
+) -> str:
+    steps = rank.end.get("steps", 0)
+    if all_told:
+        return f"The launcher was told to end, by {_name(number)} from outside the job, and ended all ranks after {steps} steps."
+    by = " by the kernel, which had no memory left," if memory else ""
+    if sender:
+        whom = "itself" if sender[0].rank == rank.rank else f"rank {sender[0].rank}"
+        by = f" by {whom} ({sender[1]['call']})"
+    return f"Rank {rank.rank} was killed{by} with {_name(number)} after {steps} steps; the other ranks only lost their peer."
+
+
+def _more(
+    rank: RankEvidence, number: int, sender: tuple[RankEvidence, dict[str, Any]] | None, all_told: bool
+) -> Iterator[Evidence]:
+    if number != signal.SIGKILL and "Fatal Python error" in rank.faults:
+        yield Evidence(
+            claim="faulthandler wrote the stack at the moment of death", source=f"{rank.source}/faults.log"
+        )
+    if sender:
+        yield Evidence(
+            claim=f"rank {sender[0].rank} sent it by {sender[1]['call']} at {sender[1]['place']}",
+            source=f"{sender[0].source}/signals.jsonl",
+        )
+    if all_told:
+        yield Evidence(
+            claim="the launcher says that it received the signal", source="nodes/*/launcher.stderr.log"
+        )

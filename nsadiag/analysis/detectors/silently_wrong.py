@@ -1,4 +1,4 @@
-"""Silently wrong: activation checkpointing recomputed other modules than its forward ran.
+"""Silently wrong: activation checkpointing recomputed other modules than its forward ran; or the replicas parted.
 
 The usual cause is a loop variable bound late: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
 the last block every time. The loss falls, and every block but the last is trained by wrong gradients.
@@ -11,6 +11,7 @@ from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.parted import parted
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
@@ -29,6 +30,11 @@ def _place(row: dict[str, Any]) -> Place | None:
 
 
 def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    yield from _recomputed(cell)
+    yield from parted(cell, tables)
+
+
+def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
     wrong: list[RankEvidence] = [rank for rank in cell.ranks if rank.recomputed]
     if not wrong:
         return

@@ -3,81 +3,195 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pandas as pd
 
 from nsadiag.analysis import places
-from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 MIN_STEPS = 5
 SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
 MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
 ALWAYS = 0.8  # share of the steps in which the same rank is the last
 PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
+# Where a rank meets its peers first: FSDP in its forward, DDP as the last gradient has arrived.
+MEETINGS = {"ready_s": "have its gradients", "forward_at": "begin its forward"}
+OFF_CPU = 0.5  # of its own time: less than that on a CPU, and it waited for something
+WORKS, IDLES = 0.6, 0.45  # shares of a step on a CPU, of a rank that works and of those that wait for it
+FIX = "Give rank {rank} the same amount of {part} work as its peers, or a machine as fast as theirs."
 
 
-def _lags(steps: pd.DataFrame) -> pd.DataFrame:
-    """Steps (rows) by rank: seconds after the first rank that was ready. Warm-up steps do not count.
+@dataclass(frozen=True, kw_only=True)
+class Late:
+    """The rank that is last, and by how much."""
 
-    Durations on one rank would mislead: where a rank waits for the slow one (in backward, in `.item()`)
-    differs by backend. Who is ready last does not.
-    """
-    ready = steps.pivot_table(index="step", columns="rank", values="ready_s").dropna()
-    settled = ready[ready.index > min(3, ready.index.max() // 3)]
-    lags: pd.DataFrame = settled.sub(settled.min(axis=1), axis=0)
-    return lags
+    rank: int
+    lag_s: float
+    share: float  # of the steps
+    steps: int
+    last_to: str
+    part: str | None = None  # known where lateness itself says it
 
 
 def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = tables.steps
     if cell.world_size < 2 or steps["rank"].nunique() < cell.world_size or cell.stopped == "hang":
         return
-    lags = _lags(steps)
+    late = next((found for column in MEETINGS if (found := _late(steps, column))), None)
+    if late is not None:
+        yield _finding(cell, steps, late)
+    else:
+        yield from _by_cpu(cell, steps)
+
+
+def _settled(table: pd.DataFrame) -> pd.DataFrame:
+    """Without the steps of the warm-up."""
+    settled: pd.DataFrame = table[table.index > min(3, table.index.max() // 3)]
+    return settled
+
+
+def _lags(steps: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Steps (rows) by rank: seconds after the first rank that was there.
+
+    Durations on one rank would mislead: where a rank waits for the slow one (in backward, in `.item()`)
+    differs by backend. Who is ready last does not.
+    """
+    ready = _settled(steps.pivot_table(index="step", columns="rank", values=column).dropna())
+    lags: pd.DataFrame = ready.sub(ready.min(axis=1), axis=0)
+    return lags
+
+
+def _late(steps: pd.DataFrame, column: str) -> Late | None:
+    lags = _lags(steps, column)
     if len(lags) < MIN_STEPS:
-        return
+        return None
     medians = lags.median()
     slowest = int(str(medians.idxmax()))
-    lag, last_share = float(medians[slowest]), float((lags.idxmax(axis=1) == slowest).mean())
-    own = steps[steps["rank"] == slowest][["step_s", *PARTS]].median()
-    if lag < max(MIN_LAG_S, SHARE_OF_STEP * own.step_s) or last_share < ALWAYS:
-        return
-    column = max(PARTS, key=lambda name: float(own[name]))
-    rank = cell.rank(slowest)
-    part, source = PARTS[column], f"{rank.source}/blackbox.bin"
+    lag, share = float(medians[slowest]), float((lags.idxmax(axis=1) == slowest).mean())
+    step_s = float(steps[steps["rank"] == slowest].step_s.median())
+    if lag < max(MIN_LAG_S, SHARE_OF_STEP * step_s) or share < ALWAYS:
+        return None
+    part = "input" if column == "forward_at" else None
+    return Late(rank=slowest, lag_s=lag, share=share, steps=len(lags), last_to=MEETINGS[column], part=part)
+
+
+def _part(own: pd.Series[float], late: Late) -> tuple[str, str]:
+    """The part of the step that the rank spends most in, by its column; and what it does there, as far as is seen."""
+    column = next((c for c, part in PARTS.items() if part == late.part), None)
+    column = column or max(PARTS, key=lambda name: float(own[name]))
+    if column != "input_s":
+        return column, PARTS[column]
+    between = float(own.input_s)
+    if own.saving_s > between / 2:
+        return column, "saving"
+    return column, "input" if own.loader_s > between / 2 else "input and other work between steps"
+
+
+def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
+    own = steps[steps["rank"] == late.rank].drop(columns=["rank", "step"]).median()
+    column, doing = _part(own, late)
+    rank = cell.rank(late.rank)
+    source = f"{rank.source}/blackbox.bin"
     evidence = [
         Evidence(
-            claim=f"rank {slowest} is the last to have its gradients in {last_share:.0%} of {len(lags)} steps, {lag * 1e3:.0f} ms after the first",
+            claim=f"rank {late.rank} is the last to {late.last_to} in {late.share:.0%} of {late.steps} steps, {late.lag_s * 1e3:.0f} ms after the first",
             source=source,
         ),
         Evidence(
-            claim=f"of its step of {own.step_s * 1e3:.0f} ms it spends {own[column] * 1e3:.0f} ms in {part}",
+            claim=f"of its step of {own.step_s * 1e3:.0f} ms it spends {own[column] * 1e3:.0f} ms in {doing}",
             source=source,
         ),
+        *_on_cpu(own, column, source),
+        *_sampled(rank),
     ]
-    if rank.samples:
-        evidence.append(
-            Evidence(
-                claim=f"the line is the one seen most often in {len(rank.samples)} samples of its stack",
-                source=f"{rank.source}/samples.jsonl",
-            )
-        )
-    yield Finding(
+    return Finding(
         detector="straggler_rank",
         cls="straggler_rank",
         outcome="slow",
         confidence=0.9,
-        summary=f"Rank {slowest} is ready {lag * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {part}; they wait for it.",
-        guilty_ranks=(slowest,),
-        blocked_ranks=tuple(int(r) for r in medians.index if r != slowest),
-        where=Where(phase=part).at(places.most_seen(rank.samples) or places.of_black_box(rank)),
+        summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
+        guilty_ranks=(late.rank,),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != late.rank),
+        where=Where(phase=PARTS[column]).at(_place(rank)),
         evidence=tuple(evidence),
         rejected=(
             Rejected(
                 cls="slow_compute",
-                because=f"the other ranks are done with their own part {lag * 1e3:.0f} ms earlier",
+                because=f"the other ranks are done with their own part {late.lag_s * 1e3:.0f} ms earlier",
             ),
         ),
-        fix=f"Give rank {slowest} the same amount of {part} work as its peers, or a machine as fast as theirs.",
+        fix=FIX.format(rank=late.rank, part=doing),
+    )
+
+
+def _on_cpu(own: pd.Series[float], column: str, source: str) -> Iterator[Evidence]:
+    """Whether it works or waits: one that is throttled, or reads from something slow, is off its CPU."""
+    if 0 <= own.cpu_s < OFF_CPU * own[column]:
+        claim = f"it is on a CPU for {own.cpu_s * 1e3:.0f} ms in the whole step: it waits for a device, a disk or a network, or is throttled"
+        yield Evidence(claim=claim, source=source)
+
+
+def _beside(rank: RankEvidence) -> Place | None:
+    """A thread of the user's own that takes the interpreter's turns, seen in half of the samples or more."""
+    seen = sum(bool(sample.get("beside")) for sample in rank.samples)
+    return places.most_seen(rank.samples, "beside") if seen and 2 * seen >= len(rank.samples) else None
+
+
+def _place(rank: RankEvidence) -> Place | None:
+    return _beside(rank) or places.most_seen(rank.samples) or places.of_black_box(rank)
+
+
+def _sampled(rank: RankEvidence) -> Iterator[Evidence]:
+    thread = _beside(rank)
+    if thread:
+        yield Evidence(
+            claim=f"in most of {len(rank.samples)} samples another thread has the interpreter, at {places.short(thread)}",
+            source=f"{rank.source}/samples.jsonl",
+        )
+    elif rank.samples:
+        yield Evidence(
+            claim=f"the line is the one seen most often in {len(rank.samples)} samples of its stack",
+            source=f"{rank.source}/samples.jsonl",
+        )
+
+
+def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Finding]:
+    """Where ranks meet layer by layer (FSDP) all are equally late: who works while the others idle is the slow one."""
+    table = _settled(
+        steps.assign(busy=steps.cpu_s / steps.step_s).pivot_table(index="step", columns="rank", values="busy")
+    )
+    if len(table) < MIN_STEPS:
+        return
+    busy = table.median()
+    slowest = int(str(busy.idxmax()))
+    others = busy.drop(slowest)
+    share = float((table.idxmax(axis=1) == slowest).mean())
+    step_s = float(steps[steps["rank"] == slowest].step_s.median())
+    idle_s = step_s * (1.0 - float(others.max()))
+    if busy[slowest] < WORKS or others.max() > IDLES or share < ALWAYS or idle_s < MIN_LAG_S:
+        return
+    rank = cell.rank(slowest)
+    yield Finding(
+        detector="straggler_rank",
+        cls="straggler_rank",
+        outcome="slow",
+        confidence=0.7,
+        summary=f"Rank {slowest} works in {busy[slowest]:.0%} of each step of {step_s * 1e3:.0f} ms, while its peers idle: none of them more than {others.max():.0%}; they wait for it.",
+        guilty_ranks=(slowest,),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != slowest),
+        where=Where().at(_place(rank)),
+        evidence=(
+            Evidence(
+                claim=f"share of a step on a CPU: rank {slowest} {busy[slowest]:.0%}, the others at most {others.max():.0%}, over {len(table)} steps",
+                source=f"{rank.source}/blackbox.bin",
+            ),
+            *_sampled(rank),
+        ),
+        rejected=(
+            Rejected(cls="slow_compute", because="the other ranks have nothing to do for most of the step"),
+        ),
+        fix=FIX.format(rank=slowest, part="compute"),
     )

@@ -16,11 +16,13 @@ from nsadiag.worker.probes.data import data
 from nsadiag.worker.probes.ddp_buckets import ddp_buckets
 from nsadiag.worker.probes.fsdp_units import fsdp_units
 from nsadiag.worker.probes.gradients import gradients
+from nsadiag.worker.probes.handlers import handlers
 from nsadiag.worker.probes.io import io
 from nsadiag.worker.probes.memory import memory
 from nsadiag.worker.probes.modules import modules
 from nsadiag.worker.probes.optimizer import optimizer
 from nsadiag.worker.probes.recompute import recompute
+from nsadiag.worker.probes.replicas import replicas
 from nsadiag.worker.probes.scaler import scaler
 from nsadiag.worker.probes.settings import settings
 
@@ -32,6 +34,7 @@ PROBES: dict[str, Probe] = {
     "backward": backward,
     "recompute": recompute,
     "optimizer": optimizer,
+    "replicas": replicas,
     "collectives": collectives,
     "ddp_buckets": ddp_buckets,
     "fsdp_units": fsdp_units,
@@ -40,6 +43,7 @@ PROBES: dict[str, Probe] = {
     "memory": memory,
     "scaler": scaler,
     "settings": settings,
+    "handlers": handlers,
 }
 PROBES_VARIABLE = "NSADIAG_PROBES"
 _installed = ExitStack()

@@ -15,7 +15,7 @@ from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
-from nsadiag.worker import runtime
+from nsadiag.worker import raised, runtime
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.patch import harmless, replaced
 
@@ -151,6 +151,9 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
         _depth += 1
         try:
             return run(tensors, *args, **kwargs)
+        except Exception as error:
+            raised.left(error, "backward")
+            raise
         finally:
             _depth -= 1
             _end(time.monotonic() - started)

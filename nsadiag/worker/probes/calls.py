@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nsadiag.worker import runtime
+from nsadiag.worker import raised, runtime
 from nsadiag.worker.probes.patch import harmless, not_compiled
 
 EVERY_DEPTH = 1 << 30
@@ -129,6 +129,9 @@ def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callabl
         try:
             output = call(self, *args, **kwargs)
             return output
+        except Exception as error:
+            raised.left(error, "forward")
+            raise
         finally:
             _depth = nested
             if number and _leave is not None:

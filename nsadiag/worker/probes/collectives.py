@@ -21,9 +21,10 @@ import torch.distributed as dist
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.secrets import mask_text
-from nsadiag.worker import runtime
+from nsadiag.worker import raised, runtime
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import works
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
 
 COLLECTIVES = (
@@ -174,6 +175,7 @@ def _begin(
     detail = _detail(op, args, kwargs)
     event = (rank.names(op), next(counts), elements, rank.names(_label(group, detail)))
     rank.emit(kind, Phase.BEGIN, *event)
+    raised.in_flight(op, group, event[1])
     return group, detail, event
 
 
@@ -216,12 +218,19 @@ def _observed(
         _here.inside = True
         try:
             result = call(*args, **kwargs)
+        except Exception as error:
+            raised.left(error, op)
+            raise
         finally:
             _here.inside = False
             if begun is not None:
                 _end(int(kind), begun[2])
         if begun is not None and result is not None:
             _remember(op, result, *begun)
+            if isinstance(result, dist.distributed_c10d.Work) and op != "isend":
+                tensors = (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
+                group, _, event = begun
+                works.started(result, op, group, event[1], tensors, sys._getframe(1))
         if kind == Kind.PROCESS_GROUP and op != "destroy_process_group":
             _tell_group()
         return result
@@ -241,6 +250,7 @@ def _begin_waiting(op: str, number: int, elements: int, label: str) -> Event | N
         if _here.given_up is not None:
             rank.emit(Kind.COLLECTIVE, Phase.END, *_here.given_up)
         rank.emit(Kind.COLLECTIVE, Phase.BEGIN, *event)
+        raised.in_flight(op, label.partition("\t")[0], number)
     _here.given_up = event
     return event
 
@@ -271,6 +281,7 @@ def _observed_work_wait(call: Callable[..., Any]) -> Callable[..., Any]:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or _here.inside:
             return call(self, *args, **kwargs)
+        works.looked_after(self)
         event = _begin_wait(self)
         result = call(self, *args, **kwargs)
         _end_waiting(event)
@@ -339,6 +350,7 @@ def collectives() -> Iterator[None]:
         _wrap_public(stack)
         work, store = dist.distributed_c10d.Work, dist.distributed_c10d.Store
         stack.enter_context(replaced(work, "wait", _observed_work_wait(work.wait)))
+        works.observe(stack, work)
         stack.enter_context(replaced(store, "wait", _observed_store_wait(store.wait)))
         stack.enter_context(replaced(store, "get", _observed_store_get(store.get)))
         when_imported("torch.distributed._functional_collectives", lambda: _wrap_functional(stack))

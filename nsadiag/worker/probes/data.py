@@ -16,7 +16,7 @@ from typing import Any
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
-from nsadiag.worker import runtime
+from nsadiag.worker import raised, runtime
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
@@ -94,6 +94,9 @@ def _observed(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
         _here.inside = True
         try:
             return call(self)
+        except Exception as error:
+            raised.left(error, "input")
+            raise
         finally:
             _here.inside = False
             if event is not None:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
-from nsadiag.worker import runtime
+from nsadiag.worker import runtime, structure
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.calls import qualified
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
@@ -136,11 +136,13 @@ def _point(rank: runtime.Runtime, wrapped: Wrapped, what: str, buckets: Buckets)
 
 
 @harmless
-def _begin() -> None:
+def _begin(module: Any, group: Any) -> None:
     rank = runtime.ensure_rank()
     if rank is not None:
         place = rank.names("\t" + user_place())
         rank.emit(Kind.WRAP, Phase.BEGIN, rank.names("DistributedDataParallel"), 0, 0, place)
+        if isinstance(module, torch.nn.Module):
+            structure.note(rank, "DistributedDataParallel", module, group)
 
 
 @harmless
@@ -246,7 +248,7 @@ def _observed_hook(call: Callable[..., Any], position: int) -> Callable[..., Any
 def _observed_init(construct: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(construct)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        _begin()
+        _begin(args[0] if args else kwargs.get("module"), kwargs.get("process_group"))
         construct(self, *args, **kwargs)
         _end(self)
 

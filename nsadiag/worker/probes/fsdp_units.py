@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
-from nsadiag.worker import runtime
+from nsadiag.worker import runtime, structure
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.probes.calls import qualified
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
@@ -40,6 +40,7 @@ FSDP1_STEPS = (
 FSDP2 = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
 FSDP1 = "torch.distributed.fsdp._runtime_utils"
 FSDP1_SHARE = "_share_state_and_init_handle_attrs"
+FSDP1_WRAPPER = "torch.distributed.fsdp.fully_sharded_data_parallel"
 _every_step = os.environ.get("NSADIAG_PROBES", "light") != "light"
 
 # Unit to its name. Weak: a unit holds its parameters.
@@ -167,6 +168,30 @@ def _observed_sharing(call: Callable[..., Any]) -> Callable[..., Any]:
     return not_compiled(_share_state_and_init_handle_attrs)
 
 
+@harmless
+def _begin_wrap(module: Any, group: Any) -> None:
+    rank = runtime.ensure_rank()
+    if rank is None or not isinstance(module, torch.nn.Module):
+        return
+    # Hybrid sharding takes two groups; both together are what it shards over, and any rank of it is a replica.
+    structure.note(rank, "FullyShardedDataParallel", module, None if isinstance(group, tuple) else group)
+
+
+def _observed_init(construct: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(construct)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        group = args[1] if len(args) > 1 else kwargs.get("process_group")
+        _begin_wrap(args[0] if args else kwargs.get("module"), group)
+        construct(self, *args, **kwargs)
+
+    return not_compiled(__init__)
+
+
+def _wrap_fsdp1_class(stack: ExitStack) -> None:
+    owner = sys.modules[FSDP1_WRAPPER].FullyShardedDataParallel
+    stack.enter_context(replaced(owner, "__init__", _observed_init(owner.__init__)))
+
+
 # -- both ------------------------------------------------------------------------------------------------
 
 
@@ -273,4 +298,5 @@ def fsdp_units() -> Iterator[None]:
             when_imported(groups, functools.partial(_wrap_groups, stack, groups))
             when_imported(states, functools.partial(_wrap_state, stack, states))
         when_imported(FSDP1, functools.partial(_wrap_fsdp1, stack))
+        when_imported(FSDP1_WRAPPER, functools.partial(_wrap_fsdp1_class, stack))
         yield

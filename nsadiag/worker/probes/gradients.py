@@ -52,6 +52,23 @@ def _arrival(rank: runtime.Runtime, name: int, index: int) -> Callable[[torch.Te
     return arrived
 
 
+def name_of(parameter: torch.Tensor) -> str | None:
+    """The qualified name of a parameter whose module has run."""
+    known = _known.get(id(parameter))
+    return known.text if known is not None and known.parameter() is parameter else None
+
+
+def gradient_at(addresses: set[int]) -> str | None:
+    """The parameter whose gradient lies at one of these addresses."""
+    for known in _known.values():
+        parameter = known.parameter()
+        if parameter is None or parameter.grad is None or hasattr(parameter.grad, "_local_tensor"):
+            continue
+        if parameter.grad.data_ptr() in addresses:
+            return known.text
+    return None
+
+
 @harmless
 def _hook_parameters(root: torch.nn.Module) -> None:
     rank = runtime.current()

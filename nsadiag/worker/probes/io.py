@@ -15,7 +15,7 @@ import torch
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.secrets import mask_text
-from nsadiag.worker import runtime
+from nsadiag.worker import raised, runtime
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
@@ -85,6 +85,9 @@ def _observed(call: Callable[..., Any], op: str) -> Callable[..., Any]:
         _here.inside = True
         try:
             return call(*args, **kwargs)
+        except Exception as error:
+            raised.left(error, op)
+            raise
         finally:
             _here.inside = False
             if name is not None:

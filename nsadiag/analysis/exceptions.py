@@ -1,0 +1,92 @@
+"""Exceptions as evidence: which of a chain came first, its line, and whether it only says that a peer is gone."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from nsadiag.analysis import places
+from nsadiag.evidence.records import Place
+from nsadiag.evidence.sources import is_user
+
+# What a rank says when a peer has gone, or kept it waiting for too long: consequences, never causes.
+FOLLOWS_A_PEER = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|recvbytes failed|sendbytes failed|failed to recv"
+    r"|remote process exited|ncclremoteerror|ncclsystemerror|nccl communicator was aborted|timed out waiting"
+    r"|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog",
+    re.IGNORECASE,
+)
+FOLLOWER_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "KeyboardInterrupt")
+# What a collective says when it met another one than it expected.
+OF_A_COLLECTIVE = re.compile(
+    r"enforce(notmet| fail)|\bgloo\b|\bnccl|detected mismatch|op\.preamble|processgroup", re.IGNORECASE
+)
+# A loader's worker hands its exception on as text.
+ORIGINAL = re.compile(r"Original Traceback \(most recent call last\):\n(?P<text>.*)", re.DOTALL)
+TEXT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+GPU_OOM = re.compile(
+    r"(cuda|hip|xpu|mps\w*)( error:)? ?(backend )?out of memory|cuda malloc failed|CUBLAS_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+HOST_OOM = re.compile(
+    r"DefaultCPUAllocator: (can't allocate|not enough) memory|Cannot allocate memory|std::bad_alloc"
+)
+# A mismatched collective hands on a size that was never one.
+ABSURD = re.compile(r"more than 1EB|\d{4,}(\.\d+)? (TiB|PiB)")
+
+Raised = dict[str, Any]
+
+
+def follows_a_peer(exception: Raised) -> bool:
+    """Whether the exception only says that a peer is gone."""
+    return exception["type"] in FOLLOWER_TYPES or bool(FOLLOWS_A_PEER.search(exception["message"]))
+
+
+def first_of(exception: Raised) -> Raised:
+    """What it was raised from; and what was on its way up when a clean-up failed for want of a peer."""
+    current = exception
+    while (earlier := current.get("cause")) and earlier.get("frames"):
+        if not earlier.get("meant") and (not follows_a_peer(current) or follows_a_peer(earlier)):
+            break
+        current = earlier
+    return current
+
+
+def is_of_a_collective(exception: Raised) -> bool:
+    """Whether the backend's own words say that ranks met in different collectives."""
+    return exception["type"] == "DistBackendError" or bool(OF_A_COLLECTIVE.search(exception["message"]))
+
+
+def place_of(exception: Raised) -> Place | None:
+    """The innermost user line: of the loader's worker that raised it, of the traceback, of the call that it left."""
+    original = ORIGINAL.search(exception["message"])
+    if original:
+        found = [m for m in TEXT_FRAME.finditer(original["text"]) if is_user(m["file"])]
+        if found:
+            return places.place(found[-1]["file"], int(found[-1]["line"]), found[-1]["function"])
+    return places.of_exception(exception) or places.of_text(str(exception.get("place") or ""))
+
+
+def headline(exception: Raised) -> str:
+    """Its type and first line; of one that a loader's worker raised, the worker's own last line."""
+    message = str(exception["message"]).strip()
+    original = ORIGINAL.search(message)
+    if original:
+        last = original["text"].strip().splitlines()[-1].strip()
+        return f"{last} (in a worker of its DataLoader)"[:300]
+    return f"{exception['type']}: {message.splitlines()[0] if message else ''}"[:300]
+
+
+def is_same(one: Raised, other: Raised) -> bool:
+    """Whether both tell of one exception, as it passed two places."""
+    return (one["type"], one["message"]) == (other["type"], other["message"])
+
+
+def memory_of(exception: Raised) -> str | None:
+    """`gpu` or `host`, if an allocator says that it has nothing left to give."""
+    message = str(exception["message"])
+    if GPU_OOM.search(message) and not ABSURD.search(message):
+        return "gpu"
+    if exception["type"] == "MemoryError" or HOST_OOM.search(message):
+        return "host"
+    return None

@@ -1,0 +1,49 @@
+"""Parameters by name: which took no part in a step, as DDP and the optimizers tell."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from nsadiag.analysis.load import RankEvidence
+
+INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
+NAMES = re.compile(r"Parameters which did not receive grad for rank \d+: ([\w., ]+)")
+SHOWN = 4
+
+
+def shown(names: list[str]) -> str:
+    """A few of them, for a sentence."""
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def unused_in(rank: RankEvidence, message: str) -> list[str]:
+    """By name: DDP prints indices, and names only at TORCH_DISTRIBUTED_DEBUG=INFO or higher."""
+    named = NAMES.search(message)
+    if named:
+        return [n.strip() for n in named[1].split(",") if n.strip()]
+    indices = INDICES.search(message)
+    if not indices or not rank.ddp:
+        return []
+    parameters = rank.ddp[-1]["parameters"]
+    return [parameters[int(i)]["name"] for i in indices[1].split() if int(i) < len(parameters)]
+
+
+def changed_after(rank: RankEvidence, step: int) -> dict[str, Any] | None:
+    """The last change, from that step on, of the set without a gradient: `missing` new ones, or those `used_again`."""
+    before: dict[int, set[str]] = {}
+    found = None
+    for row in rank.ungraded:
+        had = before.get(row["optimizer"], set())
+        now = set(row["missing"])
+        if row["step"] >= step and now != had:
+            missing = [name for name in row["missing"] if name not in had]
+            found = {**row, "missing": missing, "used_again": sorted(had - now)}
+        before[row["optimizer"]] = now
+    return found
+
+
+def without_gradient(rank: RankEvidence) -> dict[str, Any] | None:
+    """The newest word of the rank's optimizers on who has none; None if all had one, or nothing is on record."""
+    row = rank.ungraded[-1] if rank.ungraded else None
+    return row if row and row["count"] else None

@@ -1,0 +1,179 @@
+"""Data-parallel replicas that are no longer one model: where the ranks meant to keep them equal, and did not."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+
+from nsadiag.analysis import places
+from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.replicas import Drift, drift, summed
+from nsadiag.analysis.sources import tree_of
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+DEFAULT = "default_pg"
+MOST_STEPS = 0.8  # in which gradients were averaged, for it to be what the job means to do
+REDUCTIONS = ("all_reduce", "all_reduce_coalesced")
+
+
+def parted(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Only where equal replicas were meant: wrapped in DDP, or gradients averaged by hand in every step."""
+    if cell.world_size < 2 or len(cell.ranks) < cell.world_size or cell.stopped == "hang":
+        return
+    if any(r.exception for r in cell.ranks):
+        return
+    yield from _wrapped(cell, tables)
+    yield from _by_hand(cell, tables)
+
+
+def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    if not all(r.ddp for r in cell.ranks) or any(m.get("comm_hook") for r in cell.ranks for m in r.ddp):
+        return
+    names = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
+    # Parts of the model that are called by themselves go by names of their own.
+    known = {n for n in summed(cell) if n and any(d == n or d.endswith("." + n) for d in names)}
+    found = drift(cell, frozenset(known))
+    if found is None:
+        return
+    idle = not _were_reduced(cell, tables)
+    why = (
+        "its wrapper was passed by: no gradient was ever reduced, each rank trains a model of its own"
+        if idle
+        else "something changes the parameters on one rank alone"
+    )
+    yield _finding(
+        cell,
+        found,
+        f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on: {why}.",
+        _forward_place(cell.ranks[0], tables) if idle else None,
+        "Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what went through its forward."
+        if idle
+        else "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings.",
+    )
+
+
+def _were_reduced(cell: CellEvidence, tables: Tables) -> bool:
+    """Whether any dump shows an all_reduce as large as a bucket; without dumps DDP's own count of reductions."""
+    sizes = {
+        b["elements"] for m in cell.ranks[0].ddp for key in ("buckets", "rebuilt_buckets") for b in m[key]
+    }
+    calls = tables.calls
+    shown = any(
+        _elements(row) in sizes for row in calls.loc[calls.op.str.contains("all_?reduce"), "input_sizes"]
+    )
+    rebuilt = any(m.get("rebuilt_buckets") for r in cell.ranks for m in r.ddp)
+    return shown or rebuilt
+
+
+def _elements(sizes: list[list[int]] | None) -> int:
+    total = 0
+    for size in sizes or []:
+        count = 1
+        for length in size:
+            count *= int(length)
+        total += count
+    return total
+
+
+def _forward_place(rank: RankEvidence, tables: Tables) -> Place | None:
+    events = tables.events
+    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.place != "")]
+    return places.of_text(str(mine.place.iloc[-1]).lstrip("\t")) if len(mine) else None
+
+
+def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    averaged, at = _averaged(cell, tables)
+    if any(r.ddp for r in cell.ranks) or not averaged:
+        return
+    found = drift(cell, averaged)
+    if found is None:
+        return
+    seeded = _seeded_by_rank(cell) if found.from_start else None
+    yield _finding(
+        cell,
+        found,
+        f"Gradients are averaged in every step, but the replicas were never equal: {found.parameter} differs before the first step."
+        if found.from_start
+        else f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {found.parameter} is not kept equal.",
+        seeded or at,
+        "Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed."
+        if found.from_start
+        else "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings.",
+    )
+
+
+def _averaged(cell: CellEvidence, tables: Tables) -> tuple[frozenset[str], Place | None]:
+    """Parameters whose gradients all ranks reduce behind nearly every backward, and the line that does it."""
+    events = tables.events
+    sizes = summed(cell)
+    names: set[str] | None = None
+    at: Counter[str] = Counter()
+    for rank in cell.ranks:
+        mine = events[events["rank"] == rank.rank]
+        steps = int((mine.kind == Kind.STEP).sum())
+        reduced = _behind_backward(mine)
+        for row in reduced:
+            at[row[1]] += 1
+        counts = Counter(elements for elements, _ in reduced)
+        often = {e for e, n in counts.items() if n >= MOST_STEPS * max(steps, 1)}
+        whole = sizes.get("", 0) in often
+        here = {n for n, e in sizes.items() if n and (whole or e in often)}
+        names = here if names is None else names & here
+    line = at.most_common(1)[0][0] if at else ""
+    return frozenset(names or ()), places.of_text(line.partition("\t")[2])
+
+
+def _behind_backward(events) -> list[tuple[int, str]]:  # type: ignore[no-untyped-def]
+    """Elements and place of each reduction of the whole group between a backward's end and the next forward."""
+    found = []
+    behind = False
+    wanted = events[events.kind.isin((Kind.BACKWARD, Kind.FORWARD, Kind.COLLECTIVE))]
+    for kind, phase, name, elements, place in wanted[["kind", "phase", "name", "b", "place"]].itertuples(
+        index=False
+    ):
+        if kind == Kind.BACKWARD:
+            behind = phase == Phase.END
+        elif kind == Kind.FORWARD:
+            behind = False
+        elif behind and phase == Phase.BEGIN and name in REDUCTIONS and place.startswith(DEFAULT):
+            found.append((int(elements), str(place)))
+    return found
+
+
+def _seeded_by_rank(cell: CellEvidence) -> Place | None:
+    """The one line that seeds torch's generator with something named after the rank."""
+    lines = []
+    for file in cell.sources:
+        tree = tree_of(cell, file)
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.Call) and "manual_seed" in ast.unparse(node.func):
+                words = [ast.unparse(argument) for argument in node.args]
+                if any("rank" in word.lower() for word in words):
+                    lines.append(places.place(file, node.lineno, None))
+    return lines[0] if len(lines) == 1 else None
+
+
+def _finding(cell: CellEvidence, found: Drift, summary: str, at: Place | None, fix: str) -> Finding:
+    return Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=0.85,
+        summary=summary,
+        guilty_ranks=found.odd,
+        where=Where(parameter=found.parameter, step=found.step).at(at),
+        evidence=(
+            Evidence(claim=found.says, source=found.source),
+            Evidence(
+                claim=f"the largest difference is {found.gap:.1e} of the parameter's magnitude; replicas that are kept equal are so to the last bit",
+                source=found.source,
+            ),
+        ),
+        rejected=(
+            Rejected(cls="healthy", because="it runs to its end, but the ranks train different models"),
+        ),
+        fix=fix,
+    )

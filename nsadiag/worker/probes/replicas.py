@@ -1,0 +1,137 @@
+"""Around the optimizer's step: parameters without a gradient, handles nobody waited for, and sums of the parameters.
+
+The sums are compared between ranks afterwards: replicas of a data-parallel model are equal after each step, or they
+train different models. They are taken at steps 0, 1, 2, 4, 8, ..., of a few parameters: `.tolist()` waits for a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from nsadiag.evidence.layout import append_json_line
+from nsadiag.worker import runtime
+from nsadiag.worker.probes import works
+from nsadiag.worker.probes.gradients import name_of
+from nsadiag.worker.probes.patch import harmless
+
+SHARE = 0.002  # of the time between two steps, for looking through the gradients
+SUMMED = 6  # parameters
+ELEMENTS = 4096  # of each
+NAMED = 50
+MOST_ROWS = 200
+
+_optimizers: dict[int, int] = {}  # by address: in order of their first steps
+_without: dict[int, tuple[int, ...]] = {}  # by optimizer: indices of the parameters that had no gradient
+_rows = 0
+_skip = 0
+_last = 0.0
+_before: set[int] = set()
+
+
+def _parameters(optimizer: Any) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _name(parameter: torch.Tensor, index: int) -> str:
+    return name_of(parameter) or f"parameter {index}"
+
+
+@harmless
+def _before_step(optimizer: Any, *_: Any) -> None:
+    global _before
+    rank = runtime.current()
+    if rank is None:
+        return
+    number = _optimizers.setdefault(id(optimizer), len(_optimizers))
+    _note_missing(rank, optimizer, number)
+    if works.is_any_open():
+        _before = works.now_open()
+    if number == 0 and rank.box.step == 0:
+        _sum(rank, optimizer, 0)
+
+
+def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int) -> None:
+    """A row whenever the set of parameters without a gradient has changed."""
+    global _skip, _last, _rows
+    if _skip > 0:
+        _skip -= 1
+        return
+    started = time.monotonic()
+    parameters = _parameters(optimizer)
+    missing = tuple(i for i, p in enumerate(parameters) if p.grad is None)
+    if missing != _without.get(number, ()) and _rows < MOST_ROWS:
+        _rows += 1
+        row = {
+            "step": rank.box.step,
+            "t_mono_ns": time.monotonic_ns(),
+            "optimizer": number,
+            "of": len(parameters),
+            "count": len(missing),
+            "missing": [_name(parameters[i], i) for i in missing[:NAMED]],
+        }
+        append_json_line(rank.directory.ungraded, row)
+    _without[number] = missing
+    cost, apart = time.monotonic() - started, started - _last if _last else 1.0
+    _skip, _last = min(int(cost / max(apart * SHARE, 1e-9)), 64), started
+
+
+@harmless
+def _after_step(optimizer: Any, *_: Any) -> None:
+    global _before
+    rank = runtime.current()
+    if rank is None:
+        return
+    if _before:
+        before, _before = _before, set()
+        works.report(rank, {_name(p, i) for i, p in enumerate(_parameters(optimizer))}, before)
+    # The optimizer probe, listed before this one, has counted the step already.
+    step = rank.box.step
+    if _optimizers.get(id(optimizer)) == 0 and step & (step - 1) == 0:
+        _sum(rank, optimizer, step)
+
+
+def _is_sharded(parameter: torch.Tensor) -> bool:
+    return hasattr(parameter, "_local_tensor")
+
+
+def _sum(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
+    """Sums of the first elements: of their values, and of their magnitudes, which tell how much a difference means."""
+    if rank.world_size < 2 or not (dist.is_available() and dist.is_initialized()):
+        return
+    trained = [(i, p) for i, p in enumerate(_parameters(optimizer)) if p.numel() and not _is_sharded(p)]
+    if not trained or (trained[0][1].is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    last = len(trained) - 1
+    chosen = [trained[n] for n in sorted({round(k * last / (SUMMED - 1)) for k in range(SUMMED)})]
+    with torch.no_grad():
+        parts = [p.detach().reshape(-1)[:ELEMENTS].double() for _, p in chosen]
+        sums = torch.stack([s.cpu() for part in parts for s in (part.sum(), part.abs().sum())]).tolist()
+    row = {
+        "step": step,
+        "t_mono_ns": time.monotonic_ns(),
+        "elements": sum(p.numel() for _, p in trained),
+        "parameters": [
+            [_name(p, i), list(p.shape), sums[2 * n], sums[2 * n + 1]] for n, (i, p) in enumerate(chosen)
+        ],
+    }
+    append_json_line(rank.directory.replicas, row)
+
+
+@contextlib.contextmanager
+def replicas() -> Iterator[None]:
+    """Parameters without a gradient (ungraded.jsonl), handles not waited for (unwaited.jsonl), sums (replicas.jsonl)."""
+    from torch.optim import optimizer as optim
+
+    before = optim.register_optimizer_step_pre_hook(_before_step)
+    after = optim.register_optimizer_step_post_hook(_after_step)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
