@@ -8,14 +8,16 @@ from typing import Any
 
 import pandas as pd
 
+from nsadiag.analysis.asked import ASKED_COLUMNS, CREATED_COLUMNS, asked_of, created_of
 from nsadiag.analysis.buckets import BUCKET_COLUMNS, buckets_of
+from nsadiag.analysis.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.standing import Standing, standing_of
 from nsadiag.analysis.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.analysis.waitfor import Graph, graph_of
 from nsadiag.evidence.blackbox import Kind, Phase
 
-EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "place", "detail"]
+EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "thread", "place", "detail"]
 STEP_COLUMNS = [
     "rank", "step", "end_s", "step_s", "cpu_s", "forward_at", "ready_s", "input_s", "forward_s", "backward_s",
     "loader_s", "saving_s",
@@ -38,13 +40,18 @@ class Tables:
     @cached_property
     def calls(self) -> pd.DataFrame:
         """The newest flight-recorder dump of each rank: one row a collective."""
-        rows = [row for rank in self.cell.ranks for row in _calls_of(rank)]
+        rows = [row for rank in self.cell.ranks for row in _calls_of(rank, self.groups)]
         return pd.DataFrame(rows, columns=CALL_COLUMNS)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Which group a name means, and who is in it (analysis.groups)."""
+        return Groups(self.cell)
 
     @cached_property
     def issued(self) -> pd.DataFrame:
         """Highest sequence number by group (rows) and rank (columns); 0 where a rank issued nothing."""
-        ranks = [r.rank for r in self.cell.ranks if _newest_dump(r)]
+        ranks = [r.rank for r in self.cell.ranks if newest_dump(r)]
         if self.calls.empty:
             return pd.DataFrame(columns=ranks)
         table = self.calls.pivot_table(index="group", columns="rank", values="seq", aggfunc="max")
@@ -72,6 +79,25 @@ class Tables:
         return pd.DataFrame(rows, columns=TRANSFER_COLUMNS)
 
     @cached_property
+    def asked(self) -> pd.DataFrame:
+        """Collectives that ranks called from Python, with root and splits, by number (analysis.asked)."""
+        label = self.groups.label
+        rows = [
+            row
+            for rank, frame in self.events.groupby("rank")
+            for row in asked_of(int(str(rank)), frame, label)
+        ]
+        return pd.DataFrame(rows, columns=ASKED_COLUMNS)
+
+    @cached_property
+    def created(self) -> pd.DataFrame:
+        """Process groups that ranks created, by number (analysis.asked)."""
+        rows = [
+            row for rank, frame in self.events.groupby("rank") for row in created_of(int(str(rank)), frame)
+        ]
+        return pd.DataFrame(rows, columns=CREATED_COLUMNS)
+
+    @cached_property
     def standings(self) -> dict[int, Standing]:
         """Where each rank stands that could be looked at (analysis.standing)."""
         found = {rank.rank: standing_of(rank) for rank in self.cell.ranks}
@@ -92,7 +118,7 @@ class Tables:
                 self.cell,
                 rank,
                 self.events[self.events["rank"] == rank.rank],
-                self.calls[self.calls["rank"] == rank.rank] if _newest_dump(rank) else None,
+                self.calls[self.calls["rank"] == rank.rank] if newest_dump(rank) else None,
             )
         ]
         return pd.DataFrame(rows, columns=BUCKET_COLUMNS)
@@ -115,23 +141,20 @@ def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
             "step": events["step"],
             "a": events["a"],
             "b": events["b"],
+            "thread": events["thread"],
             "place": ["\t".join(label.split("\t", 2)[:2]) for label in labels],
             "detail": [label.split("\t", 2)[2] if label.count("\t") > 1 else "" for label in labels],
         }
     )
 
 
-def _newest_dump(rank: RankEvidence) -> dict[str, Any]:
-    return next((c.flight_recorder for c in reversed(rank.captures) if c.flight_recorder), {})
-
-
-def _calls_of(rank: RankEvidence) -> list[dict[str, Any]]:
+def _calls_of(rank: RankEvidence, groups: Groups) -> list[dict[str, Any]]:
     rows = []
-    for index, entry in enumerate(_newest_dump(rank).get("entries", [])):
+    for index, entry in enumerate(newest_dump(rank).get("entries", [])):
         rows.append(
             {
                 "rank": rank.rank,
-                "group": group_name(entry),
+                "group": groups.label(rank.rank, raw_name(*entry["process_group"])),
                 "seq": int(entry["collective_seq_id"]),
                 "op": str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
                 "input_sizes": entry.get("input_sizes"),
@@ -143,21 +166,6 @@ def _calls_of(rank: RankEvidence) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def group_name(entry: dict[str, Any]) -> str:
-    """The description where there is one: gloo's numeric names differ from those in its pg_config."""
-    name, description = entry["process_group"]
-    return str(description if description not in ("", "undefined") else name)
-
-
-def group_members(cell: CellEvidence, group: str) -> set[int]:
-    """Ranks of the group as any dump's pg_config says; for the default group, all ranks."""
-    for rank in cell.ranks:
-        for config in _newest_dump(rank).get("pg_config", {}).values():
-            if group in (config.get("desc"), config.get("name")) and config.get("ranks"):
-                return {int(n) for n in config["ranks"].strip("[]").split(",")}
-    return set(range(cell.world_size))
 
 
 def _steps_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -18,12 +18,14 @@ TRANSFER_COLUMNS = [
     "direction",  # to, from
     "peer",  # a global rank; missing where any may send
     "tag",
+    "tensor",  # "float32[3]"
+    "step",
     "begin_s",
     "end_s",  # missing while the rank still is in it
     "place",
 ]
 FIRST_PEER = r"^(?:to|from)="
-PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)")
+PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)(?: (\w+\[[\d,]*\]))?")
 
 
 def transfers_of(rank: int, events: pd.DataFrame) -> list[dict[str, Any]]:
@@ -54,9 +56,11 @@ def _begun(rank: int, event: dict[Any, Any]) -> list[dict[str, Any]]:
             "direction": direction,
             "peer": None if peer == "any" else int(peer),
             "tag": int(tag),
+            "tensor": tensor,
+            "step": event["step"],
             "begin_s": event["t_s"],
             "end_s": None,
             "place": place,
         }
-        for direction, peer, tag in PEER.findall(event["detail"])
+        for direction, peer, tag, tensor in PEER.findall(event["detail"])
     ]

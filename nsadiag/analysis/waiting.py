@@ -53,13 +53,11 @@ def is_still(cell: CellEvidence) -> bool:
 
 def waits(cell: CellEvidence, tables: Tables) -> list[Wait]:
     """One for each group in which anyone waits; counts decide, since states lie."""
-    from nsadiag.analysis.tables import group_members
-
     calls = tables.calls
     found = []
     for group, pending in calls[calls.pending.astype(bool)].groupby("group"):
         seq = int(pending.seq.min())
-        members = group_members(cell, str(group))
+        members = set(tables.groups.members(str(group)))
         issued = tables.issued.loc[group] if group in tables.issued.index else pd.Series(dtype=int)
         seen = members & set(issued.index)
         missing = tuple(sorted(r for r in seen if issued[r] < seq))

@@ -43,12 +43,16 @@ class Kind(enum.IntEnum):
     BACKWARD = 4  # c = name "\tplace"
     MODULE = 5  # one module's forward; a = 1 when recomputed inside backward
     GRADIENT = 6  # a parameter's gradient was accumulated; a = index of the parameter
-    # A call into torch.distributed; a = calls so far in that group, b = elements, c = name "group\tplace", and where
-    # it has peers or a root "group\tplace\tdetail": "to=1 tag=0", "from=any tag=3", several after "; ", "root=0".
+    # A call into torch.distributed; a = collectives, or sends and receives, so far in that group, b = elements,
+    # c = name "group\tplace", and what else tells one call from another as "group\tplace\tdetail":
+    # "float32[8,2]", "root=0 float32[8,2]", "int64[9] int64[7] splits=5,4/3,4" (received/sent),
+    # "to=1 tag=0 float32[3]", "from=any tag=3 float32[3]", several after "; ".
     # "irecv.wait" is the wait for the Work of that irecv (a and detail are the call's); "store.get" and
     # "store.wait" have the group "store" and the detail "key=...".
     COLLECTIVE = 7
-    PROCESS_GROUP = 8  # creation or destruction; c as above
+    # Creation or destruction; a = groups created so far, c as above with the detail "ranks=0,1" or "ranks=all",
+    # and " local" where its members alone take part.
+    PROCESS_GROUP = 8
     GRAPH = 9  # size of the autograd graph; a = nodes counted, b = 1 if the count was capped
     EXCEPTION = 10
     WRAP = 11  # a model is being wrapped by DDP; c = name "\tplace"

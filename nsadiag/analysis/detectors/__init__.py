@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nsadiag.analysis.detectors.async_work_not_waited import async_work_not_waited
-from nsadiag.analysis.detectors.collective_order_mismatch import collective_order_mismatch
+from nsadiag.analysis.detectors.collective_args_mismatch import collective_args_mismatch
+from nsadiag.analysis.detectors.collective_order_mismatch import (
+    collective_order_crash,
+    collective_order_mismatch,
+)
 from nsadiag.analysis.detectors.dataloader_worker_fault import dataloader_worker_fault
 from nsadiag.analysis.detectors.ddp_ready_twice import ddp_ready_twice
 from nsadiag.analysis.detectors.ddp_static_graph_violation import ddp_static_graph_violation
@@ -22,9 +26,13 @@ from nsadiag.analysis.detectors.livelock_user_code import livelock_user_code
 from nsadiag.analysis.detectors.local_lock_deadlock import local_lock_deadlock
 from nsadiag.analysis.detectors.missing_rank import missing_rank
 from nsadiag.analysis.detectors.model_structure_mismatch import model_structure_mismatch
+from nsadiag.analysis.detectors.network_stall import network_stall
+from nsadiag.analysis.detectors.p2p_mismatch import p2p_mismatch
+from nsadiag.analysis.detectors.process_group_mismatch import process_group_mismatch
 from nsadiag.analysis.detectors.rank_exception import rank_exception
 from nsadiag.analysis.detectors.rank_exited_early import rank_exited_early
 from nsadiag.analysis.detectors.rank_killed import rank_killed
+from nsadiag.analysis.detectors.rendezvous_mismatch import rendezvous_mismatch
 from nsadiag.analysis.detectors.silently_wrong import silently_wrong
 from nsadiag.analysis.detectors.slow_compute import slow_compute
 from nsadiag.analysis.detectors.straggler_rank import straggler_rank
@@ -37,9 +45,13 @@ from nsadiag.evidence.records import Finding
 Detector = Callable[[CellEvidence, Tables], Iterator[Finding]]
 
 DETECTORS: tuple[Detector, ...] = (
+    # What the transport then says, or dies of, is a consequence.
+    model_structure_mismatch,
+    collective_args_mismatch,
+    process_group_mismatch,
+    collective_order_crash,
     rank_killed,
     # These are exceptions as well, with a cause that has a name.
-    model_structure_mismatch,
     dataloader_worker_fault,
     ddp_ready_twice,
     ddp_static_graph_violation,
@@ -48,6 +60,7 @@ DETECTORS: tuple[Detector, ...] = (
     # Its peers have ended already: not early, but in time.
     teardown_hang,
     rank_exited_early,
+    rendezvous_mismatch,
     # A rank that stands inside itself explains whatever its peers wait in.
     gil_held_native_call,
     io_stall,
@@ -55,8 +68,10 @@ DETECTORS: tuple[Detector, ...] = (
     local_lock_deadlock,
     livelock_user_code,
     gpu_kernel_hang,
+    p2p_mismatch,
     collective_order_mismatch,
     missing_rank,
+    network_stall,
     # Completed or not, what it trained is wrong.
     async_work_not_waited,
     silently_wrong,

@@ -25,6 +25,7 @@ from nsadiag.worker import raised, runtime
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import works
+from nsadiag.worker.probes.described import CREATIONS, RECEIVES, SENDS, argument, bounded, detail_of, group_in
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
 
 COLLECTIVES = (
@@ -33,15 +34,7 @@ COLLECTIVES = (
     "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "reduce", "reduce_scatter",
     "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list",
 )  # fmt: skip
-# Where each takes its peer when it is not given by name.
-SENDS = {"send": 1, "isend": 1, "send_object_list": 1}
-RECEIVES = {"recv": 1, "irecv": 1, "recv_object_list": 1}
 POINT_TO_POINT = (*SENDS, *RECEIVES, "batch_isend_irecv")
-TAG_POSITION = 3
-ROOTS = {
-    "broadcast": ("src", 1), "broadcast_object_list": ("src", 1), "reduce": ("dst", 1), "gather": ("dst", 2),
-    "gather_object": ("dst", 2), "scatter": ("src", 2), "scatter_object_list": ("src", 2),
-}  # fmt: skip
 # What FSDP2 and DTensor issue, as they are named in torch.distributed._functional_collectives.
 FUNCTIONAL = (
     "all_reduce", "all_reduce_coalesced", "all_gather_tensor", "all_gather_tensor_autograd",
@@ -55,8 +48,6 @@ GROUPS = (
     "init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group",
     "shrink_group", "destroy_process_group",
 )  # fmt: skip
-MAX_DETAILS = 4096  # a tag that counts steps must not fill the table of names
-MAX_OPS_SHOWN = 16
 MAX_KEYS_SHOWN = 4
 
 # A torch built without distributed has the module and not the class.
@@ -67,7 +58,6 @@ Event = tuple[int, int, int, int]  # name, a, b, c
 # Called when a process group was created.
 on_group: list[Callable[[], None]] = []
 _counts: dict[str, Iterator[int]] = {}
-_details: set[str] = set()
 # What each Work that a user holds came from. Weak: a Work keeps tensors alive.
 _works: weakref.WeakKeyDictionary[Any, tuple[str, str, str, Event]] = weakref.WeakKeyDictionary()
 
@@ -82,15 +72,8 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], name: str, position: int) -> Any:
-    return kwargs[name] if name in kwargs else args[position] if len(args) > position else None
-
-
 def _group_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    group = kwargs.get("group")
-    if group is None:
-        group = next((a for a in args if isinstance(a, (dist.ProcessGroup, DeviceMesh))), None)
-    return group
+    return group_in(args, kwargs, (dist.ProcessGroup, DeviceMesh))
 
 
 def _group_name(group: Any) -> str:
@@ -113,66 +96,40 @@ def _elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return sum(t.numel() for t in tensors)
 
 
-def _peer(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """`to=1 tag=0`, `from=any tag=0`; ranks are global ones."""
-    direction, name, position = ("to", "dst", SENDS[op]) if op in SENDS else ("from", "src", RECEIVES[op])
-    peer = _argument(args, kwargs, name, position)
-    in_group = kwargs.get(f"group_{name}")
-    if peer is None and in_group is not None:
-        group = _group_in(args, kwargs)
-        peer = dist.get_global_rank(group, in_group) if group is not None else in_group
-    tag = None if op.endswith("object_list") else _argument(args, kwargs, "tag", TAG_POSITION)
-    return f"{direction}={'any' if peer is None else peer} tag={tag or 0}"
-
-
-def _detail(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What else tells one call from another: the peer and tag, or the root; "" for most collectives."""
-    if op in SENDS or op in RECEIVES:
-        detail = _peer(op, args, kwargs)
-    elif op == "batch_isend_irecv":
-        ops = _argument(args, kwargs, "p2p_op_list", 0)
-        shown = "; ".join(_of_batch(each) for each in ops[:MAX_OPS_SHOWN])
-        detail = shown + (f"; {len(ops) - MAX_OPS_SHOWN} more" if len(ops) > MAX_OPS_SHOWN else "")
-    elif op in ROOTS:
-        root = _argument(args, kwargs, *ROOTS[op])
-        root = kwargs.get("group_" + ROOTS[op][0]) if root is None else root
-        detail = f"root={0 if root is None else root}"
-    else:
-        return ""
-    return _bounded(detail)
-
-
-def _bounded(detail: str) -> str:
-    if detail not in _details:
-        if len(_details) >= MAX_DETAILS:
-            return "unknown"
-        _details.add(detail)
-    return detail
-
-
-def _of_batch(each: Any) -> str:
-    direction = "to" if "send" in each.op.__name__ else "from"
-    return f"{direction}={'any' if each.peer is None else each.peer} tag={each.tag}"
+def _counted_as(op: str, group: str) -> str:
+    """What calls are numbered by: the nth collective of a group is the same on all its ranks, whatever they send."""
+    if op in CREATIONS:
+        return "groups"
+    return f"{group} transfers" if op in POINT_TO_POINT else group
 
 
 def _label(group: str, detail: str) -> str:
     return f"{group}\t{user_place()}\t{detail}" if detail else f"{group}\t{user_place()}"
 
 
+def _rank_of(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> runtime.Runtime | None:
+    """The runtime; a process that joins a group by arguments, and not by its environment, tells here who it is."""
+    if op != "init_process_group":
+        return runtime.ensure_rank()
+    number, size = argument(args, kwargs, "rank", 4), argument(args, kwargs, "world_size", 3)
+    return runtime.ensure_rank(max(number or 0, 0), max(size or 1, 1))
+
+
 @harmless
 def _begin(
     kind: int, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[str, str, Event] | None:
-    rank = runtime.ensure_rank(max(kwargs.get("rank", 0), 0), max(kwargs.get("world_size", 1), 1))
+    rank = _rank_of(op, args, kwargs)
     if rank is None:
         return None
     if op == "batch_isend_irecv":
-        ops = _argument(args, kwargs, "p2p_op_list", 0)
+        ops = argument(args, kwargs, "p2p_op_list", 0)
         group, elements = _group_name(ops[0].group), sum(each.tensor.numel() for each in ops)
     else:
         group, elements = _group_name(_group_in(args, kwargs)), _elements(args, kwargs)
-    counts = _counts.get(group) or _counts.setdefault(group, itertools.count(1))
-    detail = _detail(op, args, kwargs)
+    key = _counted_as(op, group)
+    counts = _counts.get(key) or _counts.setdefault(key, itertools.count(1))
+    detail = detail_of(op, args, kwargs)
     event = (rank.names(op), next(counts), elements, rank.names(_label(group, detail)))
     rank.emit(kind, Phase.BEGIN, *event)
     raised.in_flight(op, group, event[1])
@@ -271,7 +228,7 @@ def _begin_wait(work: Any) -> Event | None:
 def _begin_store(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event | None:
     keys = args[0] if args else next(iter(kwargs.values()), "")
     shown = " ".join(map(str, keys[:MAX_KEYS_SHOWN])) if isinstance(keys, list) else str(keys)
-    return _begin_waiting(f"store.{op}", 0, 0, _label("store", _bounded(f"key={mask_text(shown)}")))
+    return _begin_waiting(f"store.{op}", 0, 0, _label("store", bounded(f"key={mask_text(shown)}")))
 
 
 # The next three are named as what they replace: C++ that we call looks for an override in Python, and
@@ -324,7 +281,7 @@ def _wrap_public(stack: ExitStack) -> None:
             if call is None:
                 continue
             observed = _observed(call, kind)
-            for owner in (dist, dist.distributed_c10d):
+            for owner in (dist, dist.distributed_c10d, sys.modules.get("torch.distributed.device_mesh")):
                 if getattr(owner, name, None) is call:
                     stack.enter_context(replaced(owner, name, observed))
 

@@ -1,0 +1,102 @@
+"""Ranks that wait for each other in different groups: each wait is right by itself, and together they never end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from nsadiag.analysis import places
+from nsadiag.analysis.groups import shown
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.suspects import CALLS, took_a_new_turn
+from nsadiag.analysis.waitfor import Graph
+from nsadiag.evidence.blackbox import Phase
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.tables import Tables
+
+
+def closed_cycles(graph: Graph) -> list[tuple[int, ...]]:
+    """Cycles whose ranks wait for nobody but ranks that wait as well: nobody outside could free them."""
+    roots = set(graph.roots())
+    return [cycle for cycle in graph.cycles() if not any(graph.reached_from(r) & roots for r in cycle)]
+
+
+def cycle_finding(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A cycle of collectives alone."""
+    for cycle in closed_cycles(tables.graph):
+        doing = {rank: tables.standings[rank].doing for rank in cycle if rank in tables.standings}
+        if len(doing) == len(cycle) and set(doing.values()) <= {"collective", "backward"}:
+            yield _finding(cell, tables, cycle)
+
+
+def _lines_of_step(tables: Tables, rank: int) -> list[str]:
+    """From where the rank called since its last optimizer step, in order; the last is where it stands."""
+    events = tables.events
+    mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN) & (events.place != "")]
+    mine = mine[mine.kind.isin(CALLS)]
+    return [str(p) for p in mine[mine.step == mine.step.max()].place] if len(mine) else []
+
+
+def in_conflict(tables: Tables, cycle: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    """Ranks that take two of the cycle's lines in the order in which fewer ranks take them."""
+    paths = {rank: _lines_of_step(tables, rank) for rank in cycle}
+    stands = {path[-1] for path in paths.values() if path}
+    few: set[int] = set()
+    even: set[int] = set()
+    for a, b in combinations(sorted(stands), 2):
+        first = {rank: _first(path, a, b) for rank, path in paths.items()}
+        sides = [{r for r, line in first.items() if line == side} for side in (a, b)]
+        if all(sides):
+            fewer = min(sides, key=len)
+            (few if len(sides[0]) != len(sides[1]) else even).update(
+                fewer if len(sides[0]) != len(sides[1]) else sides[0] | sides[1]
+            )
+    if few:
+        return tuple(sorted(few)), "taking them in another order than the others"
+    turned = tuple(r for r in cycle if took_a_new_turn(tables, r))
+    if 0 < len(turned) < len(cycle):
+        return turned, "where its path never led before"
+    return tuple(sorted(even)) or cycle, "no order that most ranks take"
+
+
+def _first(path: list[str], a: str, b: str) -> str | None:
+    return next((line for line in path if line in (a, b)), None)
+
+
+def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...]) -> Finding:
+    guilty, why = in_conflict(tables, cycle)
+    blocked = tuple(sorted(set(cycle) - set(guilty)))
+    stands = {rank: tables.standings[rank] for rank in cycle}
+    edges = [e for e in tables.graph.edges if e.waiter in cycle and e.waited_for in cycle]
+    one = {e.waiter: e for e in edges}
+    said = "; ".join(
+        f"rank {r} waits for rank {e.waited_for} in {e.what}" for r, e in sorted(one.items())[:5]
+    )
+    here = stands[guilty[0]].place or places.of_rank_now(cell.rank(guilty[0]))
+    return Finding(
+        detector="collective_order_mismatch",
+        cls="collective_order_mismatch",
+        outcome="hung",
+        confidence=0.9 if blocked else 0.75,
+        summary=f"Ranks {shown(cycle)} wait for each other in a cycle over several groups: {said}. Rank {shown(guilty)}: {why}.",
+        guilty_ranks=guilty,
+        blocked_ranks=blocked,
+        where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(here),
+        peers_at=stands[blocked[0]].place if blocked else None,
+        evidence=tuple(
+            Evidence(
+                claim=f"rank {e.waiter} is in {e.what}, rank {e.waited_for} never issued it", source=e.source
+            )
+            for e in list(one.values())[:8]
+        ),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because=f"every rank that is waited for waits itself, in the end for rank {guilty[0]}",
+            ),
+        ),
+        fix="Issue the collectives of overlapping groups in one order on all ranks.",
+    )

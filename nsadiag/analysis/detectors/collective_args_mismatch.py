@@ -1,0 +1,94 @@
+"""Same group, same number, same operation; another size, type, root or split: one side sends what the other does not expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis import places
+from nsadiag.analysis.breaks import first_break
+from nsadiag.analysis.disagreement import Asked, Disagreement, in_black_boxes, in_recorders
+from nsadiag.analysis.groups import shown
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.suspects import is_out_of_order, suspects
+from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waiting import is_still
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+FIXES = {
+    "root": "Let all ranks name the same root: compute it on one of them and broadcast it, or derive it from what all have.",
+    "size": "Give tensors of one size on all ranks: pad to the largest (after an all_gather of the sizes), or drop the ragged batch on all of them.",
+    "type": "Give tensors of one type on all ranks: cast before the call, and let all ranks read the same settings.",
+    "splits": "What a rank expects from its peer must be what the peer sends: exchange the counts, and derive both lists from them.",
+}
+# A mismatch that completed may surface some collectives later: rubbish in a size, a buffer that overflows.
+CALLS_LATER = 5
+
+
+def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    broke = first_break(cell)
+    if not is_still(cell) and broke is None:
+        return
+    found = [*in_black_boxes(cell, tables), *in_recorders(cell, tables)]
+    for one in found:
+        if not is_out_of_order(tables, one) and _is_recent(tables, one):
+            yield _finding(cell, tables, one)
+
+
+def _is_recent(tables: Tables, one: Disagreement) -> bool:
+    if one.recorded:
+        return True
+    asked = tables.asked[tables.asked.group == one.group]
+    return (
+        int(asked[asked["rank"].isin(one.asked)].groupby("rank").call.max().min()) <= one.call + CALLS_LATER
+    )
+
+
+def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
+    guilty, why = suspects(tables, one)
+    clear = len(guilty) < len(one.asked)
+    blocked = tuple(sorted(set(one.asked) - set(guilty)))
+    first = one.asked[guilty[0]]
+    peer = one.asked[blocked[0]] if blocked else None
+    against = f" where rank {shown(blocked)} asks for {peer.what}" if peer else ""
+    broke = first_break(cell)
+    raised = broke.rank.exception if broke and broke.kind == "exception" else None
+    return Finding(
+        detector="collective_args_mismatch",
+        cls="collective_args_mismatch",
+        outcome="hung" if is_still(cell) else "crashed",
+        confidence=0.95 if clear else 0.8,
+        summary=f"Rank {shown(guilty)} asks for {first.what} in call {one.call} of {one.group}{against}: another {one.kind}; it is {why}.",
+        guilty_ranks=guilty,
+        blocked_ranks=blocked,
+        where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
+            first.place or places.of_rank_now(cell.rank(guilty[0]))
+        ),
+        peers_at=peer.place if peer else None,
+        evidence=tuple(
+            Evidence(claim=f"rank {rank} asked for {asked.what} as number {one.call}", source=asked.source)
+            for rank, asked in _both_sides(one, guilty)
+        ),
+        rejected=(
+            Rejected(
+                cls="collective_order_mismatch",
+                because=f"all ranks are in {first.op} number {one.call}, called from the same place",
+            ),
+            Rejected(cls="missing_rank", because=f"ranks {shown(one.asked)} all issued it"),
+            *(
+                (
+                    Rejected(
+                        cls="rank_exception",
+                        because=f"{raised['type']} on rank {broke.rank.rank} came out of the transport, after the ranks had asked for different things",
+                    ),
+                )
+                if broke and raised
+                else ()
+            ),
+        ),
+        fix=FIXES.get(one.kind),
+    )
+
+
+def _both_sides(one: Disagreement, guilty: tuple[int, ...]) -> list[tuple[int, Asked]]:
+    others = [rank for rank in sorted(one.asked) if rank not in guilty]
+    return [(rank, one.asked[rank]) for rank in (*guilty[:4], *others[:4])]

@@ -1,0 +1,161 @@
+"""The ranks do not create the same process groups in the same order: each waits for others to join another group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from nsadiag.analysis import places
+from nsadiag.analysis.breaks import first_break
+from nsadiag.analysis.disagreement import minority
+from nsadiag.analysis.groups import shown
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waiting import is_still, waits
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+FIX = "Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members alone."
+
+
+def process_group_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    if not is_still(cell) and not _broke_in_creation(cell):
+        return
+    # Those that concern their members alone may differ.
+    created = tables.created[~tables.created.local.astype(bool) & (tables.created.op != "split_group")]
+    if created.empty:
+        return
+    created = created.assign(
+        number=created.groupby("rank").cumcount() + created.groupby("rank").call.transform("min")
+    )
+    for number, same in created.groupby("number", sort=True):
+        asked = {int(r): str(members) for r, members in same[["rank", "ranks"]].itertuples(index=False)}
+        if len(set(asked.values())) > 1 and (not is_still(cell) or _matters(cell, tables)):
+            yield _differ(cell, tables, int(str(number)), same, asked)
+            return
+    if is_still(cell):
+        yield from _alone(cell, tables, created)
+
+
+def _broke_in_creation(cell: CellEvidence) -> bool:
+    broke = first_break(cell)
+    raised = broke.rank.exception if broke and broke.kind == "exception" else None
+    frames = (raised or {}).get("frames", [])
+    return any(frame["function"] in ("new_group", "_new_process_group_helper") for frame in frames)
+
+
+def _matters(cell: CellEvidence, tables: Tables) -> bool:
+    """Whether anyone waits in a creation, or in a group other than the first: gloo may get away with a mismatch."""
+    in_creation = bool(tables.created.end_s.isna().any())
+    return in_creation or any(wait.group != "default_pg" for wait in waits(cell, tables))
+
+
+def _place(same: pd.DataFrame, rank: int) -> Place | None:
+    rows = same[same["rank"] == rank]
+    return places.of_text(str(rows.iloc[-1].place)) if len(rows) else None
+
+
+def _differ(
+    cell: CellEvidence, tables: Tables, number: int, same: pd.DataFrame, asked: dict[int, str]
+) -> Finding:
+    """Group `number` has other members on some ranks than on others."""
+    guilty = minority(asked) or tuple(sorted(asked))
+    said = "; ".join(f"rank {r}: {members}" for r, members in sorted(asked.items())[:6])
+    blocked = tuple(sorted({r.rank for r in cell.ranks} - set(guilty)))
+    return _finding(
+        cell,
+        guilty,
+        blocked,
+        here=_place(same, guilty[0]),
+        peers_at=_place(same, blocked[0]) if blocked else None,
+        summary=f"The ranks disagree on who is in process group {number} ({said}).",
+        evidence=[
+            Evidence(
+                claim=f"rank {r} created group {number} with ranks {members}",
+                source=f"{cell.rank(r).source}/blackbox.bin",
+            )
+            for r, members in sorted(asked.items())[:8]
+        ],
+        sure=len(guilty) < len(asked),
+    )
+
+
+def _alone(cell: CellEvidence, tables: Tables, created: pd.DataFrame) -> Iterator[Finding]:
+    """Some ranks are stuck in creating a group, and the others wait for them elsewhere."""
+    open_ = created[created.end_s.isna()]
+    inside = {int(r) for r in open_["rank"]}
+    stands = tables.standings
+    others = {rank for rank in stands if rank not in inside}
+    if (
+        not inside
+        or not others
+        or not all(stands[r].waits_for_peers or stands[r].doing == "backward" for r in others)
+    ):
+        return
+    if any(stands[r].doing == "rendezvous" for r in others):
+        return  # on the way into another group, or the first one
+    guilty = tuple(sorted(others if len(others) < len(inside) else inside))
+    blocked = tuple(sorted(others if set(guilty) == inside else inside))
+    row: dict[Any, Any] = open_.iloc[0].to_dict()
+    here = _place(open_, guilty[0]) or stands[guilty[0]].place
+    peer = stands[blocked[0]].place if blocked else None
+    yield _finding(
+        cell,
+        guilty,
+        blocked,
+        here=here,
+        peers_at=peer,
+        summary=f"Rank {shown(inside)} creates a process group (ranks {row['ranks']}), and rank {shown(others)} does not: they wait for each other.",
+        evidence=[
+            *(
+                Evidence(
+                    claim=f"rank {r} began {row['op']} (ranks {row['ranks']}) and never ended it",
+                    source=f"{cell.rank(r).source}/blackbox.bin",
+                )
+                for r in sorted(inside)[:4]
+            ),
+            *(
+                Evidence(
+                    claim=f"rank {r} waits in {stands[r].event or stands[r].doing}", source=stands[r].source
+                )
+                for r in sorted(others)[:4]
+            ),
+        ],
+        sure=True,
+    )
+
+
+def _finding(
+    cell: CellEvidence,
+    guilty: tuple[int, ...],
+    blocked: tuple[int, ...],
+    *,
+    here: Place | None,
+    peers_at: Place | None,
+    summary: str,
+    evidence: list[Evidence],
+    sure: bool,
+) -> Finding:
+    return Finding(
+        detector="process_group_mismatch",
+        cls="process_group_mismatch",
+        outcome="hung" if is_still(cell) else "crashed",
+        confidence=0.9 if sure else 0.8,
+        summary=summary,
+        guilty_ranks=guilty,
+        blocked_ranks=blocked,
+        where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(
+            here or places.of_rank_now(cell.rank(guilty[0]))
+        ),
+        peers_at=peers_at,
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because="all ranks wait for each other; none is busy with something of its own",
+            ),
+            Rejected(cls="rendezvous_mismatch", because="the default group exists on all ranks"),
+        ),
+        fix=FIX,
+    )

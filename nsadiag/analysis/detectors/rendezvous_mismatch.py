@@ -1,0 +1,151 @@
+"""No process group yet: ranks that never came, or went elsewhere to meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis import places
+from nsadiag.analysis.disagreement import minority
+from nsadiag.analysis.groups import shown
+from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waiting import is_still
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+STORE_ERRORS = ("DistStoreError", "DistNetworkError")
+MEETING = re.compile(r"world_size=(?P<size>\S+) at=(?P<at>\S+)")
+
+
+# What a rank may do before it joins; one that stands in a lock, say, has a cause of its own.
+MAY_COME = ("sleep", "store", "socket", "pipe", "python", "unknown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """One rank's call of init_process_group."""
+
+    rank: int
+    size: str
+    at: str
+    place: Place | None
+    is_in: bool  # it has not come back, or came back with an error
+
+
+def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    joining = {rank.rank: j for rank in cell.ranks if (j := _joining(tables, rank))}
+    waiting = tuple(sorted(r for r, j in joining.items() if j.is_in))
+    timed_out = any(_gave_up(rank) for rank in cell.ranks)
+    if not waiting or len(waiting) < len(joining) or not (is_still(cell) or timed_out):
+        return
+    absent = sorted(set(range(_world(cell, joining))) - {r.rank for r in cell.ranks})
+    elsewhere = tuple(sorted({r.rank for r in cell.ranks} - set(joining)))
+    for aspect in ("size", "at"):
+        said = {r: str(getattr(j, aspect)) for r, j in joining.items()}
+        if len(set(said.values())) > 1:
+            yield _finding(cell, tables, joining, _odd_ones(said), _differing(aspect, said))
+            return
+    if absent:
+        why = f"rank {shown(absent)} never came: {len(cell.ranks)} of {_world(cell, joining)} processes were started"
+        yield _finding(cell, tables, joining, tuple(absent), why)
+    elif elsewhere and all(
+        r in tables.standings and tables.standings[r].doing in MAY_COME for r in elsewhere
+    ):
+        why = f"rank {shown(elsewhere)} has not called it yet"
+        yield _finding(cell, tables, joining, elsewhere, why)
+
+
+def _world(cell: CellEvidence, joining: dict[int, Joining]) -> int:
+    return max([cell.world_size, *(int(j.size) for j in joining.values() if j.size.isdigit())])
+
+
+def _joining(tables: Tables, rank: RankEvidence) -> Joining | None:
+    events = tables.events
+    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.PROCESS_GROUP)]
+    mine = mine[mine.name == "init_process_group"]
+    begun = mine[mine.phase == Phase.BEGIN]
+    if begun.empty:
+        return None
+    last = begun.iloc[-1]
+    told = MEETING.search(str(last.detail))
+    return Joining(
+        rank=rank.rank,
+        size=told["size"] if told else "?",
+        at=told["at"] if told else "?",
+        place=places.of_text(str(last.place).partition("\t")[2]),
+        is_in=mine.iloc[-1].phase == Phase.BEGIN or _gave_up(rank),
+    )
+
+
+def _gave_up(rank: RankEvidence) -> bool:
+    """Whether the store's time-out ended its init_process_group."""
+    error = rank.exception
+    inside = error and any(frame["function"] == "init_process_group" for frame in error.get("frames", []))
+    return bool(error and inside and error["type"] in STORE_ERRORS)
+
+
+def _odd_ones(said: dict[int, str]) -> tuple[int, ...]:
+    """The minority; of equal sides, those without rank 0, which is the host of the store."""
+    return (
+        minority(said)
+        or tuple(sorted(r for r, value in said.items() if value != said.get(0, value)))
+        or tuple(said)
+    )
+
+
+def _differing(aspect: str, said: dict[int, str]) -> str:
+    what = {"size": "how many they are", "at": "where to meet"}[aspect]
+    return f"they disagree on {what}: " + "; ".join(f"rank {r}: {v}" for r, v in sorted(said.items())[:6])
+
+
+def _finding(
+    cell: CellEvidence, tables: Tables, joining: dict[int, Joining], guilty: tuple[int, ...], why: str
+) -> Finding:
+    waiting = [r for r in sorted(joining) if r not in guilty] or sorted(joining)
+    first, peer = guilty[0], joining[waiting[0]]
+    own = joining[first].place if first in joining else None
+    if own is None and first in tables.standings:
+        own = tables.standings[first].place
+    crashed = not is_still(cell)
+    return Finding(
+        detector="rendezvous_mismatch",
+        cls="rendezvous_mismatch",
+        outcome="crashed" if crashed else "hung",
+        confidence=0.9,
+        summary=f"Rank {shown(joining)} waits in init_process_group for {peer.size} ranks at {peer.at}, and {why}.",
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
+        where=Where().at(own or peer.place),
+        peers_at=peer.place,
+        evidence=(
+            *(
+                Evidence(
+                    claim=f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and is in it",
+                    source=f"{cell.rank(r).source}/blackbox.bin",
+                )
+                for r, j in sorted(joining.items())[:6]
+            ),
+            *(
+                Evidence(
+                    claim=f"rank {r} stands elsewhere, in both looks",
+                    source=f"{tables.standings[r].source}/py_spy.json",
+                )
+                for r in guilty[:4]
+                if r not in joining and r in tables.standings
+            ),
+        ),
+        rejected=(
+            Rejected(cls="process_group_mismatch", because="not even the default group exists"),
+            Rejected(cls="rank_exited_early", because="no process of the job was seen to end before")
+            if not crashed
+            else Rejected(cls="rank_exception", because="the error is the store's time-out"),
+        ),
+        gaps=tuple(
+            f"rank {r} left no evidence: it was not started here, or not as a rank"
+            for r in guilty
+            if r not in {x.rank for x in cell.ranks}
+        ),
+        fix="Start as many processes as the world size says, with one and the same MASTER_ADDR and MASTER_PORT (torchrun sets both), and let every rank call init_process_group before it waits for anything else.",
+    )
