@@ -38,7 +38,7 @@ class TwoHeads(nn.Module):
 def collect_segments(outputs: list[torch.Tensor]) -> float:
     histogram = torch.bincount(torch.cat(outputs).argmax(1), minlength=10).float()
     dist.all_reduce(histogram)
-    return (histogram.max() / histogram.sum()).item()
+    return histogram.max().item()
 
 
 def collect_boxes(outputs: list[torch.Tensor]) -> float:
@@ -60,19 +60,18 @@ def main() -> None:
     torch.manual_seed(0)
     model = DDP(TwoHeads().to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    generator = torch.Generator().manual_seed(rank)
     for epoch in range(5):
         seen: dict[str, list[torch.Tensor]] = {}
         for step in range(9):
             task = {"s": "segment", "d": "detect"}[STREAMS[rank][step % 3]]
-            outputs = model(torch.randn(16, 48, generator=generator).to(device))
+            outputs = model(torch.randn(16, 48, device=device))
             seen.setdefault(task, []).append(outputs[task].detach())
             loss = outputs[task].square().mean() + 0.0 * sum(o.sum() for o in outputs.values())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        metrics = {task: COLLECT[task](outputs) for task, outputs in seen.items()}
-        print(f"rank {rank} epoch {epoch} {sorted(metrics.items())}", flush=True)
+        metrics = {task: round(COLLECT[task](outputs), 3) for task, outputs in seen.items()}
+        print(f"rank {rank} epoch {epoch} {metrics}", flush=True)
     dist.destroy_process_group()
 
 

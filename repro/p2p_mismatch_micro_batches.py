@@ -65,12 +65,10 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
     stage = Stage(device)
-    generator = torch.Generator().manual_seed(0)
     for step in range(12):
         stage.optimizer.zero_grad()
-        saved = []
-        for _ in range(stage.micro_batches(step)):
-            saved.append(stage.forward(torch.randn(MICRO, WIDTH, generator=generator).to(device)))
+        batches = [torch.randn(MICRO, WIDTH, device=device) for _ in range(stage.micro_batches(step))]
+        saved = [stage.forward(batch) for batch in batches]
         loss = sum(stage.backward(x, out) for x, out in saved)
         stage.optimizer.step()
         print(f"stage {stage.rank} step {step} loss {loss:.4f}", flush=True)

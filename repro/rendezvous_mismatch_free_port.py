@@ -6,6 +6,7 @@ On plain python: silence from the start; minutes later "client socket has failed
 
 Promise:
   launch: python
+  world_size: 2
   outcome: hung
   class: rendezvous_mismatch
   guilty_ranks: [1]

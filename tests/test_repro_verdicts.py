@@ -13,6 +13,9 @@ from support.promises import Promise, promises
 
 # One a class in the everyday run, and one each that looks dead or alive and is not; the others are of the same kind, and `make test-all` runs them.
 EVERY_DAY = {
+    "collective_args_mismatch_last_batch",
+    "network_stall_lost_connection",
+    "p2p_mismatch_both_send_first",
     "ddp_ready_twice_late_binding",
     "ddp_unused_parameter_one_rank",
     "healthy_ddp",

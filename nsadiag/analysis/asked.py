@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pandas as pd
@@ -24,9 +23,9 @@ ASKED_COLUMNS = [
     "end_s",  # missing while the rank is in it
 ]
 CREATED_COLUMNS = ["rank", "call", "op", "ranks", "local", "place", "begin_s", "end_s"]
-NO_COLLECTIVE = re.compile(r"^(to|from|key)=")
+NO_COLLECTIVE = r"^(?:to|from|key)="
 # They end in the name of a wait, or make one of several.
-WAITS = re.compile(r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$")
+WAITS = r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$"
 CREATIONS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 
 

@@ -17,7 +17,7 @@ CLASSES = tuple(classes.CLASSES)
 OUTCOMES = ("hung", "crashed", "slow", "wrong", "healthy", "unknown")
 STATUSES = ("run", "planned")
 KEYS = (
-    "status", "needs", "launch", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
+    "status", "needs", "launch", "world_size", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
 )  # fmt: skip
 
 
@@ -29,6 +29,7 @@ class Promise:
     status: str  # "planned": the promise is checked for form, and not run yet
     needs: str | None  # "gpu": run where there is one
     launch: tuple[str, ...]
+    world_size: int
     options: tuple[str, ...]  # of `nsadiag run`
     outcomes: tuple[str, ...]
     classes: tuple[str, ...]
@@ -39,10 +40,6 @@ class Promise:
     @property
     def name(self) -> str:
         return self.script.stem
-
-    @property
-    def world_size(self) -> int:
-        return 1 if self.launch == ("python",) else int(self.launch[-1])
 
     @property
     def command(self) -> list[str]:
@@ -57,11 +54,13 @@ def promises() -> list[Promise]:
 
 def read_promise(script: Path) -> Promise:
     fields = promised_fields(script)
+    launch = tuple(shlex.split(fields["launch"]))
     return Promise(
         script=script,
         status=fields.get("status", "run"),
         needs=fields.get("needs"),
-        launch=tuple(shlex.split(fields["launch"])),
+        launch=launch,
+        world_size=fields.get("world_size", int(launch[-1]) if len(launch) > 1 else 1),
         options=tuple(fields.get("options", ())),
         outcomes=as_tuple(fields["outcome"]),
         classes=as_tuple(fields["class"]),
