@@ -299,10 +299,12 @@ def main() -> None:
         if options.given is None:
             run_script(known[name], out)
         reason = record(known[name], RunDir(path=out))
-        size = archive_of(name).stat().st_size if reason is None else 0
-        print(f"{name}: {f'not recorded: {reason}' if reason else f'{size:,} bytes'}", flush=True)
-        failed += reason is not None
-        shutil.rmtree(scratch)
+        if reason is None:
+            print(f"{name}: {archive_of(name).stat().st_size:,} bytes", flush=True)
+            shutil.rmtree(scratch)
+        else:
+            failed += 1
+            print(f"{name}: not recorded: {reason}; see {out}", flush=True)
     sys.exit(failed > 0)
 
 
