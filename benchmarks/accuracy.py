@@ -55,21 +55,14 @@ def busy_cores() -> Iterator[None]:
             loop.wait()
 
 
-def one(promise: Promise, *, compare: bool) -> Row:
-    """One run of a script, and what was right of its verdict."""
-    with tempfile.TemporaryDirectory(prefix="accuracy-") as folder:
-        out = Path(folder, "run")
-        run_script(promise, out)
-        path = out / "verdict.json"
-        if not path.exists():
-            return {
-                "name": promise.name,
-                "class": promise.classes[0],
-                "said": "no verdict",
-                **_wrong(promise),
-            }
-        verdict = json.loads(path.read_text())
-        told = compared(promise, out) if compare and promise.guilty_ranks else {}
+def one(promise: Promise, out: Path, *, compare: bool) -> Row:
+    """One run of a script, left in `out`, and what was right of its verdict."""
+    run_script(promise, out)
+    path = out / "verdict.json"
+    if not path.exists():
+        return {"name": promise.name, "class": promise.classes[0], "said": "no verdict", **_wrong(promise)}
+    verdict = json.loads(path.read_text())
+    told = compared(promise, out) if compare and promise.guilty_ranks else {}
     where, times = verdict["where"] or {}, verdict["times"]
     line = any(code in (where.get("code") or "") for code in promise.codes) if promise.codes else None
     hung = verdict["outcome"] == "hung"
@@ -208,7 +201,9 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
     with busy_cores():
         for turn in range(options.runs):
             for promise in scripts:
-                row = one(promise, compare=turn == 0 and not options.quick and not options.no_comparison)
+                compare = turn == 0 and not options.quick and not options.no_comparison
+                with tempfile.TemporaryDirectory(prefix="accuracy-") as folder:
+                    row = one(promise, Path(folder, "run"), compare=compare)
                 right = all(row[key] is not False for key in ("class_right", "rank_right", "line_right"))
                 print(
                     f"{'right' if right else 'WRONG'} {row['name']}: {row['said']}",

@@ -78,19 +78,37 @@ def py_spy_alone(run: Path, guilty: tuple[int, ...], codes: tuple[str, ...]) -> 
 
 
 def flight_recorder_alone(run: Path, guilty: tuple[int, ...]) -> Told:
-    """torchfrtrace on the dumps of the last look."""
+    """torchfrtrace on the dumps of the last look; those of gloo, at which it raises KeyError, are mended first."""
+    dumps = {
+        r.rank: read_json(c.flight_recorder) for r in RunDir(path=run).ranks() for c in r.captures()[-1:]
+    }
+    dumps = {rank: dump for rank, dump in dumps.items() if dump}
+    _mend(dumps)
     with tempfile.TemporaryDirectory() as folder:
-        for rank in RunDir(path=run).ranks():
-            dumps = [d for c in rank.captures()[-1:] if (d := read_json(c.flight_recorder))]
-            for dump in dumps:
-                for entry in dump.get("entries", []):
-                    entry.setdefault("frames", [])
-                Path(folder, f"trace_{rank.rank}").write_bytes(pickle.dumps(dump))
+        for rank, dump in dumps.items():
+            Path(folder, f"trace_{rank}").write_bytes(pickle.dumps(dump))
         said = _torchfrtrace(folder)
     named: set[int] = set()
     for culprit, missing in CULPRITS.findall(said):
         named |= {int(culprit)} if culprit else {int(n) for n in missing.split(",")}
     return Told(ranks=bool(guilty) and named == set(guilty))
+
+
+def _mend(dumps: dict[int, dict[str, Any]]) -> None:
+    """gloo's dumps have no frames, and in place of their groups one without a name."""
+    members: dict[tuple[str, str], set[int]] = {}
+    for rank, dump in dumps.items():
+        for entry in dump.get("entries", []):
+            entry.setdefault("frames", [])
+            name, description = entry["process_group"]
+            # Who is in a group is read off who used it; everyone is in the default group.
+            members.setdefault((name, description), set()).update(
+                dumps if description == "default_pg" else {rank}
+            )
+    for dump in dumps.values():
+        for (name, description), ranks in members.items():
+            listed = {"name": name, "desc": description, "ranks": str(sorted(ranks))}
+            dump.setdefault("pg_config", {}).setdefault(name, listed)
 
 
 def _torchfrtrace(folder: str) -> str:
