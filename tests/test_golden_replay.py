@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN, archive_of, missed, recorded, strangers, unpack
+from support.golden import archive_of, missed, recorded, strangers, unpack
 from support.promises import promises
 
 from nsadiag.analysis.load import load_cell
@@ -63,7 +63,3 @@ def test_recordings_are_small_and_tell_nothing_of_the_machine(tmp_path: Path) ->
     for name in RECORDED:
         assert archive_of(name).stat().st_size <= MOST_KIB * 1024, name
         assert strangers(unpack(archive_of(name), tmp_path / name).path) == set(), name
-
-
-def test_no_recording_is_left_of_a_script_that_is_gone() -> None:
-    assert {path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz")} <= set(PROMISES)

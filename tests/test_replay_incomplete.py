@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import archive_of, recorded, unpack
+from support.golden import GOLDEN, archive_of, recorded, unpack
 from support.promises import Promise, promises
 
 from nsadiag.analysis.verdict import judge_directory
@@ -67,3 +67,7 @@ def test_with_files_cut_in_half_nobody_is_accused_wrongly(name: str, run: RunDir
         if path.is_file():
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     said_less_or_the_same(PROMISES[name], judge_directory(run.path).to_json())
+
+
+def test_no_recording_is_left_of_a_script_that_is_gone() -> None:
+    assert {path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz")} <= set(PROMISES)
