@@ -15,6 +15,8 @@ from nsadiag.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, MachineE
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nsadiag.reports import Report
+
 app = typer.Typer(
     name="nsadiag",
     help="Say who, where and why a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
@@ -37,14 +39,18 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 def _print(directory: Path, *, as_json: bool) -> None:
-    from nsadiag.reports import load_report, print_report
+    from nsadiag.reports import load_report
+
+    _print_report(load_report(directory), as_json=as_json)
+
+
+def _print_report(report: Report, *, as_json: bool) -> None:
+    from nsadiag.reports import REPORTERS, print_report
 
     if as_json:
-        from nsadiag.reports import REPORTERS
-
-        print(REPORTERS["json"](load_report(directory)))
+        print(REPORTERS["json"](report))
     else:
-        print_report(load_report(directory), _console())
+        print_report(report, _console())
 
 
 def _stall(text: str) -> float | None:
@@ -223,24 +229,30 @@ def attach(
     raise typer.Exit(result.exit_code)
 
 
-@app.command(epilog="Example: nsadiag analyze artifacts/20261120-101500-train")
+@app.command(epilog="Example: nsadiag analyze /tmp/nccl_traces")
 def analyze(
-    path: Annotated[Path, typer.Argument(help="A run directory")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="A run directory, or flight-recorder dumps, stacks and logs from elsewhere"),
+    ],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Judge evidence that is already on disk; needs no torch and no GPU."""
-    from nsadiag.analysis.verdict import judge_directory
+    from nsadiag.commands.analyze import analyze_path, is_ours
     from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
-    from nsadiag.reports import write_reports
 
-    if not (path / "ranks").is_dir() and not (path / "watch.json").exists():
-        raise UsageError(
-            f"{path} is not a run directory", "give a directory that nsadiag run wrote, or a cell of a matrix"
-        )
-    verdict = judge_directory(path)
-    write_reports(path)
-    _print(path, as_json=as_json)
-    raise typer.Exit(EXIT_HEALTHY if verdict.outcome == "healthy" else EXIT_FINDING)
+    if is_ours(path):
+        from nsadiag.analysis.verdict import judge_directory
+        from nsadiag.reports import write_reports
+
+        outcome: str = judge_directory(path).outcome
+        write_reports(path)
+        _print(path, as_json=as_json)
+    else:
+        report = analyze_path(path)
+        _print_report(report, as_json=as_json)
+        outcome = report.state
+    raise typer.Exit(EXIT_HEALTHY if outcome == "healthy" else EXIT_FINDING)
 
 
 @app.command(epilog="Example: nsadiag report artifacts/20261120-101500-train --format md")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,12 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         gaps=told + unread + missed,
         source=str(directory.path.relative_to(root)),
     )
+
+
+def rank_without_evidence(number: int) -> RankEvidence:
+    """A rank that left nothing: for evidence that comes from elsewhere."""
+    nowhere = RunDir(path=Path("/nonexistent")).rank(number)
+    return replace(_load_rank(nowhere, nowhere.path, {}, ""), gaps=())
 
 
 def _load_capture(directory: CaptureDir, root: Path) -> CaptureEvidence:

@@ -35,6 +35,18 @@ def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     tables = Tables(cell)
     with sources.shown(cell):
         cause, failed = first_finding(cell, tables)
+    return verdict_of(cell, tables, cause, failed, verdict_s=verdict_s)
+
+
+def verdict_of(
+    cell: CellEvidence,
+    tables: Tables,
+    cause: Finding,
+    failed: tuple[str, ...] = (),
+    *,
+    verdict_s: float | None = None,
+) -> Verdict:
+    """The finding with what the cell adds: progress, times, and every gap."""
     gaps = tuple(dict.fromkeys((*failed, *cell.gaps, *cause.gaps, *(g for r in cell.ranks for g in r.gaps))))
     return Verdict(
         outcome=cause.outcome,

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nsadiag.evidence.spans import spans
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
@@ -107,7 +109,7 @@ def rank_list(ranks: Sequence[int], world_size: int) -> str:
         return f"rank {ranks[0]} of {world_size}" if world_size > 1 else f"rank {ranks[0]}"
     if len(ranks) == world_size:
         return f"all {world_size} ranks"
-    return f"ranks {_spans(sorted(ranks))} ({len(ranks)} of {world_size})"
+    return f"ranks {spans(ranks)} ({len(ranks)} of {world_size})"
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -124,14 +126,3 @@ def tally(counts: dict[str, int]) -> str:
 def _three_digits(value: float) -> str:
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{decimals}f}"
-
-
-def _spans(ranks: Iterable[int]) -> str:
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in spans[:12]]
-    return ", ".join([*shown, "..."] if len(spans) > 12 else shown)

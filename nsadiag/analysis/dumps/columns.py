@@ -1,0 +1,237 @@
+"""What is kept of one rank's dump while all ranks are compared: per process group one number a collective."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SCHEDULED, STARTED, OVER = 0, 1, 2
+# Of these each rank may rightly bring its own sizes, or none; the others must bring the same.
+OWN_SIZES = re.compile(
+    r"all_?to_?all|gather(?!_into)(?<!all_gather)$|scatter$|coalesced|send|recv", re.IGNORECASE
+)
+
+Codes = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A process group: equal for all its members, whatever number each of them gives it."""
+
+    key: str  # of name and members
+    name: str = field(compare=False)  # its description where it has one
+    members: tuple[int, ...] = field(compare=False)  # empty where no configuration names them
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupColumn:
+    """One rank's collectives in one group, by sequence number."""
+
+    group: Group
+    process_group: tuple[str, str]  # as this rank's entries have it
+    first: int  # sequence number of codes[0]
+    codes: Codes  # what was asked for, as a checksum; 0 where there is no entry
+    open_seqs: tuple[int, ...]  # not over
+    open_states: tuple[int, ...]  # SCHEDULED or STARTED
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.codes) - 1
+
+    def code(self, seq: int) -> int:
+        """0 where the rank has no such entry."""
+        place = seq - self.first
+        return int(self.codes[place]) if 0 <= place < len(self.codes) else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankColumns:
+    """One dump."""
+
+    rank: int
+    file: str
+    version: str
+    groups: tuple[GroupColumn, ...]
+    open_transfers: int  # sends and receives that are not over
+    entries: int
+
+
+@dataclass(frozen=True)
+class Category:
+    """All of an entry that many entries have in common."""
+
+    process_group: tuple[str, str]
+    code: int
+    state: int
+    is_p2p: bool
+
+
+def op_of(profiling_name: str) -> str:
+    """`nccl:all_reduce` is `all_reduce`."""
+    return profiling_name.partition(":")[2] or profiling_name
+
+
+# What decides an entry's category; the rest are times and numbers of its own.
+DECIDING = (
+    "process_group", "pg_name", "pg_id", "profiling_name", "state", "retired", "is_p2p",
+    "input_sizes", "input_dtypes", "output_sizes", "output_dtypes",
+)  # fmt: skip
+
+
+class Categories:
+    """Numbers each category, and computes it once for all entries that say the same."""
+
+    def __init__(self) -> None:
+        self.all: list[Category] = []
+        self._numbers: dict[Category, int] = {}
+        self._said: dict[str, int] = {}
+
+    def number(self, entry: dict[str, Any]) -> int:
+        """Of an entry, or of as many of its fields as count."""
+        said = repr([entry.get(field) for field in DECIDING])
+        if said not in self._said:
+            category = category_of(entry)
+            if category not in self._numbers:
+                self._numbers[category] = len(self.all)
+                self.all.append(category)
+            self._said[said] = self._numbers[category]
+        return self._said[said]
+
+
+def category_of(entry: dict[str, Any]) -> Category:
+    """What it asks for, of whom, and whether it is over."""
+    op = op_of(str(entry.get("profiling_name", "")))
+    asked: tuple[Any, ...] = (op,)
+    if not OWN_SIZES.search(op):
+        asked = (
+            op,
+            *(entry.get(f"{way}_{what}") for way in ("input", "output") for what in ("sizes", "dtypes")),
+        )
+    name, description = entry.get("process_group") or (str(entry.get("pg_name", entry.get("pg_id", 0))), "")
+    return Category(
+        process_group=(str(name), str(description)),
+        code=zlib.crc32(repr(_plain(asked)).encode()) or 1,
+        state=_state(entry),
+        is_p2p=bool(entry.get("is_p2p")) or bool(re.match(r"send|recv", op)),
+    )
+
+
+def _state(entry: dict[str, Any]) -> int:
+    if entry.get("retired") or entry.get("state") == "completed":
+        return OVER
+    return STARTED if entry.get("state") == "started" else SCHEDULED
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists: a pickle and a JSON of the same entry must give the same checksum."""
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+class GroupNames:
+    """Finds the group that an entry means in its dump's configuration; texts of members are parsed once."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str], Group] = {}
+
+    def group(self, process_group: tuple[str, str], config: dict[str, Any]) -> Group:
+        name, description = process_group
+        shown = description if description not in ("", "undefined") else name
+        found = config.get(name)
+        # gloo's entries call a group "0" that its configuration calls "".
+        if not isinstance(found, dict) or found.get("desc", description) != description:
+            alike = [c for c in config.values() if isinstance(c, dict) and c.get("desc") == description]
+            found = alike[0] if len(alike) == 1 else found
+        ranks = found.get("ranks") if isinstance(found, dict) else None
+        text = ranks if isinstance(ranks, str) else repr(ranks or "")
+        if (shown, text) not in self._groups:
+            numbers = re.findall(r"\d+", text)
+            members = tuple(sorted({int(n) for n in numbers}))
+            key = hashlib.sha256(repr((shown, members)).encode()).hexdigest()[:16]
+            self._groups[shown, text] = Group(key=key, name=shown, members=members)
+        return self._groups[shown, text]
+
+
+def group_column(
+    group: Group,
+    process_group: tuple[str, str],
+    seqs: npt.NDArray[np.int64],
+    codes: Codes,
+    states: npt.NDArray[np.uint8],
+) -> GroupColumn:
+    """From entries in any order; several under one number (coalesced) count as one.
+
+    A group's collectives are over in order: what is said to be open before one that is over was only not looked at.
+    """
+    if len(seqs) > 1 and not (np.diff(seqs) == 1).all():
+        seqs, codes, states = _in_order(seqs, codes, states)
+    over = np.flatnonzero(states == OVER)
+    is_open = np.arange(over[-1] + 1 if len(over) else 0, len(states))
+    return GroupColumn(
+        group=group,
+        process_group=process_group,
+        first=int(seqs[0]),
+        codes=codes,
+        open_seqs=tuple(int(seqs[0]) + int(i) for i in is_open),
+        open_states=tuple(int(states[i]) for i in is_open),
+    )
+
+
+MOST_MISSING = 1_000_000
+
+
+def _in_order(
+    seqs: npt.NDArray[np.int64], codes: Codes, states: npt.NDArray[np.uint8]
+) -> tuple[npt.NDArray[np.int64], Codes, npt.NDArray[np.uint8]]:
+    first, last = int(seqs.min()), int(seqs.max())
+    if last - first > MOST_MISSING:  # no ring holds as many: numbers of a damaged entry
+        first = last - MOST_MISSING
+    inside = seqs >= first
+    place = (seqs[inside] - first).astype(np.int64)
+    all_codes = np.zeros(last - first + 1, dtype=np.uint32)
+    all_states = np.full(last - first + 1, OVER, dtype=np.uint8)
+    np.add.at(all_codes, place, codes[inside])
+    np.minimum.at(all_states, place, states[inside])
+    return np.arange(first, last + 1), all_codes, all_states
+
+
+def columns_of(
+    rank: int,
+    file: str,
+    document: dict[str, Any],
+    names: GroupNames,
+    seqs: npt.NDArray[np.int64],
+    numbers: npt.NDArray[np.intp],
+    categories: Categories,
+) -> RankColumns:
+    """`numbers` are those of the entries' categories; `document` is the dump without most of its entries."""
+    config = document.get("pg_config")
+    config = config if isinstance(config, dict) else {}
+    present, kinds = np.unique(numbers, return_inverse=True)
+    here = [categories.all[number] for number in present]
+    codes = np.array([c.code for c in here], dtype=np.uint32)
+    states = np.array([c.state for c in here], dtype=np.uint8)
+    p2p = np.array([c.is_p2p for c in here], dtype=bool)
+    of_group: dict[tuple[str, str], list[int]] = {}
+    for place, category in enumerate(here):
+        if not category.is_p2p:
+            of_group.setdefault(category.process_group, []).append(place)
+    columns = []
+    for process_group, members in of_group.items():
+        chosen = np.isin(kinds, members) if len(of_group) > 1 or p2p.any() else slice(None)
+        mine = kinds[chosen]
+        group = names.group(process_group, config)
+        columns.append(group_column(group, process_group, seqs[chosen], codes[mine], states[mine]))
+    return RankColumns(
+        rank=rank,
+        file=file,
+        version=str(document.get("version", "")),
+        groups=tuple(columns),
+        open_transfers=int((p2p & (states != OVER))[kinds].sum()) if here else 0,
+        entries=len(kinds),
+    )

@@ -1,0 +1,214 @@
+"""The columns of one pickled dump, most of it read without building a single value.
+
+The beginning (names, configuration, the first entries, with all strings) and the end go through the unpickler;
+the thousands of entries in between are rows of a few layouts. Any doubt raises Unreadable, and the whole file
+goes through the unpickler.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nsadiag.analysis.dumps.columns import Categories, GroupNames, RankColumns, columns_of
+from nsadiag.analysis.dumps.layouts import Layout, NewString, Unreadable, layout_of, padded, resolved
+from nsadiag.analysis.dumps.plain import entries_of, seq_of, unpickle
+from nsadiag.evidence.pickles import PickleRefused
+
+# `entries`, an empty list, a mark, an empty dict, a mark, and the name of an entry's first field, new.
+BEGINNING = re.compile(
+    rb"X\x07\x00\x00\x00entries(?:q.|r....)?\](?:q.|r....)?\(\}(?:q.|r....)?\(X.\x00\x00\x00[a-z_]{1,40}(q.|r....)",
+    re.DOTALL,
+)
+FEWEST = 64  # entries: below, there is nothing to gain
+NEW_STRING = re.compile(rb"X[^\x00][\x00-\x0f]\x00\x00", re.DOTALL)
+MOST_LAYOUTS = 512
+WEIGHTS = np.random.default_rng(0).integers(1, 2**63, size=512, dtype=np.uint64) | np.uint64(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The bytes of a dump, cut before each entry but the first."""
+
+    data: bytes
+    chunks: list[bytes]  # of the first entry and all before it; of each other entry
+    starts: npt.NDArray[np.int64]  # of each chunk
+    marker: int  # length of what was cut out between them
+    first_field: int  # the place of its name in the memo
+
+    def spliced(self, head: int, tail: int) -> bytes:
+        """A pickle of the entries before `head` and from `tail` on, with all that is around them."""
+        return self.data[: self.starts[head] - self.marker] + self.data[self.starts[tail] - self.marker :]
+
+
+def cut(data: bytes) -> Parts:
+    """Raises Unreadable if this is no dump in the form that torch, and Python's own pickle, write."""
+    beginning = BEGINNING.search(data)
+    if beginning is None or data[:2] != b"\x80\x02":
+        raise Unreadable("an unusual beginning")
+    put = beginning[1]
+    marker = b"(" + (b"h" if put[:1] == b"q" else b"j") + put[1:]
+    chunks = data.split(marker)
+    if len(chunks) < FEWEST:
+        raise Unreadable("few entries")
+    lengths = np.fromiter(map(len, chunks), dtype=np.int64, count=len(chunks))
+    starts = np.concatenate([[0], np.cumsum(lengths + len(marker))[:-1]])
+    return Parts(
+        data=data,
+        chunks=chunks,
+        starts=starts,
+        marker=len(marker),
+        first_field=int.from_bytes(put[1:], "little"),
+    )
+
+
+class _NewStrings(Exception):
+    """The entry of this number, and perhaps others before it, must be built."""
+
+    def __init__(self, entry: int) -> None:
+        self.entry = entry
+
+
+class QuickReader:
+    """Remembers layouts and categories from one file to the next: ranks of one job write alike."""
+
+    def __init__(self, names: GroupNames, categories: Categories) -> None:
+        self._names, self._categories = names, categories
+        self._layouts: dict[int, list[Layout]] = {}
+        self._count = 0
+        self._used: dict[int, tuple[int, ...]] = {}  # places in the memo, by checksum
+        self._values: dict[int, dict[str, Any]] = {}  # that decide, by checksum
+        self._known: dict[tuple[int, tuple[Any, ...]], int] = {}  # categories
+        self._places: tuple[int, ...] = ()  # all that were ever used
+        self._alike: dict[
+            tuple[Any, ...], dict[int, int]
+        ] = {}  # categories by checksum, in files with these strings
+
+    def columns(self, rank: int, file: str, data: bytes) -> RankColumns:
+        """Raises Unreadable where only the unpickler can tell."""
+        parts = cut(data)
+        head, tail = _first_guess(parts)
+        for _ in range(4):
+            try:
+                return self._columns(rank, file, parts, head, tail)
+            except _NewStrings as more:
+                if more.entry < len(parts.chunks) // 2:
+                    head = more.entry + 1
+                else:
+                    tail = more.entry
+        raise Unreadable("many entries hold strings of their own")
+
+    def _columns(self, rank: int, file: str, parts: Parts, head: int, tail: int) -> RankColumns:
+        document, memo = _built(parts.spliced(head, tail), head + len(parts.chunks) - tail)
+        seqs, hashes, rows = self._rows(parts, head, tail, memo)
+        unique, example, middle = np.unique(hashes, return_index=True, return_inverse=True)
+        alike = self._alike.setdefault(tuple(memo.get(place) for place in self._places), {})
+        numbers = np.empty(len(unique), dtype=np.intp)
+        for at, (checksum, entry) in enumerate(zip(unique.tolist(), example.tolist(), strict=True)):
+            number = alike.get(checksum)
+            if number is None:
+                number = alike[checksum] = self._category(checksum, *rows(entry), memo)
+            numbers[at] = number
+        entries = entries_of(document)
+        own_seqs = np.array([seq_of(e) for e in entries], dtype=np.int64)
+        own = np.array([self._categories.number(e) for e in entries], dtype=np.intp)
+        return columns_of(
+            rank,
+            file,
+            document,
+            self._names,
+            np.concatenate([own_seqs[:head], seqs, own_seqs[head:]]),
+            np.concatenate([own[:head], numbers[middle], own[head:]]),
+            self._categories,
+        )
+
+    def _rows(
+        self, parts: Parts, head: int, tail: int, memo: dict[int, Any]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], Callable[[int], tuple[Layout, bytes]]]:
+        """Sequence number and checksum of each entry between head and tail, and how to see one of them."""
+        chunks = parts.chunks[head:tail]
+        lengths = np.fromiter(map(len, chunks), dtype=np.int64, count=len(chunks))
+        seqs = np.empty(len(chunks), dtype=np.int64)
+        hashes = np.empty(len(chunks), dtype=np.uint64)
+        layout_of_entry = np.empty(len(chunks), dtype=np.intp)
+        used: list[Layout] = []
+        for length in np.unique(lengths):
+            todo = np.flatnonzero(lengths == length)
+            wide = padded(int(length))
+            filler = b"\0" * (wide - int(length))
+            table = np.frombuffer(filler.join(map(chunks.__getitem__, todo)) + filler, dtype=np.uint8)
+            table = table.reshape(len(todo), wide)
+            tried = 0
+            while len(todo):
+                layout, number = self._layout(
+                    tried, int(length), chunks[todo[0]], memo, parts, head + int(todo[0])
+                )
+                tried = number + 1
+                fits = layout.fits(table.view(np.uint64))
+                rows = table if fits.all() else table[fits]
+                mine = todo[fits]
+                seqs[mine] = layout.seqs(rows)
+                deciding = rows.view(np.uint64) & layout.deciding
+                hashes[mine] = (deciding * WEIGHTS[: wide // 8]).sum(axis=1) ^ np.uint64(layout.number)
+                layout_of_entry[mine] = len(used)
+                used.append(layout)
+                todo, table = todo[~fits], table[~fits]
+        return seqs, hashes, lambda i: (used[layout_of_entry[i]], chunks[i])
+
+    def _layout(
+        self, tried: int, length: int, chunk: bytes, memo: dict[int, Any], parts: Parts, entry: int
+    ) -> tuple[Layout, int]:
+        """The next one known of that length that fits its names to the memo, else a new one from the chunk."""
+        known = self._layouts.setdefault(length, [])
+        for number in range(tried, len(known)):
+            if known[number].knows(memo):
+                return known[number], number
+        if self._count >= MOST_LAYOUTS or len(chunk) > 8 * (len(WEIGHTS) - 1):
+            raise Unreadable("no two entries are alike")
+        try:
+            known.append(layout_of(chunk, memo, parts.first_field, number=self._count))
+        except NewString:
+            raise _NewStrings(entry) from None
+        except (IndexError, ValueError) as error:
+            raise Unreadable(f"not one entry ({error!r})") from None
+        self._count += 1
+        return known[-1], len(known) - 1
+
+    def _category(self, checksum: int, layout: Layout, chunk: bytes, memo: dict[int, Any]) -> int:
+        try:
+            if checksum not in self._used:
+                self._used[checksum] = layout.uses(chunk)
+                self._values[checksum] = layout.values(chunk)
+                self._places = tuple(sorted({*self._places, *self._used[checksum]}))
+            key = checksum, tuple(memo.get(place) for place in self._used[checksum])
+            if key not in self._known:
+                self._known[key] = self._categories.number(resolved(self._values[checksum], memo))
+            return self._known[key]
+        except (TypeError, IndexError, ValueError, AttributeError) as error:
+            raise Unreadable(f"not one entry ({error!r})") from None
+
+
+def _first_guess(parts: Parts) -> tuple[int, int]:
+    """Where strings seem to be new: at the beginning, and where states change near the end."""
+    places = [match.start() for match in NEW_STRING.finditer(parts.data)]
+    entries = np.searchsorted(parts.starts, places, side="right") - 1
+    last = len(parts.chunks) - 1
+    early, late = entries[entries < last // 2], entries[entries >= last // 2]
+    return (int(early.max()) + 1 if len(early) else 1, min(int(late.min()), last) if len(late) else last)
+
+
+def _built(spliced: bytes, count: int) -> tuple[dict[str, Any], dict[int, Any]]:
+    try:
+        document, memo = unpickle(spliced)
+    except PickleRefused as error:
+        raise Unreadable(str(error)) from None
+    if not isinstance(document, dict) or not isinstance(document.get("entries"), list):
+        raise Unreadable("no entries")
+    if len(entries_of(document)) != count or len(document["entries"]) != count:
+        raise Unreadable("the beginning and the end do not fit together")
+    return document, memo

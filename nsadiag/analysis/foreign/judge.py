@@ -1,0 +1,125 @@
+"""The verdict on evidence from elsewhere: the same detectors, and only as sure as one look allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from nsadiag.analysis.foreign.crowd_findings import all_over, crowd_finding
+from nsadiag.analysis.foreign.load import Foreign, load_foreign
+from nsadiag.analysis.foreign.recognise import Gathered, gather
+from nsadiag.analysis.load import CaptureEvidence, CellEvidence
+from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.verdict import first_finding, verdict_of
+from nsadiag.errors import UsageError
+from nsadiag.evidence.records import Evidence, Finding, Verdict
+
+# One look cannot show that nothing moves any more.
+MOST_SURE_OF_A_HANG = 0.85
+ONE_LOOK = "one look at each rank: nothing shows whether the job still moved when it was taken"
+LOOKS_FOR = (
+    "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
+    "torchrun --log-dir, logs with tracebacks or time-outs"
+)
+
+
+def judge_foreign(path: Path) -> Verdict:
+    """Raises UsageError where there is nothing that can be judged."""
+    gathered = gather(path)
+    if gathered.is_empty:
+        raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"it looks for {LOOKS_FOR}")
+    foreign = load_foreign(gathered)
+    if not foreign.cell.ranks:
+        raise UsageError(_why_nothing(path, gathered, foreign), f"it looks for {LOOKS_FOR}")
+    found, failed = _finding(foreign)
+    cell = foreign.cell
+    return verdict_of(cell, Tables(cell), _believable(found, foreign), failed)
+
+
+def _why_nothing(path: Path, gathered: Gathered, foreign: Foreign) -> str:
+    if foreign.cell.gaps:
+        return f"nothing in {path} could be read: {foreign.cell.gaps[0]}"
+    count = len(gathered.logs)
+    return f"{count} log{'s' if count > 1 else ''} in {path}, and no traceback, time-out or end of a rank in them"
+
+
+def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
+    """What stacks, tracebacks and ends of ranks say comes first: they know why, where dumps know who."""
+    cell = foreign.cell
+    says_more = any(
+        r.exception or r.end or any(c.stacks or _by_watchdog(c) for c in r.captures) for r in cell.ranks
+    )
+    failed: tuple[str, ...] = ()
+    if says_more:
+        stuck = dataclasses.replace(cell, watch=_watch(foreign))
+        found, failed = first_finding(stuck, Tables(stuck))
+        if found.cls not in ("unknown", "healthy"):
+            return found, failed
+    by_dumps = crowd_finding(foreign) or (all_over(foreign) if foreign.crowd.ranks else None)
+    return by_dumps or found, failed
+
+
+def _by_watchdog(capture: CaptureEvidence) -> bool:
+    return bool(capture.flight_recorder.get("version") == "watchdog")
+
+
+def _watch(foreign: Foreign) -> dict[str, Any]:
+    """Who takes stacks or dumps of a job believes it stuck, and so do we, for want of a second look."""
+    cell = foreign.cell
+    broke = any(r.exception or r.end for r in cell.ranks)
+    seen = any(c.stacks or c.flight_recorder for r in cell.ranks for c in r.captures)
+    if not seen or broke:
+        return {"launcher_exit_code": 1 if broke else None}
+    look = {"judgement": "still", "reason": ONE_LOOK, "t_s": 0.0, "motions": [], "first": 1, "second": 1}
+    return {"stopped": "hang", "looks": [look]}
+
+
+def _believable(found: Finding, foreign: Foreign) -> Finding:
+    """Sources are files that are there, and nothing is said of a second look that nobody took."""
+    evidence = tuple(e for item in found.evidence if (e := _that_exists(item, foreign)))
+    rejected = tuple(r for r in found.rejected if not re.search(r"\blooks?\b", r.because))
+    if found.outcome != "hung":
+        return dataclasses.replace(found, evidence=evidence, rejected=rejected)
+    return dataclasses.replace(
+        found,
+        evidence=evidence,
+        rejected=rejected,
+        confidence=min(found.confidence, MOST_SURE_OF_A_HANG),
+        gaps=tuple(dict.fromkeys((*found.gaps, ONE_LOOK))),
+    )
+
+
+def _that_exists(item: Evidence, foreign: Foreign) -> Evidence | None:
+    """Detectors name the file that a run directory would have; here the fact stood in another."""
+    path, _, place = item.source.partition("#")
+    if re.search(r"\b(both|two) looks\b", item.claim) or path == "watch.json":
+        return None
+    if path == "ends.json":
+        return dataclasses.replace(item, source=foreign.launcher_log) if foreign.launcher_log else None
+    root, parts = foreign.cell.path, Path(path).parts
+    for length in range(len(parts), 0, -1):
+        file = root.joinpath(*parts[:length])
+        if file.is_file():
+            place = _place_in(file, place, item, foreign.cell) if length < len(parts) else place
+            return dataclasses.replace(
+                item, source="#".join(p for p in (file.relative_to(root).as_posix(), place) if p)
+            )
+    return None
+
+
+def _place_in(file: Path, place: str, item: Evidence, cell: CellEvidence) -> str:
+    """The number of an entry in the whole dump, the line of a traceback in a log."""
+    relative = file.relative_to(cell.path).as_posix()
+    entry = re.fullmatch(r"entries\[(\d+)\]", place)
+    for rank in cell.ranks:
+        for capture in rank.captures:
+            entries = capture.flight_recorder.get("entries", [])
+            if entry and capture.source == relative and int(entry[1]) < len(entries):
+                index = entries[int(entry[1])].get("index", entry[1])
+                return f"line {index}" if _by_watchdog(capture) else f"entries[{index}]"
+        told = str((rank.exception or {}).get("source", ""))
+        if "exception.json" in item.source and told.startswith(f"{relative}#"):
+            return told.partition("#")[2]
+    return "" if entry else place

@@ -1,0 +1,31 @@
+"""`nsadiag analyze` on what nsadiag did not write: nothing is written there either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsadiag.analysis.foreign.judge import judge_foreign
+from nsadiag.errors import UsageError
+from nsadiag.reports import RunReport
+
+
+def is_ours(path: Path) -> bool:
+    """Whether nsadiag wrote the directory."""
+    ranks = path / "ranks"
+    own = ranks.is_dir() and any(len(p.name) == 5 and p.name.isdigit() for p in ranks.iterdir())
+    return own or (path / "watch.json").exists()
+
+
+def analyze_path(path: Path) -> RunReport:
+    """The report on evidence from elsewhere. Raises UsageError."""
+    if not path.exists():
+        raise UsageError(f"{path} does not exist", "give a run directory, or one with dumps, stacks or logs")
+    if (path / "matrix.json").exists():
+        raise UsageError(f"{path} is a matrix", "give one of its cells: " + str(path / "cells"))
+    verdict = judge_foreign(path)
+    return RunReport(
+        directory=path if path.is_dir() else path.parent,
+        name=path.resolve().name,
+        world_size=verdict.world_size,
+        verdict=verdict,
+    )
