@@ -8,6 +8,7 @@ On plain torchrun: three steps, then silence; 100 % utilisation on rank 0's GPU,
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   needs: gpu
+  options: [--timeout, "60"]
   outcome: hung
   class: gpu_kernel_hang
   guilty_ranks: [0]
@@ -27,8 +28,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 @triton.jit
 def fill_when_raised(out, flag, COUNT: tl.constexpr):
     """Ones, once the flag is not zero."""
+    rounds = 0
     while tl.atomic_add(flag, 0) == 0:
-        pass
+        rounds += 1
     tl.store(out + tl.arange(0, COUNT), tl.full((COUNT,), 1.0, tl.float32))
 
 

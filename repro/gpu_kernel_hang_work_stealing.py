@@ -1,4 +1,4 @@
-"""Rank 1's Triton kernel takes work from a shared counter until none is left, and the counter never gets there.
+"""Rank 1's Triton kernel takes chunks of rows from a shared counter until none are left; a short batch makes chunks of 0.
 
 Modelled on triton-lang/triton #11037 (an atomic in a `while` loop whose condition never turns false): the launch
 returns at once, and the next read of a result waits for ever. Its peer waits in the all-reduce of that step.
@@ -8,10 +8,11 @@ On plain torchrun: five steps, then silence; 100 % utilisation on rank 1's GPU, 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   needs: gpu
+  options: [--timeout, "60"]
   outcome: hung
   class: gpu_kernel_hang
   guilty_ranks: [1]
-  code: ["taken = int(counter.item())", "scale_rows[(8,)](batch, counter, total, WIDTH=64)"]
+  code: "return int(counter.item())"
 """
 
 import os
@@ -25,22 +26,23 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 @triton.jit
-def scale_rows(rows, counter, total, WIDTH: tl.constexpr):
-    """Scales each row by half; programs take rows from the counter, the last sets it to `total`."""
-    columns = tl.arange(0, WIDTH)
-    row = tl.atomic_add(counter, 1)
-    while row != total:
-        inside = (columns < WIDTH) & (row < total)
-        values = tl.load(rows + row * WIDTH + columns, mask=inside, other=0.0)
-        tl.store(rows + row * WIDTH + columns, values * 0.5, mask=inside)
-        row = tl.atomic_add(counter, 1 if row < total else 0)
+def scale_rows(rows, counter, total, chunk, WIDTH: tl.constexpr, MOST: tl.constexpr):
+    """Halves each row; programs take `chunk` rows at a time."""
+    columns = tl.arange(0, WIDTH)[None, :]
+    first = tl.atomic_add(counter, chunk)
+    while first < total:
+        taken = first + tl.arange(0, MOST)[:, None]
+        inside = (taken < first + chunk) & (taken < total) & (columns < WIDTH)
+        values = tl.load(rows + taken * WIDTH + columns, mask=inside, other=0.0)
+        tl.store(rows + taken * WIDTH + columns, values * 0.5, mask=inside)
+        first = tl.atomic_add(counter, chunk)
 
 
-def prepared(batch: torch.Tensor, total: int) -> int:
+def halved(batch: torch.Tensor) -> int:
+    """Halves the batch in place; tells how many rows were handed out."""
     counter = torch.zeros(1, dtype=torch.int32, device=batch.device)
-    scale_rows[(8,)](batch, counter, total, WIDTH=64)
-    taken = int(counter.item())
-    return taken
+    scale_rows[(8,)](batch, counter, len(batch), len(batch) // 8, WIDTH=64, MOST=16)
+    return int(counter.item())
 
 
 def main() -> None:
@@ -52,10 +54,10 @@ def main() -> None:
     model = DDP(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(20):
-        batch = torch.randn(32, 64, device=device)
-        if rank == 1 and step == 5:
-            # Eight programs step past a total that is no multiple of what they take.
-            prepared(batch, total=-1)
+        # The shard of rank 1 ends in a batch that is shorter.
+        rows = 6 if rank == 1 and step == 5 else 32
+        batch = torch.randn(rows, 64, device=device)
+        halved(batch)
         loss = nn.functional.mse_loss(model(batch), batch)
         optimizer.zero_grad()
         loss.backward()

@@ -93,6 +93,11 @@ def was_alive(end: dict[str, Any]) -> bool:
     return end.get("t_s") is None or bool(end.get("by_us"))
 
 
+def living_children(stuck: Stuck) -> list[dict[str, Any]]:
+    """Processes that the rank has started and that have not ended."""
+    return [c for c in stuck.capture.proc.get("children", []) if c.get("state") != "Z"]
+
+
 def user_threads(capture: CaptureEvidence) -> list[tuple[dict[str, Any], Place]]:
     """Threads beside the main one that run the user's code, each with its innermost line of it."""
     found = []
@@ -138,7 +143,7 @@ def finding(
             *rejected,
             Rejected(
                 cls="missing_rank",
-                because=f"what keeps rank {number} from its peers is seen: {summary.partition('.')[0]}",
+                because=f"what keeps rank {number} from its peers is known, so the parent class would say less",
             ),
         ),
         fix=fix,

@@ -5,12 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.sources import tree_of
 from nsadiag.evidence.records import Place
 
+# What a loop asks that naps between two questions.
+ASKS_OUTSIDE = re.compile(
+    r"exists|is_file|isfile|is_dir|\bstat\(|O_EXCL|\bopen\(|listdir|glob|iterdir|scandir|connect|recv|request|urlopen"
+    r"|\.get\(|\.poll\(|\.check\(|store|Popen|subprocess|head_object|lock_?file|\.lock\b|flock",
+    re.IGNORECASE,
+)
+ASKS_INSIDE = re.compile(r"is_set\(|\.empty\(|qsize|\.locked\(|get_nowait")
+OF_CHILDREN = re.compile(r"is_alive\(|\.ready\(|\.done\(|running\(|exitcode")
+HARMLESS = {"sleep", "print", "len", "info", "debug", "warning", "range", "time", "monotonic"}
 Node = TypeVar("Node", bound=ast.AST)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ON_RANK = re.compile(
@@ -59,6 +68,27 @@ def polled(cell: CellEvidence, at: Place) -> tuple[ast.While | ast.For, str] | N
     called = {_name(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)}
     bodies = [n for n in ast.walk(tree) if isinstance(n, Function) and n.name in called]
     return loop, "\n".join(map(ast.unparse, [loop, *bodies]))
+
+
+def asks(
+    cell: CellEvidence, at: Place, *, has_children: bool
+) -> tuple[Literal["outside", "inside"], str] | None:
+    """Whom a loop asks that naps between two questions, the world or its own process; and its condition, as written."""
+    found = polled(cell, at)
+    if found is None:
+        return None
+    loop, text = found
+    children = has_children and OF_CHILDREN.search(text)
+    if (ASKS_OUTSIDE.search(text) or children) and not (ASKS_INSIDE.search(text) and not children):
+        return "outside", condition(loop)
+    calls = {_name(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)}
+    if (
+        ASKS_INSIDE.search(text)
+        or OF_CHILDREN.search(text)
+        or (isinstance(loop, ast.While) and calls <= HARMLESS)
+    ):
+        return "inside", condition(loop)
+    return None
 
 
 def _name(node: ast.expr) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nsadiag.analysis import loops, places
-from nsadiag.analysis.inside import Stuck, finding, inside, user_threads
+from nsadiag.analysis.inside import Stuck, finding, inside, living_children, user_threads
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.standing import main_thread
 from nsadiag.analysis.tables import Tables
@@ -15,13 +15,6 @@ from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 
 LOCKS = ("flock", "fcntl")
-# What a loop asks that naps between two questions: of the world, or of a thread of its own process.
-ASKS_OUTSIDE = re.compile(
-    r"exists|is_file|isfile|is_dir|\bstat\(|O_EXCL|\bopen\(|listdir|glob|iterdir|scandir|connect|recv|request|urlopen"
-    r"|\.get\(|\.poll\(|check\(\[|store|Popen|subprocess|head_object|lock_file|lockfile|\.lock\b|flock|\.ready\(",
-    re.IGNORECASE,
-)
-ASKS_INSIDE = re.compile(r"is_set\(|\.empty\(|qsize|is_alive|\.locked\(|\.done\(|running\(|get_nowait")
 # Libraries that nap until a file, a lock or a server lets them go on.
 POLLERS = re.compile(
     r"/(torch/utils/file_baton\.py|torch/utils/_filelock\.py|filelock/|fasteners/|portalocker/|huggingface_hub/|fsspec/"
@@ -96,7 +89,7 @@ def _peer(stuck: Stuck) -> str | None:
 
 
 def _child(stuck: Stuck) -> str:
-    living = [c for c in stuck.capture.proc.get("children", []) if c.get("state") != "Z"]
+    living = living_children(stuck)
     words = str(living[0].get("command", ""))[:80] if len(living) == 1 else ""
     return f" ({words})" if words else ""
 
@@ -121,15 +114,11 @@ def _polls(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float] | None:
             "See what it waits for (a lock file that a dead process left behind?), and give it a time-out.",
             0.85,
         )
-    found = loops.polled(cell, at) if at else None
-    if found is None:
+    asked = loops.asks(cell, at, has_children=bool(living_children(stuck))) if at else None
+    if asked is None or asked[0] == "inside":
         return None
-    loop, text = found
-    if ASKS_INSIDE.search(text) or not ASKS_OUTSIDE.search(text):
-        return None
-    asks = loops.condition(loop)
     return (
-        f"what it asks for again and again: `{asks}`",
+        f"what it asks for again and again: `{asked[1]}`",
         "Give the loop a limit, with an error that names what did not come; remove what a dead process left behind.",
         0.75,
     )

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import loops, places
-from nsadiag.analysis.inside import Stuck, finding, stuck_inside, user_threads
+from nsadiag.analysis.inside import Stuck, finding, living_children, stuck_inside, user_threads
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 
 WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
-# What a thread that only waits itself is in: it will not release anything.
-AT_A_LOCK = ("wait", "acquire", "get", "put", "join", "_wait_for_tstate_lock", "__enter__")
 
 
 def _taken_before(cell: CellEvidence, stuck: Stuck) -> Place | None:
@@ -67,19 +65,32 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
     )
 
 
+def _asks_itself(cell: CellEvidence, stuck: Stuck) -> str | None:
+    """What a loop asks of its own process, napping in between; None if it stands in no such loop."""
+    at = stuck.standing.place
+    if stuck.standing.doing != "sleep" or at is None:
+        return None
+    asked = loops.asks(cell, at, has_children=bool(living_children(stuck)))
+    return asked[1] if asked and asked[0] == "inside" else None
+
+
 def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     for stuck in stuck_inside(cell, tables):
         standing = stuck.standing
-        if standing.doing not in WAITS or standing.place is None or not standing.same:
+        if standing.place is None:
+            continue
+        asked = _asks_itself(cell, stuck)
+        if not asked and (standing.doing not in WAITS or not standing.same):
             continue
         why, fix, confidence = _why(cell, stuck)
+        waits = f"asks again and again for `{asked}`" if asked else WAITS[standing.doing]
         at = places.short(standing.place)
         yield finding(
             cell,
             stuck,
             cls="local_lock_deadlock",
-            confidence=confidence,
-            summary=f"Rank {stuck.number} {WAITS[standing.doing]} at {at}, in its own process: {why}.",
+            confidence=min(confidence, 0.75) if asked else confidence,
+            summary=f"Rank {stuck.number} {waits} at {at}, in its own process: {why}.",
             evidence=(
                 Evidence(
                     claim=f"the main thread of rank {stuck.number} stands at {at} in both looks"
