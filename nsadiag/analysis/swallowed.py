@@ -63,7 +63,7 @@ def peers_failed(cell: CellEvidence) -> bool:
 def gone_on(cell: CellEvidence, tables: Tables) -> Swallowed | None:
     """The earliest that a rank swallowed, and whose steps it now lacks, or after which it did no more."""
     everywhere = _on_every_rank(cell)
-    steps = {rank.rank: int(rank.end.get("steps") or 0) for rank in cell.ranks}
+    steps = _backwards(cell, tables)
     rows: dict[int, list[tuple[RankEvidence, int, dict[str, Any]]]] = defaultdict(list)
     for rank, line, row in _rows(cell):
         if row["how"] != "in flight" and _key(row) not in everywhere and _is_cause(cell, rank, row):
@@ -77,6 +77,15 @@ def gone_on(cell: CellEvidence, tables: Tables) -> Swallowed | None:
                 found.append(_swallowed(cell, rank, line, row, why))
                 break
     return min(found, key=lambda s: s.t_s, default=None)
+
+
+def _backwards(cell: CellEvidence, tables: Tables) -> dict[int, int]:
+    """How often each rank went into a backward, or did a step: a peer that failed in one has begun it."""
+    events = tables.events
+    begun = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)].groupby("rank").size()
+    # The ring of a long run has lost its first ones: then steps alone count.
+    short = all(int(rank.end.get("steps") or 0) <= int(begun.get(rank.rank, 0)) for rank in cell.ranks)
+    return {r.rank: int(begun.get(r.rank, 0) if short else r.end.get("steps") or 0) for r in cell.ranks}
 
 
 def _tie(
@@ -95,11 +104,19 @@ def _tie(
     waited_for = {edge.waited_for for edge in tables.graph.edges}
     if stepped == 0 and (rank.rank in waited_for or _has_ended(rank)):
         return f"rank {rank.rank} completed no step after it"
+    # One that stands within itself, steps later, stands there for another reason.
+    if not _has_ended(rank) and not _stands_among_peers(tables, rank):
+        return None
     if row["how"] == "left" and row["during"] in SHARED and behind >= 0:
         return f"rank {rank.rank} went on without its part of that step, which its peers did"
-    if 0 < behind <= count:
-        return f"rank {rank.rank} went on, and is {behind} step{'s' if behind > 1 else ''} behind its peers"
+    if behind == count:
+        return f"rank {rank.rank} went on, and ran {behind} backward pass{'es' if behind > 1 else ''} less than its peers"
     return None
+
+
+def _stands_among_peers(tables: Tables, rank: RankEvidence) -> bool:
+    at = tables.standings.get(rank.rank)
+    return at is None or at.waits_for_peers or at.doing == "backward"
 
 
 def _has_ended(rank: RankEvidence) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
-from nsadiag.analysis.breaks import breaks, first_break
+from nsadiag.analysis.breaks import breaks
 from nsadiag.analysis.exceptions import first_of, place_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.structure import Difference, differences
@@ -25,7 +25,7 @@ def _says_so(rank: RankEvidence) -> bool:
 
 
 def _failed(cell: CellEvidence) -> bool:
-    return is_still(cell) or cell.stopped == "hang" or bool(breaks(cell) and first_break(cell))
+    return is_still(cell) or cell.stopped == "hang" or bool(breaks(cell))
 
 
 def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Fin
 def _outcome(cell: CellEvidence) -> Outcome:
     if cell.stopped == "hang" or is_still(cell):
         return "hung"
-    return "crashed" if first_break(cell) else "wrong"
+    return "crashed" if breaks(cell) else "wrong"
 
 
 def _place(cell: CellEvidence, rank: RankEvidence, wrapped_at: str) -> Place | None:

@@ -111,7 +111,9 @@ def _sum(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
     chosen = [trained[n] for n in sorted({round(k * last / (SUMMED - 1)) for k in range(SUMMED)})]
     with torch.no_grad():
         parts = [p.detach().reshape(-1)[:ELEMENTS].double() for _, p in chosen]
-        sums = torch.stack([s.cpu() for part in parts for s in (part.sum(), part.abs().sum())]).tolist()
+        device = parts[0].device
+        # One wait for the device, however many parameters.
+        sums = torch.stack([s.to(device) for part in parts for s in (part.sum(), part.abs().sum())]).tolist()
     row = {
         "step": step,
         "t_mono_ns": time.monotonic_ns(),
