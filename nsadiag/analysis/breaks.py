@@ -76,6 +76,11 @@ def _gave_up_waiting(rank: RankEvidence) -> bool:
     return rank.end.get("signal") == signal.SIGABRT and bool(GAVE_UP.search(last_words))
 
 
+def earliest_failure(cell: CellEvidence) -> Break | None:
+    """The first rank that raised or was killed, even if only because of a peer: the transport says so of a mismatch too."""
+    return next((b for b in breaks(cell) if b.kind != "exited"), None)
+
+
 def first_break(cell: CellEvidence) -> Break | None:
     """The one that explains the others; None where every rank came to its end, or nothing broke.
 

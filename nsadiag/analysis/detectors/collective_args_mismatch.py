@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
-from nsadiag.analysis.breaks import first_break
+from nsadiag.analysis.breaks import earliest_failure
 from nsadiag.analysis.disagreement import Asked, Disagreement, in_black_boxes, in_recorders
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
@@ -25,7 +25,7 @@ CALLS_LATER = 5
 
 
 def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
-    broke = first_break(cell)
+    broke = earliest_failure(cell)
     if not is_still(cell) and broke is None:
         return
     found = [*in_black_boxes(cell, tables), *in_recorders(cell, tables)]
@@ -50,7 +50,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
     first = one.asked[guilty[0]]
     peer = one.asked[blocked[0]] if blocked else None
     against = f" where rank {shown(blocked)} asks for {peer.what}" if peer else ""
-    broke = first_break(cell)
+    broke = earliest_failure(cell)
     raised = broke.rank.exception if broke and broke.kind == "exception" else None
     return Finding(
         detector="collective_args_mismatch",

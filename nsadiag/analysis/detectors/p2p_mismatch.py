@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
-from nsadiag.analysis.breaks import first_break
+from nsadiag.analysis.breaks import earliest_failure
 from nsadiag.analysis.cycles import closed_cycles
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
@@ -23,7 +23,7 @@ def p2p_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             waiting = {rank: p for rank in cycle if (p := pending_of(tables, rank))}
             if waiting:
                 yield _cycle(cell, tables, cycle, waiting)
-    elif first_break(cell) is not None:
+    elif earliest_failure(cell) is not None:
         yield from _sizes(cell, tables)
 
 

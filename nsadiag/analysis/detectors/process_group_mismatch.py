@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from nsadiag.analysis import places
-from nsadiag.analysis.breaks import first_break
+from nsadiag.analysis.breaks import earliest_failure
 from nsadiag.analysis.disagreement import minority
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
@@ -39,7 +39,7 @@ def process_group_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Findi
 
 
 def _broke_in_creation(cell: CellEvidence) -> bool:
-    broke = first_break(cell)
+    broke = earliest_failure(cell)
     raised = broke.rank.exception if broke and broke.kind == "exception" else None
     frames = (raised or {}).get("frames", [])
     return any(frame["function"] in ("new_group", "_new_process_group_helper") for frame in frames)
