@@ -15,6 +15,7 @@ CLOCK = re.compile(
 )
 NAP = re.compile(r"\btime\.sleep\([^)]*\)")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Frame = tuple[str, str, int]  # file, function, line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,20 +24,30 @@ class LoopSource:
 
     file: str
     line: int
-    text: str
+    node: ast.stmt
     calls: bool  # whether anything is called in it
     # Local variables that alone decide, by comparisons of numbers, when it ends; None where something else has a say.
     decided_by: frozenset[str] | None
     asked: frozenset[str]  # all names in the conditions that may end it
 
-    def asks_a_clock(self, within: Iterable[tuple[str, str, int]]) -> bool:
+    def asks_a_clock(self, within: Iterable[Frame]) -> bool:
         """Whether the loop, or a function of the user's that runs in it, has to do with time."""
-        texts = [self.text]
-        for file, function, line in within:
-            if "/lib/python" not in file:
-                found = _function(file, function, {line})
-                texts.append(ast.unparse(found) if found else "")
-        return any(CLOCK.search(NAP.sub("", text)) for text in texts)
+        return any(CLOCK.search(NAP.sub("", ast.unparse(node))) for node in self._run(within))
+
+    def stores(self, within: Iterable[Frame]) -> bool:
+        """Whether any of these changes an object or a container from within: that state cannot be looked at."""
+        places = ast.Attribute | ast.Subscript
+        return any(
+            isinstance(n, places) and isinstance(n.ctx, ast.Store)
+            for node in self._run(within)
+            for n in ast.walk(node)
+        )
+
+    def _run(self, within: Iterable[Frame]) -> list[ast.AST]:
+        """The loop and the user's functions that were seen to run in it."""
+        users = [frame for frame in within if "/lib/python" not in frame[0]]
+        found = [_function(file, function, {line}) for file, function, line in users]
+        return [self.node, *(node for node in found if node is not None)]
 
 
 def loop_around(file: str, function: str, lines: set[int]) -> LoopSource | None:
@@ -51,7 +62,7 @@ def loop_around(file: str, function: str, lines: set[int]) -> LoopSource | None:
     return LoopSource(
         file=file,
         line=innermost.lineno,
-        text=ast.unparse(innermost),
+        node=innermost,
         calls=any(isinstance(node, ast.Call) for node in ast.walk(innermost)),
         decided_by=_decided_by(innermost),
         asked=_names(_tests(innermost)),

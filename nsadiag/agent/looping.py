@@ -10,9 +10,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from nsadiag.agent.activity import RUNNABLE
 from nsadiag.agent.captures.py_spy import glance
 from nsadiag.agent.captures.target import CaptureError
-from nsadiag.agent.loop_source import LoopSource, loop_around
+from nsadiag.agent.loop_source import Frame, LoopSource, loop_around
 from nsadiag.evidence.sources import is_user
 
 INTERVAL_S = 0.2
@@ -30,7 +31,7 @@ Key = tuple[str, str]  # function and variable
 class Sample:
     """The main thread's frames, outermost first, and what their variables showed."""
 
-    frames: tuple[tuple[str, str, int], ...]  # file, function, line
+    frames: tuple[Frame, ...]
     values: tuple[dict[str, str], ...]
 
 
@@ -46,11 +47,12 @@ class Loop:
     samples: int
     changes: list[str]  # variables that took on values which had not been there before
     decided: bool  # whether what ends the loop can be read off its variables
+    hidden: bool = False  # whether it changes objects from within, where nobody can look
     seconds: float  # since it was first seen to go round like this
 
     def is_endless(self, longest_pause_s: float) -> bool:
         """Whether it has gone round, without a change, for longer than any honest loop is likely to."""
-        if self.changes:
+        if self.changes or (self.hidden and not self.decided):
             return False
         least, pauses = (DECIDED_S, DECIDED_PAUSES) if self.decided else (OPAQUE_S, OPAQUE_PAUSES)
         return self.seconds > max(least, pauses * longest_pause_s)
@@ -113,6 +115,7 @@ class Loops:
         if changes:
             known.since = time.monotonic()
         known.looks += 1
+        within = {frame for s in samples for frame in s.frames[depth + 1 :]}
         return Loop(
             file=file,
             function=function,
@@ -122,8 +125,28 @@ class Loops:
             samples=len(samples),
             changes=changes,
             decided=source.decided_by is not None and _are_visible(samples, depth, source.decided_by),
+            hidden=source.stores(within),
             seconds=time.monotonic() - known.since if known.looks > 1 else 0.0,
         )
+
+
+def running_in(proc: dict[str, Any]) -> int | None:
+    """By a capture's proc.json: the rank itself if it runs, else the first of its children of Python that does."""
+    if proc.get("state") == RUNNABLE:
+        return int(proc["pid"])
+    children = (c for c in proc.get("children", []) if c["state"] == RUNNABLE and "python" in c["command"])
+    return next((int(c["pid"]) for c in children), None)
+
+
+def cpu_share_of(pid: int, before: dict[str, Any], after: dict[str, Any]) -> float:
+    """Of one CPU, by the main thread of the rank, or by one of its children, between two captures."""
+    used = [
+        next((float(row["cpu_s"]) for row in (*proc.get("threads", []), *proc.get("children", []))
+              if row.get("tid", row.get("pid")) == pid), 0.0)
+        for proc in (before, after)
+    ]  # fmt: skip
+    seconds = (after.get("t_mono_ns", 0) - before.get("t_mono_ns", 0)) / 1e9
+    return (used[1] - used[0]) / seconds if seconds > 0 else 0.0
 
 
 def sample_of(threads: list[dict[str, Any]]) -> Sample | None:

@@ -47,7 +47,10 @@ class Motion:
         None  # after the second look, where it, or the child it waits for, is in one and the same timed sleep
     )
     waits_for_peers: bool  # a collective is pending that only peers can complete
-    loop: dict[str, Any] | None = None  # of Python, that the main thread was seen in (agent.looping)
+    loop: dict[str, Any] | None = (
+        None  # of Python, that the main thread, or a child's, was seen in (agent.looping)
+    )
+    loop_cpu_share: float = 0.0  # of the thread that is in it
     endless: bool = False  # that loop goes round without a change, for longer than any that gets somewhere
 
     @property
@@ -66,7 +69,7 @@ class Motion:
     @property
     def spins(self) -> bool:
         """In a loop without an end, and nothing else in the process does anything that could end it."""
-        beside = self.cpu_share - self.main_cpu_share
+        beside = self.cpu_share - self.loop_cpu_share
         idle_else = beside < BESIDE_SHARE and self.io_bytes < IO_RATE * self.seconds
         return self.endless and idle_else and self.grown_mib < GROWS_MIB
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.agent import interrupts, processes
-from nsadiag.agent.activity import RUNNABLE, Activity, Usage, usage
+from nsadiag.agent.activity import Activity, Usage, usage
 from nsadiag.agent.captures import capture_all, capture_last, capture_slow
 from nsadiag.agent.captures.target import Target
 from nsadiag.agent.launch import Job
-from nsadiag.agent.looping import Loops
+from nsadiag.agent.looping import Loops, cpu_share_of, running_in
 from nsadiag.agent.oom import OomWatch
 from nsadiag.agent.patience import MIN_STALL_S, Patience
 from nsadiag.agent.processes import DeathWatch, End, Process
@@ -253,7 +253,7 @@ class Watch:
         seen = {r.directory.rank: self._seen(r, noted, before, after) for r in alive}
         gpus = [self._gpus(number) for number in (first, second)]
         moved = motions([r.directory for r in alive], (first, second), seen, set(self.ranks), gpus)
-        moved = [self._with_loop(m) for m in moved]
+        moved = [self._with_loop(m, running.get(m.rank), (first, second)) for m in moved]
         judgement, reason = judge(moved, nap_credit_s=self._nap_credit_s())
         self._waiting = {m.rank for m in moved if m.waits_for_peers}
         if judgement == "still":
@@ -274,21 +274,27 @@ class Watch:
         return judgement
 
     def _running(self, capture: int) -> dict[int, int]:
-        """Ranks whose main thread was on a CPU, or ready for one, and did not wait in a collective: rank to pid."""
+        """Processes to look for loops in: ranks that run and do not wait in a collective, or else a child that runs."""
         found = {}
         for rank in self._alive():
             number = rank.directory.rank
-            state = read_json(rank.directory.capture(capture).proc, {}).get("state")
-            if rank.process and state == RUNNABLE and number not in self._may_spin():
-                found[number] = rank.process.pid
+            proc = read_json(rank.directory.capture(capture).proc, {})
+            if rank.process and number not in self._may_spin():
+                pid = running_in(proc)
+                found.update({number: pid} if pid else {})
         return found
 
-    def _with_loop(self, moved: Motion) -> Motion:
+    def _with_loop(self, moved: Motion, pid: int | None, looks: tuple[int, int]) -> Motion:
         loop = self._loops.of(moved.rank)
-        if loop is None:
+        if loop is None or pid is None:
             return moved
-        endless = loop.is_endless(self.patience.longest_s)
-        return dataclasses.replace(moved, loop=dataclasses.asdict(loop), endless=endless)
+        procs = (read_json(self.directory.rank(moved.rank).capture(n).proc, {}) for n in looks)
+        return dataclasses.replace(
+            moved,
+            loop=dataclasses.asdict(loop),
+            loop_cpu_share=cpu_share_of(pid, *procs),
+            endless=loop.is_endless(self.patience.longest_s),
+        )
 
     def _answer(self, alive: list[RankState], capture: int) -> None:
         """What the verdict needs is on disk; native stacks are for those who read on, and cost seconds."""

@@ -22,6 +22,8 @@ POLLERS = re.compile(
 )
 # Where a thread of the rank may stand that would let the main thread go on, if only the world answered it.
 OUTSIDE_FRAMES = ("/ssl.py", "/socket.py", "/http/client.py", "/subprocess.py")
+# Where the kernel lets a thread wait for a connection, a peer's bytes, or a child.
+OUTSIDE_WCHAN = ("wait_woken", "inet_csk_accept", "inet_wait_for_connect", "unix_stream_data_wait", "do_wait")
 
 
 def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -144,7 +146,15 @@ def _through_a_thread(stuck: Stuck) -> tuple[str, str, float] | None:
     """The main thread waits for another of its threads, and that one for the world."""
     for thread, at in user_threads(stuck.capture):
         inner = [f["filename"] for f in thread["frames"][: _user_index(thread["frames"], at)]]
-        if any(file.endswith(OUTSIDE_FRAMES) for file in inner):
+        kernel = next(
+            (
+                t.get("wchan")
+                for t in stuck.capture.proc.get("threads", [])
+                if t["tid"] == thread["os_thread_id"]
+            ),
+            None,
+        )
+        if any(file.endswith(OUTSIDE_FRAMES) for file in inner) or kernel in OUTSIDE_WCHAN:
             name = thread.get("thread_name")
             return (
                 f"its thread {name}, which waits for the world at {places.short(at)}",

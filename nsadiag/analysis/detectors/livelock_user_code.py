@@ -8,6 +8,7 @@ from typing import Any
 from nsadiag.analysis import places
 from nsadiag.analysis.inside import finding, inside
 from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.silence import LEAST_S, PAUSES
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Rejected
@@ -20,14 +21,23 @@ def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
     return found
 
 
+def _goes_round(cell: CellEvidence, motion: dict[str, Any]) -> bool:
+    """Whether the watch called it endless; or, when time was up, whether it had shown nothing new for long."""
+    loop = motion.get("loop")
+    if not loop:
+        return False
+    if is_still(cell):
+        return bool(motion.get("endless"))
+    limit = max(LEAST_S, PAUSES * float(cell.watch.get("longest_quiet_s") or 0.0))
+    return cell.stopped == "timeout" and not loop["changes"] and loop["seconds"] > limit
+
+
 def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
-    if not is_still(cell):
-        return
     for stuck in inside(cell, tables):
         motion = _motion(cell, stuck.number)
-        loop = motion.get("loop")
-        if not loop or not motion.get("endless"):
+        if not _goes_round(cell, motion):
             continue
+        loop, sure = motion["loop"], is_still(cell)
         number = stuck.number
         at = places.place(loop["file"], loop["line"], loop["function"])
         sees = "the variables that decide when it ends" if loop["decided"] else "any variable in it"
@@ -35,7 +45,7 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             cell,
             stuck,
             cls="livelock_user_code",
-            confidence=0.9 if loop["decided"] else 0.8,
+            confidence=(0.9 if loop["decided"] else 0.8) if sure else 0.6,
             summary=f"Rank {number} goes round in the loop at {places.short(at)} without getting anywhere: for {loop['seconds']:.0f} s none of {sees} took a new value.",
             at=at,
             evidence=(
@@ -44,7 +54,7 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     source="watch.json#looks",
                 ),
                 Evidence(
-                    claim=f"its main thread used {motion['main_cpu_share']:.2f} CPUs, wrote no event and read or wrote {motion['io_bytes']} bytes",
+                    claim=f"its main thread used {motion.get('loop_cpu_share', motion['main_cpu_share']):.2f} CPUs, wrote no event and read or wrote {motion['io_bytes']} bytes",
                     source="watch.json#looks",
                 ),
             ),

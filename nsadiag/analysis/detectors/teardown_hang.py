@@ -54,11 +54,15 @@ def _peers_are_through(cell: CellEvidence, stuck: Stuck) -> bool:
 
 
 def _line(stuck: Stuck) -> tuple[Place | None, str]:
-    """The line that keeps it: of the main thread, else of the thread that it waits for."""
+    """The line that keeps it: of the main thread, else of the thread or child that it waits for."""
     if stuck.standing.place:
         return stuck.standing.place, "the main thread"
-    for thread, at in user_threads(stuck.capture):
-        return at, f"thread {thread.get('thread_name')}"
+    for thread, place in user_threads(stuck.capture):
+        return place, f"thread {thread.get('thread_name')}"
+    for child in stuck.capture.children:
+        at = places.of_stack(child.stacks)
+        if at:
+            return at, f"its child process {child.number}"
     return None, "the main thread"
 
 
