@@ -22,6 +22,7 @@ SPINNING = {
     "a put back": "while used < 4 and waiting:\n    item = waiting.popleft()\n    waiting.append(item)",
     "a bisection": "while low < high:\n    middle = (low + high) // 2\n    low = middle",
     "two values in turn": "while first != 9:\n    first, second = second, first\n    last = first + second",
+    "an empty queue": "while True:\n    try:\n        items.get_nowait()\n        break\n    except queue.Empty:\n        continue",
     "nothing at all": "while True:\n    pass",
     "a short list time and again": "while len(found) < 2:\n    for item in (1, 2, 3):\n        if item > 4:\n            found.append(item)",
 }
@@ -33,7 +34,8 @@ WORKING = {
     "rounds that converge": "while not done:\n    shift = shift * 0.999999 + 1e-9\n    total = shift + 1",
 }
 SET_UP = """
-    import collections, threading
+    import collections, queue, threading
+    items = queue.Queue()
     flag, waiting, found = threading.Event(), collections.deque([7]), []
     low, high, first, second, used, shift, done = 1, 2, 3, 4, 0, 1.0, False
     print("ready", flush=True)

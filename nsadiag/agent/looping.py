@@ -203,7 +203,10 @@ def _changes(samples: list[Sample], depth: int, source: LoopSource, known: _Know
     first = len(samples) // 2 if known.looks == 0 else 0
     for number, sample in enumerate(samples):
         for level, values in enumerate(sample.values[depth:]):
-            function = sample.frames[depth + level][1]
+            file, function, _ = sample.frames[depth + level]
+            # The standard library makes objects of its own for each call.
+            if not is_user(file):
+                continue
             for name, value in values.items():
                 seen = known.values.setdefault((function, name), set())
                 counts = decided is None or (level == 0 and name in decided)
