@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pandas as pd
+
 from nsadiag.analysis import sources
 from nsadiag.analysis.detectors import DETECTORS
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Finding, Progress, Times, Verdict
+
+RECENT_STEPS = 10
 
 
 def first_finding(cell: CellEvidence, tables: Tables) -> tuple[Finding, tuple[str, ...]]:
@@ -70,9 +74,18 @@ def verdict_of(
 
 def _progress(cell: CellEvidence, tables: Tables) -> Progress:
     steps = tables.steps
-    rate = 1 / float(steps.step_s.median()) if len(steps) and steps.step_s.median() > 0 else None
     done = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
-    return Progress(steps_done=done, rate_per_s=rate)
+    return Progress(steps_done=done, rate_per_s=_rate(cell, steps, done))
+
+
+def _rate(cell: CellEvidence, steps: pd.DataFrame, done: int) -> float | None:
+    """Steps a second, of late: where steps slow down, those at the start say nothing of what is to come."""
+    newest = sorted(steps.step.unique())[-max(RECENT_STEPS, steps.step.nunique() // 5) :]
+    step_s = float(steps[steps.step.isin(newest)].step_s.median()) if len(steps) else 0.0
+    if step_s > 0:
+        return 1 / step_s
+    elapsed_s = float(cell.watch.get("ended_s") or 0.0)
+    return done / elapsed_s if done and elapsed_s > 0 else None
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:

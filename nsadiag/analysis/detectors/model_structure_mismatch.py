@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
-from nsadiag.analysis.breaks import breaks
+from nsadiag.analysis.breaks import breaks, first_break
 from nsadiag.analysis.exceptions import first_of, place_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.structure import Difference, differences
@@ -24,8 +24,13 @@ def _says_so(rank: RankEvidence) -> bool:
     return bool(rank.exception and DDP_SAYS.search(first_of(rank.exception)["message"]))
 
 
+def _broke(cell: CellEvidence) -> bool:
+    """Whether any rank broke, if only for want of a peer; a rank that came to its end did not."""
+    return first_break(cell) is not None or any(b.kind != "exited" for b in breaks(cell))
+
+
 def _failed(cell: CellEvidence) -> bool:
-    return is_still(cell) or cell.stopped == "hang" or bool(breaks(cell))
+    return is_still(cell) or cell.stopped == "hang" or _broke(cell)
 
 
 def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -40,7 +45,7 @@ def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Fin
 def _outcome(cell: CellEvidence) -> Outcome:
     if cell.stopped == "hang" or is_still(cell):
         return "hung"
-    return "crashed" if breaks(cell) else "wrong"
+    return "crashed" if _broke(cell) else "wrong"
 
 
 def _place(cell: CellEvidence, rank: RankEvidence, wrapped_at: str) -> Place | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from nsadiag.analysis import places
-from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
@@ -21,6 +21,7 @@ FEW_STEPS, MIN_TREND_OF_FEW = 40, 0.85
 QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
 PARTS = ("input_s", "forward_s", "backward_s")
 MIN_GROWN_S = 0.02
+MEMORY_GROWTH, MIN_GROWN_MIB = 1.5, 64
 MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
 
 
@@ -44,13 +45,14 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     trend, of = _trend(settled, measure), "" if measure == "step_s" else " of CPU time"
     part = max(PARTS, key=lambda column: late[column].median() - early[column].median())
     name = part.removesuffix("_s")
+    doing = _doing(part, early, late)
     source = f"{cell.ranks[0].source}/blackbox.bin"
     yield Finding(
         detector="slow_compute",
         cls="slow_compute",
         outcome="slow",
         confidence=0.85,
-        summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end, the growth mostly in {name}; something piles up.",
+        summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; something piles up.",
         guilty_ranks=tuple(r.rank for r in cell.ranks),
         where=Where(phase=name).at(_place(cell)),
         evidence=(
@@ -58,12 +60,37 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                 claim=f"median step of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {trend:.2f}",
                 source=source,
             ),
+            *_memory(tables, cell.ranks[0].rank, source),
         ),
         rejected=(Rejected(cls="straggler_rank", because="every rank slows down alike"),)
         if cell.world_size > 1
         else (),
         fix="Look for what is added once a step at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
     )
+
+
+def _doing(part: str, early: pd.DataFrame, late: pd.DataFrame) -> str:
+    """What the part is, as far as is seen: what lies before a forward is the loader's, a checkpoint's, or the loop's own."""
+    if part != "input_s":
+        return part.removesuffix("_s")
+    grown = {c: float(late[c].median() - early[c].median()) for c in ("input_s", "loader_s", "saving_s")}
+    if grown["saving_s"] > grown["input_s"] / 2:
+        return "saving"
+    return "input" if grown["loader_s"] > grown["input_s"] / 2 else "work between steps"
+
+
+def _memory(tables: Tables, rank: int, source: str) -> Iterator[Evidence]:
+    """Whether memory grew along: what piles up is held by someone."""
+    events = tables.events
+    seen = events[
+        (events["rank"] == rank) & (events.kind == Kind.MEMORY) & events.name.isin(("step 1", "step"))
+    ]
+    if len(seen) < 2:
+        return
+    for column, what in (("a", "memory given out on the device"), ("b", "resident memory")):
+        first, last = float(seen[column].iloc[0]) / 1024, float(seen[column].iloc[-1]) / 1024
+        if last > MEMORY_GROWTH * first and last - first > MIN_GROWN_MIB:
+            yield Evidence(claim=f"{what} grew from {first:,.0f} to {last:,.0f} MiB", source=source)
 
 
 def _grows(settled: pd.DataFrame, measure: str) -> bool:
@@ -133,6 +160,7 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                 claim=f"the graph of one step has {size}" if nodes else "forward has not ended yet",
                 source=f"{rank.source}/blackbox.bin",
             ),
+            *_largest(rank),
         ),
         rejected=(
             Rejected(
@@ -141,6 +169,16 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         ),
         fix="Replace the Python loop over tokens by batched operations: time is the number of operations, not their size.",
     )
+
+
+def _largest(rank: RankEvidence) -> Iterator[Evidence]:
+    """The module that made most of the nodes, and the most frequent type."""
+    modules, types = rank.graph.get("modules") or {}, rank.graph.get("types") or {}
+    if modules and types:
+        module, made = max(modules.items(), key=lambda item: int(item[1]))
+        kind, times = max(types.items(), key=lambda item: int(item[1]))
+        claim = f"{made:,} of them were made in {module or 'no module'}; {times:,} are {kind}"
+        yield Evidence(claim=claim, source=f"{rank.source}/graph.json")
 
 
 def _open_forward(events: pd.DataFrame) -> bool:
