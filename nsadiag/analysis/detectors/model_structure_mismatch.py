@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
@@ -17,6 +18,7 @@ from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Rejected
 DDP_SAYS = re.compile(
     r"DDP expects same model across all ranks|appears not to match (sizes|strides) of the same param in process"
 )
+COUNTS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
 FIX = "Build the same model on every rank: size it from what all ranks share (rank 0's vocabulary, broadcast), and put nothing into it behind a condition on the rank or its data."
 
 
@@ -95,11 +97,25 @@ def _seen(cell: CellEvidence, tables: Tables, found: Difference, saying: list[Ra
     )
 
 
+def _odd_counts(saying: list[RankEvidence]) -> tuple[int, ...]:
+    """The ranks whose number of parameters is not the common one, as DDP's messages name them."""
+    counts: dict[int, int] = {}
+    for rank in saying:
+        for match in COUNTS.finditer(first_of(rank.exception or {})["message"]):
+            counts |= {int(match[1]): int(match[2]), int(match[3]): int(match[4])}
+    if not counts:
+        return ()
+    (common, most), *rest = Counter(counts.values()).most_common()
+    if rest and rest[0][1] == most:
+        common = counts[min(counts)]
+    return tuple(sorted(r for r, count in counts.items() if count != common))
+
+
 def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Finding:
     """DDP says it, and what was wrapped is not on record."""
     rank = saying[0]
     exception = first_of(rank.exception or {})
-    guilty = tuple(r.rank for r in saying)
+    guilty = _odd_counts(saying) or tuple(r.rank for r in saying)
     return Finding(
         detector="model_structure_mismatch",
         cls="model_structure_mismatch",

@@ -21,6 +21,8 @@ PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
 MEETINGS = {"ready_s": "have its gradients", "forward_at": "begin its forward"}
 OFF_CPU = 0.5  # of its own time: less than that on a CPU, and it waited for something
 WORKS, IDLES = 0.6, 0.45  # shares of a step on a CPU, of a rank that works and of those that wait for it
+# Functions of torch on the stack of whoever is in a forward, in a backward, or waits for peers.
+IN_A_STEP = frozenset({"_call_impl", "_wrapped_call_impl", "_engine_run_backward", "collective", "wait"})
 FIX = "Give rank {rank} the same amount of {part} work as its peers, or a machine as fast as theirs."
 
 
@@ -115,7 +117,7 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
         summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
         guilty_ranks=(late.rank,),
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != late.rank),
-        where=Where(phase=PARTS[column]).at(_place(rank)),
+        where=Where(phase=PARTS[column]).at(_place(rank, column)),
         evidence=tuple(evidence),
         rejected=(
             Rejected(
@@ -140,8 +142,13 @@ def _beside(rank: RankEvidence) -> Place | None:
     return places.most_seen(rank.samples, "beside") if seen and 2 * seen >= len(rank.samples) else None
 
 
-def _place(rank: RankEvidence) -> Place | None:
-    return _beside(rank) or places.most_seen(rank.samples) or places.of_black_box(rank)
+def _place(rank: RankEvidence, column: str = "") -> Place | None:
+    """Its own work: where it is late to its forward, what it did in the model, or in a collective, says nothing."""
+    samples = rank.samples
+    if column == "input_s":
+        samples = [s for s in samples if not any(f[2].rpartition(".")[2] in IN_A_STEP for f in s["frames"])]
+    own = places.most_seen(samples) or places.most_seen(rank.samples)
+    return _beside(rank) or own or places.of_black_box(rank)
 
 
 def _sampled(rank: RankEvidence) -> Iterator[Evidence]:
