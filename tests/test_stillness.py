@@ -10,8 +10,9 @@ import time
 import pytest
 
 from nsadiag.agent.activity import Activity, Usage, work
+from nsadiag.agent.queued import waits_for_peers
 from nsadiag.agent.sampler import where_it_works
-from nsadiag.agent.stillness import Motion, gpu_pct, judge, same_nap, waits_for_peers
+from nsadiag.agent.stillness import Motion, gpu_pct, joins_alone, judge, same_nap
 
 WAITING = Motion(
     rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0, waits_for_peers=True
@@ -149,11 +150,21 @@ def test_on_a_shared_gpu_the_share_of_the_process_counts() -> None:
     assert gpu_pct({}, 4711) is None
 
 
-def nccl(rank: int, seq: int, state: str) -> dict[str, object]:
+def test_a_process_of_which_the_driver_has_no_sample_leaves_the_gpu_to_its_neighbours() -> None:
+    document = gpu(4711, 98.0)
+    document["devices"][0]["processes"].append({"pid": 4712, "memory_mib": 500, "sm_pct": 60})
+    assert gpu_pct(document, 4711) == 0.0
+    assert gpu_pct(document, 4712) == 60.0
+
+
+def nccl(rank: int, seq: int, state: str, name: str = "all_reduce", **more: object) -> dict[str, object]:
     return {
         "process_group": ["0", "default_pg"], "collective_seq_id": seq, "p2p_seq_id": 0, "retired": state == "completed",
-        "profiling_name": "nccl:all_reduce", "input_sizes": [[1024]], "state": state, "rank": rank,
+        "profiling_name": f"nccl:{name}", "input_sizes": [[1024]], "state": state, "rank": rank, **more,
     }  # fmt: skip
+
+
+OTHER_GROUP = ["1", "mesh_tp"]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +174,33 @@ def nccl(rank: int, seq: int, state: str) -> dict[str, object]:
         ([nccl(0, 7, "started")], [nccl(1, 6, "completed")], True),  # a collective that spins
         ([nccl(0, 7, "scheduled")], [nccl(1, 6, "completed")], True),  # its peer withholds it
         ([nccl(0, 7, "scheduled")], [nccl(1, 7, "scheduled")], False),  # both stand behind kernels that run
+        # Its peer has something else to finish first.
+        ([nccl(0, 7, "scheduled")], [nccl(1, 6, "scheduled"), nccl(1, 7, "scheduled")], True),
+        (
+            [nccl(0, 7, "scheduled"), nccl(0, 3, "scheduled", process_group=OTHER_GROUP)],
+            [nccl(1, 3, "scheduled", process_group=OTHER_GROUP), nccl(1, 7, "scheduled")],
+            True,
+        ),
+        (
+            [nccl(0, 7, "scheduled", input_dtypes=["Float"])],
+            [nccl(1, 7, "scheduled", input_dtypes=["Half"])],
+            True,
+        ),
+        # Members may have different shares of an exchange.
+        (
+            [nccl(0, 7, "scheduled", "all_to_all", input_sizes=[[5]])],
+            [nccl(1, 7, "scheduled", "all_to_all", input_sizes=[[9]])],
+            False,
+        ),
+        # Two ends of a transfer, and two sides that both receive.
+        ([nccl(0, 0, "scheduled", "recv 0<-1")], [nccl(1, 0, "scheduled", "send 1->0")], False),
+        ([nccl(0, 0, "scheduled", "recv 0<-1")], [nccl(1, 0, "scheduled", "recv 1<-0")], True),
+        # The parts of a batch that is over have no state of their own.
+        (
+            [nccl(0, 0, "scheduled", "recv 0<-1", op_id=4), nccl(0, 0, "completed", "coalesced", op_id=4)],
+            [],
+            False,
+        ),
     ],
 )
 def test_a_busy_gpu_is_no_work_where_a_collective_spins_on_it(
@@ -172,6 +210,15 @@ def test_a_busy_gpu_is_no_work_where_a_collective_spins_on_it(
     assert waits_for_peers(0, dumps, {0, 1}) is waits
     busy = dataclasses.replace(WAITING, gpu_pct=100.0, waits_for_peers=waits)
     assert judge([busy, IDLE])[0] == ("still" if waits else "busy")
+
+
+def test_a_rank_alone_in_a_call_that_no_recorder_has_yet_waits_for_those_who_do_not_come() -> None:
+    """The first collective makes NCCL's communicator, spinning."""
+    assert joins_alone(0, {0: "all_reduce", 1: None}, {0, 1})
+    assert joins_alone(0, {0: "all_reduce", 1: "irecv"}, {0, 1})
+    assert joins_alone(0, {0: "all_reduce"}, {0, 1})  # the dead do not come either
+    assert not joins_alone(0, {0: "all_reduce", 1: "all_reduce"}, {0, 1})
+    assert not joins_alone(1, {0: "all_reduce", 1: None}, {0, 1})
 
 
 # -- over some seconds, on a real process --------------------------------------------------------

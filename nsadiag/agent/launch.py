@@ -22,7 +22,11 @@ from nsadiag.evidence.layout import RunDir, make_private_dir, open_private
 BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 PR_SET_PDEATHSIG = 1
 # Entries. The worker adds the older spelling where torch is too old for this one.
-FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000"}
+FLIGHT_RECORDER = {
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    # An event on the device before each collective, so that one that has begun is told from one that is queued.
+    "TORCH_NCCL_ENABLE_TIMING": "1",
+}
 
 
 class Job(Protocol):

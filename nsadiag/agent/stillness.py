@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, work
+from nsadiag.agent.queued import waits_for_peers
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
 Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
@@ -21,6 +22,8 @@ FOR_CHILDREN = re.compile(
 )
 # Of other threads and children: with more, what the main thread spins for may come of them.
 BESIDE_SHARE = 0.06
+C10D = "torch/distributed/distributed_c10d.py"
+CONNECT_S = 15.0  # a communicator may take so long to make, whoever it is waiting for
 GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a result
 # A rank that polls wakes several times between two looks; one that sleeps for hours is stuck by any measure.
 NAP_S = (1.0, 300.0)
@@ -109,10 +112,13 @@ def gpu_pct(gpu: dict[str, Any], pid: int) -> float | None:
     """How busy the process keeps its GPUs, by nodes/<host>/captures/NN/gpu.json; None where that does not say."""
     found = []
     for device in gpu.get("devices", []):
-        for process in device.get("processes", []):
+        processes = device.get("processes", [])
+        for process in processes:
             if process.get("pid") == pid:
                 share = process.get("sm_pct")
-                # Without a figure of its own the process is taken for who keeps the device busy.
+                if share is None and any(other.get("sm_pct") for other in processes):
+                    share = 0.0  # the driver has samples of those that did compute
+                # Without any figure the process is taken for who keeps the device busy.
                 found.append(share if share is not None else device.get("utilisation_pct"))
     known = [float(share) for share in found if share is not None]
     return max(known) if known else None
@@ -126,53 +132,6 @@ def issued(fr: dict[str, Any]) -> dict[str, int]:
         number = max(int(entry["collective_seq_id"]), int(entry.get("p2p_seq_id") or 0))
         counts[group] = max(counts.get(group, 0), number)
     return counts
-
-
-Dump = dict[str, Any]
-
-
-def _pending(fr: Dump) -> list[dict[str, Any]]:
-    """Entries that are not over. gloo marks those that are by `retired`, NCCL by the state as well."""
-    entries = fr.get("entries", [])
-    return [e for e in entries if not e.get("retired") and e.get("state") != "completed"]
-
-
-def _number(entry: dict[str, Any]) -> tuple[str, int]:
-    return str(entry["process_group"][0]), int(entry["collective_seq_id"])
-
-
-def _what(entry: dict[str, Any]) -> tuple[Any, ...]:
-    return entry["profiling_name"], entry["input_sizes"]
-
-
-def members(fr: Dump, group: str) -> set[int] | None:
-    """Ranks of the group by the dump's own pg_config; None where it does not say."""
-    listed = fr.get("pg_config", {}).get(group, {}).get("ranks")
-    return {int(n) for n in listed.strip("[]").split(",")} if listed else None
-
-
-def _queued_alike(entry: dict[str, Any], peers: dict[int, Dump], wanted: set[int]) -> bool:
-    """Whether every other member has the same collective queued, and none has finished it.
-
-    Such a collective stands behind kernels that still run on a GPU: that is work, not waiting.
-    """
-    for rank in wanted:
-        theirs = [e for e in peers.get(rank, {}).get("entries", []) if _number(e) == _number(entry)]
-        if not theirs or _what(theirs[-1]) != _what(entry) or theirs[-1].get("state") == "completed":
-            return False
-    return True
-
-
-def waits_for_peers(rank: int, dumps: dict[int, Dump], world: set[int]) -> bool:
-    """Whether the rank is held up by what its peers did not issue, issued otherwise, or died before."""
-    mine = dumps.get(rank, {})
-    for entry in _pending(mine):
-        if not str(entry["profiling_name"]).startswith("nccl") or entry.get("state") == "started":
-            return True
-        wanted = (members(mine, _number(entry)[0]) or world) - {rank}
-        if not _queued_alike(entry, dumps, wanted):
-            return True
-    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,23 +175,41 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     )
 
 
+def _stands_in(rank: RankDir, looks: tuple[int, int]) -> str | None:
+    """The function of torch.distributed in which the main thread stood both times; None if it is elsewhere."""
+    then, now = (main_frames(rank.capture(number)) for number in looks)
+    return str(now[0][0]) if now and now == then and now[0][1].endswith(C10D) else None
+
+
+def joins_alone(rank: int, inside: dict[int, str | None], world: set[int]) -> bool:
+    """Whether the rank is in a call, of torch.distributed, in which some other rank is not.
+
+    The first collective of a group makes NCCL's communicator: that spins, and no recorder has it yet.
+    """
+    return inside.get(rank) is not None and any(inside.get(r) != inside[rank] for r in world - {rank})
+
+
 def motions(
     ranks: list[RankDir],
     looks: tuple[int, int],
     seen: dict[int, Seen],
     world: set[int],
     gpus: list[dict[str, Any]] | None = None,
+    *,
+    quiet_s: float = 0.0,
 ) -> list[Motion]:
     """All living ranks at once: whether one waits for its peers depends on what those issued.
 
     `looks` are the numbers of the two captures; `world` holds the dead as well: they are waited for, too.
+    `quiet_s`: for how long nothing has moved.
     """
     dumps = {r.rank: read_json(r.capture(looks[1]).flight_recorder, {}) for r in ranks}
+    inside = {r.rank: _stands_in(r, looks) for r in ranks} if quiet_s > CONNECT_S else {}
     found = []
     for rank in ranks:
         moved = motion(rank, looks, seen.get(rank.rank, Seen()), gpus or [])
         if moved is not None:
-            waits = waits_for_peers(rank.rank, dumps, world)
+            waits = waits_for_peers(rank.rank, dumps, world) or joins_alone(rank.rank, inside, world)
             found.append(dataclasses.replace(moved, waits_for_peers=waits))
     return found
 

@@ -252,7 +252,10 @@ class Watch:
         alive = self._alive()
         seen = {r.directory.rank: self._seen(r, noted, before, after) for r in alive}
         gpus = [self._gpus(number) for number in (first, second)]
-        moved = motions([r.directory for r in alive], (first, second), seen, set(self.ranks), gpus)
+        quiet_s = self.patience.quiet_s(time.monotonic())
+        moved = motions(
+            [r.directory for r in alive], (first, second), seen, set(self.ranks), gpus, quiet_s=quiet_s
+        )
         moved = [self._with_loop(m, running.get(m.rank), (first, second)) for m in moved]
         judgement, reason = judge(moved, nap_credit_s=self._nap_credit_s())
         self._waiting = {m.rank for m in moved if m.waits_for_peers}

@@ -18,7 +18,7 @@ from nsadiag.worker import crash, runtime, server
 from nsadiag.worker.probes import PROBES_VARIABLE, calls, remove_probes
 
 RUN_DIR, RUN_ID = "NSADIAG_RUN_DIR", "NSADIAG_RUN_ID"
-FLIGHT_RECORDER = ("TORCH_FR_BUFFER_SIZE", "2000")
+FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}  # as in agent.launch
 # Not a child of the rank: it is not to be ended with it, nor waited for.
 STARTER = (
     "import os, sys; os.fork() and os._exit(0); from nsadiag.commands.beside import main; main(*sys.argv[1:])"
@@ -93,7 +93,8 @@ def _begin(path: Path, probes: str) -> RunDir:
         RUN_ID: _family(),
     }
     os.environ.update(added)
-    os.environ.setdefault(*FLIGHT_RECORDER)
+    for name, value in FLIGHT_RECORDER.items():
+        os.environ.setdefault(name, value)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     opened = runtime.attach_to_warm_process(rank, world)
     if opened is not None and dist.is_available() and dist.is_initialized():

@@ -1,0 +1,90 @@
+"""What a rank has queued and not finished, by the flight recorders of all ranks: work of its own, or waiting for peers?
+
+NCCL's recorder says "scheduled" of what stands behind kernels that run, and of what spins because a peer is
+missing; only with TORCH_NCCL_ENABLE_TIMING does it say "started" of the latter.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+Dump = dict[str, Any]
+Entry = dict[str, Any]
+
+TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
+# Members may give tensors of different sizes to these.
+UNEVEN = re.compile(r"all_?to_?all|gather|scatter|coalesced")
+
+
+def pending(fr: Dump) -> list[Entry]:
+    """Entries that are not over. gloo marks those that are by `retired`, NCCL by the state as well."""
+    entries = fr.get("entries", [])
+    # The parts of a batch have no state of their own: what comes of them is that of the batch.
+    batches = {_batch(e) for e in entries if str(e["profiling_name"]).endswith(":coalesced")}
+    return [
+        e
+        for e in entries
+        if not e.get("retired")
+        and e.get("state") != "completed"
+        and (str(e["profiling_name"]).endswith(":coalesced") or _batch(e) not in batches)
+    ]
+
+
+def _batch(entry: Entry) -> tuple[str, Any]:
+    return str(entry["process_group"][0]), entry.get("op_id")
+
+
+def _number(entry: Entry) -> tuple[str, int]:
+    return str(entry["process_group"][0]), int(entry["collective_seq_id"])
+
+
+def _what(entry: Entry) -> tuple[Any, ...]:
+    name = str(entry["profiling_name"])
+    sizes = None if UNEVEN.search(name) else entry["input_sizes"]
+    return name, sizes, entry.get("input_dtypes")
+
+
+def members(fr: Dump, group: str) -> set[int] | None:
+    """Ranks of the group by the dump's own pg_config; None where it does not say."""
+    listed = fr.get("pg_config", {}).get(group, {}).get("ranks")
+    return {int(n) for n in listed.strip("[]").split(",")} if listed else None
+
+
+def _is_same(one: Entry, other: Entry) -> bool:
+    """The same collective, or the two ends of a transfer."""
+    if one["process_group"][0] != other["process_group"][0]:
+        return False
+    ends = [TRANSFER.search(str(e["profiling_name"])) for e in (one, other)]
+    if ends[0] and ends[1]:
+        return ends[0][1] != ends[1][1] and ends[0].group(2, 3) == ends[1].group(3, 2)
+    return _number(one) == _number(other) and _what(one) == _what(other)
+
+
+def _peers(entry: Entry, fr: Dump, rank: int, world: set[int]) -> set[int]:
+    """Global ranks without which the entry cannot end."""
+    group = members(fr, _number(entry)[0]) or world
+    ends = TRANSFER.search(str(entry["profiling_name"]))
+    listed = sorted(group)
+    if ends and int(ends[3]) < len(listed):
+        return {listed[int(ends[3])]}
+    return group - {rank}
+
+
+def waits_for_peers(rank: int, dumps: dict[int, Dump], world: set[int]) -> bool:
+    """Whether the rank is held up by what its peers did not issue, issued otherwise, or died before.
+
+    What is first in the queues of all who take part stands behind kernels that still run: that is work.
+    """
+    mine = dumps.get(rank, {})
+    found = pending(mine)
+    if not found:
+        return False
+    first = found[0]
+    if not str(first["profiling_name"]).startswith("nccl") or first.get("state") == "started":
+        return True
+    for peer in _peers(first, mine, rank, world):
+        theirs = pending(dumps.get(peer, {}))
+        if not theirs or not _is_same(first, theirs[0]):
+            return True
+    return False
