@@ -10,7 +10,7 @@ Promise:
   outcome: hung
   class: p2p_mismatch
   guilty_ranks: [0, 1]
-  code: "dist.send(edge.contiguous(), neighbour)"
+  code: ["dist.send(edge.contiguous(), neighbour)", "dist.recv(theirs, neighbour)"]
 """
 
 import os

@@ -9,30 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-Dump = dict[str, Any]
-Entry = dict[str, Any]
+from nsadiag.evidence.recorder import TRANSFER, Dump, Entry, is_nccl, members, pending
 
-TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 # Members may give tensors of different sizes to these.
 UNEVEN = re.compile(r"all_?to_?all|gather|scatter|coalesced")
-
-
-def pending(fr: Dump) -> list[Entry]:
-    """Entries that are not over. gloo marks those that are by `retired`, NCCL by the state as well."""
-    entries = fr.get("entries", [])
-    # The parts of a batch have no state of their own: what comes of them is that of the batch.
-    batches = {_batch(e) for e in entries if str(e["profiling_name"]).endswith(":coalesced")}
-    return [
-        e
-        for e in entries
-        if not e.get("retired")
-        and e.get("state") != "completed"
-        and (str(e["profiling_name"]).endswith(":coalesced") or _batch(e) not in batches)
-    ]
-
-
-def _batch(entry: Entry) -> tuple[str, Any]:
-    return str(entry["process_group"][0]), entry.get("op_id")
 
 
 def _number(entry: Entry) -> tuple[str, int]:
@@ -43,12 +23,6 @@ def _what(entry: Entry) -> tuple[Any, ...]:
     name = str(entry["profiling_name"])
     sizes = None if UNEVEN.search(name) else entry["input_sizes"]
     return name, sizes, entry.get("input_dtypes")
-
-
-def members(fr: Dump, group: str) -> set[int] | None:
-    """Ranks of the group by the dump's own pg_config; None where it does not say."""
-    listed = fr.get("pg_config", {}).get(group, {}).get("ranks")
-    return {int(n) for n in listed.strip("[]").split(",")} if listed else None
 
 
 def _is_same(one: Entry, other: Entry) -> bool:
@@ -81,7 +55,7 @@ def waits_for_peers(rank: int, dumps: dict[int, Dump], world: set[int]) -> bool:
     if not found:
         return False
     first = found[0]
-    if not str(first["profiling_name"]).startswith("nccl") or first.get("state") == "started":
+    if not is_nccl(first) or first.get("state") == "started":
         return True
     for peer in _peers(first, mine, rank, world):
         theirs = pending(dumps.get(peer, {}))

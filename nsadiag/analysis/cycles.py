@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
+from nsadiag.analysis.device import first_unfinished, issued_s
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.suspects import CALLS, took_a_new_turn
@@ -36,14 +37,15 @@ def _lines_of_step(tables: Tables, rank: int) -> list[str]:
     """From where the rank called since its last optimizer step, in order; the last is where it stands."""
     events = tables.events
     mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN) & (events.place != "")]
-    mine = mine[mine.kind.isin(CALLS)]
+    mine = mine[mine.kind.isin(CALLS) & (mine.t_s <= issued_s(tables.cell, tables.cell.rank(rank)))]
     return [str(p) for p in mine[mine.step == mine.step.max()].place] if len(mine) else []
 
 
 def in_conflict(tables: Tables, cycle: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
     """Ranks that take two of the cycle's lines in the order in which fewer ranks take them."""
-    paths = {rank: _lines_of_step(tables, rank) for rank in cycle}
-    stands = {path[-1] for path in paths.values() if path}
+    # Those beside the cycle show the usual order, too.
+    paths = {rank.rank: _lines_of_step(tables, rank.rank) for rank in tables.cell.ranks}
+    stands = {paths[rank][-1] for rank in cycle if paths.get(rank)}
     few: set[int] = set()
     even: set[int] = set()
     for a, b in combinations(sorted(stands), 2):
@@ -54,6 +56,7 @@ def in_conflict(tables: Tables, cycle: tuple[int, ...]) -> tuple[tuple[int, ...]
             (few if len(sides[0]) != len(sides[1]) else even).update(
                 fewer if len(sides[0]) != len(sides[1]) else sides[0] | sides[1]
             )
+    few, even = few & {*cycle}, even & {*cycle}
     if few:
         return tuple(sorted(few)), "taking them in another order than the others"
     turned = tuple(r for r in cycle if took_a_new_turn(tables, r))
@@ -75,7 +78,13 @@ def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...]) -> Find
     said = "; ".join(
         f"rank {r} waits for rank {e.waited_for} in {e.what}" for r, e in sorted(one.items())[:5]
     )
-    here = stands[guilty[0]].place or places.of_rank_now(cell.rank(guilty[0]))
+    lines = _lines_of_step(tables, guilty[0])
+    queued = (
+        first_unfinished(cell.rank(guilty[0])) and places.of_text(lines[-1].rpartition("\t")[2])
+        if lines
+        else None
+    )
+    here = queued or stands[guilty[0]].place or places.of_rank_now(cell.rank(guilty[0]))
     return Finding(
         detector="collective_order_mismatch",
         cls="collective_order_mismatch",

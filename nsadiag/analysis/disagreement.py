@@ -93,6 +93,15 @@ def in_black_boxes(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
     return found
 
 
+def still_disagree(cell: CellEvidence, tables: Tables, one: Disagreement, calls: int) -> bool:
+    """Whether the ranks disagree so in one of the last calls that all of them made: NCCL may deliver rubbish, and go on."""
+    rows = tables.asked[(tables.asked.group == one.group) & tables.asked["rank"].isin(one.asked)]
+    last = int(rows.groupby("rank").call.max().min())
+    late = rows[(rows.call > last - calls) & (rows.call <= last)]
+    found = (_asked_otherwise(cell, one.group, same) for _, same in late.groupby("call"))
+    return any(f is not None and (f.kind, f.places) == (one.kind, one.places) for f in found)
+
+
 def _asked_otherwise(cell: CellEvidence, group: str, same: Any) -> Disagreement | None:
     rows = {int(row["rank"]): row for row in same.to_dict("records")}
     call = int(next(iter(rows.values()))["call"])

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nsadiag.analysis import places
+from nsadiag.analysis import device, places
 from nsadiag.analysis.load import CaptureEvidence, RankEvidence
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Place
@@ -79,6 +79,8 @@ BY_CALL: dict[str, Doing] = {
     "fsync": "io",
     "fdatasync": "io",
 }
+# What a wait for the device looks like from outside.
+BY_DEVICE: tuple[Doing, ...] = ("python", "native", "lock", "unknown")
 BY_DESCRIPTOR: dict[str, Doing] = {
     "tcp": "socket",
     "unix": "socket",
@@ -173,16 +175,20 @@ def standing_of(rank: RankEvidence) -> Standing | None:
     descriptor = _descriptor(last.proc, call)
     event = open_event(rank)
     state = str(last.proc.get("state", ""))
+    same = len(shown) > 1 and _lines(shown[-2]) == _lines(last)
+    doing = _doing(frames, inner, native, call, descriptor, event, state)
+    if doing in BY_DEVICE:
+        doing = device.holds_up(rank, native, running=state == "R", same=same) or doing
     return Standing(
         rank=rank.rank,
-        doing=_doing(frames, inner, native, call, descriptor, event, state),
+        doing=doing,
         place=user[0] if user else None,
         frames=user,
         inner=tuple(native) or tuple(f["name"] for f in inner),
         call=call[0] if call else None,
         descriptor=descriptor,
         event=event,
-        same=len(shown) > 1 and _lines(shown[-2]) == _lines(last),
+        same=same,
         running=state == "R",
         owns_gil=bool(main.get("owns_gil")),
         source=last.source,

@@ -10,11 +10,13 @@ import pandas as pd
 
 from nsadiag.analysis.asked import ASKED_COLUMNS, CREATED_COLUMNS, asked_of, created_of
 from nsadiag.analysis.buckets import BUCKET_COLUMNS, buckets_of
+from nsadiag.analysis.device import cut_off
 from nsadiag.analysis.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.standing import Standing, standing_of
 from nsadiag.analysis.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.analysis.waitfor import Graph, graph_of
+from nsadiag.evidence import recorder
 from nsadiag.evidence.blackbox import Kind, Phase
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "thread", "place", "detail"]
@@ -73,9 +75,10 @@ class Tables:
     @cached_property
     def transfers(self) -> pd.DataFrame:
         """Sends, receives, and waits for them, by peer (analysis.transfers)."""
-        rows = [
-            row for rank, frame in self.events.groupby("rank") for row in transfers_of(int(str(rank)), frame)
-        ]
+        rows = []
+        for rank, frame in self.events.groupby("rank"):
+            number = int(str(rank))
+            rows += cut_off(self.cell.rank(number), transfers_of(number, frame))
         return pd.DataFrame(rows, columns=TRANSFER_COLUMNS)
 
     @cached_property
@@ -149,8 +152,11 @@ def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
 
 
 def _calls_of(rank: RankEvidence, groups: Groups) -> list[dict[str, Any]]:
-    rows = []
-    for index, entry in enumerate(newest_dump(rank).get("entries", [])):
+    rows, dump = [], newest_dump(rank)
+    apart, open_ = recorder.transfers(dump), [id(entry) for entry in recorder.pending(dump)]
+    for index, entry in enumerate(dump.get("entries", [])):
+        if index in apart:
+            continue
         rows.append(
             {
                 "rank": rank.rank,
@@ -159,8 +165,7 @@ def _calls_of(rank: RankEvidence, groups: Groups) -> list[dict[str, Any]]:
                 "op": str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
                 "input_sizes": entry.get("input_sizes"),
                 "input_dtypes": entry.get("input_dtypes"),
-                # gloo leaves the state at "scheduled" for ever, but retires what is over.
-                "pending": not entry.get("retired") and entry.get("state") != "completed",
+                "pending": id(entry) in open_,
                 "wall_ns": int(entry.get("time_created_ns") or 0),
                 "index": index,
             }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from nsadiag.analysis.device import first_call
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.waiting import waits
 
@@ -71,7 +72,7 @@ class Graph:
 
 def graph_of(cell: CellEvidence, tables: Tables) -> Graph:
     """From collectives that are pending by sequence number, and from transfers that have not ended."""
-    edges = [*_by_collectives(cell, tables), *_by_transfers(tables)]
+    edges = [*_by_collectives(cell, tables), *_by_queues(cell, tables), *_by_transfers(tables)]
     return Graph(edges=tuple(edges))
 
 
@@ -88,6 +89,26 @@ def _by_collectives(cell: CellEvidence, tables: Tables) -> list[Edge]:
                 Edge(waiter=rank, waited_for=int(r), what=what, source=source)
                 for r in sorted(others - {rank})
             ]
+    return found
+
+
+def _by_queues(cell: CellEvidence, tables: Tables) -> list[Edge]:
+    """Under NCCL a rank has issued what its peer waits for, and stands in something else that was queued before it."""
+    heads = {rank.rank: first for rank in cell.ranks if (first := first_call(tables, rank))}
+    found = []
+    for rank, (group, seq) in heads.items():
+        calls = tables.calls[(tables.calls.group == group) & (tables.calls.seq == seq) & tables.calls.pending]
+        ops = {int(r): str(op) for r, op in calls[["rank", "op"]].itertuples(index=False)}
+        found += [
+            Edge(
+                waiter=rank,
+                waited_for=peer,
+                what=f"{ops[rank]} {seq} of {group}",
+                source=f"{cell.rank(rank).captures[-1].source}/fr.json",
+            )
+            for peer in ops
+            if rank in ops and peer != rank and heads.get(peer, (group, seq)) != (group, seq)
+        ]
     return found
 
 

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from nsadiag.analysis import places
 from nsadiag.analysis.breaks import earliest_failure
-from nsadiag.analysis.disagreement import Asked, Disagreement, in_black_boxes, in_recorders
+from nsadiag.analysis.disagreement import (
+    Asked,
+    Disagreement,
+    in_black_boxes,
+    in_recorders,
+    still_disagree,
+)
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.suspects import is_out_of_order, suspects
@@ -30,17 +36,16 @@ def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Fin
         return
     found = [*in_black_boxes(cell, tables), *in_recorders(cell, tables)]
     for one in found:
-        if not is_out_of_order(tables, one) and _is_recent(tables, one):
+        if not is_out_of_order(tables, one) and _is_recent(cell, tables, one):
             yield _finding(cell, tables, one)
 
 
-def _is_recent(tables: Tables, one: Disagreement) -> bool:
+def _is_recent(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
     if one.recorded:
         return True
     asked = tables.asked[tables.asked.group == one.group]
-    return (
-        int(asked[asked["rank"].isin(one.asked)].groupby("rank").call.max().min()) <= one.call + CALLS_LATER
-    )
+    last = int(asked[asked["rank"].isin(one.asked)].groupby("rank").call.max().min())
+    return last <= one.call + CALLS_LATER or still_disagree(cell, tables, one, CALLS_LATER)
 
 
 def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:

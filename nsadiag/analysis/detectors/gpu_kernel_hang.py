@@ -46,6 +46,9 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         busy = motion.get("gpu_pct")
         if busy is None or busy < BUSY_PCT or stuck.standing.place is None:
             continue
+        # A communicator that is being made spins, and leaves no trace in NCCL's recorder.
+        if stuck.standing.waits_for_peers:
+            continue
         call, lasted = _waits_for_gpu(stuck), in_one_place_s(cell, stuck.rank)
         if call is None and not motion.get("main_cpu_share", 0) > 0.5:
             continue

@@ -1,0 +1,53 @@
+"""Entries of a flight recorder's dump that are not over, whichever backend wrote it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+Dump = dict[str, Any]
+Entry = dict[str, Any]
+
+# NCCL's name of a transfer, with ranks of the group: its own, and the peer's.
+TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
+BATCH = ":coalesced"
+
+
+def pending(fr: Dump) -> list[Entry]:
+    """Entries that are not over. gloo marks those that are by `retired`, NCCL by the state as well."""
+    entries = fr.get("entries", [])
+    # The parts of a batch have no state of their own: what comes of them is that of the batch.
+    batches = {_batch(e) for e in entries if str(e["profiling_name"]).endswith(BATCH)}
+    return [
+        e
+        for e in entries
+        if not e.get("retired")
+        and e.get("state") != "completed"
+        and (str(e["profiling_name"]).endswith(BATCH) or _batch(e) not in batches)
+    ]
+
+
+def _batch(entry: Entry) -> tuple[str, Any]:
+    return str(entry["process_group"][0]), entry.get("op_id")
+
+
+def transfers(fr: Dump) -> set[int]:
+    """Where NCCL's sends and receives are among the entries, and batches of them: these are not numbered as collectives are."""
+    entries = fr.get("entries", [])
+    batches = {_batch(e) for e in entries if e.get("is_p2p")}
+    return {
+        index
+        for index, e in enumerate(entries)
+        if e.get("is_p2p") or (str(e["profiling_name"]).endswith(BATCH) and _batch(e) in batches)
+    }
+
+
+def is_nccl(entry: Entry) -> bool:
+    """Whether the device does it, while the host goes on."""
+    return str(entry["profiling_name"]).startswith("nccl")
+
+
+def members(fr: Dump, group: str) -> set[int] | None:
+    """Ranks of the group by the dump's own pg_config; None where it does not say."""
+    listed = fr.get("pg_config", {}).get(group, {}).get("ranks")
+    return {int(n) for n in listed.strip("[]").split(",")} if listed else None
