@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -139,6 +140,9 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     unusual = tuple(sorted(r for r in _involved(waiting) if _is_unusual(tables, r)))
     if 0 < len(unusual) < len(_involved(waiting)):
         return unusual, "with another number of messages than in its steps before"
+    jumped = tuple(sorted(r for r in _involved(waiting) if _jumped(tables, r)))
+    if 0 < len(jumped) < len(_involved(waiting)):
+        return jumped, "with a tag out of its row"
     few = minority(alike) if len(ranks) > 2 else ()
     if few:
         return few, "elsewhere than the others"
@@ -169,10 +173,23 @@ def _is_unusual(tables: Tables, rank: int) -> bool:
         return False
     now, before = counts.iloc[:, -1], counts.iloc[:, :-1]
     # At the line where it stands the rank may not be through; at lines that it has left, it is.
-    here = str(mine.iloc[-1]["place"])
+    at = tables.standings.get(rank)
+    here = str(mine.iloc[-1]["place"]) if at is None or at.doing == "transfer" else ""
     left = now.index.get_level_values("place") != here
     through = bool((now[left & (now > 0)] < before[left & (now > 0)].min(axis=1)).any())
     return bool((now > before.max(axis=1)).any()) or through
+
+
+def _jumped(tables: Tables, rank: int) -> bool:
+    """Whether its last tag breaks the row in which its tags went up, or stayed, until then."""
+    calls = calls_of(tables)
+    mine = calls[calls["rank"] == rank]
+    if mine.empty:
+        return False
+    last = mine.iloc[-1]
+    tags = [int(t) for t in mine[(mine.direction == last.direction) & (mine.peer == last.peer)].tag]
+    steps = [after - before for before, after in itertools.pairwise(tags)]
+    return len(steps) > 2 and steps[-1] not in steps[:-1]
 
 
 def _repeats(tables: Tables, pending: Pending) -> bool:

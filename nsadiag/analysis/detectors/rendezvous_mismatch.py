@@ -75,15 +75,23 @@ def _joining(tables: Tables, rank: RankEvidence) -> Joining | None:
         size=told["size"] if told else "?",
         at=told["at"] if told else "?",
         place=places.of_text(str(last.place).partition("\t")[2]),
-        is_in=mine.iloc[-1].phase == Phase.BEGIN or _gave_up(rank),
+        is_in=mine.iloc[-1].phase == Phase.BEGIN or _stands_in_it(tables, rank.rank) or _gave_up(rank),
     )
 
 
 def _gave_up(rank: RankEvidence) -> bool:
     """Whether the store's time-out ended its init_process_group."""
-    error = rank.exception
-    inside = error and any(frame["function"] == "init_process_group" for frame in error.get("frames", []))
-    return bool(error and inside and error["type"] in STORE_ERRORS)
+    return any(
+        error["type"] in STORE_ERRORS
+        and any(frame["function"] == "init_process_group" for frame in error.get("frames", []))
+        for error in (*([rank.exception] if rank.exception else []), *rank.raised)
+    )
+
+
+def _stands_in_it(tables: Tables, rank: int) -> bool:
+    """It was there when it was looked at, whatever came of it later."""
+    at = tables.standings.get(rank)
+    return at is not None and at.doing == "rendezvous" and "init_process_group" in at.inner
 
 
 def _odd_ones(said: dict[int, str]) -> tuple[int, ...]:
