@@ -639,3 +639,28 @@ def test_results_and_graphs_are_bitwise_those_without_probes(ranks: Ranks, compi
 def test_every_probe_says_in_the_list_what_it_is_for(jobs: Jobs) -> None:
     listed = json.loads(jobs.run("list", "--json").stdout)["probes"]
     assert len(listed) >= 12 and all(text.endswith(".") for text in listed.values()), listed
+
+
+def test_a_collective_says_what_it_was_given(ranks: Ranks) -> None:
+    job = """
+rank = join()
+dist.broadcast(torch.ones(2, 3), src=1)
+dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4))
+dist.all_to_all_single(torch.ones(3, 2), torch.ones(3, 2), [1, 2] if rank else [2, 1], [1, 2] if rank else [2, 1])
+dist.new_group([0])
+dist.recv(torch.ones(5), 1) if rank == 0 else dist.send(torch.ones(5), 0)
+dist.all_reduce(torch.ones(7, dtype=torch.int64))
+"""
+    ranks.start(job, size=2)
+    ranks.end()
+    tables = Tables(load_cell(ranks.run.path))
+    asked = tables.asked[tables.asked["rank"] == 0]
+    assert [*asked[["call", "op", "tensors"]].itertuples(index=False, name=None)] == [
+        (1, "broadcast", "float32[2,3]"),
+        (2, "all_gather", "(2xfloat32[4]) float32[4]"),
+        (3, "all_to_all_single", "float32[3,2] float32[3,2]"),
+        (4, "all_reduce", "int64[7]"),
+    ]
+    assert (asked.root.iloc[0], asked.splits.iloc[2]) == (1, "2,1/2,1")
+    assert set(tables.created.ranks) == {"0"} and set(tables.transfers.tensor) == {"float32[5]"}
+    assert ranks.gaps() == ""

@@ -106,7 +106,8 @@ def _asked_otherwise(cell: CellEvidence, group: str, same: Any) -> Disagreement 
     rows = {int(row["rank"]): row for row in same.to_dict("records")}
     call = int(next(iter(rows.values()))["call"])
     for kind, keys in _aspects(rows):
-        if len(set(keys.values())) > 1:
+        # Of two ranks whose splits do not meet, each disagrees with one peer.
+        if len(set(keys.values())) > 1 or (kind == "splits" and any(keys.values())):
             asked = {
                 rank: Asked(
                     rank=rank,

@@ -98,8 +98,8 @@ def _elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 def _counted_as(op: str, group: str) -> str:
     """What calls are numbered by: the nth collective of a group is the same on all its ranks, whatever they send."""
-    if op in CREATIONS:
-        return "groups"
+    if op in GROUPS:
+        return "groups" if op in CREATIONS else f"{group} itself"
     return f"{group} transfers" if op in POINT_TO_POINT else group
 
 

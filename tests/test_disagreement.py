@@ -1,0 +1,146 @@
+"""What ranks asked of one another, compared: calls, transfers, groups."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from nsadiag.analysis.asked import ASKED_COLUMNS
+from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, minority
+from nsadiag.analysis.groups import Groups, shown
+from nsadiag.analysis.pairing import calls_of, misfits
+from nsadiag.analysis.suspects import is_out_of_order, suspects
+from nsadiag.analysis.transfers import TRANSFER_COLUMNS
+from nsadiag.evidence.blackbox import Kind, Phase
+
+LINE = "/job/train.py:10:main"
+
+
+def call(rank: int, number: int, op: str, tensors: str = "", **more: Any) -> dict[str, Any]:
+    row = dict.fromkeys(ASKED_COLUMNS)
+    known = {"rank": rank, "group": "default_pg", "call": number, "op": op, "tensors": tensors, "place": LINE}
+    return {**row, **known, "thread": 1, "step": 0, **more}
+
+
+def told(*rows: dict[str, Any]) -> list[Disagreement]:
+    return in_black_boxes(cell(), tables(*rows))
+
+
+def cell() -> Any:
+    return SimpleNamespace(rank=lambda number: SimpleNamespace(source=f"ranks/{number:05d}"))
+
+
+def tables(*rows: dict[str, Any]) -> Any:
+    asked = pd.DataFrame(rows, columns=ASKED_COLUMNS)
+    ranks = frozenset(int(r) for r in asked["rank"])
+    events = asked.assign(kind=int(Kind.COLLECTIVE), phase=int(Phase.BEGIN), name=asked.op)
+    return SimpleNamespace(
+        asked=asked, events=events, groups=SimpleNamespace(members=lambda _: ranks), standings={}
+    )
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_first_call_that_differs_is_found_whatever_the_order_of_ranks(order: tuple[int, ...]) -> None:
+    rows = [call(r, n, "all_reduce", "float32[8]") for r in order for n in (3, 4)]
+    rows += [call(r, 5, "all_reduce", "float32[8]" if r != 1 else "float32[4]") for r in order]
+    rows += [call(r, 6, "barrier" if r else "all_reduce") for r in order]
+    (found,) = told(*rows)
+    assert (found.call, found.kind) == (5, "size")
+    assert suspects(tables(*rows), found) == ((1,), "the minority")
+
+
+def test_shapes_with_as_many_elements_agree_and_types_do_not() -> None:
+    assert told(call(0, 1, "all_reduce", "float32[2,4]"), call(1, 1, "all_reduce", "float32[8]")) == []
+    (found,) = told(call(0, 1, "all_reduce", "float32[8]"), call(1, 1, "all_reduce", "bfloat16[8]"))
+    assert found.kind == "type"
+
+
+def test_parts_of_different_sizes_agree_where_all_ranks_list_them_alike() -> None:
+    parts = "(float32[3]+float32[5])"
+    rows = [call(0, 1, "all_gather", f"{parts} float32[3]"), call(1, 1, "all_gather", f"{parts} float32[5]")]
+    assert told(*rows) == []
+
+
+def test_splits_that_differ_and_meet_are_no_mismatch() -> None:
+    first = call(0, 1, "all_to_all_single", "float32[5,2] float32[3,2]", splits="1,4/1,2")
+    second = call(1, 1, "all_to_all_single", "float32[3,2] float32[5,2]", splits="2,1/4,1")
+    assert told(first, second) == []
+    (found,) = told(first, {**second, "splits": "1,1/4,1", "tensors": "float32[2,2] float32[5,2]"})
+    assert found.kind == "splits"
+
+
+def test_a_rank_that_changed_what_it_asks_for_is_suspected_where_there_is_no_majority() -> None:
+    rows = [call(r, n, "all_reduce", "float32[8]") for r in (0, 1) for n in (1, 2)]
+    rows += [call(0, 3, "all_reduce", "float32[9]"), call(1, 3, "all_reduce", "float32[8]")]
+    (found,) = told(*rows)
+    assert suspects(tables(*rows), found)[0] == (0,)
+    assert not is_out_of_order(tables(*rows), found)
+
+
+def test_one_operation_from_lines_that_never_met_is_another_order() -> None:
+    other = "/job/train.py:20:main"
+    rows = [call(r, n, "all_reduce", "float32[8]") for r in (0, 1) for n in (1, 2)]
+    rows += [
+        call(0, 3, "all_reduce", "float32[1]", place=other),
+        call(1, 3, "all_reduce", "float32[8]"),
+    ]
+    (found,) = told(*rows)
+    assert is_out_of_order(tables(*rows), found)
+
+
+def test_a_root_with_a_line_of_its_own_is_in_the_same_broadcast() -> None:
+    rows = [
+        call(0, 1, "broadcast", "float32[8]", root=0, place="/job/train.py:20:main"),
+        call(1, 1, "broadcast", "float32[9]", root=0),
+    ]
+    (found,) = told(*rows)
+    assert found.kind == "size"
+    assert not is_out_of_order(tables(*rows), found)
+
+
+def test_no_majority_is_no_minority() -> None:
+    assert minority({0: "a", 1: "b"}) == ()
+    assert minority({0: "a", 1: "b", 2: "a"}) == (1,)
+
+
+def test_ranks_are_shown_as_ranges() -> None:
+    assert shown([3, 0, 1, 2, 7]) == "0-3,7"
+
+
+def rank_that_knows(number: int, **groups: list[int]) -> Any:
+    listed = [{"name": str(i), "description": name, "ranks": r} for i, (name, r) in enumerate(groups.items())]
+    return SimpleNamespace(rank=number, settings={"groups": listed}, captures=())
+
+
+def test_groups_of_one_name_and_different_members_are_told_apart() -> None:
+    ranks = [rank_that_knows(r, mesh_tp=[0, 1] if r < 2 else [2, 3], mesh_dp=[0, 1, 2, 3]) for r in range(4)]
+    groups = Groups(SimpleNamespace(ranks=ranks, world_size=4))  # type: ignore[arg-type]
+    assert [groups.label(r, "mesh_tp") for r in (0, 3)] == ["mesh_tp[0,1]", "mesh_tp[2,3]"]
+    assert groups.members("mesh_tp[2,3]") == {2, 3}
+    assert groups.label(1, "mesh_dp") == "mesh_dp"
+    assert groups.members("never heard of") == {0, 1, 2, 3}
+
+
+def transfer(rank: int, direction: str, peer: int, tensor: str, number: int) -> dict[str, Any]:
+    row = dict.fromkeys(TRANSFER_COLUMNS)
+    known = {
+        "rank": rank,
+        "op": "send" if direction == "to" else "recv",
+        "direction": direction,
+        "peer": peer,
+    }
+    return {**row, **known, "tag": 0, "call": number, "tensor": tensor, "step": number, "begin_s": number}
+
+
+def test_the_sender_whose_last_message_is_another_than_before_is_named() -> None:
+    rows = [transfer(0, "to", 1, "float32[8]", n) for n in (1, 2)] + [transfer(0, "to", 1, "float32[9]", 3)]
+    rows += [transfer(1, "from", 0, "float32[8]", n) for n in (1, 2, 3)]
+    shuffled: Any = SimpleNamespace(
+        transfers=pd.DataFrame(rows[::-1], columns=TRANSFER_COLUMNS).sort_values("begin_s")
+    )
+    assert len(calls_of(shuffled)) == 6
+    (found,) = misfits(shuffled)
+    assert (found.number, found.guilty) == (3, 0)
