@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
+from nsadiag.analysis.breaks import breaks
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
-from nsadiag.evidence.records import Evidence, Finding, Outcome, Where
+from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Where
 
 
 def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
@@ -35,21 +37,39 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
     return "unknown", "The ranks' ends do not add up to success, and none of them shows a failure"
 
 
+def _launcher_said(cell: CellEvidence) -> list[Evidence]:
+    """Its last line that says anything: torchrun's summary ends in a rule."""
+    lines = [line.strip() for line in cell.launcher_stderr.splitlines()]
+    last = next((line for line in reversed(lines) if any(c.isalnum() for c in line)), None)
+    return [Evidence(claim=last[:200], source="nodes/*/launcher.stderr.log")] if last else []
+
+
+def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
+    """Where the first rank broke, though what it says tells only of a peer: somebody has to be first."""
+    broke = next((each for each in breaks(cell) if each.kind != "exited"), None)
+    if broke is None:
+        return None, []
+    rank = broke.rank
+    if broke.kind == "exception" and rank.exception:
+        first = (rank.exception["message"].splitlines() or [""])[0]
+        claim = f"rank {rank.rank} was the first to break, at {broke.t_s:.1f} s: {rank.exception['type']}: {first}"
+        return places.of_exception(rank.exception), [
+            Evidence(claim=claim[:300], source=f"{rank.source}/exception.json")
+        ]
+    name = signal.Signals(int(rank.end["signal"])).name
+    claim = f"rank {rank.rank} was the first to end, at {broke.t_s:.1f} s, by {name}"
+    here = places.of_faults(rank.faults) or places.of_black_box(rank)
+    return here, [Evidence(claim=claim, source="ends.json")]
+
+
 def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     outcome, summary = _what_is_known(cell)
     looked_at = [r for r in cell.ranks if r.captures]
     here = places.of_rank_now(looked_at[0]) if looked_at else None
     process = next((c for c in reversed(cell.processes) if places.of_stack(c.stacks)), None)
-    evidence = (
-        [
-            Evidence(
-                claim=f"{cell.launcher_stderr.strip().splitlines()[-1][:200]}",
-                source="nodes/*/launcher.stderr.log",
-            )
-        ]
-        if cell.launcher_stderr.strip()
-        else []
-    )
+    broke_at, evidence = _first_to_end(cell) if outcome == "crashed" else (None, [])
+    here = broke_at or here
+    evidence += _launcher_said(cell)
     if process:
         here = places.of_stack(process.stacks)
         evidence.append(
