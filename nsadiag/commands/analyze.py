@@ -24,7 +24,7 @@ def analyze_path(path: Path) -> RunReport:
         raise UsageError(f"{path} is a matrix", "give one of its cells: " + str(path / "cells"))
     verdict = judge_foreign(path)
     return RunReport(
-        directory=path if path.is_dir() else path.parent,
+        directory=path,
         name=path.resolve().name,
         world_size=verdict.world_size,
         verdict=verdict,

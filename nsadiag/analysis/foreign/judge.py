@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.foreign.crowd_findings import all_over, crowd_finding
+from nsadiag.analysis.foreign.agreeing import all_over
+from nsadiag.analysis.foreign.crowd_findings import crowd_finding
 from nsadiag.analysis.foreign.load import Foreign, load_foreign
 from nsadiag.analysis.foreign.recognise import Gathered, gather
-from nsadiag.analysis.load import CaptureEvidence, CellEvidence
+from nsadiag.analysis.foreign.told import ended_with_code, never_came
+from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.verdict import first_finding, verdict_of
 from nsadiag.errors import UsageError
@@ -31,7 +33,7 @@ def judge_foreign(path: Path) -> Verdict:
     if gathered.is_empty:
         raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"it looks for {LOOKS_FOR}")
     foreign = load_foreign(gathered)
-    if not foreign.cell.ranks:
+    if not (foreign.crowd.ranks or foreign.told.never_came[0] or _says_why(foreign.cell)):
         raise UsageError(_why_nothing(path, gathered, foreign), f"it looks for {LOOKS_FOR}")
     found, failed = _finding(foreign)
     cell = foreign.cell
@@ -48,21 +50,27 @@ def _why_nothing(path: Path, gathered: Gathered, foreign: Foreign) -> str:
 def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
     """What stacks, tracebacks and ends of ranks say comes first: they know why, where dumps know who."""
     cell = foreign.cell
-    says_more = any(
-        r.exception or r.end or any(c.stacks or _by_watchdog(c) for c in r.captures) for r in cell.ranks
-    )
-    failed: tuple[str, ...] = ()
-    if says_more:
-        stuck = dataclasses.replace(cell, watch=_watch(foreign))
-        found, failed = first_finding(stuck, Tables(stuck))
-        if found.cls not in ("unknown", "healthy"):
-            return found, failed
+    came_not, source = foreign.told.never_came
+    if came_not and not any(r.exception for r in cell.ranks if r.rank in came_not):
+        return never_came(foreign, came_not, source), ()
     by_dumps = crowd_finding(foreign) or (all_over(foreign) if foreign.crowd.ranks else None)
-    return by_dumps or found, failed
+    if by_dumps and not _says_why(cell):
+        return by_dumps, ()
+    stuck = dataclasses.replace(cell, watch=_watch(foreign))
+    found, failed = first_finding(stuck, Tables(stuck))
+    if found.cls in ("rank_exited_early", "unknown", "healthy") and (first := _first_with_a_code(cell)):
+        return ended_with_code(foreign, (first.rank,), int(first.end["exit_code"])), failed
+    return (by_dumps if by_dumps and found.cls in ("unknown", "healthy") else found), failed
 
 
-def _by_watchdog(capture: CaptureEvidence) -> bool:
-    return bool(capture.flight_recorder.get("version") == "watchdog")
+def _first_with_a_code(cell: CellEvidence) -> RankEvidence | None:
+    """It did not end of its own accord, but by something that its own log would tell."""
+    coded = [r for r in cell.ranks if r.end.get("exit_code") and not r.exception]
+    return min(coded, key=lambda r: float(r.end["t_s"]), default=None)
+
+
+def _says_why(cell: CellEvidence) -> bool:
+    return any(r.exception or r.end or any(c.stacks for c in r.captures) for r in cell.ranks)
 
 
 def _watch(foreign: Foreign) -> dict[str, Any]:
@@ -71,9 +79,9 @@ def _watch(foreign: Foreign) -> dict[str, Any]:
     broke = any(r.exception or r.end for r in cell.ranks)
     seen = any(c.stacks or c.flight_recorder for r in cell.ranks for c in r.captures)
     if not seen or broke:
-        return {"launcher_exit_code": 1 if broke else None}
+        return {**cell.watch, "launcher_exit_code": 1 if broke else None}
     look = {"judgement": "still", "reason": ONE_LOOK, "t_s": 0.0, "motions": [], "first": 1, "second": 1}
-    return {"stopped": "hang", "looks": [look]}
+    return {**cell.watch, "stopped": "hang", "looks": [look]}
 
 
 def _believable(found: Finding, foreign: Foreign) -> Finding:
@@ -94,10 +102,11 @@ def _believable(found: Finding, foreign: Foreign) -> Finding:
 def _that_exists(item: Evidence, foreign: Foreign) -> Evidence | None:
     """Detectors name the file that a run directory would have; here the fact stood in another."""
     path, _, place = item.source.partition("#")
-    if re.search(r"\b(both|two) looks\b", item.claim) or path == "watch.json":
+    item = dataclasses.replace(item, claim=re.sub(r",? in (both|the two) looks\b", "", item.claim))
+    if path == "watch.json" or "same line" in item.claim:
         return None
     if path == "ends.json":
-        return dataclasses.replace(item, source=foreign.launcher_log) if foreign.launcher_log else None
+        return dataclasses.replace(item, source=foreign.told.launcher) if foreign.told.launcher else None
     root, parts = foreign.cell.path, Path(path).parts
     for length in range(len(parts), 0, -1):
         file = root.joinpath(*parts[:length])
@@ -117,8 +126,7 @@ def _place_in(file: Path, place: str, item: Evidence, cell: CellEvidence) -> str
         for capture in rank.captures:
             entries = capture.flight_recorder.get("entries", [])
             if entry and capture.source == relative and int(entry[1]) < len(entries):
-                index = entries[int(entry[1])].get("index", entry[1])
-                return f"line {index}" if _by_watchdog(capture) else f"entries[{index}]"
+                return f"entries[{entries[int(entry[1])].get('index', entry[1])}]"
         told = str((rank.exception or {}).get("source", ""))
         if "exception.json" in item.source and told.startswith(f"{relative}#"):
             return told.partition("#")[2]

@@ -1,4 +1,4 @@
-"""What logs say: tracebacks, ends that torchrun saw, time-outs of NCCL's watchdog and of gloo, by rank."""
+"""What logs say: tracebacks, ends that torchrun saw, time-outs, by rank."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from nsadiag.analysis.foreign.watchdog import TimedOut, timed_out
+
 # torchrun, torch.distributed and NCCL put these before lines of several ranks in one log.
 PREFIX = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:? ?")
 TRACEBACK = "Traceback (most recent call last):"
+CHAINS = {
+    "The above exception was the direct cause of the following exception:": True,
+    "During handling of the above exception, another exception occurred:": False,
+}
 FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
 RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-WATCHDOG = re.compile(
-    r"(?:\[PG ID \S+ PG GUID (?P<guid>[^\s(]+)(?:\((?P<desc>[^)]*)\))? )?\[?Rank (?P<rank>\d+)\]\s+"
-    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+), "
-    r"NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+), Timeout\(ms\)=(?P<timeout>\d+)\) ran for (?P<ran>\d+)"
-)
 BARRIER = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
 EXITED = re.compile(r"exitcode:? *:? *(?P<code>-?\d+)\)? .*?\(?pid: (?P<pid>\d+)\)")
 # torchrun's table of failures.
@@ -26,9 +27,6 @@ FAILURE = re.compile(
     r"\s+exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)"
 )
 FATAL = re.compile(r"^Fatal Python error: (?P<what>.+)$", re.MULTILINE)
-OPS = {"ALLREDUCE": "all_reduce", "BROADCAST": "broadcast", "ALLGATHER": "all_gather", "BARRIER": "barrier",
-       "REDUCE_SCATTER": "reduce_scatter", "ALLTOALL": "all_to_all", "SEND": "send", "RECV": "recv",
-       "_ALLGATHER_BASE": "_all_gather_base", "_REDUCE_SCATTER_BASE": "_reduce_scatter_base"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +38,8 @@ class Raised:
     message: str
     frames: tuple[dict[str, Any], ...]  # outermost first
     line: int  # of the log, where it begins
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimedOut:
-    """NCCL's watchdog, of one collective."""
-
-    rank: int
-    group: str
-    seq: int
-    op: str
-    elements: int
-    ran_s: float
-    line: int
+    cause: Raised | None = None
+    meant: bool = False  # raised `from` the cause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +77,7 @@ def read_log(text: str) -> LogFacts:
     barrier = [(n, m) for n, line in enumerate(lines, 1) if (m := BARRIER.search(line))]
     return LogFacts(
         raised=tuple(_tracebacks(lines)),
-        timed_out=tuple(_timed_out(lines)),
+        timed_out=tuple(timed_out(text)),
         ended=tuple(_ended(text)),
         never_came=tuple(sorted({int(r) for _, m in barrier for r in re.findall(r"\d+", m["ranks"])})),
         never_came_line=barrier[0][0] if barrier else 0,
@@ -99,57 +86,59 @@ def read_log(text: str) -> LogFacts:
     )
 
 
-def _tracebacks(lines: list[str]) -> Iterator[Raised]:
-    """Each to its last exception: those before it in a chain are what it was raised from."""
+def _tracebacks(lines: list[str]) -> list[Raised]:
+    """Each with what it was raised from as its cause."""
     open_: dict[int | None, tuple[int, list[dict[str, Any]]]] = {}
+    chained: dict[int | None, tuple[Raised, bool]] = {}
+    found: list[Raised] = []
     for number, line in enumerate(lines, 1):
         rank, said = _stripped(line)
         if TRACEBACK in said:
             open_[rank] = (number, [])
         elif rank in open_:
-            begin, frames = open_[rank]
-            frame, raised = FRAME.match(said), RAISED.match(said)
-            if frame:
-                frames.append(
-                    {
-                        "file": frame["file"],
-                        "line": int(frame["line"]),
-                        "function": frame["function"],
-                        "code": "",
-                    }
+            raised = _read_line(said, open_[rank][1])
+            if raised:
+                begin, frames = open_.pop(rank)
+                cause, meant = chained.pop(rank, (None, False))
+                if cause:
+                    found.remove(cause)
+                kind = raised["type"].rpartition(".")[2]
+                message = raised["message"] or ""
+                found.append(
+                    Raised(
+                        rank=rank,
+                        type=kind,
+                        message=message,
+                        frames=tuple(frames),
+                        line=begin,
+                        cause=cause,
+                        meant=meant,
+                    )
                 )
-            elif said.startswith("    ") and frames and not frames[-1]["code"] and said.strip(" ^~"):
-                frames[-1]["code"] = said.strip()
-            elif raised and frames and not said.startswith(" "):
-                del open_[rank]
-                yield Raised(
-                    rank=rank,
-                    type=raised["type"].rpartition(".")[2],
-                    message=raised["message"] or "",
-                    frames=tuple(frames),
-                    line=begin,
-                )
+        elif said.strip() in CHAINS:
+            before = [r for r in found if r.rank == rank]
+            if before:
+                chained[rank] = before[-1], CHAINS[said.strip()]
+    return found
+
+
+def _read_line(said: str, frames: list[dict[str, Any]]) -> re.Match[str] | None:
+    """A frame, its code, or the exception itself, which ends the traceback."""
+    frame = FRAME.match(said)
+    if frame:
+        frames.append(
+            {"file": frame["file"], "line": int(frame["line"]), "function": frame["function"], "code": ""}
+        )
+    elif said.startswith("    ") and frames and not frames[-1]["code"] and said.strip(" ^~"):
+        frames[-1]["code"] = said.strip()
+    elif frames and not said.startswith(" "):
+        return RAISED.match(said)
+    return None
 
 
 def _stripped(line: str) -> tuple[int | None, str]:
     prefix = PREFIX.match(line)
     return (int(prefix["rank"]), line[prefix.end() :]) if prefix else (None, line)
-
-
-def _timed_out(lines: list[str]) -> Iterator[TimedOut]:
-    for number, line in enumerate(lines, 1):
-        found = WATCHDOG.search(line)
-        if found:
-            rank = PREFIX.match(line)
-            yield TimedOut(
-                rank=int(rank["rank"]) if rank else int(found["rank"]),
-                group=found["desc"] or found["guid"] or "default_pg",
-                seq=int(found["seq"]),
-                op=OPS.get(found["op"], found["op"].lower()),
-                elements=int(found["numel_in"]),
-                ran_s=int(found["ran"]) / 1e3,
-                line=number,
-            )
 
 
 def _ended(text: str) -> Iterator[Ended]:

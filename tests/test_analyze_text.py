@@ -1,0 +1,227 @@
+"""`nsadiag analyze` on stacks and logs that a user has: py-spy, faulthandler, torchrun, NCCL's watchdog."""
+
+from pathlib import Path
+
+import pytest
+
+from nsadiag.analysis.foreign.judge import judge_foreign
+from nsadiag.analysis.foreign.logs import read_log
+from nsadiag.analysis.foreign.stacks import from_faulthandler, from_py_spy
+from nsadiag.errors import UsageError
+
+WAITS = """Process {pid}: /venv/bin/python -u train.py
+Python v3.12.3 (/usr/bin/python3.12)
+
+Thread {pid} (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:2806)
+    wrapper (torch/distributed/c10d_logger.py:81)
+    mean_over_ranks (metrics.py:18)
+    train (train.py:52)
+    <module> (train.py:71)
+Thread {pid}9 (idle): "Thread-1"
+    wait (threading.py:359)
+    run (uploader.py:33)
+"""
+STRAYS = """Process 4712: /venv/bin/python -u train.py
+Python v3.12.3 (/usr/bin/python3.12)
+
+Thread 4712 (idle): "MainThread"
+    save (/job/checkpoints.py:40)
+    train (/job/train.py:57)
+    <module> (/job/train.py:71)
+"""
+FAULTS = """Timeout (0:05:00)!
+Thread 0x00007f1a2bfff700 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 359 in wait
+  File "/job/uploader.py", line 33 in run
+
+Thread 0x00007f1a40a5a740 (most recent call first):
+  File "/job/checkpoints.py", line 40 in save
+  File "/job/train.py", line 57 in train
+  File "/job/train.py", line 71 in <module>
+"""
+WATCHDOG = (
+    "[rank{rank}]:[E816 01:45:40.183 ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000) "
+    "ran for 600026 milliseconds before timing out.\n"
+    "[rank{rank}]:[E816 01:45:40.184 ProcessGroupNCCL.cpp:1664] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Exception "
+    "(either an error or timeout) detected by watchdog at work: {seq}, last enqueued NCCL work: {last}, "
+    "last completed NCCL work: {before}.\n"
+)
+TRACEBACK = """Traceback (most recent call last):
+  File "/job/train.py", line 71, in <module>
+    train()
+  File "/job/train.py", line 52, in train
+    loss = model(batch)
+           ^^^^^^^^^^^^
+  File "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py", line 125, in forward
+    return F.linear(input, self.weight, self.bias)
+RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x128 and 64x10)
+"""
+LOST_PEER = """Traceback (most recent call last):
+  File "/job/train.py", line 53, in train
+    loss.backward()
+RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:41023
+"""
+
+
+def watchdog(rank: int, seq: int = 808, op: str = "ALLREDUCE", elements: int = 4096, ahead: int = 2) -> str:
+    return WATCHDOG.format(rank=rank, seq=seq, op=op, elements=elements, last=seq + ahead, before=seq - 1)
+
+
+def write(folder: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+def test_py_spy_text_of_each_rank_shows_the_one_that_is_elsewhere(tmp_path: Path) -> None:
+    write(tmp_path, rank_0=WAITS.format(pid=4711), rank_1=STRAYS, rank_2=WAITS.format(pid=4713))
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.guilty_ranks) == ("hung", (1,))
+    assert verdict.where is not None and (verdict.where.file, verdict.where.line) == (
+        "/job/checkpoints.py",
+        40,
+    )
+    assert verdict.peers_at is not None and verdict.peers_at.line == 18
+    assert verdict.confidence <= 0.85
+    assert any("one look" in gap for gap in verdict.gaps)
+
+
+def test_all_processes_in_one_file_are_numbered_and_that_is_said(tmp_path: Path) -> None:
+    write(tmp_path, dump=WAITS.format(pid=4711) + STRAYS + WAITS.format(pid=4713))
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.guilty_ranks, verdict.world_size) == ((1,), 3)
+    assert any("numbered in order" in gap for gap in verdict.gaps)
+
+
+def test_a_library_is_not_taken_for_the_users_code() -> None:
+    (process,) = from_py_spy(WAITS.format(pid=1))
+    files = [frame["filename"] for frame in process.threads[0]["frames"]]
+    assert files[0].endswith("site-packages/torch/distributed/distributed_c10d.py")
+    assert files[2:] == ["metrics.py", "train.py", "train.py"]
+    assert process.threads[1]["frames"][0]["filename"].startswith("/usr/lib/python3")
+
+
+def test_faulthandlers_main_thread_is_the_one_that_began_in_a_module(tmp_path: Path) -> None:
+    threads = from_faulthandler(FAULTS)
+    (main,) = [t for t in threads if t["thread_name"] == "MainThread"]
+    assert main["frames"][0]["line"] == 40
+    write(tmp_path, rank_0=WAITS.format(pid=4711), rank_1=FAULTS, rank_2=WAITS.format(pid=4713))
+    assert judge_foreign(tmp_path).guilty_ranks == (1,)
+
+
+def test_a_torchrun_log_directory_tells_the_first_error_from_those_that_follow(tmp_path: Path) -> None:
+    for rank, text in enumerate((LOST_PEER, TRACEBACK, LOST_PEER)):
+        folder = tmp_path / "none_ab12/attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(text)
+        (folder / "stdout.log").write_text("step 1 loss 2.3\n")
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "rank_exception", (1,))
+    assert verdict.where is not None and verdict.where.line == 52
+    assert verdict.where.code == "loss = model(batch)"
+    assert verdict.evidence[0].source == "none_ab12/attempt_0/1/stderr.log#line 1"
+
+
+def test_ranks_that_share_a_log_are_told_apart_by_their_prefix(tmp_path: Path) -> None:
+    lines = [f"[rank3]: {line}" for line in TRACEBACK.splitlines()]
+    others = [f"[rank0]: {line}" for line in LOST_PEER.splitlines()]
+    (tmp_path / "train.log").write_text("\n".join(["step 7", *others, *lines]) + "\n")
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (3,))
+
+
+def test_an_exception_knows_what_it_was_raised_from() -> None:
+    text = (
+        TRACEBACK + "\nThe above exception was the direct cause of the following exception:\n\n" + LOST_PEER
+    )
+    (raised,) = read_log(text).raised
+    assert raised.message.startswith("[gloo/transport")
+    assert raised.cause is not None and raised.cause.type == "RuntimeError" and raised.meant
+
+
+@pytest.mark.parametrize(
+    ("logs", "cls", "guilty"),
+    [
+        # NVIDIA/nccl#1409: one rank broadcasts where the others reduce.
+        ([watchdog(0), watchdog(1), watchdog(2, op="BROADCAST")], "collective_order_mismatch", (2,)),
+        ([watchdog(0), watchdog(1, elements=4000), watchdog(2)], "collective_args_mismatch", (1,)),
+        ([watchdog(0), "[rank1]: step 7\n", watchdog(2)], "missing_rank", (1,)),
+        ([watchdog(0), watchdog(1), watchdog(2)], "network_stall", ()),
+    ],
+)
+def test_what_nccls_watchdog_says_on_all_ranks_is_compared(
+    tmp_path: Path, logs: list[str], cls: str, guilty: tuple[int, ...]
+) -> None:
+    (tmp_path / "job.log").write_text("".join(logs))
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", cls, guilty)
+    assert verdict.where is not None and verdict.where.collective is not None
+    assert verdict.where.collective.seq == 808
+    assert verdict.evidence[0].source.startswith("job.log#line ")
+
+
+def test_a_monitored_barrier_names_who_did_not_come(tmp_path: Path) -> None:
+    said = LOST_PEER.replace("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:41023",
+                             "Rank 2 failed to pass monitoredBarrier in 30000 ms")  # fmt: skip
+    write(tmp_path, rank_0=said, rank_1="waiting\n")
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", "missing_rank", (2,))
+
+
+def test_torchruns_table_tells_who_was_killed_first(tmp_path: Path) -> None:
+    (tmp_path / "slurm-812.out").write_text("""
+E1121 13:45:09.1 elastic/multiprocessing/api.py:874] failed (exitcode: -9) local_rank: 1 (pid: 77) of binary: python
+Failures:
+[1]:
+  time      : 2026-11-21_13:45:08
+  host      : node-a
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 76)
+  error_file: <N/A>
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_13:45:01
+  host      : node-a
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 77)
+  error_file: <N/A>
+""")
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "rank_killed", (1,))
+    assert verdict.evidence[0].source == "slurm-812.out"
+
+
+def test_an_exit_code_without_a_traceback_is_no_clean_end(tmp_path: Path) -> None:
+    (tmp_path / "job.out").write_text("""
+[0]:
+  time      : 2026-11-21_13:45:01
+  host      : node-a
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 77)
+  error_file: <N/A>
+""")
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (1,))
+    assert verdict.confidence <= 0.6 and any("no log of rank 1" in gap for gap in verdict.gaps)
+
+
+def test_a_log_of_a_job_that_went_well_is_no_evidence_of_anything(tmp_path: Path) -> None:
+    write(tmp_path, rank_0="step 1 loss 2.0\nstep 2 loss 1.9\ndone\n")
+    with pytest.raises(UsageError, match="no traceback, time-out or end of a rank"):
+        judge_foreign(tmp_path)
+
+
+def test_torchruns_error_file_has_the_time_of_the_first_error(tmp_path: Path) -> None:
+    for rank, (moment, said) in enumerate([("1790000009", LOST_PEER), ("1790000001", TRACEBACK)]):
+        folder = tmp_path / f"attempt_0/{rank}"
+        folder.mkdir(parents=True)
+        text = said.replace("\n", "\\n").replace('"', '\\"')
+        last = said.splitlines()[-1].replace('"', '\\"')
+        (folder / "error.json").write_text(
+            f'{{"message": {{"message": "{last}", "extraInfo": {{"py_callstack": "{text}", "timestamp": "{moment}"}}}}}}'
+        )
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks) == ("rank_exception", (1,))
+    assert "at 0.0 s" in verdict.evidence[0].claim
