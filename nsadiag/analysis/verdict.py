@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from nsadiag.analysis import sources
+from nsadiag.analysis.conclude import verdict_of
 from nsadiag.analysis.detectors import DETECTORS
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.tables import Tables
@@ -39,37 +40,7 @@ def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     tables = Tables(cell)
     with sources.shown(cell):
         cause, failed = first_finding(cell, tables)
-    return verdict_of(cell, tables, cause, failed, verdict_s=verdict_s)
-
-
-def verdict_of(
-    cell: CellEvidence,
-    tables: Tables,
-    cause: Finding,
-    failed: tuple[str, ...] = (),
-    *,
-    verdict_s: float | None = None,
-) -> Verdict:
-    """The finding with what the cell adds: progress, times, and every gap."""
-    gaps = tuple(dict.fromkeys((*failed, *cell.gaps, *cause.gaps, *(g for r in cell.ranks for g in r.gaps))))
-    return Verdict(
-        outcome=cause.outcome,
-        cls=cause.cls,
-        confidence=cause.confidence,
-        summary=cause.summary,
-        guilty_ranks=tuple(sorted(cause.guilty_ranks)),
-        blocked_ranks=tuple(sorted(cause.blocked_ranks)),
-        world_size=cell.world_size,
-        where=cause.where,
-        peers_at=cause.peers_at,
-        progress=_progress(cell, tables),
-        evidence=cause.evidence,
-        rejected=cause.rejected,
-        gaps=gaps,
-        fix=cause.fix,
-        next=cause.next,
-        times=_times(cell, verdict_s),
-    )
+    return verdict_of(cell, cause, failed, progress=_progress(cell, tables), times=_times(cell, verdict_s))
 
 
 def _progress(cell: CellEvidence, tables: Tables) -> Progress:

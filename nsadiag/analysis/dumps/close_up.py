@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.dumps.columns import GroupColumn
+from nsadiag.analysis.dumps.columns import GroupColumn, process_group_of
 from nsadiag.analysis.dumps.crowd import Crowd, Meeting
 from nsadiag.analysis.dumps.pool import DumpFile, Refused, Wanted, read_closely
 
@@ -102,8 +102,7 @@ def _cut_down(
 
 
 def _column(entry: dict[str, Any], columns: dict[tuple[str, str], GroupColumn]) -> GroupColumn | None:
-    name, description = entry.get("process_group") or (str(entry.get("pg_name", entry.get("pg_id", 0))), "")
-    return columns.get((str(name), str(description)))
+    return columns.get(process_group_of(entry))
 
 
 def _as_of_today(entry: dict[str, Any]) -> dict[str, Any]:

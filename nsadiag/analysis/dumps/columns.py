@@ -17,6 +17,8 @@ OWN_SIZES = re.compile(
     r"all_?to_?all|gather(?!_into)(?<!all_gather)$|scatter$|coalesced|send|recv", re.IGNORECASE
 )
 
+OF_TWO = re.compile(r"send|recv")
+
 Codes = npt.NDArray[np.uint32]
 
 
@@ -113,13 +115,18 @@ def category_of(entry: dict[str, Any]) -> Category:
             op,
             *(entry.get(f"{way}_{what}") for way in ("input", "output") for what in ("sizes", "dtypes")),
         )
-    name, description = entry.get("process_group") or (str(entry.get("pg_name", entry.get("pg_id", 0))), "")
     return Category(
-        process_group=(str(name), str(description)),
+        process_group=process_group_of(entry),
         code=zlib.crc32(repr(_plain(asked)).encode()) or 1,
         state=_state(entry),
-        is_p2p=bool(entry.get("is_p2p")) or bool(re.match(r"send|recv", op)),
+        is_p2p=bool(entry.get("is_p2p")) or bool(OF_TWO.match(op)),
     )
+
+
+def process_group_of(entry: dict[str, Any]) -> tuple[str, str]:
+    """Name and description; torch before 2.4 had one name."""
+    name, description = entry.get("process_group") or (entry.get("pg_name", entry.get("pg_id", 0)), "")
+    return str(name), str(description)
 
 
 def _state(entry: dict[str, Any]) -> int:

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nsadiag.analysis.dumps.columns import (
+    OF_TWO,
     Categories,
     Group,
     GroupColumn,
     GroupNames,
     RankColumns,
-    category_of,
+    op_of,
+    process_group_of,
 )
 from nsadiag.analysis.dumps.layouts import Unreadable
 from nsadiag.analysis.dumps.plain import document_of, is_whole, plain_columns, seq_of
@@ -185,5 +187,6 @@ def _close_up(wanted: Wanted, file: DumpFile) -> dict[str, Any]:
 
 
 def _is_of(entry: dict[str, Any], process_group: tuple[str, str]) -> bool:
-    category = category_of(entry)
-    return not category.is_p2p and category.process_group == process_group and is_whole(seq_of(entry))
+    if entry.get("is_p2p") or process_group_of(entry) != process_group:
+        return False
+    return is_whole(seq_of(entry)) and not OF_TWO.match(op_of(str(entry.get("profiling_name", ""))))

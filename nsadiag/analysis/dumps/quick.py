@@ -26,20 +26,34 @@ BEGINNING = re.compile(
     re.DOTALL,
 )
 FEWEST = 64  # entries: below, there is nothing to gain
-NEW_STRING = re.compile(rb"X[^\x00][\x00-\x0f]\x00\x00", re.DOTALL)
 MOST_LAYOUTS = 512
 WEIGHTS = np.random.default_rng(0).integers(1, 2**63, size=512, dtype=np.uint64) | np.uint64(1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The bytes of a dump, cut before each entry but the first."""
+    """The bytes of a dump, and where in them each entry begins; what lies before the first belongs to it."""
 
     data: bytes
-    chunks: list[bytes]  # of the first entry and all before it; of each other entry
-    starts: npt.NDArray[np.int64]  # of each chunk
-    marker: int  # length of what was cut out between them
-    first_field: int  # the place of its name in the memo
+    numbers: npt.NDArray[np.uint8]  # the same
+    starts: npt.NDArray[np.int64]  # behind the name of each entry's first field
+    marker: int  # length of that name, with the mark before it
+    first_field: int  # its place in the memo
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def chunk(self, entry: int) -> bytes:
+        """From behind its first field's name to the next entry's."""
+        return self.data[self.starts[entry] : self.starts[entry + 1] - self.marker]
+
+    def rows(self, entries: npt.NDArray[np.intp], wide: int) -> npt.NDArray[np.uint8]:
+        """As many bytes from the beginning of each."""
+        if self.starts[entries[-1]] + wide > len(self.data):
+            raise Unreadable("it ends early")
+        # Every place in the bytes as an item of that width: to take some of them copies whole items.
+        items = np.ndarray((len(self.data) - wide + 1,), dtype=f"V{wide}", buffer=self.data, strides=(1,))
+        return items[self.starts[entries]].view(np.uint8).reshape(len(entries), wide)
 
     def spliced(self, head: int, tail: int) -> bytes:
         """A pickle of the entries before `head` and from `tail` on, with all that is around them."""
@@ -53,15 +67,16 @@ def cut(data: bytes) -> Parts:
         raise Unreadable("an unusual beginning")
     put = beginning[1]
     marker = b"(" + (b"h" if put[:1] == b"q" else b"j") + put[1:]
-    chunks = data.split(marker)
-    if len(chunks) < FEWEST:
+    numbers = np.frombuffer(data, dtype=np.uint8)
+    places = np.flatnonzero(numbers[: -len(marker)] == marker[0])
+    for offset, byte in enumerate(marker[1:], 1):
+        places = places[numbers[places + offset] == byte]
+    if len(places) < FEWEST:
         raise Unreadable("few entries")
-    lengths = np.fromiter(map(len, chunks), dtype=np.int64, count=len(chunks))
-    starts = np.concatenate([[0], np.cumsum(lengths + len(marker))[:-1]])
     return Parts(
         data=data,
-        chunks=chunks,
-        starts=starts,
+        numbers=numbers,
+        starts=np.concatenate([[0], places + len(marker)]),
         marker=len(marker),
         first_field=int.from_bytes(put[1:], "little"),
     )
@@ -97,14 +112,14 @@ class QuickReader:
             try:
                 return self._columns(rank, file, parts, head, tail)
             except _NewStrings as more:
-                if more.entry < len(parts.chunks) // 2:
+                if more.entry < len(parts) // 2:
                     head = more.entry + 1
                 else:
                     tail = more.entry
         raise Unreadable("many entries hold strings of their own")
 
     def _columns(self, rank: int, file: str, parts: Parts, head: int, tail: int) -> RankColumns:
-        document, memo = _built(parts.spliced(head, tail), head + len(parts.chunks) - tail)
+        document, memo = _built(parts.spliced(head, tail), head + len(parts) - tail)
         seqs, hashes, rows = self._rows(parts, head, tail, memo)
         unique, example, middle = np.unique(hashes, return_index=True, return_inverse=True)
         alike = self._alike.setdefault(tuple(memo.get(place) for place in self._places), {})
@@ -131,47 +146,45 @@ class QuickReader:
         self, parts: Parts, head: int, tail: int, memo: dict[int, Any]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], Callable[[int], tuple[Layout, bytes]]]:
         """Sequence number and checksum of each entry between head and tail, and how to see one of them."""
-        chunks = parts.chunks[head:tail]
-        lengths = np.fromiter(map(len, chunks), dtype=np.int64, count=len(chunks))
-        seqs = np.empty(len(chunks), dtype=np.int64)
-        hashes = np.empty(len(chunks), dtype=np.uint64)
-        layout_of_entry = np.empty(len(chunks), dtype=np.intp)
+        lengths = np.diff(parts.starts[head : tail + 1]) - parts.marker
+        seqs = np.empty(tail - head, dtype=np.int64)
+        hashes = np.empty(tail - head, dtype=np.uint64)
+        layout_of_entry = np.empty(tail - head, dtype=np.intp)
         used: list[Layout] = []
-        for length in np.unique(lengths):
+        for length in np.flatnonzero(np.bincount(lengths)).tolist():
             todo = np.flatnonzero(lengths == length)
-            wide = padded(int(length))
-            filler = b"\0" * (wide - int(length))
-            table = np.frombuffer(filler.join(map(chunks.__getitem__, todo)) + filler, dtype=np.uint8)
-            table = table.reshape(len(todo), wide)
+            table = parts.rows(head + todo, padded(length))
             tried = 0
             while len(todo):
-                layout, number = self._layout(
-                    tried, int(length), chunks[todo[0]], memo, parts, head + int(todo[0])
-                )
+                layout, number = self._layout(tried, length, memo, parts, head + int(todo[0]))
                 tried = number + 1
-                fits = layout.fits(table.view(np.uint64))
-                rows = table if fits.all() else table[fits]
-                mine = todo[fits]
+                wide = table.view(np.uint64)
+                fits = layout.fits(wide)
+                if not fits.all():
+                    rest, mine = ~fits, todo[fits]
+                    rows, wide = table[fits], wide[fits]
+                    todo, table = todo[rest], table[rest]
+                else:
+                    rows, mine, todo = table, todo, todo[:0]
                 seqs[mine] = layout.seqs(rows)
-                deciding = rows.view(np.uint64) & layout.deciding
-                hashes[mine] = (deciding * WEIGHTS[: wide // 8]).sum(axis=1) ^ np.uint64(layout.number)
+                weighted = (wide & layout.deciding) * WEIGHTS[: wide.shape[1]]
+                hashes[mine] = weighted.sum(axis=1) ^ np.uint64(layout.number)
                 layout_of_entry[mine] = len(used)
                 used.append(layout)
-                todo, table = todo[~fits], table[~fits]
-        return seqs, hashes, lambda i: (used[layout_of_entry[i]], chunks[i])
+        return seqs, hashes, lambda i: (used[layout_of_entry[i]], parts.chunk(head + i))
 
     def _layout(
-        self, tried: int, length: int, chunk: bytes, memo: dict[int, Any], parts: Parts, entry: int
+        self, tried: int, length: int, memo: dict[int, Any], parts: Parts, entry: int
     ) -> tuple[Layout, int]:
-        """The next one known of that length that fits its names to the memo, else a new one from the chunk."""
+        """The next one known of that length that fits its names to the memo, else a new one from the entry."""
         known = self._layouts.setdefault(length, [])
         for number in range(tried, len(known)):
             if known[number].knows(memo):
                 return known[number], number
-        if self._count >= MOST_LAYOUTS or len(chunk) > 8 * (len(WEIGHTS) - 1):
+        if self._count >= MOST_LAYOUTS or length > 8 * (len(WEIGHTS) - 1):
             raise Unreadable("no two entries are alike")
         try:
-            known.append(layout_of(chunk, memo, parts.first_field, number=self._count))
+            known.append(layout_of(parts.chunk(entry), memo, parts.first_field, number=self._count))
         except NewString:
             raise _NewStrings(entry) from None
         except (IndexError, ValueError) as error:
@@ -195,9 +208,12 @@ class QuickReader:
 
 def _first_guess(parts: Parts) -> tuple[int, int]:
     """Where strings seem to be new: at the beginning, and where states change near the end."""
-    places = [match.start() for match in NEW_STRING.finditer(parts.data)]
+    numbers = parts.numbers
+    places = np.flatnonzero(numbers[:-4] == ord("X"))
+    # Behind it stands the length of the string: four bytes, of which the last two are 0.
+    places = places[(numbers[places + 4] == 0) & (numbers[places + 3] == 0) & (numbers[places + 2] < 16)]
     entries = np.searchsorted(parts.starts, places, side="right") - 1
-    last = len(parts.chunks) - 1
+    last = len(parts) - 1
     early, late = entries[entries < last // 2], entries[entries >= last // 2]
     return (int(early.max()) + 1 if len(early) else 1, min(int(late.min()), last) if len(late) else last)
 

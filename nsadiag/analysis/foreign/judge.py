@@ -7,16 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+from nsadiag.analysis.conclude import verdict_of
 from nsadiag.analysis.foreign.agreeing import all_over
 from nsadiag.analysis.foreign.crowd_findings import crowd_finding
 from nsadiag.analysis.foreign.load import Foreign, load_foreign
 from nsadiag.analysis.foreign.recognise import Gathered, gather
 from nsadiag.analysis.foreign.told import ended_with_code, never_came
 from nsadiag.analysis.load import CellEvidence, RankEvidence
-from nsadiag.analysis.tables import Tables
-from nsadiag.analysis.verdict import first_finding, verdict_of
 from nsadiag.errors import UsageError
-from nsadiag.evidence.records import Evidence, Finding, Verdict
+from nsadiag.evidence.records import Evidence, Finding, Progress, Times, Verdict
 
 # One look cannot show that nothing moves any more.
 MOST_SURE_OF_A_HANG = 0.85
@@ -37,7 +36,7 @@ def judge_foreign(path: Path) -> Verdict:
         raise UsageError(_why_nothing(path, gathered, foreign), f"it looks for {LOOKS_FOR}")
     found, failed = _finding(foreign)
     cell = foreign.cell
-    return verdict_of(cell, Tables(cell), _believable(found, foreign), failed)
+    return verdict_of(cell, _believable(found, foreign), failed, progress=Progress(), times=Times())
 
 
 def _why_nothing(path: Path, gathered: Gathered, foreign: Foreign) -> str:
@@ -56,6 +55,10 @@ def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
     by_dumps = crowd_finding(foreign) or (all_over(foreign) if foreign.crowd.ranks else None)
     if by_dumps and not _says_why(cell):
         return by_dumps, ()
+    # Only now: pandas takes as long to load as a thousand dumps do.
+    from nsadiag.analysis.tables import Tables
+    from nsadiag.analysis.verdict import first_finding
+
     stuck = dataclasses.replace(cell, watch=_watch(foreign))
     found, failed = first_finding(stuck, Tables(stuck))
     if found.cls in ("rank_exited_early", "unknown", "healthy") and (first := _first_with_a_code(cell)):
