@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dump_maker import FAULTS, Job, write_dumps
+from dump_maker import BEGAN_NS, FAULTS, Job, write_dumps
 
 from nsadiag.analysis.dumps.columns import Categories, GroupNames, RankColumns
 from nsadiag.analysis.dumps.layouts import Unreadable
@@ -93,6 +93,32 @@ def test_many_culprits_are_all_named_and_few_are_listed_as_evidence(tmp_path: Pa
     assert verdict.guilty_ranks == tuple(range(20, 40))
     assert "Ranks 20-39 never joined" in verdict.summary and "44 of 64 ranks" in verdict.summary
     assert len(verdict.evidence) < 8
+
+
+def test_a_rank_that_is_only_a_moment_behind_is_not_called_missing(tmp_path: Path) -> None:
+    write_dumps(tmp_path, Job(ranks=4, entries=100, culprit=2))
+    for path in tmp_path.iterdir():
+        created_s = (BEGAN_NS + 80 * 1_000_000) / 1e9
+        os.utime(path, (created_s + 0.5, created_s + 0.5))
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.cls) == ("unknown", "unknown")
+    assert "pending for 0.5 s" in verdict.summary
+
+
+def test_where_one_rank_alone_entered_a_collective_it_is_that_rank(tmp_path: Path) -> None:
+    write_dumps(tmp_path, Job(ranks=32, entries=100, fault="none"))
+    path = tmp_path / "nccl_trace_rank_0"
+    dump = pickle.loads(path.read_bytes())
+    last = dump["entries"][-1]
+    dump["entries"].append(last | {"collective_seq_id": 101, "state": "started", "retired": False})
+    path.write_bytes(pickle.dumps(dump, 2))
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == (
+        "hung",
+        "rank_conditional_collective",
+        (0,),
+    )
+    assert "31 of 32 ranks never did" in verdict.summary
 
 
 def test_when_the_dump_of_the_culprit_is_the_one_that_is_absent_it_is_named_with_less_confidence(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ BEGINNING = re.compile(
 )
 FEWEST = 64  # entries: below, there is nothing to gain
 MOST_LAYOUTS = 512
+MOST_SHAPES = 64
 WEIGHTS = np.random.default_rng(0).integers(1, 2**63, size=512, dtype=np.uint64) | np.uint64(1)
 
 
@@ -82,6 +83,9 @@ def cut(data: bytes) -> Parts:
     )
 
 
+Share: TypeAlias = tuple[Layout, npt.NDArray[np.intp], npt.NDArray[np.uint8]]
+
+
 class _NewStrings(Exception):
     """The entry of this number, and perhaps others before it, must be built."""
 
@@ -96,6 +100,7 @@ class QuickReader:
         self._names, self._categories = names, categories
         self._layouts: dict[int, list[Layout]] = {}
         self._count = 0
+        self._before: dict[tuple[int, bytes], list[tuple[Layout, npt.NDArray[np.intp]]]] = {}
         self._used: dict[int, tuple[int, ...]] = {}  # places in the memo, by checksum
         self._values: dict[int, dict[str, Any]] = {}  # that decide, by checksum
         self._known: dict[tuple[int, tuple[Any, ...]], int] = {}  # categories
@@ -150,7 +155,34 @@ class QuickReader:
         seqs = np.empty(tail - head, dtype=np.int64)
         hashes = np.empty(tail - head, dtype=np.uint64)
         layout_of_entry = np.empty(tail - head, dtype=np.intp)
-        used: list[Layout] = []
+        shares = self._shares_as_before(parts, head, lengths, memo) or self._shares(
+            parts, head, lengths, memo
+        )
+        for place, (layout, mine, rows) in enumerate(shares):
+            seqs[mine] = layout.seqs(rows)
+            wide = rows.view(np.uint64)
+            weighted = (wide & layout.deciding) * WEIGHTS[: wide.shape[1]]
+            hashes[mine] = weighted.sum(axis=1) ^ np.uint64(layout.number)
+            layout_of_entry[mine] = place
+        return seqs, hashes, lambda i: (shares[layout_of_entry[i]][0], parts.chunk(head + i))
+
+    def _shares_as_before(
+        self, parts: Parts, head: int, lengths: npt.NDArray[np.int64], memo: dict[int, Any]
+    ) -> list[Share] | None:
+        """Ranks of one job write alike, entry by entry: tries what fitted a file whose entries were as long."""
+        found = []
+        for layout, mine in self._before.get((head, lengths.tobytes()), ()):
+            rows = parts.rows(head + mine, 8 * len(layout.fixed))
+            if not layout.knows(memo) or not layout.fits(rows.view(np.uint64)).all():
+                return None
+            found.append((layout, mine, rows))
+        return found
+
+    def _shares(
+        self, parts: Parts, head: int, lengths: npt.NDArray[np.int64], memo: dict[int, Any]
+    ) -> list[Share]:
+        """Each layout with the entries that it fits, and their bytes."""
+        found = []
         for length in np.flatnonzero(np.bincount(lengths)).tolist():
             todo = np.flatnonzero(lengths == length)
             table = parts.rows(head + todo, padded(length))
@@ -158,20 +190,14 @@ class QuickReader:
             while len(todo):
                 layout, number = self._layout(tried, length, memo, parts, head + int(todo[0]))
                 tried = number + 1
-                wide = table.view(np.uint64)
-                fits = layout.fits(wide)
-                if not fits.all():
-                    rest, mine = ~fits, todo[fits]
-                    rows, wide = table[fits], wide[fits]
-                    todo, table = todo[rest], table[rest]
-                else:
-                    rows, mine, todo = table, todo, todo[:0]
-                seqs[mine] = layout.seqs(rows)
-                weighted = (wide & layout.deciding) * WEIGHTS[: wide.shape[1]]
-                hashes[mine] = weighted.sum(axis=1) ^ np.uint64(layout.number)
-                layout_of_entry[mine] = len(used)
-                used.append(layout)
-        return seqs, hashes, lambda i: (used[layout_of_entry[i]], parts.chunk(head + i))
+                fits = layout.fits(table.view(np.uint64))
+                if fits.any():
+                    found.append((layout, todo[fits], table[fits]))
+                todo, table = todo[~fits], table[~fits]
+        if len(self._before) > MOST_SHAPES:
+            self._before.clear()
+        self._before[head, lengths.tobytes()] = [(layout, mine) for layout, mine, _ in found]
+        return found
 
     def _layout(
         self, tried: int, length: int, memo: dict[int, Any], parts: Parts, entry: int

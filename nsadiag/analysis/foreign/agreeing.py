@@ -51,6 +51,27 @@ def late(view: View) -> Finding:
     )
 
 
+def in_flight(view: View) -> Finding:
+    """In a job that runs well, ranks are a little apart at any moment."""
+    meeting, first = view.meeting, view.first_waiting
+    return Finding(
+        detector="crowd",
+        cls="unknown",
+        outcome="unknown",
+        confidence=0.3,
+        summary=f"{ranks_first(meeting.deviating)} had not come to {view.name(first)}, which was pending for {view.pending_s():.1f} s when the dumps were written: a job that runs well looks the same.",
+        where=Where(collective=first.collective(meeting.group.name) if first else None).at(
+            first.place if first else None
+        ),
+        evidence=tuple(view.waiting_evidence(first)),
+        rejected=(
+            Rejected(cls="missing_rank", because="nothing was pending for longer than ranks may be apart"),
+        ),
+        fix=None,
+        next="dump again some seconds later: whoever still has not come is missing",
+    )
+
+
 def without_a_dump(view: View) -> Finding:
     meeting = view.meeting
     first = view.first_waiting

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.foreign.agreeing import late, stalled, without_a_dump
+from nsadiag.analysis.foreign.agreeing import in_flight, late, stalled, without_a_dump
 from nsadiag.analysis.foreign.load import Foreign
 from nsadiag.analysis.foreign.view import NEXT, SHOWN, Asked, View, blocked_by, ranks_first, ranks_text
 from nsadiag.analysis.places import short
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+MAJORITY = 3  # as many times more ranks did not come than came
 
 
 def crowd_finding(foreign: Foreign) -> Finding | None:
@@ -17,6 +19,8 @@ def crowd_finding(foreign: Foreign) -> Finding | None:
     meeting = view.meeting
     if meeting.odd:
         return _disagreement(view)
+    if (meeting.missing or meeting.late) and view.is_young:
+        return in_flight(view)
     if meeting.missing:
         return _missing(view)
     if meeting.late:
@@ -32,6 +36,8 @@ def _missing(view: View) -> Finding:
     guilty = tuple(r for r in meeting.missing if r not in held_up)
     if not guilty:
         return _cycle(view)
+    if len(guilty) >= MAJORITY * len(meeting.waiting):
+        return _few_came(view, guilty)
     peers, last = view.first_waiting, view.last(guilty[0])
     newest = view.newest(guilty[0])
     seen = newest or last
@@ -66,6 +72,34 @@ def _missing(view: View) -> Finding:
             f"no stack of {ranks_text(guilty)}: the line is where it issued its last collective, what it does now is not known",
         ),
         fix="Find what keeps the rank from that collective: look at what follows the line shown, and at branches on rank or data before it.",
+        next=NEXT,
+    )
+
+
+def _few_came(view: View, absent: tuple[int, ...]) -> Finding:
+    """Most ranks did not: then it is those who came that left the common path."""
+    meeting, first = view.meeting, view.first_waiting
+    last = view.last(absent[0])
+    evidence = view.waiting_evidence(first)
+    if last:
+        claim = f"{ranks_text(absent)} never did: the last of rank {last.rank} in {meeting.group.name} is {last.entry['collective_seq_id']}"
+        evidence.append(Evidence(claim=claim, source=last.source))
+    return Finding(
+        detector="crowd",
+        cls="rank_conditional_collective",
+        outcome="hung",
+        confidence=0.6,
+        summary=f"Only {ranks_text(meeting.waiting)} issued {view.name(first)}; {len(absent):,} of {view.world:,} ranks never did.",
+        guilty_ranks=meeting.waiting,
+        blocked_ranks=blocked_by(view, meeting.waiting),
+        where=Where(collective=first.collective(meeting.group.name) if first else None).at(
+            first.place if first else None
+        ),
+        peers_at=last.place if last else None,
+        evidence=tuple(evidence),
+        rejected=(Rejected(cls="missing_rank", because="those who did not come are by far the most"),),
+        gaps=("no stacks: the others may only be late",),
+        fix="Let every rank of the group issue it, or none: a branch on the rank before that line is the usual cause.",
         next=NEXT,
     )
 

@@ -17,6 +17,7 @@ from nsadiag.evidence.spans import spans
 
 SHOWN = 4  # ranks that evidence names one by one
 WATCHDOG_S = 600.0  # before which NCCL's watchdog complains only if told to
+APART_S = 2.0  # ranks of a job that runs well may be so far apart
 # Wherever it is installed; frames of a dump come from other machines.
 TORCH = re.compile(
     r"/torch/(distributed|nn|utils|autograd|optim|cuda|multiprocessing|fx|_\w+)/|/torch/\w+\.py$"
@@ -139,6 +140,11 @@ class View:
             if created:
                 ages.append(Path(self.crowd.ranks[rank].file).stat().st_mtime - created)
         return min(ages) if ages and min(ages) >= 0 else None
+
+    @property
+    def is_young(self) -> bool:
+        pending_s = self.pending_s()
+        return pending_s is not None and pending_s < APART_S
 
     def waiting_evidence(self, asked: Asked | None) -> list[Evidence]:
         """Who waits."""
