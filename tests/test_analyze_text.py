@@ -162,6 +162,27 @@ def test_what_nccls_watchdog_says_on_all_ranks_is_compared(
     assert verdict.evidence[0].source.startswith("job.log#line ")
 
 
+def nccl_init(rank: int, *, complete: bool = False, size: int = 4) -> str:
+    state = "COMPLETE" if complete else "START"
+    return (
+        f"node-a:41{rank}:41{rank} [{rank}] NCCL INFO ncclCommInitRank comm 0x55d0 rank {rank} nranks {size} cudaDev {rank} "
+        f"nvmlDev {rank} busId 1000 commId 0xabc1 - Init {state}\n"
+    )
+
+
+def test_nccls_log_tells_who_never_came_to_make_a_communicator(tmp_path: Path) -> None:
+    (tmp_path / "nccl.log").write_text("".join(nccl_init(rank) for rank in (0, 1, 3)))
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("hung", "process_group_mismatch", (2,))
+    assert (verdict.world_size, verdict.evidence[0].source) == (4, "nccl.log#line 1")
+
+
+def test_a_communicator_that_was_made_is_no_evidence_of_anything(tmp_path: Path) -> None:
+    (tmp_path / "nccl.log").write_text("".join(nccl_init(r) + nccl_init(r, complete=True) for r in range(4)))
+    with pytest.raises(UsageError):
+        judge_foreign(tmp_path)
+
+
 def test_a_monitored_barrier_names_who_did_not_come(tmp_path: Path) -> None:
     said = LOST_PEER.replace("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:41023",
                              "Rank 2 failed to pass monitoredBarrier in 30000 ms")  # fmt: skip

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.foreign import logs, stacks, watchdog
+from nsadiag.analysis.foreign import logs, nccl_log, stacks, watchdog
+from nsadiag.analysis.foreign.nccl_log import Init
 from nsadiag.analysis.foreign.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.load import LOG_TAIL_BYTES, CaptureEvidence
 
@@ -25,6 +26,7 @@ class Told:
 
     launcher: str = ""  # the log that tells of ends; empty if none does
     never_came: tuple[tuple[int, ...], str] = (), ""  # ranks, and where a monitored barrier named them
+    inits: list[Init] = field(default_factory=list)  # of NCCL's communicators
     gaps: list[str] = field(default_factory=list)
 
 
@@ -102,6 +104,7 @@ def _processes(path: Path, text: str) -> list[stacks.ProcessStacks]:
 def read_logs(gathered: Gathered, drafts: Drafts) -> Told:
     launcher = ""
     gaps: list[str] = []
+    inits: list[Init] = []
     never_came: tuple[tuple[int, ...], str] = (), ""
     for path in sorted(gathered.logs):
         try:
@@ -115,9 +118,10 @@ def read_logs(gathered: Gathered, drafts: Drafts) -> Told:
         _put_log(drafts, facts, source, own, text)
         if facts.ended:
             launcher = source
+        inits += [replace(init, source=source) for init in nccl_log.inits(text)]
         if facts.never_came:
             never_came = facts.never_came, f"{source}#line {facts.never_came_line}"
-    return Told(launcher=launcher, never_came=never_came, gaps=gaps)
+    return Told(launcher=launcher, never_came=never_came, inits=inits, gaps=gaps)
 
 
 def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:

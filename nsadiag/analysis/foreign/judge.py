@@ -12,7 +12,7 @@ from nsadiag.analysis.foreign.agreeing import all_over
 from nsadiag.analysis.foreign.crowd_findings import crowd_finding
 from nsadiag.analysis.foreign.load import Foreign, load_foreign
 from nsadiag.analysis.foreign.recognise import Gathered, gather
-from nsadiag.analysis.foreign.told import ended_with_code, never_came
+from nsadiag.analysis.foreign.told import communicator_finding, ended_with_code, never_came
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Evidence, Finding, Progress, Times, Verdict
@@ -32,7 +32,9 @@ def judge_foreign(path: Path) -> Verdict:
     if gathered.is_empty:
         raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"it looks for {LOOKS_FOR}")
     foreign = load_foreign(gathered)
-    if not (foreign.crowd.ranks or foreign.told.never_came[0] or _says_why(foreign.cell)):
+    told = foreign.told
+    unmade = communicator_finding(told.inits, foreign.cell.world_size)
+    if not (foreign.crowd.ranks or told.never_came[0] or unmade or _says_why(foreign.cell)):
         raise UsageError(_why_nothing(path, gathered, foreign), f"it looks for {LOOKS_FOR}")
     found, failed = _finding(foreign)
     cell = foreign.cell
@@ -55,6 +57,9 @@ def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
     by_dumps = crowd_finding(foreign) or (all_over(foreign) if foreign.crowd.ranks else None)
     if by_dumps and not _says_why(cell):
         return by_dumps, ()
+    by_nccl = communicator_finding(foreign.told.inits, cell.world_size)
+    if by_nccl and not _says_why(cell):
+        return by_nccl, ()
     # Only now: pandas takes as long to load as a thousand dumps do.
     from nsadiag.analysis.tables import Tables
     from nsadiag.analysis.verdict import first_finding

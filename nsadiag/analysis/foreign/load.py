@@ -55,7 +55,8 @@ def load_foreign(gathered: Gathered) -> Foreign:
         silent = {r: gathered.root / d.source for r, d in drafts.items() if not d.timed_out and d.source}
         crowd, closer = watchdog.crowd_of(said, silent)
     began_ns = _order(drafts)
-    world = max(crowd.world_size, max(drafts, default=-1) + 1)
+    sizes = [init.size for init in told.inits]
+    world = max(crowd.world_size, max(drafts, default=-1) + 1, *sizes, 0)
     if gathered.dumps and crowd.ranks and crowd.unseen:
         gaps.append(f"no dump of rank {spans(crowd.unseen)} ({len(crowd.unseen)} of {world:,})")
     ranks = tuple(_rank(number, drafts[number]) for number in sorted(drafts))

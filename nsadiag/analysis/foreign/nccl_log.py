@@ -1,0 +1,38 @@
+"""NCCL's own log (NCCL_DEBUG=INFO): who began to create a communicator, and who ended it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+INIT = re.compile(
+    r"NCCL INFO (?:ncclCommInit\w+ |ncclCommSplit )?comm \S+ rank (?P<rank>\d+) n?[rR]anks (?P<size>\d+) .*?"
+    r"commId (?P<id>0x[0-9a-fA-F]+) - Init (?P<state>START|COMPLETE)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """One rank begins, or has ended, to create a communicator."""
+
+    communicator: str
+    size: int
+    rank: int  # in the communicator
+    complete: bool
+    line: int
+    source: str = ""
+
+
+def inits(text: str) -> Iterator[Init]:
+    """All of a log, in its order."""
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INIT.search(line)
+        if match:
+            yield Init(
+                communicator=match["id"],
+                size=int(match["size"]),
+                rank=int(match["rank"]),
+                complete=match["state"] == "COMPLETE",
+                line=number,
+            )
