@@ -69,7 +69,7 @@ def some_looks(pid: int, monkeypatch: pytest.MonkeyPatch) -> Loop | None:
     # A few more than two: what comes round in a short while may not all be in the first look's samples.
     for _ in range(3):
         loops.begin()
-        for _ in range(10):
+        for _ in range(7):
             loops.sample({1: pid})
             time.sleep(0.01)
         found = loops.of(1)

@@ -198,21 +198,36 @@ def _changes(samples: list[Sample], depth: int, source: LoopSource, known: _Know
     decided = source.decided_by
     if decided is not None and not _are_visible(samples, depth, decided):
         decided = None
-    found: set[str] = set()
     # A loop that is met for the first time has no values before it: its own first half shows what belongs to it.
     first = len(samples) // 2 if known.looks == 0 else 0
-    for number, sample in enumerate(samples):
+    found: set[str] = set()
+    for (level, function, name), values in _sequences(samples, depth).items():
+        seen = known.values.setdefault((function, name), set())
+        seen.update(values[: min(first, len(values))])
+        counts = decided is None or (level == 0 and name in decided)
+        # Of a long list only the beginning is shown: what was added to it cannot be seen.
+        cut_short = level == 0 and name in source.asked and any("..." in value for value in values)
+        if cut_short or (counts and _are_new(values[first:], seen)):
+            found.add(name)
+        seen.update(values)
+    return sorted(found)
+
+
+def _sequences(samples: list[Sample], depth: int) -> dict[tuple[int, str, str], list[str]]:
+    """By frame below `depth`, function and variable: the values that the samples showed, in their order."""
+    found: dict[tuple[int, str, str], list[str]] = {}
+    for sample in samples:
         for level, values in enumerate(sample.values[depth:]):
             file, function, _ = sample.frames[depth + level]
             # The standard library makes objects of its own for each call.
-            if not is_user(file):
-                continue
-            for name, value in values.items():
-                seen = known.values.setdefault((function, name), set())
-                counts = decided is None or (level == 0 and name in decided)
-                # Of a long list only the beginning is shown: what was added to it cannot be seen.
-                cut_short = level == 0 and name in source.asked and "..." in value
-                if cut_short or (number >= first and counts and value not in seen):
-                    found.add(name)
-                seen.add(value)
-    return sorted(found)
+            if is_user(file):
+                for name, value in values.items():
+                    found.setdefault((level, function, name), []).append(value)
+    return found
+
+
+def _are_new(values: list[str], seen: set[str]) -> bool:
+    """Whether any had not been there; one alone, with the old ones back behind it, was read while it was written."""
+    new = [value for value in values if value not in seen]
+    torn = len(new) == 1 and len(values) > 2 and values[-1] in seen
+    return bool(new) and not torn

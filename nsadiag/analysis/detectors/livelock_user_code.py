@@ -15,10 +15,13 @@ from nsadiag.evidence.records import Evidence, Finding, Rejected
 
 
 def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
-    looks = cell.watch.get("looks", [])
-    motions = looks[-1].get("motions", []) if looks else []
-    found: dict[str, Any] = next((m for m in motions if m.get("rank") == rank), {})
-    return found
+    """The rank's, in the last look; when time was up, in the last that showed its loop: a busy machine hides it in some."""
+    looks = [
+        m for look in cell.watch.get("looks", []) for m in look.get("motions", []) if m.get("rank") == rank
+    ]
+    if not is_still(cell):
+        looks = [motion for motion in looks if motion.get("loop")]
+    return looks[-1] if looks else {}
 
 
 def _goes_round(cell: CellEvidence, motion: dict[str, Any]) -> bool:
