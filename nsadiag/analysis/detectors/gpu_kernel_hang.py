@@ -40,6 +40,12 @@ def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
     return found
 
 
+def _has_queued(tables: Tables, rank: int) -> bool:
+    """Whether a collective of its own is under way: its kernel spins as well, for a peer that does not come."""
+    mine = tables.calls[tables.calls["rank"] == rank]
+    return bool(mine.pending.astype(bool).any())
+
+
 def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     for stuck in inside(cell, tables):
         motion = _motion(cell, stuck.number)
@@ -53,7 +59,9 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         if call is None and not motion.get("main_cpu_share", 0) > 0.5:
             continue
         # A busy GPU is work until it has been at it for far longer than anything before.
-        if not (lasted and (is_still(cell) or cell.stopped == "timeout")):
+        if not (lasted and (is_still(cell) or cell.stopped == "timeout")) or _has_queued(
+            tables, stuck.number
+        ):
             continue
         number, at = stuck.number, places.short(stuck.standing.place)
         yield finding(
