@@ -70,7 +70,7 @@ def inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:
 
 
 def _waits(standing: Standing) -> bool:
-    return standing.doing in ("collective", "transfer", "backward")
+    return standing.doing in ("collective", "transfer", "backward", "rendezvous")
 
 
 def _by_stacks(cell: CellEvidence, tables: Tables, number: int) -> tuple[int, ...]:
