@@ -70,7 +70,8 @@ def inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:
 
 
 def _waits(standing: Standing) -> bool:
-    return standing.doing in ("collective", "transfer", "backward", "rendezvous")
+    ends = any("destroy_process_group" in name for name in (*standing.inner, standing.event or ""))
+    return standing.doing in ("collective", "transfer", "backward", "rendezvous") and not ends
 
 
 def _by_stacks(cell: CellEvidence, tables: Tables, number: int) -> tuple[int, ...]:
