@@ -60,7 +60,6 @@ DETECTORS: tuple[Detector, ...] = (
     # Its peers have ended already: not early, but in time.
     teardown_hang,
     rank_exited_early,
-    rendezvous_mismatch,
     # A rank that stands inside itself explains whatever its peers wait in.
     gil_held_native_call,
     io_stall,
@@ -68,6 +67,7 @@ DETECTORS: tuple[Detector, ...] = (
     local_lock_deadlock,
     livelock_user_code,
     gpu_kernel_hang,
+    rendezvous_mismatch,
     p2p_mismatch,
     collective_order_mismatch,
     missing_rank,
