@@ -22,7 +22,11 @@ def _finished(rank: RankEvidence) -> bool:
 
 def _was_progressing(cell: CellEvidence) -> bool:
     looks = cell.watch.get("looks", [])
-    return cell.stopped == "timeout" and bool(looks) and looks[-1]["judgement"] in ("progress", "asleep")
+    return (
+        cell.stopped == "timeout"
+        and bool(looks and cell.ranks)
+        and looks[-1]["judgement"] in ("progress", "asleep")
+    )
 
 
 def _is_progressing(cell: CellEvidence) -> str | None:
@@ -65,7 +69,7 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             detector="healthy",
             cls="healthy",
             outcome="healthy",
-            confidence=0.8,
+            confidence=0.8 if len(cell.ranks) == cell.world_size else 0.6,
             summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {cell.watch.get('ended_s', 0):.0f} s.",
             evidence=(Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),),
         )

@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
-from nsadiag.analysis.breaks import first_break
-from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.breaks import breaks, first_break
+from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+# Where a rank stands that needs its peers.
+NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
+
+
+def _doubts(cell: CellEvidence, tables: Tables, rank: RankEvidence) -> list[str]:
+    """What would have to be seen to be sure: that it left on purpose, and that somebody needed it."""
+    doubts = []
+    if rank.end.get("exit_code") and not rank.leaving:
+        doubts.append(f"what made rank {rank.rank} end with that exit code is not on record")
+    followed = any(b.follows_a_peer for b in breaks(cell) if b.rank.rank != rank.rank)
+    waiting = (s.doing in NEEDS_PEERS for number, s in tables.standings.items() if number != rank.rank)
+    if not followed and not any(waiting):
+        doubts.append("no peer was seen to wait for it")
+    return doubts
 
 
 def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -22,11 +37,12 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     blocked = next(
         (places.of_exception(r.exception) if r.exception else places.of_rank_now(r) for r in left), None
     )
+    doubts = _doubts(cell, tables, rank)
     yield Finding(
         detector="rank_exited_early",
         cls="rank_exited_early",
         outcome="hung" if cell.stopped == "hang" else "crashed",
-        confidence=0.93,
+        confidence=0.5 if doubts else 0.93,
         summary=f"Rank {rank.rank} ended by itself (exit code {'unknown' if code is None else code}) after {rank.end.get('steps', 0)} steps, while its peers still trained.",
         guilty_ranks=(rank.rank,),
         blocked_ranks=tuple(r.rank for r in left),
@@ -45,5 +61,6 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                 because="it raised no exception; its peers' errors say only that it was gone",
             ),
         ),
+        gaps=tuple(doubts),
         fix="Let all ranks agree to stop (all_reduce a flag) before any of them leaves the loop.",
     )
