@@ -10,9 +10,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support.golden import missed
+from support.promises import promises
 
 from nsadiag.agent.stillness import judge, motions
 from nsadiag.analysis.verdict import judge_directory
+from nsadiag.evidence import recorder
 from nsadiag.evidence.layout import RunDir, read_json
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -59,3 +62,23 @@ def test_the_dead_are_waited_for_too(tmp_path: Path) -> None:
     assert [r.rank for r in alive] == [0]
     (only,) = motions(alive, (look["first"], look["second"]), {}, {0, 1})
     assert only.waits_for_peers
+
+
+@pytest.mark.parametrize("name", ["p2p_mismatch_both_send_first", "p2p_mismatch_micro_batches"])
+def test_transfers_that_the_host_has_left_behind_keep_the_promise_too(name: str, tmp_path: Path) -> None:
+    """The rank is at `.item()`, or loads a kernel; its black box says that all sends and receives are over."""
+    promise = next(p for p in promises() if p.name == name)
+    verdict = judge_directory(unpacked(name, tmp_path).path).to_json()
+    assert missed(promise, verdict) == [], verdict["summary"]
+
+
+def test_sends_receives_and_batches_of_them_are_no_numbered_collectives() -> None:
+    def entry(name: str, op: int, *, p2p: bool = False, state: str = "scheduled") -> dict[str, object]:
+        about = {"process_group": ["0", "default_pg"], "op_id": op, "is_p2p": p2p, "state": state}
+        return {**about, "profiling_name": f"nccl:{name}", "retired": state == "completed"}
+
+    parts = [entry("send 0->1", 4, p2p=True), entry("recv 0<-1", 4, p2p=True)]
+    entries = [entry("all_reduce", 3), *parts, entry("coalesced", 4, state="completed")]
+    assert recorder.transfers({"entries": entries}) == {1, 2, 3}
+    # Of a batch that is over no part is pending, whatever its own state says.
+    assert recorder.pending({"entries": entries}) == entries[:1]
