@@ -8,7 +8,7 @@ On plain torchrun: nothing at all; the loss hardly falls.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  outcome: wrong
+  outcome: [wrong, crashed]
   class: model_structure_mismatch
   guilty_ranks: [1]
   code: "DDP(Multitask(TASKS)"

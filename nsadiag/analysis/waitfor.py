@@ -72,7 +72,12 @@ class Graph:
 
 def graph_of(cell: CellEvidence, tables: Tables) -> Graph:
     """From collectives that are pending by sequence number, and from transfers that have not ended."""
-    edges = [*_by_collectives(cell, tables), *_by_queues(cell, tables), *_by_transfers(tables)]
+    edges = [
+        *_by_collectives(cell, tables),
+        *_by_queues(cell, tables),
+        *_by_calls(cell, tables),
+        *_by_transfers(tables),
+    ]
     return Graph(edges=tuple(edges))
 
 
@@ -108,6 +113,27 @@ def _by_queues(cell: CellEvidence, tables: Tables) -> list[Edge]:
             )
             for peer in ops
             if rank in ops and peer != rank and heads.get(peer, (group, seq)) != (group, seq)
+        ]
+    return found
+
+
+def _by_calls(cell: CellEvidence, tables: Tables) -> list[Edge]:
+    """A rank that stands in a call which no recorder has: NCCL makes the group's communicator in its first one."""
+    calls, found = tables.asked, []
+    unfinished = set(tables.calls.loc[tables.calls.pending.astype(bool), "rank"])
+    for row in calls[calls.end_s.isna()].to_dict("records"):
+        rank, at = int(row["rank"]), tables.standings.get(int(row["rank"]))
+        if at is None or at.doing != "collective" or rank in unfinished:
+            continue
+        came = calls[(calls.group == row["group"]) & (calls.call >= row["call"])]
+        found += [
+            Edge(
+                waiter=rank,
+                waited_for=peer,
+                what=f"{row['op']} {row['call']} of {row['group']}",
+                source=f"{cell.rank(rank).source}/blackbox.bin",
+            )
+            for peer in sorted(tables.groups.members(row["group"]) - {rank, *came["rank"]})
         ]
     return found
 
