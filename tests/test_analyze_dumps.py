@@ -240,6 +240,20 @@ def test_a_pickle_that_asks_for_all_memory_is_refused(tmp_path: Path) -> None:
         judge_foreign(tmp_path)
 
 
+def test_one_dump_alone_blames_nobody(tmp_path: Path) -> None:
+    write_dumps(tmp_path, Job(ranks=8, entries=100))
+    verdict = judge_foreign(tmp_path / "nccl_trace_rank_3")
+    assert (verdict.outcome, verdict.guilty_ranks) == ("unknown", ())
+    assert "Ranks 0-2, 4-7 left no dump" in verdict.summary
+
+
+def test_the_dump_tells_its_rank_where_the_files_name_does_not(tmp_path: Path) -> None:
+    write_dumps(tmp_path, Job(ranks=3, entries=100, culprit=2))
+    for path, name in zip(sorted(tmp_path.iterdir()), ("x", "y", "z"), strict=True):
+        path.rename(tmp_path / f"{name}.pkl")
+    assert judge_foreign(tmp_path).guilty_ranks == (2,)
+
+
 def test_a_dump_that_is_cut_off_is_a_gap(tmp_path: Path) -> None:
     write_dumps(tmp_path, Job(ranks=4, entries=200, culprit=1))
     path = tmp_path / "nccl_trace_rank_3"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from dump_maker import Job, write_dumps
 
 from nsadiag.analysis.foreign.judge import judge_foreign
 from nsadiag.analysis.foreign.logs import read_log
@@ -160,6 +161,22 @@ def test_what_nccls_watchdog_says_on_all_ranks_is_compared(
     assert verdict.where is not None and verdict.where.collective is not None
     assert verdict.where.collective.seq == 808
     assert verdict.evidence[0].source.startswith("job.log#line ")
+
+
+def test_dumps_say_which_collective_and_stacks_say_where_the_rank_is(tmp_path: Path) -> None:
+    write_dumps(tmp_path / "dumps", Job(ranks=4, entries=100, culprit=1))
+    stacks = {f"rank_{r}": STRAYS if r == 1 else WAITS.format(pid=4711 + r) for r in range(4)}
+    write(tmp_path, **stacks)
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.guilty_ranks, verdict.world_size) == ("hung", (1,), 4)
+    assert verdict.where is not None and (verdict.where.file, verdict.where.line) == (
+        "/job/checkpoints.py",
+        40,
+    )
+    assert verdict.where.collective is not None and verdict.where.collective.seq == 81
+    assert {e.source.partition("#")[0] for e in verdict.evidence} <= {
+        *(f"dumps/nccl_trace_rank_{r}" for r in range(4)), *(f"{name}.txt" for name in stacks)
+    }  # fmt: skip
 
 
 def nccl_init(rank: int, *, complete: bool = False, size: int = 4) -> str:

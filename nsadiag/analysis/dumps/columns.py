@@ -56,7 +56,7 @@ class GroupColumn:
 class RankColumns:
     """One dump."""
 
-    rank: int
+    rank: int  # negative where neither the file's name nor the dump tells
     file: str
     version: str
     groups: tuple[GroupColumn, ...]
@@ -234,8 +234,9 @@ def columns_of(
         mine = kinds[chosen]
         group = names.group(process_group, config)
         columns.append(group_column(group, process_group, seqs[chosen], codes[mine], states[mine]))
+    told = document.get("rank")
     return RankColumns(
-        rank=rank,
+        rank=told if rank < 0 and type(told) is int else rank,
         file=file,
         version=str(document.get("version", "")),
         groups=tuple(columns),

@@ -11,6 +11,7 @@ from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
 # A collective that was pending for less when its dump was written may just have been in flight.
 IN_FLIGHT_S = 20.0
+BELIEVED_S = 2 * 86400.0  # beyond, the files were copied
 
 
 def late(view: View) -> Finding:
@@ -100,28 +101,30 @@ def without_a_dump(view: View) -> Finding:
 
 def stalled(view: View) -> Finding:
     meeting, first, pending_s = view.meeting, view.first_waiting, view.pending_s()
+    # Where most members left no dump, anyone may be the one that is missing.
+    known = not meeting.unseen
     long = pending_s is not None and pending_s > IN_FLIGHT_S
-    since = f" for {pending_s:.0f} s" if long else ""
+    since = f" for {pending_s:.0f} s" if long and pending_s is not None and pending_s < BELIEVED_S else ""
+    stands = known and long
+    doubt = "" if stands else " It may just have been in flight."
+    if not known:
+        doubt = f" {ranks_first(meeting.unseen)} left no dump: whoever is missing may be among them."
     return Finding(
         detector="crowd",
-        cls="network_stall" if long else "unknown",
-        outcome="hung" if long else "unknown",
-        confidence=0.6 if long else 0.3,
-        summary=f"All {len(meeting.waiting):,} ranks issued the same {view.name(first)}, and none has finished it{since}."
-        + ("" if long else " It may just have been in flight."),
-        blocked_ranks=meeting.waiting if long else (),
+        cls="network_stall" if stands else "unknown",
+        outcome="hung" if stands else "unknown",
+        confidence=0.6 if stands else 0.3,
+        summary=f"All {len(meeting.waiting):,} ranks with a dump issued {view.name(first)}, and none has finished it{since}.{doubt}",
+        blocked_ranks=meeting.waiting if stands else (),
         where=Where(collective=first.collective(meeting.group.name) if first else None).at(
             first.place if first else None
         ),
         evidence=tuple(view.waiting_evidence(first)),
-        rejected=(
-            Rejected(cls="missing_rank", because="every member issued it"),
-            Rejected(cls="collective_args_mismatch", because="all of them asked for the same"),
-        ),
+        rejected=(Rejected(cls="collective_args_mismatch", because="all of them asked for the same"),),
         fix="Look at the network between the ranks: NCCL_DEBUG=INFO, the link state of each host's interfaces, NCCL_SOCKET_IFNAME."
-        if long
+        if stands
         else None,
-        next=NEXT,
+        next=NEXT if known else "find the dumps of the other ranks",
     )
 
 

@@ -68,7 +68,22 @@ def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
     found, failed = first_finding(stuck, Tables(stuck))
     if found.cls in ("rank_exited_early", "unknown", "healthy") and (first := _first_with_a_code(cell)):
         return ended_with_code(foreign, (first.rank,), int(first.end["exit_code"])), failed
-    return (by_dumps if by_dumps and found.cls in ("unknown", "healthy") else found), failed
+    if by_dumps is None or found.cls not in ("unknown", "healthy"):
+        return _of_all(found, by_dumps, foreign), failed
+    return by_dumps, failed
+
+
+def _of_all(found: Finding, by_dumps: Finding | None, foreign: Foreign) -> Finding:
+    """Detectors saw the few ranks that were looked at closely, which stand for all that are like them."""
+    few = len(foreign.close_up.documents) == len(foreign.crowd.ranks)
+    if by_dumps is None or few or not {*found.guilty_ranks} <= {*by_dumps.guilty_ranks}:
+        return found
+    return dataclasses.replace(
+        found,
+        guilty_ranks=by_dumps.guilty_ranks,
+        blocked_ranks=by_dumps.blocked_ranks,
+        summary=f"{found.summary} All dumps together: {by_dumps.summary}",
+    )
 
 
 def _first_with_a_code(cell: CellEvidence) -> RankEvidence | None:
@@ -118,12 +133,23 @@ def _that_exists(item: Evidence, foreign: Foreign) -> Evidence | None:
     root, parts = foreign.cell.path, Path(path).parts
     for length in range(len(parts), 0, -1):
         file = root.joinpath(*parts[:length])
+        if file.is_file() and parts[-1] == "fr.json":
+            file = _dump_beside(file, foreign.cell)
         if file.is_file():
             place = _place_in(file, place, item, foreign.cell) if length < len(parts) else place
             return dataclasses.replace(
                 item, source="#".join(p for p in (file.relative_to(root).as_posix(), place) if p)
             )
     return None
+
+
+def _dump_beside(file: Path, cell: CellEvidence) -> Path:
+    """A rank's last look may be a stack; what it issued stands in its dump."""
+    relative = file.relative_to(cell.path).as_posix()
+    for rank in cell.ranks:
+        if any(c.source == relative for c in rank.captures):
+            return next((cell.path / c.source for c in rank.captures if c.flight_recorder), file)
+    return file
 
 
 def _place_in(file: Path, place: str, item: Evidence, cell: CellEvidence) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nsadiag.analysis.dumps.close_up import CloseUp, close_up
+from nsadiag.analysis.dumps.columns import RankColumns
 from nsadiag.analysis.dumps.crowd import Crowd, merged
 from nsadiag.analysis.dumps.pool import Refused, read_all, readers
 from nsadiag.analysis.exceptions import follows_a_peer
@@ -22,6 +25,7 @@ from nsadiag.analysis.foreign.drafts import (
 )
 from nsadiag.analysis.foreign.recognise import Gathered
 from nsadiag.analysis.load import CellEvidence, RankEvidence, rank_without_evidence
+from nsadiag.errors import MachineError
 from nsadiag.evidence.spans import spans
 
 MOST_REFUSED = 5
@@ -94,16 +98,37 @@ def _read_dumps(gathered: Gathered) -> tuple[Crowd, CloseUp, list[str]]:
     nothing = Crowd(ranks={}), CloseUp(meetings=(), documents={})
     if not gathered.dumps:
         return *nothing, []
+    try:
+        return _from_files(gathered, nothing)
+    except BrokenProcessPool:
+        raise MachineError(
+            "a process that read dumps came to a sudden end: out of memory, or a file that is made to do it",
+            "give fewer dumps at a time; dmesg tells whether the kernel ended it",
+        ) from None
+
+
+def _from_files(gathered: Gathered, nothing: tuple[Crowd, CloseUp]) -> tuple[Crowd, CloseUp, list[str]]:
     files = sorted(gathered.dumps, key=lambda file: (file.rank, file.path))
     with readers() as pool:
         results = list(read_all(pool, files))
         refused = [r for r in results if isinstance(r, Refused)]
-        crowd = merged(r for r in results if not isinstance(r, Refused))
+        read = [r for r in results if not isinstance(r, Refused)]
+        crowd = merged(_numbered(read))
         closer = close_up(crowd, pool) if crowd.ranks else nothing[1]
     gaps = [f"{relative(r.file.path, gathered.root)} was refused: {r.why}" for r in refused[:MOST_REFUSED]]
+    nameless = sum(r.rank < 0 for r in read)
+    if nameless:
+        gaps.append(f"nothing tells the rank of {nameless} dumps: they are numbered in order of their names")
     if len(refused) > MOST_REFUSED:
         gaps.append(f"{len(refused) - MOST_REFUSED:,} more files were refused")
     return crowd, closer, gaps
+
+
+def _numbered(read: list[RankColumns]) -> list[RankColumns]:
+    """Dumps whose rank nothing tells get the numbers that are left."""
+    taken = {r.rank for r in read}
+    free = (n for n in itertools.count() if n not in taken)
+    return [r if r.rank >= 0 else replace(r, rank=next(free)) for r in read]
 
 
 def _rank(number: int, draft: Draft) -> RankEvidence:
