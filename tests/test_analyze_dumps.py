@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from dump_maker import BEGAN_NS, FAULTS, Job, write_dumps
 
+from nsadiag.analysis.dumps import quick
 from nsadiag.analysis.dumps.columns import Categories, GroupNames, RankColumns
 from nsadiag.analysis.dumps.layouts import Unreadable
 from nsadiag.analysis.dumps.plain import document_of, plain_columns
@@ -149,8 +150,8 @@ def test_groups_that_wait_for_each_other_are_a_circle_and_no_missing_rank(tmp_pa
 
 def columns_both_ways(data: bytes) -> tuple[RankColumns, RankColumns]:
     names, categories = GroupNames(), Categories()
-    quick = QuickReader(names, categories).columns(0, "f", data)
-    return quick, plain_columns(0, "f", document_of(data), names, categories)
+    quickly = QuickReader(names, categories).columns(0, "f", data)
+    return quickly, plain_columns(0, "f", document_of(data), names, categories)
 
 
 @pytest.mark.parametrize("job", [
@@ -167,6 +168,19 @@ def test_the_quick_reader_says_what_the_unpickler_says(tmp_path: Path, job: Job)
                 other.group, other.first, other.open_seqs, other.open_states,
             )  # fmt: skip
             assert one.codes.tolist() == other.codes.tolist()
+
+
+def test_ten_thousand_groups_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "MOST_CATEGORIES", 150)
+    write_dumps(tmp_path, Job(ranks=12, entries=300, tp=2))
+    names, categories = GroupNames(), Categories()
+    reader = QuickReader(names, categories)
+    for path in sorted(tmp_path.iterdir()):
+        data = path.read_bytes()
+        seen = reader.columns(0, "f", data)
+        plain = plain_columns(0, "f", document_of(data), GroupNames(), Categories())
+        assert [c.codes.tolist() for c in seen.groups] == [c.codes.tolist() for c in plain.groups]
+    assert len(categories.all) < 500
 
 
 def test_what_the_quick_reader_does_not_know_it_leaves_to_the_unpickler(tmp_path: Path) -> None:

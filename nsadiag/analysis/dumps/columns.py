@@ -94,6 +94,12 @@ class Categories:
         self._numbers: dict[Category, int] = {}
         self._said: dict[str, int] = {}
 
+    def clear(self) -> None:
+        """Numbers given before mean nothing from here on."""
+        self.all.clear()
+        self._numbers.clear()
+        self._said.clear()
+
     def number(self, entry: dict[str, Any]) -> int:
         """Of an entry, or of as many of its fields as count."""
         said = repr([entry.get(field) for field in DECIDING])
@@ -239,7 +245,7 @@ def columns_of(
         rank=told if rank < 0 and type(told) is int else rank,
         file=file,
         version=str(document.get("version", "")),
-        groups=tuple(columns),
+        groups=tuple(sorted(columns, key=lambda column: column.group.key)),
         open_transfers=int((p2p & (states != OVER))[kinds].sum()) if here else 0,
         entries=len(kinds),
     )
