@@ -132,6 +132,14 @@ def test_when_the_dump_of_the_culprit_is_the_one_that_is_absent_it_is_named_with
     assert verdict.confidence < 0.6
 
 
+@pytest.mark.parametrize("fault", ["type", "size"])
+def test_of_two_ranks_it_is_the_one_that_does_what_it_never_did(tmp_path: Path, fault: str) -> None:
+    write_dumps(tmp_path, Job(ranks=2, entries=200, fault=fault, culprit=1))
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.cls, verdict.guilty_ranks, verdict.blocked_ranks) == (FAULTS[fault], (1,), (0,))
+    assert verdict.confidence <= 0.7
+
+
 def test_groups_that_wait_for_each_other_are_a_circle_and_no_missing_rank(tmp_path: Path) -> None:
     write_dumps(tmp_path, Job(ranks=4, entries=80, fault="none"))
     for rank in range(4):

@@ -46,6 +46,11 @@ class GroupColumn:
     def last(self) -> int:
         return self.first + len(self.codes) - 1
 
+    def is_new(self, seq: int) -> bool:
+        """Whether the rank never asked for the like before, as far as its ring goes back."""
+        before = self.codes[: max(seq - self.first, 0)]
+        return len(before) > 0 and not (before == self.code(seq)).any()
+
     def code(self, seq: int) -> int:
         """0 where the rank has no such entry."""
         place = seq - self.first

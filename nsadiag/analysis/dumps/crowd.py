@@ -112,7 +112,7 @@ class Crowd:
             missing=tuple(
                 r for r in members if r in self.ranks and (r not in columns or columns[r].last < seq)
             ),
-            odd=_odd({r: c.code(seq) for r, c in columns.items()}),
+            odd=_strayed(_odd({r: c.code(seq) for r, c in columns.items()}), columns, seq),
             unseen=tuple(r for r in members if r not in self.ranks),
         )
 
@@ -143,6 +143,13 @@ def _odd(codes: dict[int, int]) -> tuple[int, ...]:
         return ()
     (most, count), (_, second) = counts.most_common(2)
     return tuple(r for r, code in codes.items() if code and (code != most or count == second))
+
+
+def _strayed(odd: tuple[int, ...], columns: Mapping[int, GroupColumn], seq: int) -> tuple[int, ...]:
+    """Without a majority, whoever asks for something that it never asked for before, while the others do."""
+    new = tuple(r for r in odd if columns[r].is_new(seq))
+    asked = sum(1 for c in columns.values() if c.code(seq))
+    return new if new and len(odd) == asked and len(new) < len(odd) else odd
 
 
 def merged(columns: Iterable[RankColumns]) -> Crowd:
