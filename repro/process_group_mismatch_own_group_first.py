@@ -1,4 +1,4 @@
-"""Each rank makes its own data-parallel group first and the others' afterwards: everyone in another order.
+"""Each rank makes the groups that it is in first and the others afterwards: not everyone in the same order.
 
 Modelled on pytorch/pytorch #130102: groups are known by the number of their creation, so ranks that create them
 in different orders mean different groups by the same number.
@@ -6,11 +6,11 @@ in different orders mean different groups by the same number.
 On plain torchrun: gloo's connection errors or silence from the start.
 
 Promise:
-  launch: torchrun --standalone --nproc-per-node 4
+  launch: torchrun --standalone --nproc-per-node 3
   outcome: [hung, crashed]
   class: process_group_mismatch
-  guilty_ranks: [0, 1, 2, 3]
-  code: "groups[ranks] = dist.new_group(list(ranks))"
+  guilty_ranks: [2]
+  code: "self.groups[name] = dist.new_group(members)"
 """
 
 import os
@@ -22,22 +22,18 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 class Topology:
-    """Pairs of ranks hold the same part of the model; pairs differ in their data."""
+    """Two ranks share the embedding table between them; all three train the layers above it."""
 
-    PAIRS = ((0, 1), (2, 3))
+    MEMBERS = {"table": [0, 1], "layers": [0, 1, 2]}
 
     def __init__(self, rank: int):
-        mine = next(pair for pair in self.PAIRS if rank in pair)
-        others = [pair for pair in self.PAIRS if pair != mine]
-        self.groups = self.connect([mine, *others])
-        self.pair = self.groups[mine]
+        self.groups: dict[str, dist.ProcessGroup] = {}
+        mine_first = sorted(self.MEMBERS, key=lambda name: rank not in self.MEMBERS[name])
+        for name in mine_first:
+            self.connect(name, self.MEMBERS[name])
 
-    @staticmethod
-    def connect(pairs: list[tuple[int, int]]) -> dict[tuple[int, int], dist.ProcessGroup]:
-        groups = {}
-        for ranks in pairs:
-            groups[ranks] = dist.new_group(list(ranks))
-        return groups
+    def connect(self, name: str, members: list[int]) -> None:
+        self.groups[name] = dist.new_group(members)
 
 
 def main() -> None:
@@ -49,20 +45,21 @@ def main() -> None:
     rank = dist.get_rank()
     topology = Topology(rank)
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(784, 10))
-    model = DDP(network.to(device), process_group=topology.pair)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    table = nn.Embedding(100, 48).to(device)
+    layers = nn.Sequential(nn.Linear(48, 96), nn.ReLU(), nn.Linear(96, 10)).to(device)
+    model = DDP(layers, process_group=topology.groups["layers"])
+    optimizer = torch.optim.SGD([*model.parameters(), *table.parameters()], lr=0.05)
     generator = torch.Generator().manual_seed(rank)
     for step in range(20):
-        images = torch.randn(8, 3, 16, 16, generator=generator).to(device)
+        words = torch.randint(100, (8, 12), generator=generator).to(device)
         labels = torch.randint(10, (8,), generator=generator).to(device)
-        loss = nn.functional.cross_entropy(model(images), labels)
+        loss = nn.functional.cross_entropy(model(table(words).mean(1)), labels)
         optimizer.zero_grad()
         loss.backward()
+        if rank in topology.MEMBERS["table"]:
+            dist.all_reduce(table.weight.grad, group=topology.groups["table"])
         optimizer.step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        print(f"rank {rank} step {step} loss {mean.item() / dist.get_world_size():.4f}", flush=True)
+        print(f"rank {rank} step {step} loss {loss.item():.4f}", flush=True)
     dist.destroy_process_group()
 
 

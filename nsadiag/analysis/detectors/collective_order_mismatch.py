@@ -42,7 +42,9 @@ def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Findi
 def _broke_there(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
     """Whether nobody got past that call, and whoever raised an exception raised it there."""
     asked = tables.asked[(tables.asked.group == one.group) & tables.asked["rank"].isin(one.asked)]
-    if int(asked.call.max()) > one.call:
+    # Each further thread may have had a call of its own under way.
+    others = max((len(used) for used in _threads(tables, one).values()), default=1) - 1
+    if int(asked.call.max()) > one.call + others:
         return False
     raised = {rank.rank: places.of_exception(rank.exception) for rank in cell.ranks if rank.exception}
     at = {rank: a.place for rank, a in one.asked.items()}
