@@ -32,6 +32,11 @@ def parted(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if not all(r.ddp for r in cell.ranks) or any(m.get("comm_hook") for r in cell.ranks for m in r.ddp):
         return
+    # Replicas are kept equal within DDP's own group: others hold another part of the model, or other data.
+    if any(
+        len(m.get("ranks") or range(cell.world_size)) < cell.world_size for r in cell.ranks for m in r.ddp
+    ):
+        return
     names = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
     # Parts of the model that are called by themselves go by names of their own.
     known = {n for n in summed(cell) if n and any(d == n or d.endswith("." + n) for d in names)}
