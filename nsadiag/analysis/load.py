@@ -72,6 +72,7 @@ class RankEvidence:
     stderr_tail: str
     gaps: tuple[str, ...]
     source: str
+    damaged: tuple[str, ...] = ()  # documents that are not whole: what they would have said is not "nothing"
 
     @property
     def last_capture(self) -> CaptureEvidence | None:
@@ -174,6 +175,7 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
     faults = _tail(directory.faults)
     recording = read_blackbox(directory.blackbox, directory.names)
     captures = tuple(_load_capture(c, root) for c in directory.captures())
+    damaged = _damaged(directory)
     told = tuple(f"rank {directory.rank}: {row.get('gap')}" for row in read_json_lines(directory.gaps))
     unread = tuple(f"rank {directory.rank}: {gap}" for gap in recording.gaps)
     missed = tuple(f"rank {directory.rank}: {g['gap']}" for c in captures[-1:] for g in c.gaps)
@@ -201,7 +203,8 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         samples=read_json_lines(directory.samples),
         captures=captures,
         stderr_tail=_tail(directory.stderr),
-        gaps=told + unread + missed,
+        gaps=told + unread + missed + tuple(f"rank {directory.rank}: {name} is damaged" for name in damaged),
+        damaged=damaged,
         source=str(directory.path.relative_to(root)),
     )
 
@@ -210,6 +213,20 @@ def rank_without_evidence(number: int) -> RankEvidence:
     """A rank that left nothing: for evidence that comes from elsewhere."""
     nowhere = RunDir(path=Path("/nonexistent")).rank(number)
     return replace(_load_rank(nowhere, nowhere.path, {}, ""), gaps=())
+
+
+def _damaged(directory: RankDir) -> tuple[str, ...]:
+    """Documents without their end: they are written in one step, so that only a copy can have lost it."""
+    return tuple(p.name for p in sorted(directory.path.glob("*.json")) if not _is_whole(p))
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - 2, 0))
+            return file.read().strip()[-1:] in (b"}", b"]", b"l")  # also `null`
+    except OSError:
+        return False
 
 
 def _load_capture(directory: CaptureDir, root: Path) -> CaptureEvidence:

@@ -15,6 +15,7 @@ def _finished(rank: RankEvidence) -> bool:
     code, number = rank.end.get("exit_code"), rank.end.get("signal")
     return (
         bool(rank.end.get("clean"))
+        and not rank.damaged
         and rank.exception is None
         and (code in (0, None) or number == signal.SIGABRT)
     )
