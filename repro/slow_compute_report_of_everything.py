@@ -28,7 +28,7 @@ class Curve:
     def __init__(self) -> None:
         self.values: list[float] = []
 
-    def smoothed(self, at: int, width: int = 200) -> float:
+    def smoothed(self, at: int, width: int = 400) -> float:
         window = self.values[max(0, at - width) : at + width]
         return sum(value * value for value in window) / len(window)
 
