@@ -16,7 +16,6 @@ Promise:
 import ctypes
 import os
 import threading
-import time
 
 import torch
 import torch.distributed as dist
@@ -30,19 +29,23 @@ class RecordReader:
     def __init__(self, ahead: int) -> None:
         self.library, self.buffer = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
         self.outgoing, self.incoming = os.pipe()
-        self.ahead, self.first = ahead, threading.Event()
+        self.ahead, self.taken = ahead, 0
+        self.first, self.asked = threading.Event(), threading.Semaphore(0)
         threading.Thread(target=self._produce, name="producer", daemon=True).start()
         self.first.wait()
 
     def _produce(self) -> None:
         for number in range(30):
-            if number == self.ahead:
+            if number >= self.ahead:
                 self.first.set()
-                time.sleep(0.5)  # the rest comes from a slower volume
+                self.asked.acquire()  # one at a time from here on
             os.write(self.incoming, number.to_bytes(64, "little"))
         self.first.set()
 
     def next_seed(self) -> int:
+        self.taken += 1
+        if self.taken > self.ahead:
+            self.asked.release()
         self.library.read(self.outgoing, self.buffer, 64)
         return int.from_bytes(self.buffer.raw, "little")
 
