@@ -87,7 +87,9 @@ def in_black_boxes(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
         members = tables.groups.members(str(group))
         rows = frame[frame["rank"].isin(members)]
         for _, same in rows.groupby("call", sort=True):
-            if same["rank"].nunique() > 1 and (one := _asked_otherwise(cell, str(group), same)):
+            if same["rank"].nunique() > 1 and (
+                one := _asked_otherwise(cell, str(group), same, sorted(members))
+            ):
                 found.append(one)
                 break
     return found
@@ -98,14 +100,15 @@ def still_disagree(cell: CellEvidence, tables: Tables, one: Disagreement, calls:
     rows = tables.asked[(tables.asked.group == one.group) & tables.asked["rank"].isin(one.asked)]
     last = int(rows.groupby("rank").call.max().min())
     late = rows[(rows.call > last - calls) & (rows.call <= last)]
-    found = (_asked_otherwise(cell, one.group, same) for _, same in late.groupby("call"))
+    members = sorted(tables.groups.members(one.group))
+    found = (_asked_otherwise(cell, one.group, same, members) for _, same in late.groupby("call"))
     return any(f is not None and (f.kind, f.places) == (one.kind, one.places) for f in found)
 
 
-def _asked_otherwise(cell: CellEvidence, group: str, same: Any) -> Disagreement | None:
+def _asked_otherwise(cell: CellEvidence, group: str, same: Any, members: list[int]) -> Disagreement | None:
     rows = {int(row["rank"]): row for row in same.to_dict("records")}
     call = int(next(iter(rows.values()))["call"])
-    for kind, keys in _aspects(rows):
+    for kind, keys in _aspects(rows, members):
         # Of two ranks whose splits do not meet, each disagrees with one peer.
         if len(set(keys.values())) > 1 or (kind == "splits" and any(keys.values())):
             asked = {
@@ -131,7 +134,7 @@ def _said(row: dict[Any, Any]) -> str:
     return " ".join(word for word in words if word)
 
 
-def _aspects(rows: dict[int, dict[Any, Any]]) -> list[tuple[Kind, dict[int, Any]]]:
+def _aspects(rows: dict[int, dict[Any, Any]], members: list[int]) -> list[tuple[Kind, dict[int, Any]]]:
     """What must be the same on all ranks, in the order in which it is looked at."""
     ops = {rank: row["op"] for rank, row in rows.items()}
     if len(set(ops.values())) > 1:
@@ -139,7 +142,7 @@ def _aspects(rows: dict[int, dict[Any, Any]]) -> list[tuple[Kind, dict[int, Any]
     op = next(iter(ops.values()))
     found: list[tuple[Kind, dict[int, Any]]] = [("root", {r: str(row["root"]) for r, row in rows.items()})]
     if op.startswith("all_to_all"):
-        return [*found, ("splits", _unmatched(rows))]
+        return [*found, ("splits", _unmatched(rows, members))]
     if STRICT.match(op):
         told = {r: shapes(_compared(op, row["tensors"])) for r, row in rows.items()}
         found.append(("type", {r: tuple(sorted({dtype for dtype, _ in t})) for r, t in told.items()}))
@@ -153,14 +156,13 @@ def _compared(op: str, tensors: str) -> str:
     return listed[0] if listed and not TRUNCATED.search(tensors) and "coalesced" not in op else tensors
 
 
-def _unmatched(rows: dict[int, dict[Any, Any]]) -> dict[int, int]:
+def _unmatched(rows: dict[int, dict[Any, Any]], members: list[int]) -> dict[int, int]:
     """How many of its peers each rank disagrees with on what travels between the two; all 0 where all agree."""
-    ranks = sorted(rows)
-    sides = {r: _rows_per_member(rows[r], len(ranks)) for r in ranks}
-    wrong = dict.fromkeys(ranks, 0)
-    for i, sender in enumerate(ranks):
-        for j, receiver in enumerate(ranks):
-            there, here = sides[sender], sides[receiver]
+    sides = {r: _rows_per_member(row, len(members)) for r, row in rows.items()}
+    wrong = dict.fromkeys(sorted(rows), 0)
+    for i, sender in enumerate(members):
+        for j, receiver in enumerate(members):
+            there, here = sides.get(sender), sides.get(receiver)
             if there and here and there[1][j] != here[0][i]:
                 wrong[sender] += sender != receiver
                 wrong[receiver] += 1

@@ -65,7 +65,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
         detector="collective_args_mismatch",
         cls="collective_args_mismatch",
         outcome="hung" if is_still(cell) else "crashed" if broke else "wrong",
-        confidence=0.95 if clear else 0.8,
+        confidence=0.95 if clear else 0.7,
         summary=f"Rank {shown(guilty)} asks for {first.what} in call {one.call} of {one.group}{against}: another {one.kind}; it is {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,

@@ -41,6 +41,13 @@ def _was_alive(end: dict[str, Any]) -> bool:
     return end.get("t_s") is None or bool(end.get("by_us"))
 
 
+def _confidence(cell: CellEvidence, tables: Tables, guilty: int) -> float:
+    """Less where it waits for peers itself, and not all of those could be looked at: one of them may be the cause."""
+    at = tables.standings.get(guilty)
+    waits_itself = at is not None and (at.waits_for_peers or at.doing == "backward")
+    return 0.6 if waits_itself and len(tables.standings) < cell.world_size else 0.9
+
+
 def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if not is_still(cell):
         return
@@ -60,7 +67,7 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             detector="missing_rank",
             cls="missing_rank",
             outcome="hung",
-            confidence=0.9 if here else 0.75,
+            confidence=_confidence(cell, tables, guilty) if here else 0.75,
             summary=f"Rank {ranks} never joined {collective.op} {wait.seq} of {wait.group}, in which {len(wait.waiting)} of {cell.world_size} ranks wait.{at}",
             guilty_ranks=alive,
             blocked_ranks=wait.waiting,

@@ -141,7 +141,7 @@ def _finding(
         detector="process_group_mismatch",
         cls="process_group_mismatch",
         outcome="hung" if is_still(cell) else "crashed",
-        confidence=0.9 if sure else 0.8,
+        confidence=0.9 if sure else 0.7,
         summary=summary,
         guilty_ranks=guilty,
         blocked_ranks=blocked,

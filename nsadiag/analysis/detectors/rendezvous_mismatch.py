@@ -40,7 +40,7 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]
     timed_out = any(_gave_up(rank) for rank in cell.ranks)
     if not waiting or len(waiting) < len(joining) or not (is_still(cell) or timed_out):
         return
-    absent = sorted(set(range(_world(cell, joining))) - {r.rank for r in cell.ranks})
+    absent = sorted(set(range(_world(cell, joining))) - {r.rank for r in cell.ranks} - _looked_at(cell))
     elsewhere = tuple(sorted({r.rank for r in cell.ranks} - set(joining)))
     for aspect in ("size", "at"):
         said = {r: str(getattr(j, aspect)) for r, j in joining.items()}
@@ -55,6 +55,11 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]
     ):
         why = f"rank {shown(elsewhere)} has not called it yet"
         yield _finding(cell, tables, joining, elsewhere, why)
+
+
+def _looked_at(cell: CellEvidence) -> set[int]:
+    """Ranks that ran, even where their files are not here."""
+    return {int(motion["rank"]) for look in cell.watch.get("looks", []) for motion in look.get("motions", [])}
 
 
 def _world(cell: CellEvidence, joining: dict[int, Joining]) -> int:
