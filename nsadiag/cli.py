@@ -68,7 +68,7 @@ def _stall(text: str) -> float | None:
 @app.command(
     options_metavar="[OPTIONS] -- CMD...",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Example: nsadiag run -- torchrun --standalone --nproc-per-node 2 repro/missing_rank_conditional.py",
+    epilog="Example: nsadiag run -- torchrun --standalone --nproc-per-node 2 repro/rank_conditional_save.py",
 )
 def run(
     context: typer.Context,

@@ -75,10 +75,13 @@ def of_exception(exception: dict[str, Any]) -> Place | None:
 
 def of_faults(text: str) -> Place | None:
     """The innermost user line of what faulthandler wrote when the process died in C code."""
-    for frame in FAULT_FRAME.finditer(text):
-        if is_user(frame["file"]):
-            return place(frame["file"], int(frame["line"]), frame["function"])
-    return None
+    return next(iter(all_of_faults(text)), None)
+
+
+def all_of_faults(text: str) -> tuple[Place, ...]:
+    """The user's lines of the thread that faulthandler names first, innermost first."""
+    frames = FAULT_FRAME.finditer(text.partition("\n\n")[2].partition("\n\n")[0] or text)
+    return tuple(place(f["file"], int(f["line"]), f["function"]) for f in frames if is_user(f["file"]))
 
 
 def of_text(text: str) -> Place | None:

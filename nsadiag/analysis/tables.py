@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from nsadiag.analysis.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.analysis.waitfor import Graph, graph_of
 from nsadiag.evidence import recorder
 from nsadiag.evidence.blackbox import Kind, Phase
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.divergence import Divergence
 
 Array = npt.NDArray[Any]
 
@@ -115,6 +118,13 @@ class Tables:
     def graph(self) -> Graph:
         """Which rank waits for which (analysis.waitfor)."""
         return graph_of(self.cell, self)
+
+    @cached_property
+    def divergence(self) -> Divergence | None:
+        """Where ranks that wait for each other parted, and on what (analysis.divergence)."""
+        from nsadiag.analysis.divergence import divergence_of
+
+        return divergence_of(self.cell, self)
 
     @cached_property
     def buckets(self) -> pd.DataFrame:

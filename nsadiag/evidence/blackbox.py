@@ -71,6 +71,9 @@ class Kind(enum.IntEnum):
     # A gradient scaler's step; name = type of the optimizer, a = 1 if it was skipped and -1 where only the device
     # knows, b = scale, 0 where only the device knows, c = name "\tplace"
     SCALER = 20
+    # From BEGIN to END gradients are accumulated and not reduced; name = "no_sync" (DDP, FSDP1) or
+    # "set_requires_gradient_sync" (FSDP2), c = name "\tplace"
+    GRAD_SYNC = 21
 
 
 class Counter(enum.IntEnum):

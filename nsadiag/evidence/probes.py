@@ -10,6 +10,7 @@ PROBE_NAMES = (
     "collectives",
     "ddp_buckets",
     "fsdp_units",
+    "grad_sync",
     "data",
     "io",
     "memory",

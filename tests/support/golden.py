@@ -1,7 +1,7 @@
 """Golden evidence: what a real run of a script of repro/ left behind, made small and anonymous.
 
-    python -m tests.support.golden missing_rank_conditional ...     # runs each script once and records it anew
-    python -m tests.support.golden --from DIR missing_rank_conditional     # packs a run directory that is there
+    python -m tests.support.golden rank_conditional_save ...     # runs each script once and records it anew
+    python -m tests.support.golden --from DIR rank_conditional_save     # packs a run directory that is there
 
 A recording is refused where its verdict is not the promised one, or where it still names this machine.
 """

@@ -13,13 +13,16 @@ from nsadiag.analysis.detectors.collective_order_mismatch import (
     collective_order_crash,
     collective_order_mismatch,
 )
+from nsadiag.analysis.detectors.data_divergent_control_flow import data_divergent_control_flow
 from nsadiag.analysis.detectors.dataloader_worker_fault import dataloader_worker_fault
 from nsadiag.analysis.detectors.ddp_ready_twice import ddp_ready_twice
 from nsadiag.analysis.detectors.ddp_static_graph_violation import ddp_static_graph_violation
 from nsadiag.analysis.detectors.ddp_unused_parameter import ddp_unused_parameter
+from nsadiag.analysis.detectors.divergent_module_execution import divergent_module_execution
 from nsadiag.analysis.detectors.external_wait import external_wait
 from nsadiag.analysis.detectors.gil_held_native_call import gil_held_native_call
 from nsadiag.analysis.detectors.gpu_kernel_hang import gpu_kernel_hang
+from nsadiag.analysis.detectors.grad_sync_mismatch import grad_sync_mismatch
 from nsadiag.analysis.detectors.healthy import healthy
 from nsadiag.analysis.detectors.io_stall import io_stall
 from nsadiag.analysis.detectors.livelock_user_code import livelock_user_code
@@ -29,6 +32,7 @@ from nsadiag.analysis.detectors.model_structure_mismatch import model_structure_
 from nsadiag.analysis.detectors.network_stall import network_stall
 from nsadiag.analysis.detectors.p2p_mismatch import p2p_mismatch
 from nsadiag.analysis.detectors.process_group_mismatch import process_group_mismatch
+from nsadiag.analysis.detectors.rank_conditional_collective import rank_conditional_collective
 from nsadiag.analysis.detectors.rank_exception import rank_exception
 from nsadiag.analysis.detectors.rank_exited_early import rank_exited_early
 from nsadiag.analysis.detectors.rank_killed import rank_killed
@@ -37,6 +41,7 @@ from nsadiag.analysis.detectors.silently_wrong import silently_wrong
 from nsadiag.analysis.detectors.slow_compute import slow_compute
 from nsadiag.analysis.detectors.straggler_rank import straggler_rank
 from nsadiag.analysis.detectors.teardown_hang import teardown_hang
+from nsadiag.analysis.detectors.uneven_inputs import uneven_inputs
 from nsadiag.analysis.detectors.unknown import unknown
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
@@ -49,6 +54,12 @@ DETECTORS: tuple[Detector, ...] = (
     model_structure_mismatch,
     collective_args_mismatch,
     process_group_mismatch,
+    # Ranks that part in the user's own source: what is raised or killed then only says that they did.
+    grad_sync_mismatch,
+    rank_conditional_collective,
+    data_divergent_control_flow,
+    divergent_module_execution,
+    uneven_inputs,
     collective_order_crash,
     rank_killed,
     # These are exceptions as well, with a cause that has a name.

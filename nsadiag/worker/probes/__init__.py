@@ -15,6 +15,7 @@ from nsadiag.worker.probes.collectives import collectives
 from nsadiag.worker.probes.data import data
 from nsadiag.worker.probes.ddp_buckets import ddp_buckets
 from nsadiag.worker.probes.fsdp_units import fsdp_units
+from nsadiag.worker.probes.grad_sync import grad_sync
 from nsadiag.worker.probes.gradients import gradients
 from nsadiag.worker.probes.handlers import handlers
 from nsadiag.worker.probes.io import io
@@ -38,6 +39,7 @@ PROBES: dict[str, Probe] = {
     "collectives": collectives,
     "ddp_buckets": ddp_buckets,
     "fsdp_units": fsdp_units,
+    "grad_sync": grad_sync,
     "data": data,
     "io": io,
     "memory": memory,

@@ -8,7 +8,7 @@ On plain torchrun: rank 1 says it is done, then silence; half an hour later gloo
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: hung
-  class: [collective_order_mismatch, uneven_inputs, missing_rank]
+  class: uneven_inputs
   guilty_ranks: [1]
   code: "dist.barrier()"
 """

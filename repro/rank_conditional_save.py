@@ -9,9 +9,9 @@ On plain torchrun: silence after step 3 on both ranks; half an hour later gloo's
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
   outcome: hung
-  class: [missing_rank, rank_conditional_collective]
-  guilty_ranks: [1]
-  code: ["time.sleep(0.2)", "while not marker.exists():", "if rank == 0:", "wait_for(marker="]
+  class: rank_conditional_collective
+  guilty_ranks: [0]
+  code: ["dist.all_gather_object(positions, position)", "save_checkpoint(model.module", "if rank == 0:"]
 """
 
 import os

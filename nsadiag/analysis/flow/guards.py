@@ -1,0 +1,320 @@
+"""Which conditions a line of the user's hangs on: branches and loops around it, early exits before it."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from nsadiag.analysis.flow.origins import Origin, Origins, Scope, last_name
+
+Kind = Literal["if", "while", "for", "except", "choice"]
+Leaves = Literal["", "continue", "break", "return", "raise"]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+AGREE = re.compile(
+    r"^(all_reduce|broadcast\w*|all_gather\w*|reduce_scatter\w*|gather_for_metrics|reduce|agree\w*)$"
+)
+EXITS = frozenset({"exit", "_exit", "quit"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """One condition, and the branch of it that leads to a line."""
+
+    file: str
+    line: int
+    function: str
+    kind: Kind
+    branch: str  # body or orelse; where it leaves: how
+    origin: Origin
+    test: str
+    leaves: Leaves = ""
+    leaves_at: int | None = None
+    ends: int = 0  # last line of the statement
+    branch_ends: int = 0  # and of the branch
+    rank: int | None = None  # the one rank that the test names; -1 for the last
+
+    @property
+    def is_loop(self) -> bool:
+        return self.kind in ("for", "while") and not self.leaves
+
+
+class Program:
+    """The user's files as syntax trees."""
+
+    def __init__(self, trees: dict[str, ast.Module]) -> None:
+        self.trees = trees
+        self.origins = Origins(trees)
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._scopes: dict[tuple[str, int], Scope] = {}
+        for tree in trees.values():
+            for node in ast.walk(tree):
+                for child in ast.iter_child_nodes(node):
+                    self._parents[child] = node
+
+    def path_to(self, file: str, line: int) -> list[ast.AST]:
+        """Statements and handlers around the line within its function, outermost first; the last is the line's own."""
+        node = self._statement(file, line)
+        found: list[ast.AST] = []
+        while node is not None and not isinstance(node, Function | ast.Module | ast.ClassDef):
+            found.append(node)
+            node = self._parents.get(node)
+        return found[::-1]
+
+    def _statement(self, file: str, line: int) -> ast.AST | None:
+        tree = self.trees.get(file)
+        inside = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno <= line <= (n.end_lineno or 0)] if tree else []  # fmt: skip
+        inside = [n for n in inside if not isinstance(n, Function | ast.ClassDef)] or inside
+        return max(inside, key=lambda n: (n.lineno, n.col_offset), default=None)
+
+    def scope_of(self, file: str, line: int) -> Scope:
+        """The function in which the line is."""
+        if (file, line) not in self._scopes:
+            self._scopes[file, line] = self._find_scope(file, line)
+        return self._scopes[file, line]
+
+    def _find_scope(self, file: str, line: int) -> Scope:
+        names: list[str] = []
+        node = self._statement(file, line)
+        while node is not None:
+            if isinstance(node, Function | ast.ClassDef):
+                names.append(node.name)
+            node = self._parents.get(node)
+        return file, ".".join(reversed(names))
+
+    def around(self, file: str, line: int) -> list[Guard]:
+        """Branches and loops within its function that the line is in, outermost first."""
+        path = self.path_to(file, line)
+        found = [g for outer, inner in itertools.pairwise(path) if (g := self._guard(file, outer, inner))]
+        return found + self._choices(file, path[-1], line) if path else []
+
+    def _guard(self, file: str, outer: ast.AST, inner: ast.AST) -> Guard | None:
+        scope = self.scope_of(file, outer.lineno) if isinstance(outer, ast.stmt) else ("", "")
+        if isinstance(outer, ast.If | ast.While):
+            branch = "body" if inner in outer.body else "orelse"
+            kind: Kind = "if" if isinstance(outer, ast.If) else "while"
+            return self._made(scope, outer, kind, branch, outer.test)
+        if isinstance(outer, ast.For):
+            return self._made(scope, outer, "for", "body" if inner in outer.body else "orelse", outer.iter)
+        if isinstance(outer, ast.Try) and isinstance(inner, ast.ExceptHandler):
+            origin: Origin = "input" if _stops(inner) else "data"
+            return Guard(
+                file=file, line=inner.lineno, function=scope[1].rpartition(".")[2], kind="except", branch="body",
+                origin=origin, test=ast.unparse(inner.type) if inner.type else "", ends=inner.end_lineno or 0,
+            )  # fmt: skip
+        if isinstance(outer, ast.Match):
+            return self._made(scope, outer, "if", str(outer.cases.index(inner)), outer.subject)  # type: ignore[arg-type]
+        return None
+
+    def _choices(self, file: str, statement: ast.AST, line: int) -> list[Guard]:
+        """`rank == 0 and save()`, `save() if rank == 0 else None`: conditions inside one statement."""
+        scope, found = self.scope_of(file, line), []
+        for node in _own_expressions(statement):
+            if isinstance(node, ast.IfExp):
+                found.append(self._made(scope, node, "choice", "body", node.test))
+            elif isinstance(node, ast.BoolOp) and any(
+                isinstance(n, ast.Call) for v in node.values[1:] for n in ast.walk(v)
+            ):
+                found.append(self._made(scope, node, "choice", "body", node.values[0]))
+        return found
+
+    def _made(
+        self, scope: Scope, node: ast.stmt | ast.expr, kind: Kind, branch: str, test: ast.expr, **more: object
+    ) -> Guard:
+        origin = self.origins.of(test, scope)
+        if origin == "data" and kind in ("if", "while") and self._agreed(scope, test, node.lineno):
+            origin = "uniform"
+        return Guard(
+            file=scope[0], line=node.lineno, function=scope[1].rpartition(".")[2], kind=kind, branch=branch,
+            origin=origin, test=ast.unparse(test), ends=node.end_lineno or 0, rank=self._named(test, scope),
+            branch_ends=_end_of(node, branch),
+            **more,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _agreed(self, scope: Scope, test: ast.expr, line: int) -> bool:
+        """Whether a name in the test went through a collective just before, so that all ranks hold the same."""
+        names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+        last: tuple[int, bool] = (0, False)
+        for function_scope, call in (c for calls in self.origins.calls.values() for c in calls):
+            used = {n.id for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+            if (
+                function_scope == scope
+                and call.lineno < line
+                and used & names
+                and AGREE.search(last_name(call.func))
+            ):
+                last = max(last, (call.lineno, True))
+        return last[1]
+
+    def jumps_before(self, file: str, line: int) -> list[Guard]:
+        """Early exits that stand before the line, in the blocks around it: whoever took one never came to the line."""
+        path = self.path_to(file, line)
+        found: list[Guard] = []
+        for depth, node in enumerate(path):
+            parent = self._parents.get(node)
+            for block in _blocks(parent):
+                if node in block:
+                    for earlier in block[: block.index(node)]:
+                        found += self._exits(file, earlier, in_loop=any(_is_loop(p) for p in path[:depth]))
+        return found
+
+    def calls_on(self, file: str, line: int) -> list[str]:
+        """Names of what the line's statement calls."""
+        path = self.path_to(file, line)
+        nodes = _own_expressions(path[-1]) if path else ()
+        return [name for n in nodes if isinstance(n, ast.Call) and (name := last_name(n.func))]
+
+    def choices_in(self, function: str) -> list[Guard]:
+        """Branches in functions of that name that can differ between ranks."""
+        found = []
+        for (file, path), node in self.origins.functions.get(function, ()):
+            for each in ast.walk(node):
+                if isinstance(each, ast.If):
+                    guard = self._made((file, path), each, "if", "body", each.test)
+                    found += [guard] if guard.origin != "uniform" else []
+        return found
+
+    def exits_of_loop(self, loop: Guard) -> list[Guard]:
+        """Conditions that leave the loop before its end."""
+        found: list[Guard] = []
+        for node in self.path_to(loop.file, loop.line)[-1:]:
+            if isinstance(node, ast.For | ast.While):
+                for statement in node.body:
+                    found += self._exits(loop.file, statement, in_loop=True)
+        return [g for g in found if g.leaves in ("break", "return")]
+
+    def _exits(self, file: str, statement: ast.AST, *, in_loop: bool) -> list[Guard]:
+        """The conditions under which the statement jumps away; a loop inside keeps its own continue and break."""
+        found: list[Guard] = []
+        for leaves, node in _jumps(statement, own_loop=in_loop):
+            outer: ast.AST | None = node
+            inner: ast.AST = node
+            while outer is not None and outer is not statement:
+                inner, outer = outer, self._parents.get(outer)
+                made = self._guard(file, outer, inner) if outer is not None else None
+                if made is not None and not made.is_loop:
+                    found.append(_leaving(made, leaves, node.lineno))
+                    break
+        return found
+
+    @cached_property
+    def _returns(self) -> dict[str, list[tuple[Scope, ast.expr]]]:
+        found: dict[str, list[tuple[Scope, ast.expr]]] = {}
+        for name, functions in self.origins.functions.items():
+            for scope, function in functions:
+                values = [
+                    n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None
+                ]
+                found.setdefault(name, []).extend((scope, value) for value in values)
+        return found
+
+    def _named(self, test: ast.expr, scope: Scope, depth: int = 0) -> int | None:
+        """The rank that the test singles out, by whichever helper or name."""
+        for node in ast.walk(test):
+            if (
+                isinstance(node, ast.Compare)
+                and len(node.ops) == 1
+                and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.Gt | ast.GtE | ast.Is)
+            ):
+                number = _number(node.comparators[0])
+                number = _number(node.left) if number is None else number
+                if number is not None and self.origins.of(node, scope) == "rank":
+                    return number
+            if (
+                isinstance(node, ast.UnaryOp)
+                and isinstance(node.op, ast.Not)
+                and re.search(r"rank$", last_name(node.operand))
+            ):
+                return 0
+            name = (
+                last_name(node.func if isinstance(node, ast.Call) else node)
+                if isinstance(node, ast.expr)
+                else ""
+            )
+            names_first = re.search(r"main|master|zero|chief|leader|primary|first", name)
+            if names_first and isinstance(node, ast.expr) and self.origins.of(node, scope) == "rank":
+                return 0
+            found = self._through(node, name, scope, depth)
+            if found is not None:
+                return found
+        return None
+
+    def _through(self, node: ast.AST, name: str, scope: Scope, depth: int) -> int | None:
+        """Behind a helper that is called, or a name that was assigned."""
+        if depth > 3 or not name or not isinstance(node, ast.expr):
+            return None
+        behind = list(self._returns.get(name, ()))
+        if isinstance(node, ast.Name | ast.Attribute):
+            behind += [
+                (b.scope, b.value)
+                for key in self.origins.keys_of(node, scope)
+                for b in self.origins.bindings[key]
+            ]
+        numbers = (self._named(value, where, depth + 1) for where, value in behind)
+        return next((n for n in numbers if n is not None), None)
+
+
+def _end_of(node: ast.AST, branch: str) -> int:
+    block = getattr(node, branch, None)
+    last = block[-1] if isinstance(block, list) and block else node
+    return int(getattr(last, "end_lineno", 0) or 0)
+
+
+def _leaving(guard: Guard, leaves: Leaves, line: int) -> Guard:
+    return replace(guard, leaves=leaves, leaves_at=line, branch=leaves)
+
+
+def _number(node: ast.expr) -> int | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | str) and str(node.value).isdigit():
+        return int(node.value)
+    # `world_size - 1`
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and "world" in ast.unparse(node.left):
+        return -1
+    return None
+
+
+def _is_loop(node: ast.AST) -> bool:
+    return isinstance(node, ast.For | ast.While)
+
+
+def _stops(handler: ast.ExceptHandler) -> bool:
+    return handler.type is not None and "StopIteration" in ast.unparse(handler.type)
+
+
+def _blocks(node: ast.AST | None) -> Iterator[list[ast.AST]]:
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(node, name, None)
+        if isinstance(block, list):
+            yield block
+
+
+def _own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
+    """Of a simple statement, or of the head of a compound one."""
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.expr | ast.withitem):
+            yield from ast.walk(child)
+
+
+def _jumps(node: ast.AST, *, own_loop: bool) -> Iterator[tuple[Leaves, ast.stmt]]:
+    if isinstance(node, ast.Return):
+        yield "return", node
+    elif isinstance(node, ast.Raise):
+        yield "raise", node
+    elif isinstance(node, ast.Continue) and own_loop:
+        yield "continue", node
+    elif isinstance(node, ast.Break) and own_loop:
+        yield "break", node
+    elif (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and last_name(node.value.func) in EXITS
+    ):
+        yield "raise", node
+    elif not isinstance(node, Function | ast.ClassDef | ast.Lambda):
+        inner = own_loop and not _is_loop(node)
+        for child in ast.iter_child_nodes(node):
+            yield from _jumps(child, own_loop=inner)

@@ -1,0 +1,374 @@
+"""Ways in which ranks part, each tried on the same situation; the first that the evidence bears out is the answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nsadiag.analysis import places
+from nsadiag.analysis.flow.chains import Chain, apart, is_in, parted_at, passed_by
+from nsadiag.analysis.flow.guards import Guard
+from nsadiag.analysis.flow.history import Difference, Token, suspects
+from nsadiag.analysis.flow.leaving import left_loop
+from nsadiag.analysis.flow.making import Case, made, shown
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.records import Evidence, Place
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.divergence import Divergence, Situation
+
+
+def _clusters(s: Situation) -> list[tuple[Place | None, tuple[int, ...]]]:
+    """Ranks by the line at which they are, the largest set first."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for rank in s.members():
+        here = s.here(rank)
+        found.setdefault((here.file, here.line) if here and s.now(rank) else ("", 0), []).append(rank)
+    ordered = sorted(found.values(), key=lambda ranks: (-len(ranks), ranks))
+    return [(s.here(ranks[0]), tuple(ranks)) for ranks in ordered]
+
+
+def _pairs(s: Situation) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Every two sets of ranks that stand at different lines, the first of which waits in a collective."""
+    clusters = [ranks for _, ranks in _clusters(s)]
+    return [(a, b) for a in clusters for b in clusters if a != b and s.in_collective(a[0])]
+
+
+def by_end_of_loop(s: Situation) -> Divergence | None:
+    """Some wait inside a loop that others have left, fewer times round."""
+    for a, b in _pairs(s):
+        if s.waits_for_peers(b[0]) and (found := left_loop(s, stayed=a, left=b)):
+            return found
+    return None
+
+
+def by_rank_branch(s: Situation) -> Divergence | None:
+    """Some wait in a collective behind a condition on the rank that the others never pass."""
+    for a, b in _pairs(s):
+        one, other = s.now(a[0]), s.now(b[0])
+        inside = next((g for g in apart(s.program, one, other) if _is_rank_branch(s, g)), None)
+        if inside and (s.waits_for_peers(b[0]) or not _meets_later(s, one[-1], inside)):
+            return _of_rank_branch(s, inside, a, _all_in(s, inside, a))
+        at = one[-1] if one else None
+        if at is None or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], at):
+            continue
+        jumped = next((g for g in passed_by(s.program, one, other) if g.origin == "rank"), None)
+        if jumped:
+            return _of_rank_branch(s, jumped, a, a)
+    return None
+
+
+def _is_rank_branch(s: Situation, guard: Guard) -> bool:
+    """A loop over what the rank decides counts only where nobody trains in it: else it is its length that matters."""
+    if guard.origin != "rank":
+        return False
+    return not guard.is_loop or not s.anchored_in(guard)
+
+
+def _all_in(s: Situation, guard: Guard, at_least: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({*at_least, *(r for r in s.members() if is_in(s.program, s.now(r), guard))}))
+
+
+def _meets_later(s: Situation, at: Place, guard: Guard) -> bool:
+    """Whether the function of the branch has the same call elsewhere, for ranks that have not come to it yet."""
+    names = s.program.calls_on(at.file, at.line)
+    scope = s.program.scope_of(guard.file, guard.line)
+    lines = [
+        c.lineno for name in names for where, c in s.program.origins.calls.get(name, ()) if where == scope
+    ]
+    held = [g for g in s.program.around(guard.file, guard.line + 1) if g.line == guard.line]
+    ends = held[0].branch_ends if held else guard.ends
+    return any(not guard.line <= line <= ends for line in lines)
+
+
+def _of_rank_branch(
+    s: Situation, guard: Guard, waiting: tuple[int, ...], inside: tuple[int, ...]
+) -> Divergence:
+    members = s.members()
+    outside = tuple(r for r in members if r not in inside)
+    guilty = _singled_out(s, guard, inside, outside)
+    entered = set(guilty) <= set(inside)
+    where = (s.here(guilty[0]) if entered else None) or line_of(guard)
+    beyond = "past" if guard.leaves else "through"
+    what = f"alone goes {beyond}" if entered else f"does not go {beyond}"
+    through = f"{what} `{shown(guard)}` at {places.short(line_of(guard))}"
+    blocked = tuple(r for r in members if r not in guilty)
+    return made(
+        s,
+        Case(
+            cls="rank_conditional_collective", guilty=guilty, blocked=blocked, where=where, guard=guard, confidence=0.92,
+            because=f"{through}, which depends on the rank, to a collective that all of {len(members)} ranks belong to",
+            evidence=(s.stands(waiting[0]), *(s.stands(r) for r in outside[:1] if r not in waiting)),
+        ),
+    )  # fmt: skip
+
+
+def _singled_out(
+    s: Situation, guard: Guard, inside: tuple[int, ...], outside: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The smaller side of the branch; of equal sides the one with the rank that the condition names."""
+    if len(inside) != len(outside):
+        return min(inside, outside, key=len)
+    named = max(s.members()) if guard.rank == -1 else guard.rank
+    if named is not None and (named in inside or named in outside):
+        return inside if named in inside else outside
+    return outside if guard.leaves else inside
+
+
+def by_history(s: Situation) -> Divergence | None:
+    """An iteration in which a rank did not do what the others did, found before the place where it showed."""
+    found = s.histories.first_difference(s.members())
+    if found is None or _is_usual(s, found):
+        return None
+    theirs, own = found.theirs, found.own
+    anchor = s.chains.to(found.anchor.place) if found.anchor.place else ()
+    common = s.chains.to(found.common.place) if found.common.place else anchor
+    if theirs is None or theirs.place is None:
+        a, b = anchor, s.chains.to(own.place) if own and own.place else ()
+        if not b:
+            return None
+        # They went round again, or wait to; whoever left the loop for good is another hypothesis.
+        if loop := left_loop(
+            s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration
+        ):
+            return loop
+        guard = _deciding(apart(s.program, b, a))
+        entered = guard is not None
+        # They were at the next iteration's forward already, which the guilty passed by.
+        guard = guard or _deciding(apart(s.program, a, b)[::-1] + passed_by(s.program, a, b))
+    else:
+        a = s.chains.to(theirs.place)
+        b = s.chains.to(own.place) if own and own.place else anchor
+        if own and own.place and (loop := left_loop(s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration)):  # fmt: skip
+            return loop
+        again = found.common.at == theirs.at  # once more round a loop within the iteration
+        exits = passed_by(s.program, a, b if again else common)
+        exits = [g for g in exits if again or _comes_after(s, g, common)]
+        within = apart(s.program, b, a) if own and own.place else []
+        guard = _deciding(list(apart(s.program, a, common))[::-1] + exits) or _deciding(within)
+        entered = guard is not None and guard in within
+    if guard is None or guard.kind == "except":
+        return None
+    guilty, others = found.guilty, found.others
+    if guard.origin == "rank" and len(guilty) == len(others):
+        inside, outside = (guilty, others) if entered else (others, guilty)
+        guilty = _singled_out(s, guard, inside, outside)
+        others = tuple(r for r in s.members() if r not in guilty)
+        entered = guilty == inside
+    elif _entered_alone(found, guard, entered):
+        found = dataclasses.replace(found, own=theirs, theirs=own)
+        guilty, others, entered = others, guilty, True
+    return _of_history(s, found, guard, guilty, others, entered)
+
+
+def _is_usual(s: Situation, found: Difference) -> bool:
+    """Whether the ranks have run different lines there all along: that is how the job is meant."""
+    if found.own is None or found.own.place is None:
+        return False
+    at = found.own.place
+    return s.histories.was_at(found.guilty[0], at) > 1 and s.histories.was_at(found.others[0], at) == 0
+
+
+def _entered_alone(found: Difference, guard: Guard, entered: bool) -> bool:
+    """Of two equal sides, with nothing before to compare with: the one in the branch, if that is not the training itself."""
+    if entered or found.novel or guard.leaves or len(found.guilty) != len(found.others):
+        return False
+    return found.theirs is not None and found.theirs.kind == Kind.COLLECTIVE
+
+
+def _comes_after(s: Situation, guard: Guard, common: Chain) -> bool:
+    """An exit that stands before what both still did was taken by neither."""
+    if not common:
+        return True
+    at = common[-1]
+    if s.program.scope_of(at.file, at.line) != s.program.scope_of(guard.file, guard.line):
+        return True
+    return guard.line >= at.line or (guard.leaves_at or 0) >= at.line
+
+
+def _deciding(guards: list[Guard]) -> Guard | None:
+    """The first that can differ between ranks; an accumulation's boundary may be counted wrongly."""
+    differing = [g for g in guards if g.origin != "uniform"]
+    counted = [g for g in guards if _is_boundary(g)]
+    return next(iter(differing), None) or next(iter(counted), None)
+
+
+def _is_boundary(guard: Guard) -> bool:
+    return "%" in guard.test or "accum" in guard.test or "sync" in guard.test
+
+
+def _of_history(
+    s: Situation,
+    found: Difference,
+    guard: Guard,
+    guilty: tuple[int, ...],
+    others: tuple[int, ...],
+    entered: bool,
+) -> Divergence | None:
+    theirs, own, number = found.theirs, found.own, found.iteration
+    cls = _class_of(s, guard, (guilty[0], others[0]), number)
+    if cls is None:
+        return None
+    here = own.place if entered and own else None
+    did = f"did {own.name or 'backward'} at {places.short(own.place)}" if own and own.place else "went on"
+    missed = (
+        f"{theirs.name or 'backward'} at {places.short(theirs.place)}"
+        if theirs and theirs.place
+        else "the next iteration"
+    )
+    source = s.cell.rank(guilty[0]).source
+    return made(
+        s,
+        Case(
+            cls=cls, guilty=guilty, blocked=others, guard=guard, where=here or line_of(guard),
+            confidence=0.88 if guard.origin != "uniform" else 0.8,
+            because=f"parted from the others in iteration {number + 1} at `{shown(guard)}` ({places.short(line_of(guard))}): {'it' if len(guilty) == 1 else 'they'} {did} where the others had {missed}",
+            evidence=(
+                Evidence(claim=f"rank {guilty[0]} {did} in iteration {number + 1}, and not {missed}", source=f"{source}/blackbox.bin"),
+                s.stands(others[0]),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _class_of(s: Situation, guard: Guard, ranks: tuple[int, int], number: int) -> str | None:
+    steps = {s.histories.kinds(rank, number).count(int(Kind.STEP)) for rank in ranks}
+    synced = {s.histories.synced(rank, number) for rank in ranks}
+    if _is_boundary(guard) and (len(steps) > 1 or len(synced) > 1):
+        return "grad_sync_mismatch"
+    if guard.origin == "rank":
+        return "rank_conditional_collective"
+    if guard.origin == "input":
+        return "uneven_inputs"
+    if guard.origin == "data":
+        return "divergent_module_execution" if s.in_forward(guard) else "data_divergent_control_flow"
+    return None
+
+
+def by_grad_sync(s: Situation) -> Divergence | None:
+    """Iterations that reduce gradients on some ranks and only accumulate them on others."""
+    found = s.histories.first_unequal_sync(s.members())
+    if found is None:
+        return None
+    number, begun = found
+    earlier = s.histories.first_difference(s.members())
+    if earlier is not None and _precedes(earlier, begun):
+        return None
+    accumulate = tuple(r for r, token in begun.items() if token.unsynced)
+    reduce = tuple(r for r, token in begun.items() if not token.unsynced)
+    # Of equal sides the one that does not come to the reduction is missed.
+    guilty = min(accumulate, reduce, key=len) if len(accumulate) != len(reduce) else accumulate
+    line = places.of_text(begun[accumulate[0]].unsynced) if guilty == accumulate else begun[reduce[0]].place
+    others = reduce if guilty == accumulate else accumulate
+    guard = _boundary_between(s, begun[guilty[0]].place, begun[others[0]].place)
+    line = line_of(guard) if guard else line
+    word = {True: "accumulates its gradients", False: "reduces its gradients"}
+    return made(
+        s,
+        Case(
+            cls="grad_sync_mismatch", guilty=guilty, blocked=others, where=line, guard=guard, confidence=0.92,
+            because=f"{word[guilty == accumulate]} in backward {number + 1}, in which the others do not",
+            evidence=tuple(
+                Evidence(claim=f"rank {r} {word[bool(t.unsynced)]} in backward {number + 1}", source=f"{s.cell.rank(r).source}/blackbox.bin")
+                for r, t in sorted(begun.items())[:8]
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _precedes(difference: Difference, begun: dict[int, Token]) -> bool:
+    """Whether the ranks had parted before those forwards."""
+    own, theirs = difference.own, difference.theirs
+    if own is not None:
+        return own.t_ns < begun[difference.guilty[0]].t_ns
+    return theirs is not None and theirs.t_ns < begun[difference.others[0]].t_ns
+
+
+def _boundary_between(s: Situation, one: Place | None, other: Place | None) -> Guard | None:
+    """The branch that leads to one forward and not to the other, where they are two."""
+    if one is None or other is None or one == other:
+        return None
+    return next(iter(apart(s.program, s.chains.to(one), s.chains.to(other))), None)
+
+
+def by_modules(s: Situation) -> Divergence | None:
+    """FSDP units that ranks gather or reduce in another order, or not at all, within one iteration."""
+    members = s.members()
+    for number in range(min((s.histories.count(r) for r in members), default=0)):
+        series = {r: tuple(s.histories.series(r, Kind.UNIT, number)) for r in members}
+        if not any(series.values()):
+            continue
+        length = min(len(v) for v in series.values())
+        over = number < min(s.histories.count(r) for r in members) - 1
+        if len({v[:length] for v in series.values()}) == 1 and not (over and len(set(series.values())) > 1):
+            continue
+        return _of_modules(s, number, series)
+    return None
+
+
+def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -> Divergence | None:
+    known = {tuple(s.histories.series(r, Kind.UNIT, n)) for r in series for n in range(number)}
+    guilty, _ = suspects(series, known)
+    rest = tuple(r for r in sorted(series) if r not in guilty)
+    if not rest:
+        return None
+    mine, theirs = series[guilty[0]], series[rest[0]]
+    at = next(
+        (i for i, (x, y) in enumerate(zip(mine, theirs, strict=False)) if x != y), min(len(mine), len(theirs))
+    )
+    own = mine[at] if at < len(mine) else "nothing more"
+    other = theirs[at] if at < len(theirs) else "nothing more"
+    guard = _deciding(apart(s.program, s.now(guilty[0]), s.now(rest[0]))) or s.choice_in_forward()
+    return made(
+        s,
+        Case(
+            cls="divergent_module_execution", guilty=guilty, blocked=rest, where=s.here(guilty[0]), guard=guard,
+            confidence=0.9, module=own.partition(" ")[2] or other.partition(" ")[2],
+            because=f"ran other modules in iteration {number + 1}: {own}, where the others had {other}",
+            evidence=tuple(
+                Evidence(claim=f"rank {r} in iteration {number + 1}: {', '.join(v[max(0, at - 2) : at + 2])}", source=f"{s.cell.rank(r).source}/blackbox.bin")
+                for r, v in sorted(series.items())[:8]
+            ),
+        ),
+    )  # fmt: skip
+
+
+def by_data_branch(s: Situation) -> Divergence | None:
+    """Some wait in a collective behind a condition on their own data, at a line where the others have never been."""
+    for a, b in _pairs(s):
+        one, other = s.now(a[0]), s.now(b[0])
+        if not one or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], one[-1]):
+            continue
+        inside = [g for g in apart(s.program, one, other) if g.kind != "except"]
+        guard = next((g for g in inside if g.origin == "data" and not (g.is_loop and s.anchored_in(g))), None)
+        if guard is None or (parted_at(s.program, one, other) == 0 and len(other) > 0):
+            continue
+        guilty = a if len(a) <= len(b) else b
+        others = tuple(r for r in s.members() if r not in guilty)
+        cls = "divergent_module_execution" if s.in_forward(guard) else "data_divergent_control_flow"
+        return made(
+            s,
+            Case(
+                cls=cls, guilty=guilty, blocked=others, guard=guard, confidence=0.75,
+                where=s.here(a[0]) if guilty == a else line_of(guard),
+                because=f"parted from the others at `{shown(guard)}` ({places.short(line_of(guard))}), which depends on this rank's own data",
+                evidence=(s.stands(a[0]), s.stands(b[0])),
+            ),
+        )  # fmt: skip
+    return None
+
+
+def line_of(guard: Guard) -> Place:
+    """The condition's own line."""
+    return places.place(guard.file, guard.line, guard.function or None)
+
+
+HYPOTHESES: tuple[Callable[[Situation], Divergence | None], ...] = (
+    by_end_of_loop,
+    by_grad_sync,
+    by_rank_branch,
+    by_history,
+    by_modules,
+    by_data_branch,
+)

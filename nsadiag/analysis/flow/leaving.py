@@ -1,0 +1,132 @@
+"""Ranks that have left a loop in which others still wait: the data ran out, or something made them leave."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nsadiag.analysis import places
+from nsadiag.analysis.flow.chains import Chain, apart, held_by
+from nsadiag.analysis.flow.guards import Guard
+from nsadiag.analysis.flow.making import Case, made, shown
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.records import Evidence, Place
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.divergence import Divergence, Situation
+
+# An end that somebody outside asked for is the end of that rank, not a branch of the training.
+ASKED_TO_STOP = re.compile(r"signal|sigterm|preempt|spot|interrupt|terminat|shutdown|evict", re.IGNORECASE)
+
+
+def left_loop(
+    s: Situation,
+    *,
+    stayed: tuple[int, ...],
+    left: tuple[int, ...],
+    chains: tuple[Chain, Chain] | None = None,
+    iteration: int | None = None,
+) -> Divergence | None:
+    """`chains` and `iteration`: where the two were when they parted, if that is not where they are now."""
+    inside, outside = chains or (s.now(stayed[0]), s.now(left[0]))
+    if not inside:
+        return None
+    loops = [
+        g for g in (apart(s.program, inside, outside) if outside else held_by(s.program, inside)) if g.is_loop
+    ]
+    for loop in reversed(loops):
+        # A loop over the parts of a model: fewer times round means fewer modules.
+        if s.in_forward(loop):
+            continue
+        if chains is None and not _went_round_less(s, loop, stayed[0], left[0], inside[-1]):
+            continue
+        guard = _why(s, loop, left[0])
+        if guard is not None:
+            return _made(s, loop, guard, stayed, left, iteration)
+    return None
+
+
+def _went_round_less(s: Situation, loop: Guard, stayed: int, left: int, at: Place) -> bool:
+    """By what the two did at the line in which the one still waits; by the loop's forwards, if that tells nothing."""
+    histories = s.histories
+    if not histories.tokens.get(stayed) or not histories.tokens.get(left):
+        return True
+    if s.anchored_in(loop):
+        return histories.count(stayed) > histories.count(left)
+    # Who never was in it has not left it.
+    return histories.was_at(stayed, at) > histories.was_at(left, at) > 0
+
+
+def _why(s: Situation, loop: Guard, left: int) -> Guard | None:
+    """The condition that ended it: the loop's own, or that of an early exit."""
+    exits = [g for g in s.program.exits_of_loop(loop) if g.origin != "uniform"]
+    if any(g.origin == "input" for g in exits):
+        return next(g for g in exits if g.origin == "input")
+    exhausted = _saw_the_end(s, loop, left)
+    own = loop.kind == "while" and loop.test not in ("True", "1")
+    if exhausted or (not exits and (loop.origin != "uniform" and (loop.kind == "for" or own))):
+        return loop
+    if exits:
+        return exits[-1]
+    return None
+
+
+def _saw_the_end(s: Situation, loop: Guard, rank: int) -> bool:
+    """Whether the last thing that the rank did in the loop was to ask for a batch."""
+    asked = used = -1
+    for number, token in enumerate(s.histories.tokens.get(rank, ())):
+        at = token.place
+        if at is None:
+            continue
+        if token.kind == Kind.DATA and _is_head(s, loop, at):
+            asked = number
+        elif token.at == s.histories.anchor:
+            used = number
+    return asked > used >= 0
+
+
+def _is_head(s: Situation, loop: Guard, at: Place) -> bool:
+    """The loop's own line, or a helper's that iterates for it."""
+    if (at.file, at.line) == (loop.file, loop.line):
+        return True
+    return any(p.file == loop.file and p.line == loop.line for p in s.chains.to(at))
+
+
+def _made(
+    s: Situation,
+    loop: Guard,
+    guard: Guard,
+    stayed: tuple[int, ...],
+    left: tuple[int, ...],
+    iteration: int | None,
+) -> Divergence | None:
+    gone = s.doing(left[0]) == "gone"
+    uneven = (guard.is_loop and guard.kind == "for") or guard.origin == "input"
+    if gone and (guard.leaves == "return" or ASKED_TO_STOP.search(guard.test)) and not uneven:
+        return None
+    cls = "uneven_inputs" if uneven else "rank_conditional_collective" if guard.origin == "rank" else "data_divergent_control_flow"  # fmt: skip
+    guilty, others = (left, stayed) if len(left) <= len(stayed) else (stayed, left)
+    counts = {r: s.histories.count(r) for r in (*left, *stayed)} if iteration is None else {}
+    line = places.place(guard.file, guard.line, guard.function)
+    here = s.here(guilty[0]) if uneven and (guilty == stayed or not gone) else line
+    short, more = left[0], stayed[0]
+    times = f" after {counts[short]} iterations, while rank {more} is in number {counts[more]}" if counts else f" in iteration {iteration}"  # fmt: skip
+    how = "came to the end of" if guard is loop else f"left by `{shown(guard)}`"
+    because = f"{how} the loop at {places.short(places.place(loop.file, loop.line, loop.function))}{times}"
+    if guilty == stayed:
+        because = f"still trains in the loop at {places.short(places.place(loop.file, loop.line, loop.function))}, which the others have left{times}"
+    return made(
+        s,
+        Case(
+            cls=cls, guilty=guilty, blocked=others, where=here or line, guard=guard, because=because,
+            confidence=0.92 if counts and uneven else 0.85,
+            evidence=(
+                *(
+                    Evidence(claim=f"rank {r} began {n} iterations", source=f"{s.cell.rank(r).source}/blackbox.bin")
+                    for r, n in sorted(counts.items())[:8]
+                ),
+                s.stands(left[0]),
+                s.stands(stayed[0]),
+            ),
+        ),
+    )  # fmt: skip
