@@ -89,6 +89,26 @@ def test_py_spy_text_of_each_rank_shows_the_one_that_is_elsewhere(tmp_path: Path
     assert any("one look" in gap for gap in verdict.gaps)
 
 
+def test_two_looks_at_the_same_lines_are_surer_than_one(tmp_path: Path) -> None:
+    texts = {"rank_0": WAITS.format(pid=4711), "rank_1": STRAYS, "rank_2": WAITS.format(pid=4713)}
+    once = judge_foreign(write(tmp_path, **texts))
+    again = tmp_path / "again"
+    again.mkdir()
+    write(again, **texts)
+    twice = judge_foreign(tmp_path)
+    assert once.confidence <= 0.5 < twice.confidence
+    assert twice.guilty_ranks == once.guilty_ranks == (1,)
+
+
+def test_ranks_that_moved_between_two_looks_are_not_called_hung(tmp_path: Path) -> None:
+    for folder, line in (("first", 40), ("second", 44)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, rank_0=WAITS.format(pid=4711), rank_1=STRAYS.replace(":40)", f":{line})"))
+    verdict = judge_foreign(tmp_path)
+    assert (verdict.outcome, verdict.cls) == ("unknown", "unknown")
+    assert "the job moved" in verdict.summary
+
+
 def test_all_processes_in_one_file_are_numbered_and_that_is_said(tmp_path: Path) -> None:
     write(tmp_path, dump=WAITS.format(pid=4711) + STRAYS + WAITS.format(pid=4713))
     verdict = judge_foreign(tmp_path)

@@ -11,15 +11,13 @@ from nsadiag.analysis.conclude import verdict_of
 from nsadiag.analysis.foreign.agreeing import all_over
 from nsadiag.analysis.foreign.crowd_findings import crowd_finding
 from nsadiag.analysis.foreign.load import Foreign, load_foreign
+from nsadiag.analysis.foreign.looks import GAPS, MOST_SURE, Looks, looks_of
 from nsadiag.analysis.foreign.recognise import Gathered, gather
 from nsadiag.analysis.foreign.told import communicator_finding, ended_with_code, never_came
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Evidence, Finding, Progress, Times, Verdict
 
-# One look cannot show that nothing moves any more.
-MOST_SURE_OF_A_HANG = 0.85
-ONE_LOOK = "one look at each rank: nothing shows whether the job still moved when it was taken"
 LOOKS_FOR = (
     "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
     "torchrun --log-dir, logs with tracebacks or time-outs"
@@ -97,28 +95,50 @@ def _says_why(cell: CellEvidence) -> bool:
 
 
 def _watch(foreign: Foreign) -> dict[str, Any]:
-    """Who takes stacks or dumps of a job believes it stuck, and so do we, for want of a second look."""
+    """Who takes stacks or dumps of a job believes it stuck, and so do we, where nothing shows that it moves."""
     cell = foreign.cell
-    broke = any(r.exception or r.end for r in cell.ranks)
-    seen = any(c.stacks or c.flight_recorder for r in cell.ranks for c in r.captures)
-    if not seen or broke:
+    broke = _broke(cell)
+    looks = looks_of(cell)
+    if broke or looks == "moved":
         return {**cell.watch, "launcher_exit_code": 1 if broke else None}
-    look = {"judgement": "still", "reason": ONE_LOOK, "t_s": 0.0, "motions": [], "first": 1, "second": 1}
+    look = {"judgement": "still", "reason": GAPS[looks], "t_s": 0.0, "motions": [], "first": 1, "second": 1}
     return {**cell.watch, "stopped": "hang", "looks": [look]}
 
 
 def _believable(found: Finding, foreign: Foreign) -> Finding:
     """Sources are files that are there, and nothing is said of a second look that nobody took."""
-    evidence = tuple(e for item in found.evidence if (e := _that_exists(item, foreign)))
-    rejected = tuple(r for r in found.rejected if not re.search(r"\blooks?\b", r.because))
+    looks = looks_of(foreign.cell)
+    found = dataclasses.replace(
+        found,
+        evidence=tuple(e for item in found.evidence if (e := _that_exists(item, foreign))),
+        rejected=tuple(r for r in found.rejected if not re.search(r"\blooks?\b", r.because)),
+    )
+    if found.cls == "unknown" and found.detector == "unknown" and not _broke(foreign.cell):
+        return _open(found, foreign.cell, looks)
     if found.outcome != "hung":
-        return dataclasses.replace(found, evidence=evidence, rejected=rejected)
+        return found
+    most_sure = MOST_SURE["none" if foreign.crowd.ranks else looks]
     return dataclasses.replace(
         found,
-        evidence=evidence,
-        rejected=rejected,
-        confidence=min(found.confidence, MOST_SURE_OF_A_HANG),
-        gaps=tuple(dict.fromkeys((*found.gaps, ONE_LOOK))),
+        confidence=min(found.confidence, most_sure),
+        gaps=tuple(dict.fromkeys((*found.gaps, GAPS[looks]))),
+    )
+
+
+def _broke(cell: CellEvidence) -> bool:
+    return any(r.exception or r.end for r in cell.ranks)
+
+
+def _open(found: Finding, cell: CellEvidence, looks: Looks) -> Finding:
+    """The detector for what is unknown speaks of a run that was watched."""
+    seen = sum(any(c.stacks for c in r.captures) for r in cell.ranks)
+    moved = ", and the job moved between them" if looks == "moved" else ""
+    return dataclasses.replace(
+        found,
+        outcome="unknown",
+        summary=f"Stacks of {seen} rank{'s' if seen > 1 else ''} show nobody that the others wait for{moved}.",
+        gaps=(*found.gaps, GAPS[looks]),
+        next="take the stacks again some seconds later, and the flight recorder's dumps with them",
     )
 
 
