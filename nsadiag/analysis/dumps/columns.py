@@ -109,12 +109,14 @@ class Categories:
         """Of an entry, or of as many of its fields as count."""
         said = repr([entry.get(field) for field in DECIDING])
         if said not in self._said:
-            category = category_of(entry)
-            if category not in self._numbers:
-                self._numbers[category] = len(self.all)
-                self.all.append(category)
-            self._said[said] = self._numbers[category]
+            self._said[said] = self.number_of(category_of(entry))
         return self._said[said]
+
+    def number_of(self, category: Category) -> int:
+        if category not in self._numbers:
+            self._numbers[category] = len(self.all)
+            self.all.append(category)
+        return self._numbers[category]
 
 
 def category_of(entry: dict[str, Any]) -> Category:

@@ -71,15 +71,6 @@ class Layout:
             wide[:, size:] = np.where(rows[:, begin + size - 1] & 0x80, 0xFF, 0).astype(np.uint8)[:, None]
         return wide.view("<i8")[:, 0]
 
-    def uses(self, row: bytes) -> tuple[int, ...]:
-        """Places in the memo that its category depends on."""
-        return tuple(
-            _index(row, begin + at)
-            for _, begin, end in self.fields
-            for at, code, _ in _tokens(row[begin:end])
-            if code in GETS
-        )
-
     def values(self, row: bytes) -> dict[str, Any]:
         """The deciding fields, with Get where the memo knows. Raises Unreadable."""
         return {name: read_value(row[begin:end]) for name, begin, end in self.fields}
@@ -249,6 +240,15 @@ def read_value(data: bytes) -> Any:
 def _whole(code: int, argument: bytes) -> int:
     number = argument[1:] if code == 0x8A else argument
     return int.from_bytes(number, "little", signed=WHOLE[code])
+
+
+def places_in(value: Any) -> tuple[int, ...]:
+    """Where in the memo it looks."""
+    if isinstance(value, dict):
+        return places_in(list(value.values()))
+    if isinstance(value, list):
+        return tuple(place for part in value for place in places_in(part))
+    return (value.index,) if isinstance(value, Get) else ()
 
 
 def resolved(value: Any, memo: dict[int, Any]) -> Any:

@@ -8,17 +8,35 @@ goes through the unpickler.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.dumps.columns import Categories, GroupNames, RankColumns, columns_of
-from nsadiag.analysis.dumps.layouts import Layout, NewString, Unreadable, layout_of, padded, resolved
+from nsadiag.analysis.dumps.columns import (
+    Categories,
+    Category,
+    GroupNames,
+    RankColumns,
+    category_of,
+    columns_of,
+    process_group_of,
+)
+from nsadiag.analysis.dumps.layouts import (
+    Layout,
+    NewString,
+    Unreadable,
+    layout_of,
+    padded,
+    places_in,
+    resolved,
+)
 from nsadiag.analysis.dumps.parts import Parts, cut, first_guess
 from nsadiag.analysis.dumps.plain import entries_of, seq_of, unpickle
 from nsadiag.evidence.pickles import PickleRefused
 
+OF_GROUP = ("process_group", "pg_name", "pg_id")
 MOST_LAYOUTS = 512
 MOST_SHAPES = 64
 MOST_CATEGORIES = 20_000
@@ -26,6 +44,15 @@ WEIGHTS = np.random.default_rng(0).integers(1, 2**63, size=512, dtype=np.uint64)
 
 
 Share: TypeAlias = tuple[Layout, npt.NDArray[np.intp], npt.NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deciding:
+    """What decides an entry's category, with Get where the memo knows."""
+
+    group: dict[str, Any]
+    asked: dict[str, Any]
+    places: tuple[int, ...]  # in the memo, that `asked` needs
 
 
 class _NewStrings(Exception):
@@ -43,9 +70,8 @@ class QuickReader:
         self._layouts: dict[int, list[Layout]] = {}
         self._count = 0
         self._before: dict[tuple[int, bytes], list[tuple[Layout, npt.NDArray[np.intp]]]] = {}
-        self._used: dict[int, tuple[int, ...]] = {}  # places in the memo, by checksum
-        self._values: dict[int, dict[str, Any]] = {}  # that decide, by checksum
-        self._known: dict[tuple[int, tuple[Any, ...]], int] = {}  # categories
+        self._read: dict[int, Deciding] = {}  # by checksum
+        self._bases: dict[tuple[int, tuple[Any, ...]], Category] = {}  # for any group
         self._places: tuple[int, ...] = ()  # all that were ever used
         self._alike: dict[
             tuple[Any, ...], dict[int, int]
@@ -70,7 +96,6 @@ class QuickReader:
     def _forget(self) -> None:
         """Each of ten thousand tensor-parallel groups has categories of its own."""
         self._categories.clear()
-        self._known.clear()
         self._alike.clear()
 
     def _columns(self, rank: int, file: str, parts: Parts, head: int, tail: int) -> RankColumns:
@@ -170,16 +195,24 @@ class QuickReader:
 
     def _category(self, checksum: int, layout: Layout, chunk: bytes, memo: dict[int, Any]) -> int:
         try:
-            if checksum not in self._used:
-                self._used[checksum] = layout.uses(chunk)
-                self._values[checksum] = layout.values(chunk)
-                self._places = tuple(sorted({*self._places, *self._used[checksum]}))
-            key = checksum, tuple(memo.get(place) for place in self._used[checksum])
-            if key not in self._known:
-                self._known[key] = self._categories.number(resolved(self._values[checksum], memo))
-            return self._known[key]
+            read = self._read.get(checksum)
+            if read is None:
+                read = self._read[checksum] = _deciding(layout.values(chunk))
+                self._places = tuple(sorted({*self._places, *places_in(read.group), *read.places}))
+            key = checksum, tuple(memo.get(place) for place in read.places)
+            if key not in self._bases:
+                self._bases[key] = category_of(resolved(read.asked, memo))
+            # The same is asked of ten thousand tensor-parallel groups.
+            group = process_group_of(resolved(read.group, memo))
+            return self._categories.number_of(replace(self._bases[key], process_group=group))
         except (TypeError, IndexError, ValueError, AttributeError) as error:
             raise Unreadable(f"not one entry ({error!r})") from None
+
+
+def _deciding(values: dict[str, Any]) -> Deciding:
+    group = {name: value for name, value in values.items() if name in OF_GROUP}
+    asked = {name: value for name, value in values.items() if name not in OF_GROUP}
+    return Deciding(group=group, asked=asked, places=places_in(asked))
 
 
 def _built(spliced: bytes, count: int) -> tuple[dict[str, Any], dict[int, Any]]:
