@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Finding, Progress, Times, Verdict
 
 RECENT_STEPS = 10
+UNREAD_CONFIDENCE = 0.75
 
 
 def first_finding(cell: CellEvidence, tables: Tables) -> tuple[Finding, tuple[str, ...]]:
@@ -40,7 +42,16 @@ def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     tables = Tables(cell)
     with sources.shown(cell):
         cause, failed = first_finding(cell, tables)
+    if _unread(cell) - set(cause.guilty_ranks):
+        # Whoever left nothing that can be read may be the one: what the others show is no certainty.
+        cause = dataclasses.replace(cause, confidence=min(cause.confidence, UNREAD_CONFIDENCE))
     return verdict_of(cell, cause, failed, progress=_progress(cell, tables), times=_times(cell, verdict_s))
+
+
+def _unread(cell: CellEvidence) -> set[int]:
+    """Ranks without evidence, or with documents that cannot be read."""
+    damaged = {r.rank for r in cell.ranks if r.damaged}
+    return damaged | (set(range(cell.world_size)) - {r.rank for r in cell.ranks})
 
 
 def _progress(cell: CellEvidence, tables: Tables) -> Progress:
