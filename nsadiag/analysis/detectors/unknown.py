@@ -62,7 +62,42 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
     return here, [Evidence(claim=claim, source="ends.json")]
 
 
+def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
+    """Where --timeout ended it: the one rank for which all others wait, whatever it is about."""
+    roots = tables.graph.roots() if cell.stopped == "timeout" else ()
+    others = sorted(set(tables.standings) - set(roots))
+    if len(roots) != 1 or set(others) - tables.graph.waiters:
+        return None
+    root, edge = roots[0], next(e for e in tables.graph.edges if e.waited_for == roots[0])
+    at = tables.standings.get(root)
+    here = at.place if at else None
+    line = f" at {places.short(here)}" if here else ""
+    return Finding(
+        detector="unknown",
+        cls="unknown",
+        outcome="unknown",
+        confidence=0.5,
+        summary=(
+            f"When --timeout ended the job, all other ranks waited for rank {root}, which was{line}: "
+            "whether it is very slow there or will never leave cannot be told from outside."
+        ),
+        guilty_ranks=roots,
+        blocked_ranks=tuple(others),
+        where=Where().at(here) if here else None,
+        peers_at=tables.standings[edge.waiter].place,
+        evidence=(
+            Evidence(claim=f"rank {edge.waiter} waits for it in {edge.what}", source=edge.source),
+            *((Evidence(claim="where it stood", source=f"{at.source}/py_spy.json"),) if at else ()),
+        ),
+        next="nsadiag run --locals --timeout 120 -- <the same command>, and see in the two captures whether its variables change",
+    )
+
+
 def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    waited_for = _waited_for(cell, tables)
+    if waited_for is not None:
+        yield waited_for
+        return
     outcome, summary = _what_is_known(cell)
     looked_at = [r for r in cell.ranks if r.captures]
     here = places.of_rank_now(looked_at[0]) if looked_at else None
