@@ -106,7 +106,7 @@ def test_an_exception_in_the_block_is_recorded_and_raised(jobs: Jobs, job: Any) 
 def test_a_hang_is_reported_and_left_as_it_is(jobs: Jobs, job: Any) -> None:
     started = job(*TORCHRUN, "job.py", "hang")
     found = verdict(jobs.directory)
-    assert (found["class"], found["guilty_ranks"]) == ("missing_rank", [1])
+    assert (found["class"], found["guilty_ranks"]) == ("local_lock_deadlock", [1])
     assert found["where"]["code"] == "threading.Event().wait()"
     wait_until((jobs.directory / "run/report.html").exists, "the report")
     assert started.poll() is None
