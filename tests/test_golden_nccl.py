@@ -70,11 +70,14 @@ KEPT = (
     "collective_args_mismatch_broadcast_source",
     "collective_args_mismatch_expert_splits",
     "collective_order_mismatch_two_groups",
+    "divergent_module_execution_experts",
+    "divergent_module_execution_layer_drop",
     "local_lock_deadlock_heartbeat",
     "p2p_mismatch_both_send_first",
     "p2p_mismatch_group_rank",
     "p2p_mismatch_micro_batches",
     "process_group_mismatch_monitor_group",
+    "uneven_inputs_iterable",
 )
 
 

@@ -52,13 +52,14 @@ Detector = Callable[[CellEvidence, Tables], Iterator[Finding]]
 DETECTORS: tuple[Detector, ...] = (
     # What the transport then says, or dies of, is a consequence.
     model_structure_mismatch,
+    # Units of other modules have other sizes.
+    divergent_module_execution,
     collective_args_mismatch,
     process_group_mismatch,
     # Ranks that part in the user's own source: what is raised or killed then only says that they did.
     grad_sync_mismatch,
     rank_conditional_collective,
     data_divergent_control_flow,
-    divergent_module_execution,
     uneven_inputs,
     collective_order_crash,
     rank_killed,
