@@ -18,7 +18,11 @@ PROMISES = {promise.name: promise for promise in promises()}
 SURE = 0.8
 MOST_KIB = 60
 # What may be said instead where evidence is missing.
-PARENTS = {"gpu_oom": {"rank_exception"}, "host_oom": {"rank_killed"}}
+PARENTS = {
+    "gpu_oom": {"rank_exception"},
+    "host_oom": {"rank_killed"},
+    "uneven_inputs": {"rank_exited_early"},  # it did, after fewer steps
+}
 HUNG_PARENTS = {"missing_rank"}
 # Cut in half on all ranks; each recording has its turn with one of them.
 KINDS = ("ranks/**/fr.json", "ranks/**/py_spy.json", "ranks/*/blackbox.bin", "sources/*")

@@ -42,16 +42,15 @@ def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     tables = Tables(cell)
     with sources.shown(cell):
         cause, failed = first_finding(cell, tables)
-    if _unread(cell) - set(cause.guilty_ranks):
-        # Whoever left nothing that can be read may be the one: what the others show is no certainty.
+    if any(r.damaged for r in cell.ranks) or _absent(cell) - set(cause.guilty_ranks):
+        # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, confidence=min(cause.confidence, UNREAD_CONFIDENCE))
     return verdict_of(cell, cause, failed, progress=_progress(cell, tables), times=_times(cell, verdict_s))
 
 
-def _unread(cell: CellEvidence) -> set[int]:
-    """Ranks without evidence, or with documents that cannot be read."""
-    damaged = {r.rank for r in cell.ranks if r.damaged}
-    return damaged | (set(range(cell.world_size)) - {r.rank for r in cell.ranks})
+def _absent(cell: CellEvidence) -> set[int]:
+    """Ranks that left no evidence."""
+    return set(range(cell.world_size)) - {r.rank for r in cell.ranks}
 
 
 def _progress(cell: CellEvidence, tables: Tables) -> Progress:

@@ -313,6 +313,8 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
     rest = tuple(r for r in sorted(series) if r not in guilty)
     if not rest:
         return None
+    if not guilty or not rest:
+        return None
     mine, theirs = series[guilty[0]], series[rest[0]]
     at = next(
         (i for i, (x, y) in enumerate(zip(mine, theirs, strict=False)) if x != y), min(len(mine), len(theirs))
