@@ -48,11 +48,22 @@ def in_flight(cell: CellEvidence, tables: Tables) -> Swallowed | None:
 
 
 def _is_open(tables: Tables, rank: RankEvidence, row: dict[str, Any]) -> bool:
-    """Whether the collective that it was seen in has begun and not ended."""
+    """Whether the collective that it was seen in has begun and not ended, or else the next that it met on its way up.
+
+    Under NCCL a barrier is over for the host at once, and what comes after it in the same `finally` holds the rank.
+    """
     events = tables.events
-    mine = events[(events["rank"] == rank.rank) & events.kind.isin((Kind.COLLECTIVE, Kind.PROCESS_GROUP))]
-    same = mine[(mine.a == row.get("number")) & mine.place.str.startswith(str(row.get("group")))]
-    return bool((same.phase == Phase.BEGIN).any()) and not bool((same.phase == Phase.END).any())
+    mine = events[events["rank"] == rank.rank]
+    calls = mine[mine.kind.isin((Kind.COLLECTIVE, Kind.PROCESS_GROUP))]
+    same = calls[(calls.a == row.get("number")) & calls.place.str.startswith(str(row.get("group")))]
+    begun, ended = (bool((same.phase == phase).any()) for phase in (Phase.BEGIN, Phase.END))
+    if not ended:
+        return begun
+    since = mine[mine.index > same.index[-1]]
+    if since.kind.isin((Kind.FORWARD, Kind.BACKWARD, Kind.STEP)).any():
+        return False
+    later = calls[calls.index > same.index[-1]]
+    return bool((later.phase == Phase.BEGIN).sum() > (later.phase == Phase.END).sum())
 
 
 def peers_failed(cell: CellEvidence) -> bool:

@@ -20,7 +20,10 @@ WAITS_FOR_GPU = re.compile(
     r"|c10::cuda|at::native::_local_scalar_dense_cuda|_cuda_synchronize|THCPEvent_synchronize|THCPStream_synchronize"
 )
 PYTHON_WAITS = re.compile(r"torch/cuda/(__init__|streams)\.py$")
-BUSY_PCT = 90.0
+# Of this process: others on the same GPU take their share of it.
+BUSY_PCT = 25.0
+# Lines that wait for the device in C, where no Python frame shows it.
+ASKS_DEVICE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|nonzero)\(")
 
 
 def _waits_for_gpu(stuck: Stuck) -> str | None:
@@ -29,7 +32,9 @@ def _waits_for_gpu(stuck: Stuck) -> str | None:
     if native:
         return native
     frames = main_thread(stuck.capture).get("frames", [])
-    return next((f["name"] for f in frames[:3] if PYTHON_WAITS.search(f["filename"])), None)
+    called = next((f["name"] for f in frames[:3] if PYTHON_WAITS.search(f["filename"])), None)
+    asks = ASKS_DEVICE.search((stuck.standing.place and stuck.standing.place.code) or "")
+    return called or (asks[0].strip(".(") if asks else None)
 
 
 def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
@@ -68,7 +73,8 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             cell,
             stuck,
             cls="gpu_kernel_hang",
-            confidence=0.8 if call else 0.6,
+            # At --timeout the two looks only say that it was still at it.
+            confidence=0.8 if call and is_still(cell) else 0.65,
             summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with what was launched before {at}, where the host waits for it.",
             evidence=(
                 Evidence(

@@ -311,8 +311,6 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
     known = {tuple(s.histories.series(r, Kind.UNIT, n)) for r in series for n in range(number)}
     guilty, _ = suspects(series, known)
     rest = tuple(r for r in sorted(series) if r not in guilty)
-    if not rest:
-        return None
     if not guilty or not rest:
         return None
     mine, theirs = series[guilty[0]], series[rest[0]]
