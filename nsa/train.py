@@ -62,7 +62,8 @@ def _train_in_group(config: TrainConfig, placement: Placement) -> list[float]:
     # want in order to drop a tensor: a deadlock at exit, about once in 250 one-step runs of torch 2.13.
     run = _Run(config, placement)
     try:
-        return run.all_steps()
+        with torch.autograd.set_detect_anomaly(config.train.detect_anomaly):
+            return run.all_steps()
     finally:
         run.close()
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nsadiag.reports import Report
+    from nsadiag.spec import Matrix
 
 app = typer.Typer(
     name="nsadiag",
@@ -141,6 +142,22 @@ def _check_probes(spec: str) -> None:
         )
 
 
+def _check_criteria(matrix: Matrix) -> None:
+    """The outcomes and classes that hypotheses name are known ones."""
+    from nsadiag.analysis.classes import CLASSES
+    from nsadiag.spec import words_named
+    from nsadiag.spec.strict import nearest
+
+    known = ["hung", "crashed", "slow", "wrong", *CLASSES]
+    for hypothesis in matrix.hypotheses:
+        for word in words_named(hypothesis):
+            if word not in known:
+                raise UsageError(
+                    f"hypothesis {hypothesis.claim!r}: no outcome or class is called {word!r}",
+                    nearest(word, known),
+                )
+
+
 @app.command(epilog="Example: nsadiag matrix -k 'layers=1 and not fsdp2'")
 def matrix(
     spec: Annotated[str, typer.Argument(help="YAML file, or the name of a built-in matrix")] = "nsa-quick",
@@ -148,7 +165,18 @@ def matrix(
     select: Annotated[
         str | None, typer.Option("-k", help="Only cells whose id matches: words with and, or, not")
     ] = None,
-    repeat: Annotated[int, typer.Option(help="Run each cell this often", min=1)] = 1,
+    repeat: Annotated[
+        int | None, typer.Option(help="Run each cell this often  [default: as the spec says]", min=1)
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="all: every combination; pairwise: few, where any two settings meet; hypotheses: what they need"
+        ),
+    ] = None,
+    strength: Annotated[
+        int | None, typer.Option(help="Of pairwise: the settings of so many factors meet", min=1)
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print each cell's command and run nothing")
     ] = False,
@@ -163,7 +191,8 @@ def matrix(
 
     loaded = specs.load_matrix(specs.find_spec(spec))
     _check_probes(loaded.probes)
-    every_cell = loaded.cells(repeat)
+    _check_criteria(loaded)
+    every_cell = loaded.cells(repeat, specs.checked_strategy(strategy), strength)
     cells = specs.select(every_cell, select) if select else every_cell
     if dry_run:
         _print_cells(cells, as_json=as_json)
@@ -258,7 +287,7 @@ def analyze(
 @app.command(epilog="Example: nsadiag report artifacts/20261120-101500-train --format md")
 def report(
     path: Annotated[Path, typer.Argument(help="A run or matrix directory")],
-    format_: Annotated[str, typer.Option("--format", help="terminal, md, html or json")] = "terminal",
+    format_: Annotated[str, typer.Option("--format", help="terminal, md, html, json or junit")] = "terminal",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Render what is on disk, to stdout."""

@@ -17,6 +17,7 @@ from nsadiag.agent import interrupts
 from nsadiag.agent.launch import check_script
 from nsadiag.agent.watch import WatchOptions
 from nsadiag.commands import output
+from nsadiag.commands.claims import conclusions
 from nsadiag.engines.local import WarmLauncher, run_warm
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, UsageError
 from nsadiag.evidence.layout import (
@@ -116,7 +117,7 @@ def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult
                     _write(run, request.matrix, results, time.monotonic() - started)
         except KeyboardInterrupt:
             interrupted = True
-    _write(run, request.matrix, results, time.monotonic() - started)
+    _write(run, request.matrix, results, time.monotonic() - started, whole=True)
     output.write_run(run, **about, ended_at=output.now())
     from nsadiag.reports import write_reports
 
@@ -243,7 +244,7 @@ def _run_cell(
     )
     progress.cell_started(cell.id)
     result.state, started = "running", time.monotonic()
-    options = WatchOptions(stall_after_s=matrix.stall_after_s, timeout_s=matrix.timeout_s)
+    options = WatchOptions(stall_after_s=matrix.stall_after_s, timeout_s=cell.timeout_s)
     run_warm(
         launchers.get(cell.env),
         cell.argv,
@@ -260,10 +261,18 @@ def _run_cell(
     progress.cell_finished(cell.id, result.verdict, result.wall_s)
 
 
-def _write(run: RunDir, matrix: Matrix, results: list[CellResult], wall_s: float) -> None:
-    """matrix.json and matrix.csv, replaced after every cell: a killed matrix leaves what it had."""
+def _write(
+    run: RunDir, matrix: Matrix, results: list[CellResult], wall_s: float, *, whole: bool = False
+) -> None:
+    """matrix.json and matrix.csv, replaced after every cell: a killed matrix leaves what it had.
+
+    What all cells come to together is worked out once, when the matrix ends.
+    """
     done = [r for r in results if r.verdict is not None]
-    axes = [{"name": name, "values": list(axis.settings())} for name, axis in matrix.axes.items()]
+    axes: list[dict[str, Any]] = [
+        {"name": name, "values": list(axis.settings()), "base": axis.base_label()}
+        for name, axis in matrix.axes.items()
+    ]
     repeats = list(dict.fromkeys(r.cell.factors["repeat"] for r in results if "repeat" in r.cell.factors))
     if repeats:
         axes.append({"name": "repeat", "values": repeats})
@@ -283,6 +292,8 @@ def _write(run: RunDir, matrix: Matrix, results: list[CellResult], wall_s: float
         },
         "machine": output.machine(),
     }
+    if whole:
+        document |= conclusions(run, matrix, [r.cell for r in results], document)
     write_json(run.path / "matrix.json", document)
     _write_csv(run.path / "matrix.csv", results)
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from nsadiag.reports.document import render_json
 from nsadiag.reports.html import render_html
+from nsadiag.reports.junit import render_junit
 from nsadiag.reports.load import load_report
 from nsadiag.reports.markdown import render_markdown
 from nsadiag.reports.model import MatrixReport, Report, RunReport
@@ -24,6 +25,7 @@ REPORTERS: dict[str, Reporter] = {
     "md": render_markdown,
     "html": render_html,
     "json": render_json,
+    "junit": render_junit,
 }
 
 

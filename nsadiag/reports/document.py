@@ -46,6 +46,7 @@ def matrix_document(matrix: MatrixReport) -> dict[str, Any]:
             "wall_s": matrix.wall_s,
         },
         "machine": dict(matrix.machine),
+        **matrix.documents,
         "gaps": list(matrix.gaps),
     }
 

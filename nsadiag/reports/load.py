@@ -10,7 +10,7 @@ from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.secrets import mask_text
-from nsadiag.reports import values
+from nsadiag.reports import load_claims, values
 from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
 
 # The tail of a guilty rank's stderr holds its traceback; more belongs to the log itself.
@@ -123,6 +123,10 @@ def _load_matrix(directory: Path) -> MatrixReport:
         wall_s=values.number(values.mapping(document.get("totals")).get("wall_s")) or run.duration_s,
         machine=values.texts(document.get("machine")),
         gaps=tuple(gaps),
+        claims=load_claims.claims(document),
+        causes=load_claims.causes(document),
+        parity=load_claims.parity(document),
+        documents={key: document[key] for key in load_claims.DOCUMENTS if document.get(key)},
     )
 
 
@@ -158,6 +162,7 @@ def _cell(directory: Path, document: Mapping[str, Any]) -> CellReport:
         launch=values.text(document.get("launch")),
         costs=_costs(values.mapping(document.get("costs"))),
         run=run,
+        why=values.text(document.get("why")) or "",
     )
 
 
@@ -174,13 +179,17 @@ def _costs(document: Mapping[str, Any]) -> Costs:
 def _axes(document: Mapping[str, Any], cells: tuple[CellReport, ...]) -> tuple[Axis, ...]:
     """The axes as written, completed by labels that only cells mention."""
     known: dict[str, dict[str, None]] = {}
+    bases: dict[str, str] = {}
     for axis in values.items(document.get("axes")):
         labels = axis.get("values")
         known[str(axis.get("name"))] = dict.fromkeys(map(str, labels if isinstance(labels, list) else []))
+        bases[str(axis.get("name"))] = values.text(axis.get("base")) or ""
     for cell in cells:
         for name, label in cell.factors.items():
             known.setdefault(name, {}).setdefault(label, None)
-    return tuple(Axis(name=name, values=tuple(labels)) for name, labels in known.items())
+    return tuple(
+        Axis(name=name, values=tuple(labels), base=bases.get(name, "")) for name, labels in known.items()
+    )
 
 
 def _document(path: Path, gaps: list[str]) -> dict[str, Any]:

@@ -107,6 +107,26 @@ def _slot(slot: Slot) -> str:
     return ", ".join(f"{mark.letter} {escape(mark.word)}" for mark in marks)
 
 
+def claim_table(matrix: MatrixReport) -> str:
+    rows = []
+    for claim in matrix.claims:
+        mark = words.status_mark(claim.status)
+        source = f" ({escape(claim.source)})" if claim.source else ""
+        rows.append([f"{mark.letter} {mark.word}", escape(claim.text) + source, escape(claim.because)])
+    return table(["answer", "claim", "why"], rows)
+
+
+def parity_table(matrix: MatrixReport) -> str:
+    rows = [
+        [
+            cell_code(row.cell), cell_code(row.control), escape(row.judgement), words.relative(row.loss_difference),
+            cell_code(row.worst), escape(row.says),
+        ]
+        for row in matrix.parity
+    ]  # fmt: skip
+    return table(["cell", "held against", "answer", "loss off by", "worst parameter", "in words"], rows)
+
+
 def cost_table(matrix: MatrixReport) -> str:
     header = ["cell", "verdict", "start", "steps", "step", "forward", "backward", "peak memory", "wall"]
     return table(header, [_cost_row(cell) for cell in matrix.failing_first()], right=6)
@@ -165,6 +185,9 @@ def _environment() -> Environment:
         fact_table=fact_table,
         grid_table=grid_table,
         cost_table=cost_table,
+        claim_table=claim_table,
+        parity_table=parity_table,
+        answers=words.answers,
         provenance_table=provenance_table,
         mark_of=words.mark_of,
         tally=words.tally,

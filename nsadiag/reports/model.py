@@ -79,6 +79,7 @@ class CellReport:
     launch: str | None
     costs: Costs
     run: RunReport
+    why: str = ""  # it was not run
 
     @property
     def verdict(self) -> Verdict | None:
@@ -98,6 +99,7 @@ class Axis:
 
     name: str
     values: tuple[str, ...]
+    base: str = ""  # where nothing else is said; empty: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,43 @@ class FindingGroup:
 
     verdict: Verdict
     cells: tuple[CellReport, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A hypothesis of the spec, and what the cells say to it."""
+
+    text: str
+    source: str
+    status: str
+    because: str
+    confirmed_if: str = ""
+    cells: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """What one kind of failure depends on, in words; `command` runs the cells that would tell more."""
+
+    cls: str
+    status: str
+    words: str
+    cells: tuple[str, ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityRow:
+    """A cell that should compute what its control computes."""
+
+    cell: str
+    control: str
+    judgement: str  # same, differs, not comparable
+    says: str
+    steps: int | None = None
+    parameters: int | None = None
+    loss_difference: float | None = None
+    worst: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +159,20 @@ class MatrixReport:
     wall_s: float | None = None
     machine: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    parity: tuple[ParityRow, ...] = ()
+    documents: Mapping[str, object] = field(default_factory=dict)  # the same as matrix.json has them
+
+    def verdict_on_claims(self) -> dict[str, int]:
+        """How many claims have each status, the settled ones first."""
+        counts = {status: sum(c.status == status for c in self.claims) for status in STATUSES}
+        return {status: n for status, n in counts.items() if n}
+
+    def causes_of(self, group: FindingGroup) -> list[Cause]:
+        """What is known about the cause of these cells' failure."""
+        failing = {cell.id for cell in group.cells}
+        return [cause for cause in self.causes if failing & set(cause.cells)]
 
     def counts(self) -> dict[str, int]:
         """How many cells bear each mark, in order of first appearance."""
@@ -146,6 +199,7 @@ class MatrixReport:
         return sorted(self.cells, key=lambda cell: _RANKING.get(cell.mark, 0))
 
 
+STATUSES = ("confirmed", "refuted", "depends", "not settled", "not tested")
 _RANKING = {"unknown": 1, "healthy": 2, "running": 3, "pending": 4, "skipped": 5}
 
 Report: TypeAlias = RunReport | MatrixReport

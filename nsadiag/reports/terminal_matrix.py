@@ -13,6 +13,7 @@ from rich.text import Text
 from nsadiag.reports.facts import headline, place_text
 from nsadiag.reports.grid import Grid, Slot, grid_of
 from nsadiag.reports.model import CellReport, FindingGroup, MatrixReport
+from nsadiag.reports.terminal_claims import cause_lines, claim_lines
 from nsadiag.reports.words import clean, count, duration, in_order, mark_of, mebibytes, tally
 
 # Past this many rows a table is a document, and the report is a better place for it.
@@ -34,6 +35,7 @@ def matrix_lines(matrix: MatrixReport, console: Console) -> Iterator[RenderableT
         yield _grid(grid_of(matrix))
         yield _legend(matrix)
     yield from _findings(matrix)
+    yield from claim_lines(matrix)
     yield Text()
     yield _totals(matrix)
     yield _whereabouts(matrix)
@@ -125,13 +127,13 @@ def _findings(matrix: MatrixReport) -> Iterator[RenderableType]:
     yield Text()
     yield Text("Findings", style="bold")
     for group in groups:
-        yield from _finding(group)
+        yield from _finding(matrix, group)
     for cell in unjudged:
         yield Text.assemble(("? no verdict", "bold cyan"), f"  {clean(cell.id)}", overflow="fold")
         yield from (_indented(Text(clean(gap))) for gap in cell.run.gaps)
 
 
-def _finding(group: FindingGroup) -> Iterator[RenderableType]:
+def _finding(matrix: MatrixReport, group: FindingGroup) -> Iterator[RenderableType]:
     verdict = group.verdict
     mark = mark_of(verdict.outcome)
     yield Text(f"{mark.letter} {mark.word} {clean(headline(verdict))}", style=f"bold {mark.style}")
@@ -145,6 +147,8 @@ def _finding(group: FindingGroup) -> Iterator[RenderableType]:
     more = len(group.cells) - CELLS_NAMED
     if more > 0:
         yield _indented(Text(f"and {count(more, 'cell')} more like these", style="dim"))
+    for cause in matrix.causes_of(group):
+        yield from cause_lines(cause)
 
 
 def _indented(renderable: RenderableType) -> Padding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nsadiag.evidence.spans import spans
@@ -30,6 +30,14 @@ MARKS = {
     "skipped": Mark(letter="-", word="skipped", style="default"),
 }
 
+STATUS_MARKS = {
+    "confirmed": Mark(letter="✓", word="confirmed", style="bold green"),
+    "refuted": Mark(letter="✗", word="refuted", style="blue"),
+    "depends": Mark(letter="±", word="depends", style="bold magenta"),
+    "not settled": Mark(letter="~", word="not settled", style="bold yellow"),
+    "not tested": Mark(letter="-", word="not tested", style="dim"),
+}
+
 # Escape sequences of a terminal (colours, cursor moves, window titles) and bare control characters: text from
 # a user's log must not drive the reader's terminal.
 _CONTROL = re.compile(
@@ -37,12 +45,17 @@ _CONTROL = re.compile(
 )
 NOT_KNOWN = "-"
 # For terminals that show nothing else; the legend goes through the same table, so letters stay explained.
-_ASCII = str.maketrans({"✓": "+", "·": ".", "µ": "u", "…": "~", "━": "=", "─": "-"})
+_ASCII = str.maketrans({"✓": "+", "✗": "x", "±": "+-", "·": ".", "µ": "u", "…": "~", "━": "=", "─": "-"})
 
 
 def mark_of(name: str) -> Mark:
     """The mark, or for an outcome of a newer schema one that spells it out."""
     return MARKS.get(name) or Mark(letter="?", word=name, style="cyan")
+
+
+def status_mark(status: str) -> Mark:
+    """How the status of a claim looks."""
+    return STATUS_MARKS.get(status) or Mark(letter="?", word=status, style="cyan")
 
 
 def clean(text: object) -> str:
@@ -99,6 +112,11 @@ def percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
 
+def relative(difference: float | None) -> str:
+    """A difference relative to the whole: `1.2e-08`."""
+    return NOT_KNOWN if difference is None else f"{difference:.2g}"
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -121,6 +139,12 @@ def in_order(names: Iterable[str]) -> list[str]:
 def tally(counts: dict[str, int]) -> str:
     """`2 hung, 1 crashed, 33 healthy`."""
     return ", ".join(f"{counts[name]} {mark_of(name).word}" for name in in_order(counts))
+
+
+def answers(counts: Mapping[str, int]) -> str:
+    """`12 claims: 3 confirmed, 8 refuted, 1 not tested`."""
+    told = ", ".join(f"{number} {status}" for status, number in counts.items())
+    return f"{count(sum(counts.values()), 'claim')}: {told}" if counts else ""
 
 
 def _three_digits(value: float) -> str:

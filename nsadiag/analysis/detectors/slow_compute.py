@@ -158,7 +158,7 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         confidence=0.85 if nodes else 0.7,
         summary=f"Not hung: every rank computes, {steps} steps in {seconds:.0f} s; {bound}, one small operation after the other.",
         guilty_ranks=tuple(r.rank for r in cell.ranks),
-        where=Where(step=steps).at(_place(cell)),
+        where=Where(step=steps, phase=_phase_now(cell, events)).at(_place(cell)),
         evidence=(
             Evidence(claim=f"while no event came, {busy[-1]['reason']}", source="watch.json#looks"),
             Evidence(
@@ -189,6 +189,17 @@ def _largest(rank: RankEvidence) -> Iterator[Evidence]:
 def _open_forward(events: pd.DataFrame) -> bool:
     forwards = events[events.kind == Kind.FORWARD]
     return len(forwards) > 0 and int(forwards.phase.iloc[-1]) == Phase.BEGIN
+
+
+def _phase_now(cell: CellEvidence, events: pd.DataFrame) -> str | None:
+    """What a job that was ended on the way was in: the last forward or backward, if it had not ended."""
+    if cell.stopped is None:
+        return None
+    backwards = events[events.kind == Kind.BACKWARD]
+    # Backward first: what it computes again is a forward within it.
+    if len(backwards) and int(backwards.phase.iloc[-1]) == Phase.BEGIN:
+        return "backward"
+    return "forward" if _open_forward(events) else None
 
 
 def slow_compute(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:

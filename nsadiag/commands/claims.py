@@ -1,0 +1,69 @@
+"""What the cells of a matrix come to together: its claims settled."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nsadiag.evidence.layout import RunDir, read_json
+from nsadiag.spec import Cell, Matrix
+
+
+def conclusions(
+    run: RunDir, matrix: Matrix, cells: Sequence[Cell], document: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What matrix.json says beyond its cells: nothing where the spec claims nothing and nothing fails."""
+    from nsadiag.analysis.attributed import attributions
+    from nsadiag.analysis.hypotheses import settle
+
+    seen = {**document, "cells": [_with_its_end(run, cell) for cell in document["cells"]]}
+    found = attributions(seen, matrix.space().allows)
+    for attribution in found:
+        attribution["command"] = _command(run, matrix, cells, attribution["propose"])
+    settled = settle(claims_of(matrix, cells), seen)
+    return ({"hypotheses": settled} if settled else {}) | ({"attribution": found} if found else {})
+
+
+def _command(
+    run: RunDir, matrix: Matrix, cells: Sequence[Cell], wanted: Sequence[Mapping[str, str]]
+) -> str | None:
+    """The line that runs these cells as well; None where there are none, or `-k` could not name them."""
+    names = [" and ".join(f"{n}={v}".replace("/", "-") for n, v in factors.items()) for factors in wanted]
+    if not names or any(
+        len(name.split()) != 2 * len(matrix.axes) - 1 or set("(),") & set(name) for name in names
+    ):
+        return None
+    spec = [*read_json(run.run, {}).get("command", ()), ""][2]
+    repeats = max(int(cell.factors.get("repeat", 1)) for cell in cells)
+    again = "" if repeats == matrix.repeat else f" --repeat {repeats}"
+    chosen = names[0] if len(names) == 1 else " or ".join(f"({name})" for name in names)
+    line = ["nsadiag", "matrix", spec, "--strategy", "all", "--out", str(run.path), "--resume"]
+    return f"{shlex.join(line)}{again} -k {shlex.quote(chosen)}"
+
+
+def _with_its_end(run: RunDir, cell: Mapping[str, Any]) -> dict[str, Any]:
+    """The cell, and whether its time ran out before it was through."""
+    watch = read_json(RunDir(path=run.path / "cells" / cell["id"]).watch, {})
+    return {**cell, "stopped": watch.get("stopped") if isinstance(watch, dict) else None}
+
+
+def claims_of(matrix: Matrix, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Each hypothesis as analysis reads it."""
+    claims = []
+    for hypothesis, trials in zip(matrix.hypotheses, matrix.trials(list(cells)), strict=True):
+        claim: dict[str, Any] = {"claim": hypothesis.claim, "source": hypothesis.source}
+        if hypothesis.not_tested:
+            claims.append({**claim, "not_tested": hypothesis.not_tested})
+            continue
+        claims.append(
+            {
+                **claim,
+                "factor": hypothesis.factor,
+                "settings": hypothesis.settings,
+                "confirmed_if": hypothesis.confirmed_if,
+                "criterion": hypothesis.criterion(),
+                "trials": [trial.to_json() for trial in trials],
+            }
+        )
+    return claims
