@@ -1,20 +1,25 @@
 """What a run leaves is for its user alone, tells no secrets, listens to nobody, and never runs what it reads."""
 
 import ast
+import copyreg
 import json
 import os
+import pickle
 import re
 import socket
 import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from support.jobs import BIN, Jobs, wait_until
 
+from nsadiag.analysis.dumps import plain
 from nsadiag.evidence.layout import make_private_dir, open_private, write_json
+from nsadiag.evidence.pickles import PickleRefused
 from nsadiag.evidence.secrets import mask_command, mask_text, secret_values
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -366,11 +371,45 @@ def calls(path: Path) -> set[str]:
     return found
 
 
+# The one that dumps of thousands of ranks need for its speed: it may import pickle for a subclass that finds no name.
+NAMELESS = ROOT / "nsadiag/analysis/dumps/plain.py"
+
+
 def test_no_part_of_nsadiag_has_an_unpickler_or_runs_text() -> None:
     sources = sorted((ROOT / "nsadiag").rglob("*.py"))
-    assert {str(p): imported(p) & UNPICKLERS for p in sources if imported(p) & UNPICKLERS} == {}
+    assert {p: imported(p) & UNPICKLERS for p in sources if imported(p) & UNPICKLERS} == {
+        NAMELESS: {"pickle"}
+    }
     forbidden = {"eval", "exec", "torch.load", "yaml.load", "pd.read_pickle", "pandas.read_pickle"}
     assert {str(p): calls(p) & forbidden for p in sources if calls(p) & forbidden} == {}
+
+
+class Calls:
+    """What a hostile pickle would have made: the test fails if anybody makes it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, ("made-by-a-pickle",))
+
+
+def test_the_one_unpickler_finds_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = [
+        node
+        for node in ast.walk(ast.parse(NAMELESS.read_text()))
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "pickle"
+    ]
+    assert [node.attr for node in used] == ["Unpickler"]  # the base class, and nothing else of the module
+    monkeypatch.chdir(tmp_path)
+    copyreg.add_extension("posix", "mkdir", 0x4E53)
+    try:
+        by_name = [pickle.dumps(Calls(), protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+        assert any(b"made-by-a-pickle" in data and b"mkdir" not in data for data in by_name)  # by its number
+    finally:
+        copyreg.remove_extension("posix", "mkdir", 0x4E53)
+    persistent = b"\x80\x04X\x01\x00\x00\x00aQ."
+    for data in (*by_name, *(pickle.dumps(Calls(), n) for n in (0, 2, 4)), persistent):
+        with pytest.raises(PickleRefused):
+            plain.unpickle(data)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

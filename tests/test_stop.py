@@ -96,7 +96,7 @@ def test_ranks_that_ignore_sigterm_are_killed(jobs: Jobs, job: Path) -> None:
     assert all(end["by_us"] for end in ends(jobs).values())
     # The answer comes before the job is ended: that may take its time.
     assert verdict(jobs)["times"]["verdict_s"] < min(end["t_s"] for end in ends(jobs).values())
-    assert (verdict(jobs)["class"], verdict(jobs)["guilty_ranks"]) == ("missing_rank", [0])
+    assert (verdict(jobs)["class"], verdict(jobs)["guilty_ranks"]) == ("local_lock_deadlock", [0])
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_loader_workers_that_ignore_sigterm_are_ended_after_their_ranks(jobs: Jo
 def test_a_launcher_that_would_start_its_ranks_anew_does_not(jobs: Jobs, job: Path) -> None:
     stopped(jobs, *TORCHRUN, "--max-restarts", "5", "job.py")
     assert not list((jobs.directory / "run").glob("ranks/*/attempts"))
-    assert verdict(jobs)["class"] == "missing_rank"
+    assert verdict(jobs)["class"] == "local_lock_deadlock"
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ call = torch.nn.Module.__call__
 assert "NSADIAG_RUN_ID" in started_with or "nsadiag" not in call.__code__.co_filename and not any(
     p._post_accumulate_grad_hooks for p in model.parameters())
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
-print("digest", dist_rank, digest, flush=True)
+os.write(1, f"digest {dist_rank} {digest}\\n".encode())  # whole: two ranks share the descriptor
 if dist.is_initialized():
     dist.destroy_process_group()
 """
@@ -117,7 +117,7 @@ def test_a_hang_is_reported_and_left_as_it_is(jobs: Jobs, job: Any) -> None:
 def test_a_hang_is_ended_if_that_was_asked_for(jobs: Jobs, job: Any) -> None:
     output = finished(job(*TORCHRUN, "job.py", "hang", env={"ON_HANG": "stop"}))
     assert "nsadiag: hung" in output
-    assert verdict(jobs.directory)["class"] == "missing_rank"
+    assert verdict(jobs.directory)["class"] == "local_lock_deadlock"
     wait_until(lambda: not jobs.left(), "all of them gone")
 
 

@@ -69,7 +69,7 @@ def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
     if len(roots) != 1 or set(others) - tables.graph.waiters:
         return None
     root, edge = roots[0], next(e for e in tables.graph.edges if e.waited_for == roots[0])
-    at = tables.standings.get(root)
+    at, waiter_at = tables.standings.get(root), tables.standings.get(edge.waiter)
     here = at.place if at else None
     line = f" at {places.short(here)}" if here else ""
     return Finding(
@@ -84,7 +84,7 @@ def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
         guilty_ranks=roots,
         blocked_ranks=tuple(others),
         where=Where().at(here) if here else None,
-        peers_at=tables.standings[edge.waiter].place,
+        peers_at=waiter_at.place if waiter_at else None,
         evidence=(
             Evidence(claim=f"rank {edge.waiter} waits for it in {edge.what}", source=edge.source),
             *((Evidence(claim="where it stood", source=f"{at.source}/py_spy.json"),) if at else ()),

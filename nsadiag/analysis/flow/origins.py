@@ -198,9 +198,9 @@ class Origins:
 
     def _rank_in_call(self, node: ast.Call, scope: Scope, known: set[Key]) -> bool:
         name = last_name(node.func)
-        if RANK_CALL.search(name) and not NOT_RANK.search(name):
+        if (RANK_CALL.search(name) or RANK_NAME.search(name)) and not NOT_RANK.search(name):
             return True
-        if RANK_NAME.search(name) or ("", "func", name) in known:
+        if ("", "func", name) in known:
             return True
         if name in ("get", "getenv") and node.args and isinstance(node.args[0], ast.Constant):
             return bool(RANK_VARIABLE.search(str(node.args[0].value)))

@@ -1,0 +1,172 @@
+"""What a line of user code hangs on, and whether that can differ between ranks: read off the source alone."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from nsadiag.analysis.flow.guards import Guard, Program
+
+FILE = "train.py"
+
+
+def program(source: str) -> Program:
+    return Program({FILE: ast.parse(textwrap.dedent(source))})
+
+
+def line_of(source: str, marker: str) -> int:
+    lines = textwrap.dedent(source).splitlines()
+    return next(number for number, line in enumerate(lines, 1) if marker in line)
+
+
+def around(source: str, marker: str = "# HERE") -> list[Guard]:
+    return program(source).around(FILE, line_of(source, marker))
+
+
+# A condition after `if`, the lines before it, and what it depends on.
+ORIGINS = {
+    "the rank by name": ("", "rank == 0", "rank"),
+    "a call for it": ("", "dist.get_rank() == 0", "rank"),
+    "an attribute": ("", "self.trainer.is_global_zero", "rank"),
+    "the launcher's variable": ("", "os.environ['LOCAL_RANK'] == '0'", "rank"),
+    "the same through getenv": ("", "int(os.getenv('RANK', 0)) == 0", "rank"),
+    "behind a name": ("main = rank == 0", "main", "rank"),
+    "behind two names": ("first = dist.get_rank() == 0\nquiet = not first", "not quiet", "rank"),
+    "behind a helper": ("def chief():\n    return dist.get_rank() == 0", "chief()", "rank"),
+    "made only on one rank": ("log = None\nif rank == 0:\n    log = Writer()", "log is not None", "rank"),
+    "a list that grows on one rank": ("jobs = []\nif rank == 0:\n    jobs.append(save)", "jobs", "rank"),
+    "who one is among eight": ("local = rank % 8", "local == 0", "rank"),
+    "the matrix rank is no rank": ("r = torch.linalg.matrix_rank(w)", "r > 3", "data"),
+    "a number that only starts from it": ("seed = 17 + rank * 3", "seed > 4", "data"),
+    "the size of the world": ("", "dist.get_world_size() > 1", "uniform"),
+    "a step": ("", "step % 10 == 0", "uniform"),
+    "a setting": ("", "args.evaluate and step > 3", "uniform"),
+    "a constant": ("LIMIT = 4", "LIMIT > 3", "uniform"),
+    "a counter": ("for n, batch in enumerate(loader):\n    count = n", "count > 3", "uniform"),
+    "the loss": ("loss = criterion(model(x), y)", "torch.isnan(loss)", "data"),
+    "what becomes of the loss": ("best = 9.9\nbest = min(best, loss.item())", "best < 3", "data"),
+    "whether data are left": ("batch = next(batches, None)", "batch is None", "input"),
+    "the content of a batch": ("batch = next(batches, None)", "batch.mean() > 0", "data"),
+}
+
+
+@pytest.mark.parametrize(("before", "test", "origin"), ORIGINS.values(), ids=ORIGINS)
+def test_what_a_condition_depends_on(before: str, test: str, origin: str) -> None:
+    source = f"{before}\nif {test}:\n    dist.barrier()  # HERE\n"
+    (guard,) = around(source)
+    assert guard.origin == origin
+
+
+def test_a_parameter_is_what_it_is_called_with() -> None:
+    source = """
+        def save(model, chief):
+            if chief:
+                gather(model)  # HERE
+
+        def main():
+            save(model, chief=dist.get_rank() == 0)
+    """
+    (guard,) = around(source)
+    assert (guard.origin, guard.rank, guard.function) == ("rank", 0, "save")
+
+
+def test_a_field_of_a_dataclass_is_what_it_is_made_with() -> None:
+    source = """
+        @dataclass
+        class Saver:
+            writes: bool
+            def __call__(self, model):
+                if self.writes:
+                    gather(model)  # HERE
+
+        saver = Saver(writes=rank == 2)
+    """
+    (guard,) = around(source)
+    assert guard.origin == "rank"
+
+
+@pytest.mark.parametrize(
+    ("test", "named"),
+    [
+        ("rank == 3", 3),
+        ("not rank", 0),
+        ("is_main_process()", 0),
+        ("rank == world_size - 1", -1),
+        ("step == 3", None),
+        ("loss > 2", None),
+    ],
+)
+def test_the_rank_that_a_condition_names(test: str, named: int | None) -> None:
+    (guard,) = around(f"if {test}:\n    dist.barrier()  # HERE\n")
+    assert guard.rank == named
+
+
+def test_a_flag_that_all_ranks_have_agreed_on_is_the_same_everywhere() -> None:
+    source = """
+        def main(loss):
+            bad = torch.isnan(loss).float()
+            {agree}
+            if bad > 0:
+                dist.barrier()  # HERE
+    """
+    (alone,) = around(source.replace("{agree}", "pass"))
+    (agreed,) = around(source.replace("{agree}", "dist.all_reduce(bad)"))
+    assert (alone.origin, agreed.origin) == ("data", "uniform")
+
+
+def test_loops_and_branches_are_told_outermost_first() -> None:
+    source = """
+        def main(loader):
+            for batch in loader:
+                if batch.bad:
+                    pass
+                else:
+                    while waiting():
+                        dist.barrier()  # HERE
+    """
+    assert [(g.kind, g.branch) for g in around(source)] == [
+        ("for", "body"),
+        ("if", "orelse"),
+        ("while", "body"),
+    ]
+
+
+@pytest.mark.parametrize("statement", ["rank == 0 and save(model)", "save(model) if rank == 0 else None"])
+def test_a_condition_within_a_statement_counts(statement: str) -> None:
+    (guard,) = around(f"{statement}  # HERE\n")
+    assert (guard.kind, guard.origin, guard.rank) == ("choice", "rank", 0)
+
+
+def test_early_exits_before_a_line() -> None:
+    source = """
+        def main(loader):
+            for batch in loader:
+                if rank == 1:
+                    return
+                if not torch.isfinite(batch).all():
+                    continue
+                for part in batch:
+                    if part is last:
+                        break
+                dist.barrier()  # HERE
+    """
+    found = program(source).jumps_before(FILE, line_of(source, "# HERE"))
+    assert [(g.leaves, g.origin) for g in found] == [("return", "rank"), ("continue", "data")]
+
+
+def test_an_end_of_data_that_is_caught_is_input() -> None:
+    source = """
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                dist.barrier()  # HERE
+    """
+    assert [(g.kind, g.origin) for g in around(source)] == [("while", "uniform"), ("except", "input")]
+
+
+def test_a_file_that_is_not_there_hangs_on_nothing() -> None:
+    assert program("x = 1").around("other.py", 1) == []
+    assert program("").around(FILE, 7) == []
