@@ -273,3 +273,10 @@ def test_a_hook_that_runs_on_autograds_thread_is_where_the_rank_works() -> None:
     elsewhere = thread("MainThread", "forward", "main")
     assert where_it_works([elsewhere, hook]) == elsewhere["frames"]
     assert where_it_works([hook]) == []
+
+
+def test_what_the_children_of_a_stopped_rank_do_is_no_work_of_its() -> None:
+    assert judged(did="a child of it used 0.30 CPUs") == "busy"
+    assert judged(did="a child of it used 0.30 CPUs", stopped=True) == "still"
+    # Stopped at both looks, and not in between: a throttle.
+    assert judged(did="used 0.30 CPUs", stopped=True, main_cpu_share=0.3) == "busy"

@@ -59,7 +59,8 @@ class Motion:
     @property
     def works(self) -> bool:
         """Uses the machine for something other than spinning, in a collective or in a loop of its own."""
-        if self.spins:
+        # What its children do helps nobody while the process itself is stopped.
+        if self.spins or (self.stopped and self.main_cpu_share < SOME_SHARE):
             return False
         if self.waits_for_peers:
             # An asynchronous collective lets its rank go on; a wait for it never changes the function.

@@ -27,7 +27,7 @@ from nsadiag.analysis.detectors.healthy import healthy
 from nsadiag.analysis.detectors.io_stall import io_stall
 from nsadiag.analysis.detectors.livelock_user_code import livelock_user_code
 from nsadiag.analysis.detectors.local_lock_deadlock import local_lock_deadlock
-from nsadiag.analysis.detectors.missing_rank import missing_rank
+from nsadiag.analysis.detectors.missing_rank import missing_rank, stopped_rank
 from nsadiag.analysis.detectors.model_structure_mismatch import model_structure_mismatch
 from nsadiag.analysis.detectors.network_stall import network_stall
 from nsadiag.analysis.detectors.p2p_mismatch import p2p_mismatch
@@ -56,6 +56,8 @@ DETECTORS: tuple[Detector, ...] = (
     divergent_module_execution,
     collective_args_mismatch,
     process_group_mismatch,
+    # Not of its own doing: where it stood when it was stopped explains nothing.
+    stopped_rank,
     # Ranks that part in the user's own source: what is raised or killed then only says that they did.
     grad_sync_mismatch,
     rank_conditional_collective,

@@ -1,4 +1,4 @@
-"""Peers wait in a collective that a live rank of the group never issued."""
+"""Peers wait in a collective that a live rank of the group never issued, or for a rank that somebody has stopped."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import Wait, is_still, waits
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+STOPPED = ("T", "t")  # by a signal, by a debugger
 
 
 def _evidence(
@@ -83,6 +85,53 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             ),
             fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what let it pass by.",
         )
+
+
+def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Whatever it was about: it does nothing at all until it is continued."""
+    if not is_still(cell):
+        return
+    stopped = tuple(
+        r.rank
+        for r in cell.ranks
+        if r.captures and _was_alive(r.end) and all(c.proc.get("state") in STOPPED for c in r.captures)
+    )
+    running = tuple(sorted({r.rank for r in cell.ranks} - set(stopped)))
+    if not stopped or not running:
+        return
+    guilty = cell.rank(stopped[0])
+    last = guilty.captures[-1]
+    here = places.of_rank_now(guilty)
+    by = "a debugger" if last.proc.get("state") == "t" else "SIGSTOP"
+    at = f" at {places.short(here)}" if here else ""
+    pid = last.proc.get("pid")
+    yield Finding(
+        detector="missing_rank",
+        cls="missing_rank",
+        outcome="hung",
+        confidence=0.9,
+        summary=f"Rank {', '.join(map(str, stopped))} is stopped by {by}{at} and executes nothing, while {len(running)} of {cell.world_size} ranks go on to wait for it.",
+        guilty_ranks=stopped,
+        blocked_ranks=running,
+        where=Where(step=guilty.end.get("steps")).at(here),
+        peers_at=places.of_rank_now(cell.rank(running[0])),
+        evidence=(
+            Evidence(
+                claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc['state']}) in every look",
+                source=f"{last.source}/proc.json",
+            ),
+            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+        ),
+        rejected=(
+            Rejected(
+                cls="local_lock_deadlock", because="a stopped process would not go on if it got its lock"
+            ),
+            Rejected(cls="rank_killed", because=f"rank {stopped[0]} was alive when it was looked at"),
+        ),
+        fix=f"Find who stopped it: a batch system that suspends jobs, a throttle such as cpulimit, a debugger. `kill -CONT {pid or 'PID'}` lets it go on."
+        if by == "SIGSTOP"
+        else "Detach the debugger or tracer that holds it (TracerPid in /proc/PID/status).",
+    )
 
 
 def _by_stacks(cell: CellEvidence) -> Iterator[Finding]:
