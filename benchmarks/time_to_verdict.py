@@ -27,7 +27,14 @@ from typing import Any
 
 from nsadiag.commands.output import machine, versions
 
-KINDS = ("queue", "lock", "socket", "child", "poll", "after_work")
+KINDS = {
+    "queue": "local_lock_deadlock",
+    "lock": "local_lock_deadlock",
+    "socket": "external_wait",
+    "child": "external_wait",
+    "poll": "missing_rank",  # nothing says what it naps for
+    "after_work": "local_lock_deadlock",
+}
 JOB = """
 import os, queue, socket, subprocess, sys, threading, time
 import torch, torch.distributed as dist
@@ -95,7 +102,7 @@ def one(kind: str, folder: Path) -> dict[str, Any]:
         "stall_to_verdict_s": judged_at - stuck_at,
         "capture_analysis_s": judged_at - started_at - look["t_s"],
         "detection_late_s": started_at + look["t_s"] - stuck_at - watch["patience_s"],
-        "found": (verdict["class"], verdict["guilty_ranks"]) == ("missing_rank", [1])
+        "found": (verdict["class"], verdict["guilty_ranks"]) == (KINDS[kind], [1])
         and verdict["signature"] == first["signature"],
         "stall_to_end_s": time.time() - stuck_at,
     }
@@ -109,7 +116,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="6 hangs instead of 20")
     options = parser.parse_args()
     rows = []
-    for kind in KINDS if options.quick else (KINDS * 4)[:20]:
+    for kind in KINDS if options.quick else (list(KINDS) * 4)[:20]:
         folder = Path(tempfile.mkdtemp(prefix="time-to-verdict-"))
         rows.append(one(kind, folder))
         shutil.rmtree(folder)

@@ -287,7 +287,9 @@ def analyze(
 @app.command(epilog="Example: nsadiag report artifacts/20261120-101500-train --format md")
 def report(
     path: Annotated[Path, typer.Argument(help="A run or matrix directory")],
-    format_: Annotated[str, typer.Option("--format", help="terminal, md, html, json or junit")] = "terminal",
+    format_: Annotated[
+        str, typer.Option("--format", help="terminal, md, html, json, junit, issue, perfetto or speedscope")
+    ] = "terminal",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Render what is on disk, to stdout."""
@@ -299,6 +301,27 @@ def report(
         _print(path, as_json=as_json)
     else:
         print(REPORTERS[format_](load_report(path)))
+
+
+@app.command(epilog="Example: nsadiag diff artifacts/yesterday artifacts/today")
+def diff(
+    a: Annotated[Path, typer.Argument(help="A run, a cell of a matrix, or a rank: RUN/ranks/00000")],
+    b: Annotated[Path, typer.Argument(help="What to compare it with")],
+    everything: Annotated[bool, typer.Option("--all", help="Also show what agrees")] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show two runs or two ranks side by side: environment, versions, settings, verdict, timing, parameters.
+
+    Exit code 1 if anything differs but the timing.
+    """
+    from nsadiag.commands import diff as command
+
+    rows = command.rows_of(a, b)
+    if as_json:
+        print(command.as_json(rows, a, b))
+    else:
+        command.show(rows, a, b, _console(), everything=everything)
+    raise typer.Exit(command.exit_code(rows))
 
 
 @app.command(epilog="Example: nsadiag demo rank_killed_sigkill")

@@ -10,10 +10,13 @@ from typing import TypeAlias
 
 from nsadiag.reports.document import render_json
 from nsadiag.reports.html import render_html
+from nsadiag.reports.issue import render_issue
 from nsadiag.reports.junit import render_junit
 from nsadiag.reports.load import load_report
 from nsadiag.reports.markdown import render_markdown
 from nsadiag.reports.model import MatrixReport, Report, RunReport
+from nsadiag.reports.perfetto import render_perfetto
+from nsadiag.reports.speedscope import render_speedscope
 from nsadiag.reports.terminal import print_report, render_terminal
 
 __all__ = ["REPORTERS", "MatrixReport", "Report", "RunReport", "load_report", "print_report", "write_reports"]
@@ -26,6 +29,9 @@ REPORTERS: dict[str, Reporter] = {
     "html": render_html,
     "json": render_json,
     "junit": render_junit,
+    "issue": render_issue,
+    "perfetto": render_perfetto,
+    "speedscope": render_speedscope,
 }
 
 

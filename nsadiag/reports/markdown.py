@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from nsadiag.reports import facts, words
 from nsadiag.reports.grid import Grid, Slot, grid_of
@@ -86,6 +86,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0) 
         )
 
     return "\n".join(line(row) for row in (header, rule, *rows))
+
+
+def template_of(name: str) -> Template:
+    """One of `templates/`, with the filters and tables of every Markdown document."""
+    return _environment().get_template(name)
 
 
 def fact_table(run: RunReport) -> str:

@@ -1,0 +1,88 @@
+"""`nsadiag diff`: two runs or two ranks side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nsadiag.analysis.compare import Row, compare, matters, side
+from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
+from nsadiag.evidence.layout import SCHEMA_VERSION
+from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, count
+
+LONGEST = 60
+
+
+def rows_of(a: Path, b: Path) -> list[Row]:
+    """What was compared. Raises UsageError if either is no run, cell or rank."""
+    return compare(side(a), side(b))
+
+
+def exit_code(rows: list[Row]) -> int:
+    """1 if anything differs but the timing, as diff(1) has it."""
+    return EXIT_FINDING if matters(rows) else EXIT_HEALTHY
+
+
+def as_json(rows: list[Row], a: Path, b: Path) -> str:
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "a": str(a),
+        "b": str(b),
+        "differs": matters(rows),
+        "rows": [row.to_json() for row in rows],
+    }
+    return json.dumps(document, indent=1)
+
+
+def show(rows: list[Row], a: Path, b: Path, console: Console, *, everything: bool) -> None:
+    """A table of what differs, the timing always; what was compared and agrees is counted."""
+    shown = [r for r in rows if everything or r.differs or r.section == "timing"]
+    with console.capture() as capture:
+        console.print(_title(rows), soft_wrap=True)
+        console.print(Text(f"  a  {clean(a)}\n  b  {clean(b)}\n"), soft_wrap=True)
+        if shown:
+            console.print(_table(shown))
+    text = capture.get()
+    console.file.write(ascii_only(text) if console.options.ascii_only else text)
+
+
+def _title(rows: list[Row]) -> Text:
+    differing = [row for row in rows if row.differs and row.section != "timing"]
+    if not differing:
+        return Text(f"No difference in {count(len(rows), 'thing')} compared", style="bold green")
+    sections = ", ".join(dict.fromkeys(row.section for row in differing))
+    agree = len(rows) - len(differing)
+    return Text(f"{count(len(differing), 'difference')}: {sections} ({agree} more compared)", style="bold")
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("what", overflow="fold", min_width=24)
+    for title in ("a", "b"):
+        table.add_column(title, overflow="fold")
+    table.add_column("b / a", justify="right")
+    section = ""
+    for row in rows:
+        style = "yellow" if row.differs else "dim"
+        table.add_row(
+            Text(row.section if row.section != section else "", style="bold"),
+            Text(clean(row.name)),
+            Text(_short(row.a), style=style),
+            Text(_short(row.b), style=style),
+            Text(f"{row.ratio:.2f}" if row.ratio is not None else ""),
+        )
+        section = row.section
+    return table
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return NOT_KNOWN
+    text = f"{value:.9g}" if isinstance(value, float) else clean(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

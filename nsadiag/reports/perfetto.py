@@ -1,0 +1,84 @@
+"""The black boxes as a timeline, in Chrome's trace event format: for ui.perfetto.dev, or chrome://tracing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.tables import Tables
+from nsadiag.errors import UsageError
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Verdict
+from nsadiag.reports.model import MatrixReport, Report
+
+
+def render_perfetto(report: Report) -> str:
+    """The document. A process is a rank; what had not ended is left open, as it was. Raises UsageError for a matrix."""
+    run = only_run(report, "perfetto")
+    cell = load_cell(run)
+    events = Tables(cell).events
+    found: list[dict[str, Any]] = []
+    for rank in cell.ranks:
+        host = rank.meta.get("host")
+        name = f"rank {rank.rank}" + (f" on {host}" if host else "")
+        found.append({"ph": "M", "name": "process_name", "pid": rank.rank, "args": {"name": name}})
+        found.append(
+            {"ph": "M", "name": "process_sort_index", "pid": rank.rank, "args": {"sort_index": rank.rank}}
+        )
+        found += _of_rank(rank.rank, events[events["rank"] == rank.rank])
+    verdict = report.run.verdict if isinstance(report, MatrixReport) else report.verdict
+    found += _moments(verdict) if verdict else ()
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": found}, indent=None) + "\n"
+
+
+def only_run(report: Report, format_: str) -> Path:
+    """The directory of a single run. Raises UsageError for a matrix, which has many."""
+    if isinstance(report, MatrixReport):
+        cell = report.failing_first()[0].run.directory if report.cells else report.directory / "cells" / "..."
+        raise UsageError(
+            f"--format {format_} shows one run, and {report.directory} is a matrix",
+            f"give one of its cells: nsadiag report {cell} --format {format_}",
+        )
+    return report.directory
+
+
+def _of_rank(rank: int, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Begin and end of the same thing as one slice; a begin alone stays open, an end alone was written over its begin."""
+    open_: dict[tuple[int, int, str], list[tuple[float, dict[str, Any]]]] = {}
+    for row in frame.itertuples(index=False):
+        kind = Kind(row.kind).name.lower() if row.kind in Kind._value2member_map_ else f"kind {row.kind}"
+        name = str(row.name) or kind
+        at = {"name": name, "cat": kind, "pid": rank, "tid": int(row.thread), "ts": row.t_s * 1e6}
+        at["args"] = {"step": int(row.step), **_told(row)}
+        key = (int(row.thread), int(row.kind), name)
+        if row.phase == Phase.BEGIN:
+            open_.setdefault(key, []).append((row.t_s, at))
+        elif row.phase == Phase.END:
+            begun = open_.get(key)
+            if begun:
+                since, first = begun.pop()
+                yield {**first, "ph": "X", "dur": (row.t_s - since) * 1e6}
+        else:
+            yield {**at, "ph": "i", "s": "t"}
+    for _, first in (each for begun in open_.values() for each in begun):
+        yield {**first, "ph": "B", "args": {**first["args"], "still open": True}}
+
+
+def _told(row: Any) -> dict[str, str]:
+    return {key: text for key, text in (("at", row.place), ("detail", row.detail)) if text}
+
+
+def _moments(verdict: Verdict) -> Iterator[dict[str, Any]]:
+    times = verdict.times
+    for name, t_s in (
+        ("last progress", times.onset_s),
+        (f"found {verdict.outcome}: {verdict.cls}", times.detected_s),
+        ("verdict", times.verdict_s),
+    ):
+        if t_s is not None:
+            yield {"ph": "i", "s": "g", "name": name, "cat": "nsadiag", "pid": 0, "tid": 0, "ts": t_s * 1e6}

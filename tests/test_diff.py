@@ -1,0 +1,99 @@
+"""`nsadiag diff`: two runs or two ranks side by side, from real jobs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs import Jobs
+
+from nsadiag.evidence.layout import read_json, write_json
+
+JOB = """
+import os, sys, torch, torch.distributed as dist
+
+rate = float(sys.argv[1])
+torch.backends.cudnn.benchmark = rate > 0.05
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+for step in range(12):
+    model(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    """Three runs of two ranks: `slow` and `again` are alike, `fast` learns faster."""
+    folder = tmp_path_factory.mktemp("diff")
+    jobs = Jobs(folder)
+    (folder / "job.py").write_text(JOB)
+    for name, rate, more in (
+        ("slow", "0.01", {}),
+        ("again", "0.01", {}),
+        ("fast", "0.1", {"NCCL_DEBUG": "WARN"}),
+    ):
+        done = jobs.run("run", "--out", name, "--", *TORCHRUN, "job.py", rate, env=more)
+        assert done.returncode == 0, done.stderr
+    return jobs
+
+
+def diffed(runs: Jobs, a: str, b: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code, and the rows by name."""
+    done = runs.run("diff", "--json", a, b)
+    return done.returncode, {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+
+
+def test_two_runs_of_the_same_agree_in_all_but_the_timing(runs: Jobs) -> None:
+    code, rows = diffed(runs, "slow", "again")
+    assert code == 0, [row for row in rows.values() if row["differs"]]
+    assert rows["sums after steps 0, 1, 2, 4, 8"]["a"] == "equal"
+    assert rows["step, s"]["ratio"] > 0
+    assert rows["class"]["a"] == rows["class"]["b"] == "healthy"
+
+
+def test_what_differs_is_named_down_to_the_parameter(runs: Jobs) -> None:
+    code, rows = diffed(runs, "slow", "fast")
+    assert code == 1
+    differing = {name for name, row in rows.items() if row["differs"] and row["section"] != "timing"}
+    assert {"NCCL_DEBUG", "flags.cudnn_benchmark", "optimizer.groups[0].lr"} <= differing
+    assert "sum of weight after step 1" in differing
+    assert not any("after step 0" in name for name in differing)
+    assert rows["NCCL_DEBUG"]["a"] is None and rows["NCCL_DEBUG"]["b"] == "WARN"
+    assert "torch" in rows and "torch" not in differing
+
+
+def test_two_ranks_of_one_run_agree(runs: Jobs) -> None:
+    code, rows = diffed(runs, "slow/ranks/00000", "slow/ranks/00001")
+    assert code == 0, [row for row in rows.values() if row["differs"]]
+    assert {row["section"] for row in rows.values()} >= {"versions", "settings", "timing", "parameters"}
+
+
+def test_a_verdict_and_a_version_that_differ(runs: Jobs, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(runs.directory / "slow", other)
+    verdict = read_json(other / "verdict.json")
+    write_json(other / "verdict.json", verdict | {"class": "slow_compute", "outcome": "slow"})
+    for rank in sorted((other / "ranks").iterdir()):
+        settings = read_json(rank / "settings.json")
+        settings["versions"]["torch"] = "2.4.0"
+        write_json(rank / "settings.json", settings)
+    done = runs.run("diff", "slow", str(other))
+    assert done.returncode == 1
+    assert "slow_compute" in done.stdout and "2.4.0" in done.stdout
+    assert "3 differences: versions, verdict" in done.stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize("path", ["nowhere", "job.py", "."])
+def test_what_is_no_run_is_refused_in_one_line(runs: Jobs, path: str) -> None:
+    done = runs.run("diff", "slow", path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and "hint: " in done.stderr

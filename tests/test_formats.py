@@ -1,0 +1,148 @@
+"""The formats for other programs: JUnit's XML, a bug report, a timeline, stacks; of recorded runs."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import archive_of, unpack
+
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import RunDir, read_json, write_json
+from nsadiag.reports import REPORTERS, load_report
+
+STUCK = "local_lock_deadlock_dropped_record"
+
+
+COMMAND = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
+
+
+def judged(name: str, folder: Path) -> RunDir:
+    run = unpack(archive_of(name), folder)
+    judge_directory(run.path)
+    write_json(run.run, read_json(run.run, {}) | {"command": COMMAND})
+    return run
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> RunDir:
+    return judged(STUCK, tmp_path / STUCK)
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    """One cell of each sort: stuck, healthy, not run."""
+    names = {"way=a": STUCK, "way=b": "healthy_ddp", "way=c": None}
+    folder = tmp_path / "matrix"
+    cells = []
+    for cell, name in names.items():
+        if name:
+            judged(name, folder / "cells" / cell)
+        state = "done" if name else "pending"
+        cells.append(
+            {"id": cell, "factors": {"way": cell[-1]}, "state": state, "wall_s": 2.5 if name else None}
+        )
+    axes = [{"name": "way", "values": ["a", "b", "c"]}]
+    write_json(
+        folder / "matrix.json", {"name": "ways", "axes": axes, "cells": cells, "totals": {"wall_s": 5.0}}
+    )
+    write_json(folder / "run.json", {"kind": "matrix", "name": "ways"})
+    return folder
+
+
+def rendered(path: Path, format_: str) -> str:
+    return REPORTERS[format_](load_report(path))
+
+
+def test_a_run_is_a_suite_of_one_that_fails(stuck: RunDir) -> None:
+    suite = ET.fromstring(rendered(stuck.path, "junit").encode())
+    assert {k: suite.get(k) for k in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "1", "failures": "1", "errors": "0", "skipped": "0",
+    }  # fmt: skip
+    failure = suite.find("testcase/failure")
+    assert failure is not None and failure.get("type") == "local_lock_deadlock"
+    assert "evidence: " in str(failure.text) and "fix: " in str(failure.text)
+
+
+def test_a_matrix_is_a_suite_of_its_cells(matrix: Path) -> None:
+    suite = ET.fromstring(rendered(matrix, "junit").encode())
+    children = {test.get("name"): [child.tag for child in test] for test in suite}
+    assert children == {"way=a": ["failure"], "way=b": [], "way=c": ["skipped"]}
+    assert suite.get("time") == "5.000"
+
+
+def test_junit_stays_xml_whatever_a_job_says(stuck: RunDir) -> None:
+    verdict = read_json(stuck.verdict)
+    write_json(stuck.verdict, verdict | {"summary": "ends ]]> <b> & \x00\x1b[31m \ud800 \ufffe"})
+    failure = ET.fromstring(rendered(stuck.path, "junit").encode()).find("testcase/failure")
+    assert failure is not None and str(failure.get("message")).startswith("ends ]]> <b> &")
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    found = json.loads(rendered(path, "perfetto"))["traceEvents"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_the_timeline_leaves_open_what_had_not_ended(stuck: RunDir) -> None:
+    found = events(stuck.path)
+    ranks = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
+    assert [name.split(" on ")[0] for name in ranks.values()] == ["rank 0", "rank 1"]
+    still_open = {(e["pid"], e["cat"]) for e in found if e["ph"] == "B"}
+    verdict = read_json(stuck.verdict)
+    (blocked,) = verdict["blocked_ranks"]
+    assert (blocked, "backward") in still_open or (blocked, "collective") in still_open
+    assert any(e["name"] == "found hung: local_lock_deadlock" for e in found)
+
+
+def test_slices_of_a_thread_lie_within_each_other(stuck: RunDir) -> None:
+    slices: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for e in events(stuck.path):
+        if e["ph"] == "X":
+            assert e["dur"] >= 0
+            slices.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
+    assert sum(map(len, slices.values())) > 20
+    for each in slices.values():
+        around: list[float] = []
+        for begin, end in sorted(each, key=lambda s: (s[0], -s[1])):
+            while around and around[-1] <= begin:
+                around.pop()
+            assert not around or end <= around[-1]
+            around.append(end)
+
+
+def test_the_stacks_of_all_ranks_share_their_frames(stuck: RunDir) -> None:
+    document = json.loads(rendered(stuck.path, "speedscope"))
+    frames, (mains, *ranks) = document["shared"]["frames"], document["profiles"]
+    assert mains["name"] == "main threads of 2 ranks" and [p["name"] for p in ranks] == ["rank 0", "rank 1"]
+    first, second = mains["samples"]
+    assert frames[first[0]]["name"] == "MainThread" and first[:2] == second[:2] and first != second
+    assert {frames[s[-1]]["name"] for s in mains["samples"]} == {"rank 0", "rank 1"}
+    for profile in document["profiles"]:
+        assert profile["endValue"] == sum(profile["weights"]) == len(profile["samples"])
+
+
+def test_a_bug_report_shows_stacks_and_links_to_nothing(stuck: RunDir, matrix: Path) -> None:
+    text = rendered(stuck.path, "issue")
+    assert "local_lock_deadlock" in text and "#### Where the ranks stood" in text and "](" not in text
+    assert "nsadiag run -- torchrun" in text
+    of_matrix = rendered(matrix, "issue")
+    assert "- `way=a`: hung, local_lock_deadlock\n- `way=b`: healthy\n- `way=c`: pending" in of_matrix
+
+
+@pytest.mark.parametrize("format_", ["perfetto", "speedscope"])
+def test_a_matrix_has_no_single_timeline(matrix: Path, format_: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        rendered(matrix, format_)
+    assert "cells/way=a" in refused.value.hint
+
+
+def test_a_healthy_matrix_is_no_bug(matrix: Path) -> None:
+    verdict = read_json(matrix / "cells/way=b/verdict.json")
+    write_json(matrix / "cells/way=a/verdict.json", verdict)
+    with pytest.raises(UsageError, match="no finding"):
+        rendered(matrix, "issue")
