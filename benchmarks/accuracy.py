@@ -5,6 +5,7 @@
     python benchmarks/accuracy.py --quick                 # one script a class, once, without the comparison
     python benchmarks/accuracy.py -k healthy --runs 10    # scripts with that in their name
     python benchmarks/accuracy.py --rows rows.jsonl       # adds to the rows of earlier runs, and counts them too
+    python benchmarks/accuracy.py --jobs 3 --no-loops     # three jobs at once are load enough
 
 A class, its ranks and its line are right if the script's promise says so. A false alarm is a job that is healthy or
 slow, and was called hung. Beside each class stands what a person could have read off py-spy's stacks, off
@@ -18,11 +19,13 @@ import dataclasses
 import itertools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,9 +46,9 @@ Row = dict[str, Any]
 
 
 @contextmanager
-def busy_cores() -> Iterator[None]:
+def busy_cores(*, wanted: bool) -> Iterator[None]:
     """As many endless loops as there are cores."""
-    count = len(os.sched_getaffinity(0))
+    count = len(os.sched_getaffinity(0)) if wanted else 0
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -78,6 +81,7 @@ def one(promise: Promise, out: Path, *, compare: bool) -> Row:
         "verdict_s": times["verdict_s"] - times["onset_s"] if hung and times["onset_s"] else None,
         "summary": verdict["summary"],
         "where": f"{where.get('file')}:{where.get('line')} {where.get('code')}",
+        "load": round(os.getloadavg()[0], 1),
         "told": told,
     }
 
@@ -151,6 +155,9 @@ def figures(rows: list[Row]) -> Row:
         **summed(rows),
         "scripts": len({row["name"] for row in rows}),
         "calm_runs": len(calm),
+        "load_median": statistics.median(loads)
+        if (loads := [r["load"] for r in rows if "load" in r])
+        else None,
         "classes": {cls: summed(found) for cls, found in by_class.items() if found},
         "calibration": calibration(rows),
         "wrong": [{key: row.get(key) for key in ("name", "said", "where", "summary")} for row in wrong],
@@ -198,19 +205,32 @@ def chosen(expression: str | None, *, quick: bool) -> list[Promise]:
 def measured(options: argparse.Namespace) -> Iterator[Row]:
     """Rounds over all scripts, not runs in a row: what loads the machine meanwhile hits all alike."""
     scripts = chosen(options.k, quick=options.quick)
-    with busy_cores():
-        for turn in range(options.runs):
-            for promise in scripts:
-                compare = turn == 0 and not options.quick and not options.no_comparison
-                with tempfile.TemporaryDirectory(prefix="accuracy-") as folder:
-                    row = one(promise, Path(folder, "run"), compare=compare)
-                right = all(row[key] is not False for key in ("class_right", "rank_right", "line_right"))
-                print(
-                    f"{'right' if right else 'WRONG'} {row['name']}: {row['said']}",
-                    file=sys.stderr,
-                    flush=True,
+
+    def run(turn: int, promise: Promise) -> Row:
+        compare = turn == 0 and not options.quick and not options.no_comparison
+        with tempfile.TemporaryDirectory(prefix="accuracy-") as folder:
+            row = one(promise, Path(folder, "run"), compare=compare)
+            if options.keep and not is_right(row):
+                shutil.copytree(
+                    Path(folder, "run"), options.keep / f"{promise.name}-{turn}", dirs_exist_ok=True
                 )
-                yield row
+        print(
+            f"{'right' if is_right(row) else 'WRONG'} {row['name']}: {row['said']}",
+            file=sys.stderr,
+            flush=True,
+        )
+        return row
+
+    with busy_cores(wanted=not options.no_loops), ThreadPoolExecutor(options.jobs) as pool:
+        todo = [pool.submit(run, turn, promise) for turn in range(options.runs) for promise in scripts]
+        try:
+            yield from (done.result() for done in as_completed(todo))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def is_right(row: Row) -> bool:
+    return all(row[key] is not False for key in ("class_right", "rank_right", "line_right"))
 
 
 def main() -> None:
@@ -224,6 +244,9 @@ def main() -> None:
     )
     parser.add_argument("-k", metavar="EXPR", help="only scripts whose name has this in it")
     parser.add_argument("--no-comparison", action="store_true", help="nsadiag alone")
+    parser.add_argument("--jobs", type=int, default=1, help="scripts at a time")
+    parser.add_argument("--no-loops", action="store_true", help="other work loads the machine already")
+    parser.add_argument("--keep", type=Path, help="where to keep the run directories of wrong verdicts")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")
     options = parser.parse_args()
     rows = []

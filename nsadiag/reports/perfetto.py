@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.errors import UsageError
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Verdict
 from nsadiag.reports.model import MatrixReport, Report
+
+KINDS = {int(kind) for kind in Kind}
 
 
 def render_perfetto(report: Report) -> str:
@@ -30,7 +30,7 @@ def render_perfetto(report: Report) -> str:
         found.append(
             {"ph": "M", "name": "process_sort_index", "pid": rank.rank, "args": {"sort_index": rank.rank}}
         )
-        found += _of_rank(rank.rank, events[events["rank"] == rank.rank])
+        found += _of_rank(rank.rank, events[events["rank"] == rank.rank].to_dict("records"))
     verdict = report.run.verdict if isinstance(report, MatrixReport) else report.verdict
     found += _moments(verdict) if verdict else ()
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": found}, indent=None) + "\n"
@@ -47,30 +47,29 @@ def only_run(report: Report, format_: str) -> Path:
     return report.directory
 
 
-def _of_rank(rank: int, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _of_rank(rank: int, rows: list[dict[Any, Any]]) -> Iterator[dict[str, Any]]:
     """Begin and end of the same thing as one slice; a begin alone stays open, an end alone was written over its begin."""
-    open_: dict[tuple[int, int, str], list[tuple[float, dict[str, Any]]]] = {}
-    for row in frame.itertuples(index=False):
-        kind = Kind(row.kind).name.lower() if row.kind in Kind._value2member_map_ else f"kind {row.kind}"
-        name = str(row.name) or kind
-        at = {"name": name, "cat": kind, "pid": rank, "tid": int(row.thread), "ts": row.t_s * 1e6}
-        at["args"] = {"step": int(row.step), **_told(row)}
-        key = (int(row.thread), int(row.kind), name)
-        if row.phase == Phase.BEGIN:
-            open_.setdefault(key, []).append((row.t_s, at))
-        elif row.phase == Phase.END:
-            begun = open_.get(key)
-            if begun:
-                since, first = begun.pop()
-                yield {**first, "ph": "X", "dur": (row.t_s - since) * 1e6}
-        else:
+    open_: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        number, thread, microseconds = int(row["kind"]), int(row["thread"]), float(row["t_s"]) * 1e6
+        kind = Kind(number).name.lower() if number in KINDS else f"kind {number}"
+        name = str(row["name"]) or kind
+        at = {"name": name, "cat": kind, "pid": rank, "tid": thread, "ts": microseconds}
+        at["args"] = {"step": int(row["step"]), **_told(row)}
+        begun = open_.setdefault((thread, number, name), [])
+        if row["phase"] == Phase.BEGIN:
+            begun.append(at)
+        elif row["phase"] != Phase.END:
             yield {**at, "ph": "i", "s": "t"}
-    for _, first in (each for begun in open_.values() for each in begun):
+        elif begun:
+            first = begun.pop()
+            yield {**first, "ph": "X", "dur": microseconds - first["ts"]}
+    for first in (each for begun in open_.values() for each in begun):
         yield {**first, "ph": "B", "args": {**first["args"], "still open": True}}
 
 
-def _told(row: Any) -> dict[str, str]:
-    return {key: text for key, text in (("at", row.place), ("detail", row.detail)) if text}
+def _told(row: dict[Any, Any]) -> dict[str, str]:
+    return {key: str(row[column]) for key, column in (("at", "place"), ("detail", "detail")) if row[column]}
 
 
 def _moments(verdict: Verdict) -> Iterator[dict[str, Any]]:

@@ -11,22 +11,28 @@ _OURS = str(Path(__file__).resolve().parents[1])
 _NOT_USER = tuple(
     {*(sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")), _OURS, "<frozen"}
 )
-_is_user: dict[CodeType, bool] = {}
+# By file: a string remembers its hash, a code object computes it from all its constants.
+_is_user: dict[str, bool] = {}
 
 
 def is_user_code(code: CodeType) -> bool:
     """Whether it is neither torch's, nor the standard library's, nor ours."""
-    known = _is_user.get(code)
+    file = code.co_filename
+    known = _is_user.get(file)
     if known is None:
-        known = _is_user[code] = not code.co_filename.startswith(_NOT_USER)
+        known = _is_user[file] = not file.startswith(_NOT_USER)
     return known
 
 
 def user_place() -> str:
     """`file:line:function` of the caller's innermost user frame, "" if there is none."""
     frame: FrameType | None = sys._getframe(1)
+    known = _is_user.get
     while frame is not None:
-        if is_user_code(frame.f_code):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}:{frame.f_code.co_name}"
+        code = frame.f_code
+        # A call for each frame would cost more than all the rest.
+        user = known(code.co_filename)
+        if user or (user is None and is_user_code(code)):
+            return f"{code.co_filename}:{frame.f_lineno}:{code.co_name}"
         frame = frame.f_back
     return ""

@@ -20,7 +20,7 @@ from nsadiag.worker.probes import works
 from nsadiag.worker.probes.gradients import name_of
 from nsadiag.worker.probes.patch import harmless
 
-SHARE = 0.002  # of the time between two steps, for looking through the gradients
+SHARE = 0.0005  # of the time between two steps, for looking through the gradients
 SUMMED = 6  # parameters
 ELEMENTS = 4096  # of each
 NAMED = 50
