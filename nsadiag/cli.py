@@ -79,7 +79,9 @@ def run(
         str, typer.Option(help="Seconds without progress before a closer look, or auto")
     ] = "auto",
     on_hang: Annotated[str, typer.Option(help="stop or leave a job that hangs")] = "stop",
-    probes: Annotated[str, typer.Option(help="light, full, none, or names with commas")] = "light",
+    probes: Annotated[
+        str, typer.Option(help="light, full, none, or names with commas: light,parity")
+    ] = "light",
     passthrough: Annotated[
         bool, typer.Option("--passthrough", help="End with the job's own exit code")
     ] = False,
@@ -133,9 +135,9 @@ def run(
 
 
 def _check_probes(spec: str) -> None:
-    from nsadiag.evidence.probes import PROBE_NAMES
+    from nsadiag.evidence.probes import PROBE_NAMES, unknown_in
 
-    unknown = [n for n in spec.split(",") if n not in ("light", "full", "none", *PROBE_NAMES)]
+    unknown = unknown_in(spec)
     if unknown:
         raise UsageError(
             f"no such probe: {unknown[0]}", f"choose light, full, none, or from {', '.join(PROBE_NAMES)}"

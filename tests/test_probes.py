@@ -308,6 +308,18 @@ def test_the_peak_of_memory_is_left_with_the_rank_at_its_exit(ranks: Ranks) -> N
     assert ranks.recording().events[-1]["kind"] == Kind.PROCESS
 
 
+HOOK = """
+from torch.optim.optimizer import register_optimizer_step_post_hook
+register_optimizer_step_post_hook(lambda *_: say("hooked"))
+"""
+
+
+def test_hooks_that_the_job_has_on_every_optimizer_are_called_as_ever(ranks: Ranks) -> None:
+    ranks.start(HOOK + STEPS.replace("EXTRA", "0"))
+    ranks.stuck("hooked")
+    ranks.end()
+
+
 def test_the_settings_in_effect_are_on_disk_after_the_first_step(ranks: Ranks) -> None:
     ranks.start(STEPS.replace("EXTRA", "0") + "block()", NCCL_API_KEY="planted", NCCL_DEBUG="WARN")
     ranks.stuck()

@@ -92,6 +92,7 @@ class CellEvidence:
     gaps: tuple[str, ...]
     oom: tuple[dict[str, Any], ...] = ()  # what each node's kernel says of processes ended for want of memory
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
+    parity: dict[str, Any] = field(default_factory=dict)  # how it compares with its control, in a matrix
 
     def rank(self, number: int) -> RankEvidence:
         """Raises KeyError if that rank left nothing."""
@@ -145,6 +146,7 @@ def load_cell(path: Path) -> CellEvidence:
         ),
         oom=tuple(read_json(p, {}) for p in sorted(path.glob(f"nodes/*/{OOM}"))),
         sources=read_sources(run),
+        parity=read_json(run.parity, {}),
     )
 
 

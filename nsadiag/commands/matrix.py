@@ -18,6 +18,7 @@ from nsadiag.agent.launch import check_script
 from nsadiag.agent.watch import WatchOptions
 from nsadiag.commands import output
 from nsadiag.commands.claims import conclusions
+from nsadiag.commands.parity import compare_cells, probes_of
 from nsadiag.engines.local import WarmLauncher, run_warm
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, UsageError
 from nsadiag.evidence.layout import (
@@ -251,7 +252,7 @@ def _run_cell(
         directory,
         options,
         world_size=cell.world_size,
-        probes=matrix.probes,
+        probes=probes_of(matrix),
     )
     result.wall_s = round(time.monotonic() - started, 3)
     result.verdict = judge_directory(directory.path, live=True)
@@ -268,6 +269,7 @@ def _write(
 
     What all cells come to together is worked out once, when the matrix ends.
     """
+    parity = compare_cells(run, matrix, results, whole=whole)
     done = [r for r in results if r.verdict is not None]
     axes: list[dict[str, Any]] = [
         {"name": name, "values": list(axis.settings()), "base": axis.base_label()}
@@ -283,6 +285,7 @@ def _write(
         "command": mask_line(matrix.command),
         "axes": axes,
         "cells": [r.to_json() for r in results],
+        "parity": parity,
         "totals": {
             "cells": len(results),
             "done": len(done),

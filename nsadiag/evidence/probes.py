@@ -17,4 +17,28 @@ PROBE_NAMES = (
     "scaler",
     "settings",
     "handlers",
+    "parity",
 )
+# What `light` and `full` leave out: it reads every gradient.
+ON_REQUEST = ("parity",)
+NEEDS = {"parity": ("backward", "optimizer")}
+
+
+def chosen(spec: str) -> list[str]:
+    """The probes that names with commas stand for; `light`, `full` and `none` are names too."""
+    names: set[str] = set()
+    for word in spec.split(","):
+        if word in ("light", "full"):
+            names.update(name for name in PROBE_NAMES if name not in ON_REQUEST)
+        names.update((word, *NEEDS.get(word, ())))
+    return [name for name in PROBE_NAMES if name in names]
+
+
+def unknown_in(spec: str) -> list[str]:
+    """Words that name no probe."""
+    return [word for word in spec.split(",") if word not in (*PROBE_NAMES, "light", "full", "none")]
+
+
+def is_light(spec: str) -> bool:
+    """Whether probes spare the job, as they do by default."""
+    return "light" in spec.split(",") and "full" not in spec.split(",")

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from nsadiag.errors import UsageError
 from nsadiag.spec.cell import Cell
 from nsadiag.spec.hypothesis import Hypothesis, Scalar, Trial, combinations_needed, trials_of
+from nsadiag.spec.parity import Parity
 from nsadiag.spec.space import Space, expand
 from nsadiag.spec.strict import Words, label, nearest
 
@@ -90,6 +91,13 @@ class Matrix(Words):
     exclude: list[dict[str, Scalar | list[Scalar]]] = Field(default_factory=list)
     repeat: int = Field(default=1, ge=1)
     hypotheses: list[Hypothesis] = Field(default_factory=list)
+    parity: Parity | None = None
+
+    @model_validator(mode="after")
+    def _parity_names_settings(self) -> Matrix:
+        if self.parity is not None:
+            self.parity.check(self.space())
+        return self
 
     @model_validator(mode="after")
     def _every_cell_has_its_own_id(self) -> Matrix:

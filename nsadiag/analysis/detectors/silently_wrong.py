@@ -1,4 +1,5 @@
-"""Silently wrong: activation checkpointing recomputed other modules than its forward ran; or the replicas parted.
+"""Silently wrong: checkpointing recomputed other modules than its forward ran; a control computes something else;
+or the replicas parted.
 
 The usual cause is a loop variable bound late: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
 the last block every time. The loss falls, and every block but the last is trained by wrong gradients.
@@ -31,6 +32,7 @@ def _place(row: dict[str, Any]) -> Place | None:
 
 def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     yield from _recomputed(cell)
+    yield from _unlike_its_control(cell)
     yield from parted(cell, tables)
 
 
@@ -61,7 +63,8 @@ def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
                 source=f"{rank.source}/recomputed.jsonl",
             )
             for r in rank.recomputed[:3]
-        ),
+        )
+        + _claims(cell),
         rejected=(
             Rejected(cls="healthy", because="it runs to its end, but its gradients belong to other modules"),
         ),
@@ -70,3 +73,35 @@ def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
             "`lambda x, block=block: block(x)`; a lambda in a loop looks `block` up when backward runs it."
         ),
     )
+
+
+def _unlike_its_control(cell: CellEvidence) -> Iterator[Finding]:
+    told = cell.parity
+    if told.get("judgement") != "differs":
+        return
+    parameter = told.get("parameter")
+    yield Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=float(told["confidence"]),
+        summary=told["says"],
+        where=Where(
+            parameter=parameter,
+            module=parameter.rpartition(".")[0] or None if parameter else None,
+            step=told["step"],
+            phase=told["phase"],
+        ),
+        evidence=_claims(cell),
+        rejected=(
+            Rejected(cls="healthy", because="it runs to its end, but does not compute what its control does"),
+        ),
+        fix=told["fix"],
+    )
+
+
+def _claims(cell: CellEvidence) -> tuple[Evidence, ...]:
+    """What a comparison with the control has found, where there was one."""
+    if cell.parity.get("judgement") != "differs":
+        return ()
+    return tuple(Evidence(claim=c, source=cell.parity["source"]) for c in cell.parity["claims"])

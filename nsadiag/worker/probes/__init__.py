@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
+from nsadiag.evidence.probes import chosen
 from nsadiag.worker.probes.backward import backward
 from nsadiag.worker.probes.collectives import collectives
 from nsadiag.worker.probes.data import data
@@ -22,6 +23,7 @@ from nsadiag.worker.probes.io import io
 from nsadiag.worker.probes.memory import memory
 from nsadiag.worker.probes.modules import modules
 from nsadiag.worker.probes.optimizer import optimizer
+from nsadiag.worker.probes.parity import parity
 from nsadiag.worker.probes.recompute import recompute
 from nsadiag.worker.probes.replicas import replicas
 from nsadiag.worker.probes.scaler import scaler
@@ -46,18 +48,10 @@ PROBES: dict[str, Probe] = {
     "scaler": scaler,
     "settings": settings,
     "handlers": handlers,
+    "parity": parity,
 }
 PROBES_VARIABLE = "NSADIAG_PROBES"
 _installed = ExitStack()
-
-
-def chosen(spec: str) -> list[str]:
-    """Names of the probes that `light`, `full`, `none` or a list with commas stands for."""
-    if spec == "none":
-        return []
-    if spec in ("light", "full"):
-        return list(PROBES)
-    return [name for name in spec.split(",") if name in PROBES]
 
 
 def install_probes() -> None:

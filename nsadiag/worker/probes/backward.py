@@ -25,6 +25,8 @@ MARKS_AT_MOST = 100_000
 SLOW_S = 1.0  # a backward longer than this has its successor's graph counted again
 NOT_NUMBERED = 1 << 62  # AccumulateGrad nodes carry the largest number there is
 
+# Called with the roots and the gradients handed in (None for a loss), before an outermost backward.
+on_backward: list[Callable[[Any, Any], None]] = []
 _depth = 0  # of nested calls
 _backwards = 0
 _last_s = 0.0
@@ -146,6 +148,8 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
         # Reentrant checkpointing calls backward inside backward: only the outermost is the job's own.
         if _depth or is_dynamo_compiling():
             return run(tensors, *args, **kwargs)
+        for subscriber in on_backward:
+            subscriber(tensors, args[0] if args else kwargs.get("grad_tensors"))
         _begin(tensors)
         started = time.monotonic()
         _depth += 1

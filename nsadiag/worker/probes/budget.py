@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
+from nsadiag.evidence.probes import is_light
 from nsadiag.worker.probes.patch import harmless
 
 # Of a step's time, for one kind of observation; what comes of it is measured by benchmarks/overhead.py.
@@ -30,7 +31,7 @@ _last = 0.0
 
 def is_full() -> bool:
     """Whether the user asked for more than the default: `full`, or probes by name."""
-    return os.environ.get("NSADIAG_PROBES", "light") != "light"
+    return not is_light(os.environ.get("NSADIAG_PROBES", "light"))
 
 
 def event_s() -> float:

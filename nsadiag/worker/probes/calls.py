@@ -22,6 +22,8 @@ WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoin
 
 # Called with each root module the first time it runs; probes that need parameters subscribe here.
 on_root: list[Callable[[torch.nn.Module], None]] = []
+# Called with each outermost module, and what it is called with.
+on_call: list[Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]] = []
 # What the modules probe does around every observed call: (number, depth), and (number, depth, output).
 Enter = Callable[[int, int], None]
 Leave = Callable[[int, int, Any], None]
@@ -125,6 +127,9 @@ def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callabl
             number = _begin(self, nested)
         except Exception as error:
             _failed(error)
+        if not nested:
+            for subscriber in on_call:
+                subscriber(self, args, kwargs)
         _depth = nested + 1
         try:
             output = call(self, *args, **kwargs)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
+from nsadiag.evidence.probes import is_light
 from nsadiag.worker import runtime, structure
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.probes.calls import qualified
@@ -41,7 +42,7 @@ FSDP2 = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.f
 FSDP1 = "torch.distributed.fsdp._runtime_utils"
 FSDP1_SHARE = "_share_state_and_init_handle_attrs"
 FSDP1_WRAPPER = "torch.distributed.fsdp.fully_sharded_data_parallel"
-_every_step = os.environ.get("NSADIAG_PROBES", "light") != "light"
+_every_step = not is_light(os.environ.get("NSADIAG_PROBES", "light"))
 
 # Unit to its name. Weak: a unit holds its parameters.
 _units: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

@@ -103,7 +103,7 @@ def _observed(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
     return observed
 
 
-def _holders(value: Any, name: str) -> Iterator[tuple[ModuleType, str]]:
+def holders(value: Any, name: str) -> Iterator[tuple[ModuleType, str]]:
     """Modules that hold `value`: it may have been imported by name before we came."""
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType):
@@ -119,6 +119,6 @@ def recompute() -> Iterator[None]:
         stack.enter_context(calls.observed_calls())
         checkpoint = torch.utils.checkpoint.checkpoint
         observed = _observed(checkpoint)
-        for owner, name in list(_holders(checkpoint, "checkpoint")):
+        for owner, name in list(holders(checkpoint, "checkpoint")):
             stack.enter_context(replaced(owner, name, observed))
         yield

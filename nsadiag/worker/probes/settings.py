@@ -215,11 +215,14 @@ def settings() -> Iterator[None]:
     """Versions, flags, dtypes, autocast, groups, environment: on each new group, at the first forward, after step 1."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
+    stepped = False
+
     def after_step(optimizer: Any, *_: Any) -> None:
-        if torch.compiler.is_dynamo_compiling():
-            return
-        handle.remove()
-        _after_first_step(optimizer)
+        nonlocal stepped
+        # A hook that removed itself here would end the job: torch is going through the hooks, and others follow.
+        if not stepped and not torch.compiler.is_dynamo_compiling():
+            stepped = True
+            _after_first_step(optimizer)
 
     on_group.append(_after_group)
     on_root.append(_first_forward)

@@ -1,0 +1,7 @@
+"""Parity: runs that should compute the same thing are compared with their control by what their first steps left."""
+
+from nsadiag.analysis.parity.compare import Comparison, Difference, compare
+from nsadiag.analysis.parity.record import Record, read_record
+from nsadiag.analysis.parity.told import document_of, row_of
+
+__all__ = ["Comparison", "Difference", "Record", "compare", "document_of", "read_record", "row_of"]
