@@ -211,3 +211,23 @@ def test_a_matrix_that_is_not_there_is_refused_with_those_that_are(tmp_path: Pat
     with pytest.raises(UsageError) as caught:
         find_spec(str(tmp_path / "nowhere.yaml"))
     assert "nowhere.yaml" in caught.value.message and BUILT_IN in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("control", "named"),
+    [
+        ("{laiers: 1}", "laiers"),
+        ("{layers: 3}", "layers is never 3"),
+        ("{}", "control"),
+        ("layers", "control"),
+    ],
+)
+def test_a_control_that_is_no_setting_is_refused(tmp_path: Path, control: str, named: str) -> None:
+    error = refused(tmp_path, f"{GOOD}parity: {{control: {control}}}\n")
+    assert named in error.message
+
+
+def test_a_cells_control_has_its_settings_and_the_controls(tmp_path: Path) -> None:
+    matrix = load(tmp_path, GOOD + "parity: {control: {mode: one}}\n")
+    assert matrix.parity is not None
+    assert matrix.parity.of({"layers": "12", "mode": "two"}) == {"layers": "12", "mode": "one"}
