@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsadiag.engines": frozenset({"psutil", "submitit", "nsadiag.evidence", "nsadiag.spec", "nsadiag.agent"}),
     "nsadiag.analysis": frozenset({"pandas", "numpy", "nsadiag.evidence"}),
     "nsadiag.experiments": frozenset(
-        {"nsadiag.spec", "nsadiag.engines", "nsadiag.analysis", "nsadiag.evidence"}
+        {"numpy", "nsadiag.spec", "nsadiag.agent", "nsadiag.engines", "nsadiag.analysis", "nsadiag.evidence"}
     ),
     "nsadiag.reports": frozenset({"rich", "jinja2", "nsadiag.analysis", "nsadiag.evidence"}),
     "nsadiag.commands": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 
 _asked = False
@@ -33,21 +34,27 @@ def check() -> None:
 @contextlib.contextmanager
 def held_off() -> Iterator[None]:
     """For work that must not stop half-way: what comes meanwhile is remembered, for `let_in` and `check`."""
-    global _held
-    before, _held = _held, True
-    try:
+    with _set(True):
         yield
-    finally:
-        _held = before
 
 
 @contextlib.contextmanager
 def let_in() -> Iterator[None]:
     """The part of `held_off` that may be interrupted; what came before is raised at once."""
-    global _held
-    before, _held = _held, False
-    try:
+    with _set(False):
         check()
+        yield
+
+
+@contextlib.contextmanager
+def _set(held: bool) -> Iterator[None]:
+    global _held
+    # Signals raise in the main thread alone: another one, which watches a job of its own, hears by `check`.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, _held = _held, held
+    try:
         yield
     finally:
         _held = before

@@ -117,6 +117,7 @@ class CommandJob:
         probes: str,
         env: Mapping[str, str] | None = None,
         leave: bool = False,
+        cwd: Path | None = None,
     ) -> None:
         self.run_id, self.socket_dir = new_run_id(), socket_dir
         node = make_private_dir(run.node(os.uname().nodename))
@@ -134,6 +135,7 @@ class CommandJob:
                 self._popen = subprocess.Popen(
                     command,
                     env=environment,
+                    cwd=cwd,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,

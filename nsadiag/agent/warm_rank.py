@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import inspect
+import multiprocessing.util
 import os
 import runpy
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ _globals: list[dict[str, Any]] = []
 
 
 def run_rank(request: dict[str, Any]) -> None:
-    """Runs the request's command as __main__. Leaves by os._exit unless it ended well."""
+    """Runs the request's command as __main__, and leaves by os._exit, as soon as a process of its own would."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -27,8 +30,24 @@ def run_rank(request: dict[str, Any]) -> None:
     runtime.attach_to_warm_process(rank, world_size)
     code = _execute(request["argv"])
     _run_exit_handlers()
-    if code:
+    if code or _tell_launcher():
         os._exit(code)
+
+
+def _tell_launcher() -> bool:
+    """That this rank ended well; False where it cannot be told, and the rank has to wait for its peers.
+
+    torch's own wrapper would keep the process, with its sockets, until all ranks are done: where peers of a rank that
+    has left get an error under torchrun, they would wait for ever here.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        answers = frame.f_locals.get("ret_val_")
+        if frame.f_code.co_name == "_wrap" and answers is not None:
+            answers.put(None)
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _execute(argv: list[str]) -> int:
@@ -66,6 +85,8 @@ def _exit_code(code: Any) -> int:
 
 def _run_exit_handlers() -> None:
     # A process of multiprocessing leaves without running them; a script started by itself runs them.
+    threading._shutdown()  # type: ignore[attr-defined] # waits for threads that are no daemons
     atexit._run_exitfuncs()
+    multiprocessing.util._exit_function()  # type: ignore[attr-defined]
     sys.stdout.flush()
     sys.stderr.flush()

@@ -47,6 +47,9 @@ class WatchOptions:
     timeout_s: float = 0.0  # 0: none
     on_hang: Literal["stop", "leave"] = "stop"
     with_locals: bool = False  # values of local variables in the stacks
+    looks_apart_s: float = LOOKS_APART_S
+    thorough: bool = True  # of a job that is stuck, what costs a second or more a rank as well
+    most_steps: int | None = None  # a job that gets further than this is ended, without a look
 
 
 @dataclass(kw_only=True)
@@ -145,6 +148,9 @@ class Watch:
                 if not alive or time.monotonic() - launcher_gone_at > LAUNCHER_GRACE_S:
                     return
             self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.steps})
+            if self._went_too_far():
+                self.stopped = "timeout"
+                return
             if self._timed_out():
                 self.look()
                 self.stopped = "hang" if self.looks[-1].judgement == "still" else "timeout"
@@ -161,6 +167,10 @@ class Watch:
 
     def _timed_out(self) -> bool:
         return 0 < self.options.timeout_s < time.monotonic() - self._started
+
+    def _went_too_far(self) -> bool:
+        most = self.options.most_steps
+        return most is not None and any(rank.steps > most for rank in self.ranks.values())
 
     # -- what moves -------------------------------------------------------------------------------
 
@@ -234,12 +244,12 @@ class Watch:
 
     # -- a closer look ----------------------------------------------------------------------------
 
-    def look(self, apart_s: float = LOOKS_APART_S) -> Judgement:
+    def look(self, apart_s: float | None = None) -> Judgement:
         """Two captures some seconds apart, and if nothing moved in between, what costs more to see."""
         started = time.monotonic()
         first, before = self._capture(), self._usages()
         noted = {n: (r.progress.worked, r.progress.beside) for n, r in self.ranks.items() if r.progress}
-        deadline = time.monotonic() + apart_s
+        deadline = time.monotonic() + (apart_s or self.options.looks_apart_s)
         running = self._running(first)
         self._loops.begin()
         while time.monotonic() < deadline and self.job.poll() is None:
@@ -305,7 +315,8 @@ class Watch:
         self.write()
         if self._on_stuck:
             self._on_stuck()
-        capture_slow([self._target(r, capture) for r in alive])
+        if self.options.thorough:
+            capture_slow([self._target(r, capture) for r in alive])
 
     def _alive(self) -> list[RankState]:
         return [r for r in self.ranks.values() if r.end is None]

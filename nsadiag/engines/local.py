@@ -34,6 +34,7 @@ def run_command(
     on_silence: Callable[[], None] | None = None,
     on_stuck: Callable[[], None] | None = None,
     ring: rings.Choice = "auto",
+    cwd: Path | None = None,
 ) -> Watch:
     """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow.
 
@@ -45,7 +46,8 @@ def run_command(
         interrupts.held_off(),
     ):
         env = {**(env or {}), **more}
-        job = CommandJob(command, run, sockets, probes=probes, env=env, leave=options.on_hang == "leave")
+        leave = options.on_hang == "leave"
+        job = CommandJob(command, run, sockets, probes=probes, env=env, leave=leave, cwd=cwd)
         watch = Watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck)
         with _echoed(job, run, echo):
             watch.run()
@@ -140,8 +142,9 @@ class WarmLauncher:
         world_size: int,
         probes: str,
         env: Mapping[str, str],
+        cwd: Path | None = None,
     ) -> WarmJob:
-        """Starts the command on `world_size` ranks."""
+        """Starts the command on `world_size` ranks, in `cwd` if it is given, else here."""
         if self._popen.poll() is not None:
             self.restart()
         added = {**self.env, **job_environment(run, self.run_id, socket_dir, probes), **env}
@@ -150,7 +153,7 @@ class WarmLauncher:
             "argv": argv,
             "world_size": world_size,
             "env": added,
-            "cwd": str(Path.cwd()),
+            "cwd": str(cwd or Path.cwd()),
         }
         assert self._popen.stdin is not None
         self._popen.stdin.write((json.dumps(request) + "\n").encode())
@@ -212,11 +215,12 @@ def run_warm(
     *,
     world_size: int,
     probes: str,
+    cwd: Path | None = None,
 ) -> Watch:
     """Runs one cell to its end, watched."""
     make_private_dir(run.path)
     with make_socket_dir() as sockets, rings.held(run) as (more, _), interrupts.held_off():
-        job = launcher.job(argv, run, Path(sockets), world_size=world_size, probes=probes, env=more)
+        job = launcher.job(argv, run, Path(sockets), world_size=world_size, probes=probes, env=more, cwd=cwd)
         watch = Watch(job, run, options)
         watch.run()
     return watch

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""How short a failing script gets, and how soon: `nsadiag shrink` on the faults of repro/ that two CPU ranks show.
+
+    python benchmarks/shrink.py                        # every fault that hangs, crashes or goes wrong; hours
+    python benchmarks/shrink.py --quick                # one script a class, the quickest half of them
+    python benchmarks/shrink.py -k rank_conditional    # scripts with that in their name
+    python benchmarks/shrink.py --rows rows.jsonl      # adds to the rows of earlier runs, and counts them too
+
+`lines` is the whole file that comes out, docstring and empty lines included; `code lines` are those of the original
+without its docstring. The seconds are those of `nsadiag shrink` from start to end, two fresh runs at the end included.
+A signature is kept if verdict.json of both fresh runs, under plain torchrun in an empty directory, has the same one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO))
+
+from nsadiag.commands.output import machine, versions  # noqa: E402
+from tests.support.golden import run_script  # noqa: E402
+from tests.support.promises import Promise, code_lines, promises  # noqa: E402
+
+FAULTS = {"hung", "crashed", "wrong"}
+QUICK = {
+    "rank_exception",
+    "rank_conditional_collective",
+    "ddp_ready_twice",
+    "collective_args_mismatch",
+    "uneven_inputs",
+}
+Row = dict[str, Any]
+
+
+def chosen(expression: str | None, *, quick: bool) -> list[Promise]:
+    """Faults that show on two CPU ranks under torchrun."""
+    found = [
+        p
+        for p in promises()
+        if p.status == "run" and not p.needs and p.world_size == 2 and p.launch[:1] == ("torchrun",)
+        and set(p.outcomes) <= FAULTS
+    ]  # fmt: skip
+    if expression:
+        found = [p for p in found if expression in p.name]
+    if quick:
+        found = list({p.classes[0]: p for p in reversed(found) if p.classes[0] in QUICK}.values())
+    return found
+
+
+def one(promise: Promise, folder: Path) -> Row:
+    """The script run once under the watch, and what came out was cut down."""
+    run_script(promise, folder / "run")
+    before = json.loads((folder / "run" / "verdict.json").read_text())
+    row: Row = {"name": promise.name, "class": promise.classes[0], "said": before["class"]}
+    row["code_lines"] = len(code_lines(promise.script))
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "nsadiag", "shrink", str(folder / "run"), "--out", str(folder / "shrunk"), "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    row["seconds"] = round(time.monotonic() - started, 1)
+    if done.returncode not in (0, 1):
+        return {**row, "kept": False, "lines": None, "why": done.stderr.strip().splitlines()[-1:]}
+    told = json.loads(done.stdout)
+    kept = told["conclusion"] == "kept" and told["signature"] == before["signature"]
+    return {
+        **row,
+        "kept": kept,
+        "lines": told.get("lines"),
+        "trials": told["trials"],
+        "conclusion": told["conclusion"],
+        "why": told.get("why"),
+        "source": told.get("source"),
+    }
+
+
+def measured(scripts: list[Promise]) -> Iterator[Row]:
+    for promise in scripts:
+        with tempfile.TemporaryDirectory(prefix="shrink-") as folder:
+            row = one(promise, Path(folder))
+        print(
+            f"{'kept' if row['kept'] else 'LOST'} {row['name']}: {row['code_lines']} to {row['lines']} lines, "
+            f"{row['seconds']} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        yield row
+
+
+def figures(rows: list[Row]) -> Row:
+    lines = [row["lines"] for row in rows if row["lines"]]
+    return {
+        "scripts": len(rows),
+        "lines_median": statistics.median(lines) if lines else None,
+        "seconds_median": statistics.median(row["seconds"] for row in rows),
+        "seconds_max": max(row["seconds"] for row in rows),
+        "trials_median": statistics.median(row.get("trials", 0) for row in rows),
+        "signature_kept_pct": round(100 * sum(row["kept"] for row in rows) / len(rows), 1),
+        "rows": [{k: v for k, v in row.items() if k != "source"} for row in rows],
+    }
+
+
+def table(told: Row) -> list[str]:
+    """As markdown, which a terminal shows as well."""
+    rows = [
+        "| script | class | code lines | lines | trials | seconds | signature |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for row in told["rows"]:
+        kept = "kept" if row["kept"] else f"lost: {row.get('why') or row.get('conclusion')}"
+        rows.append(
+            f"| {row['name']} | {row['said']} | {row['code_lines']} | {row['lines'] or ''} | {row.get('trials', '')} "
+            f"| {row['seconds']} | {kept} |"
+        )
+    rows.append(
+        f"| **median** of {told['scripts']} | | | {told['lines_median']} | {told['trials_median']} "
+        f"| {told['seconds_median']} | {told['signature_kept_pct']} % kept |"
+    )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--quick", action="store_true", help="one script of each of five classes")
+    parser.add_argument("-k", metavar="EXPR", help="only scripts whose name has this in it")
+    parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count and are not run again")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    if options.rows and options.rows.exists():
+        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
+    known = {row["name"] for row in rows}
+    wanted = [p for p in chosen(options.k, quick=options.quick) if p.name not in known]
+    for row in measured(wanted):
+        rows.append(row)
+        if options.rows:
+            with options.rows.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    if not rows:
+        raise SystemExit("nothing was run")
+    told = figures(rows)
+    if options.json:
+        print(json.dumps({"machine": {**machine(), "versions": versions()}, "figures": told}, indent=1))
+    else:
+        print("\n".join(table(told)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Experiments that choose the next job by what the last one showed: trials, bisection, shrinking."""

@@ -1,0 +1,122 @@
+"""The commits of a user's git checkout, each in a worktree of our own: the user's files are never touched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsadiag.errors import MachineError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """One point of a history."""
+
+    sha: str
+    subject: str
+
+    @property
+    def label(self) -> str:
+        return self.sha[:12]
+
+
+def top_of(folder: Path) -> Path:
+    """The checkout that the folder is in. Raises UsageError."""
+    try:
+        return Path(_git(folder, "rev-parse", "--show-toplevel").strip())
+    except UsageError:
+        raise UsageError(
+            f"{folder} is in no git checkout", "go to the checkout whose commits are meant"
+        ) from None
+
+
+def commits_between(top: Path, span: str) -> list[Commit]:
+    """GOOD, and what leads from it to BAD along first parents, oldest first. Raises UsageError."""
+    good, dots, bad = span.partition("..")
+    if not (good and dots and bad) or bad.startswith("."):
+        raise UsageError(f"--git is {span!r}", "give GOOD..BAD, as in --git v1.2..HEAD")
+    first, last = (_commit(top, name) for name in (good, bad))
+    rows = _git(top, "rev-list", "--reverse", "--first-parent", "--format=%H %s", f"{first}..{last}")
+    lines = [row for row in rows.splitlines() if not row.startswith("commit ")]
+    if not lines or not _is_ancestor(top, first, last):
+        raise UsageError(
+            f"no commits lead from {good} to {bad}", f"is {good} the older one? git log --oneline {span}"
+        )
+    subject = _git(top, "log", "-1", "--format=%s", first).strip()
+    return [Commit(sha=first, subject=subject), *(Commit(sha=r[:40], subject=r[41:]) for r in lines)]
+
+
+def _commit(top: Path, name: str) -> str:
+    try:
+        return _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
+    except UsageError:
+        raise UsageError(f"no such commit: {name}", f"git log --oneline -20, in {top}") from None
+
+
+def _is_ancestor(top: Path, first: str, last: str) -> bool:
+    command = ["git", "-C", str(top), "merge-base", "--is-ancestor", first, last]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            # A hook of the user's would act on a checkout that is not his.
+            ["git", "-C", str(folder), "-c", "core.hooksPath=/dev/null", *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+    except FileNotFoundError:
+        raise MachineError("git is not installed", "--git needs it") from None
+    if done.returncode:
+        said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise UsageError(f"git {words[0]}: {said}", f"in {folder}")
+    return done.stdout
+
+
+class Worktree:
+    """One checkout beside the user's, that goes from commit to commit."""
+
+    def __init__(self, top: Path, path: Path) -> None:
+        self.top, self.path = top, path
+
+    def go_to(self, commit: Commit) -> None:
+        """Nothing that an earlier commit's job wrote stays behind."""
+        if not (self.path / ".git").exists():
+            _git(self.top, "worktree", "add", "--quiet", "--detach", str(self.path), commit.sha)
+            return
+        _git(self.path, "checkout", "--quiet", "--detach", "--force", commit.sha)
+        _git(self.path, "clean", "--quiet", "-ffdx")
+
+    def moved(self, text: str) -> str:
+        """A word of a command, or a variable, with paths into the user's checkout led here."""
+        here, there = str(self.top), str(self.path)
+        parts = text.split(os.pathsep)
+        return os.pathsep.join(
+            there + part[len(here) :] if part == here or part.startswith(here + "/") else part
+            for part in parts
+        )
+
+    def environment(self, variables: Sequence[str] = ("PYTHONPATH",)) -> dict[str, str]:
+        """Variables that lead Python into the user's checkout, led here."""
+        return {name: self.moved(os.environ[name]) for name in variables if name in os.environ}
+
+
+@contextlib.contextmanager
+def worktree(top: Path) -> Iterator[Worktree]:
+    """A worktree that is gone afterwards, from git's list as well."""
+    with tempfile.TemporaryDirectory(prefix="nsadiag-commit-") as folder:
+        opened = Worktree(top, Path(folder).resolve() / top.name)
+        try:
+            yield opened
+        finally:
+            with contextlib.suppress(UsageError, MachineError):
+                _git(top, "worktree", "remove", "--force", str(opened.path))
+                _git(top, "worktree", "prune")

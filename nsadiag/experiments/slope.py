@@ -1,0 +1,39 @@
+"""How cost grows along an axis: a power law through what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+MIN_POINTS = 3
+MARGIN = 2.5  # a step is noisy, and a power law through few points is not exact: less than this is no jump
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slope:
+    """Seconds a step: factor × value ** exponent."""
+
+    factor: float
+    exponent: float
+    points: int
+
+    def at(self, value: float) -> float:
+        return float(self.factor * value**self.exponent)
+
+    def reaches(self, seconds: float) -> float | None:
+        """The value at which a step takes so long; None where it never does."""
+        if self.exponent <= 0 or self.factor <= 0:
+            return None
+        return float((seconds / self.factor) ** (1 / self.exponent))
+
+
+def fitted(points: Sequence[tuple[float | None, float | None]]) -> Slope | None:
+    """The curve in logarithms, of points with value and cost above 0; None where they are too few to draw one."""
+    known = sorted({(x, y) for x, y in points if x and y and x > 0 and y > 0})
+    if len({x for x, _ in known}) < MIN_POINTS:
+        return None
+    logs = np.log(np.asarray(known))
+    exponent, constant = np.polyfit(logs[:, 0], logs[:, 1], 1)
+    return Slope(factor=float(np.exp(constant)), exponent=float(exponent), points=len(known))

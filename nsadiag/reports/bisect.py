@@ -1,0 +1,121 @@
+"""A bisection in words: for a terminal and as markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nsadiag.reports.markdown import cell_code, code, escape, table
+from nsadiag.reports.words import clean, duration
+
+Document = Mapping[str, Any]
+HOW = {"good": "healthy", "bad": "fails", "flaky": "fails at times", "other": "fails in another way"}
+
+
+def summary(document: Document) -> str:
+    """The answer in one sentence."""
+    axis = document["axis"]
+    match document["conclusion"]:
+        case "threshold":
+            return _threshold(document)
+        case "slope":
+            return _slope(document)
+        case "everywhere":
+            return f"It fails at both ends, in the same way: {axis} does not decide it between these values."
+        case "undecided":
+            return f"It fails at both ends, in different ways: there is no good end of {axis} to begin from."
+        case "nowhere":
+            return f"It fails at neither end of {axis}{_growth(document)}."
+        case _:
+            return "Not finished."
+
+
+def _threshold(document: Document) -> str:
+    axis, good, bad = document["axis"], document["last_good"], document["first_bad"]
+    point = _named(document, bad)
+    failed = _failed(point)
+    what = f"{failed['outcome']} ({failed['class']})" if failed else document["failure"]
+    rate = f" in {point['failures']} of {len(point['runs'])} runs" if point["state"] == "flaky" else ""
+    subject = f", “{point['subject']}”," if point.get("subject") else ""
+    between = document["between"]
+    apart = f" ({', '.join(between)} between them fail in another way)" if between else ""
+    return f"{axis} {good} is healthy, {axis} {bad}{subject} is {what}{rate}{apart}."
+
+
+def _slope(document: Document) -> str:
+    axis, slope = document["axis"], document["slope"]
+    limit = f" of {duration(document['limit_s'])}" if document["limit_s"] else ""
+    return (
+        f"There is no threshold: a step costs more with every {axis}, about {axis}^{slope['exponent']:.1f}, and from "
+        f"{axis} {document['first_bad']} on it is too much for the limit{limit}."
+    )
+
+
+def _growth(document: Document) -> str:
+    slope = document["slope"]
+    return f"; a step costs about {document['axis']}^{slope['exponent']:.1f}" if slope else ""
+
+
+def _named(document: Document, label: str) -> Mapping[str, Any]:
+    return next(point for point in document["points"] if point["label"] == label)
+
+
+def _failed(point: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((run for run in reversed(point["runs"]) if run["outcome"] != "healthy"), None)
+
+
+def _boundary(document: Document) -> Mapping[str, Any] | None:
+    """The run that shows the failure nearest to the boundary."""
+    label = document["first_bad"]
+    return _failed(_named(document, label)) if label else None
+
+
+def rows(document: Document) -> Iterator[tuple[str, ...]]:
+    """Point, how it went, how often it failed, what a step cost, where the first failing run lies."""
+    for point in document["points"]:
+        failed = _failed(point) or point["runs"][-1]
+        kind = "" if failed["outcome"] == "healthy" else f": {failed['class']}"
+        subject = f" {point['subject']}" if point.get("subject") else ""
+        yield (
+            f"{point['label']}{subject}",
+            f"{HOW[point['state']]}{kind}",
+            f"{point['failures']} of {len(point['runs'])}",
+            duration(point["step_s"]),
+            failed["directory"],
+        )
+
+
+def lines(document: Document, directory: object) -> Iterator[str]:
+    """For a terminal: the points, then the answer, nearest to the prompt."""
+    found = [("point", "how it went", "failed", "a step", "run"), *rows(document)]
+    widths = [max(len(clean(row[i])) for row in found) for i in range(4)]
+    yield clean(document["name"]) + (f"  ({clean(document['fixed'])})" if document["fixed"] else "")
+    for row in found:
+        yield "  " + "  ".join([*(clean(row[i]).ljust(widths[i]) for i in range(4)), clean(row[4])]).rstrip()
+    yield ""
+    yield clean(document["summary"])
+    run = _boundary(document)
+    if run and document["conclusion"] == "threshold":
+        yield f"  {clean(run['summary'])}"
+        if run["fix"]:
+            yield f"  fix: {clean(run['fix'])}"
+    yield f"report: {directory}/report.md"
+
+
+def markdown(document: Document) -> str:
+    """The document, ending in a newline."""
+    header = (document["axis"], "how it went", "failed", "a step", "run")
+    body = [(escape(r[0]), escape(r[1]), r[2], r[3], cell_code(r[4])) for r in rows(document)]
+    parts = [f"# {escape(document['name'])}", escape(document["summary"])]
+    run = _boundary(document)
+    if run and document["conclusion"] == "threshold":
+        parts.append(escape(run["summary"]))
+        if run["fix"]:
+            parts.append(f"**Fix:** {escape(run['fix'])}")
+    if document["fixed"]:
+        parts.append(f"Fixed: {escape(document['fixed'])}.")
+    parts.append(f"{len(body)} of {document['points_in_all']} points were run.")
+    parts.append(f"Command: {code(' '.join(document['command']))}")
+    if body:
+        parts.append(table(header, body))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,33 @@
+"""Renders the directory of a bisection or of a shrinking, for `nsadiag report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import read_json
+from nsadiag.reports import bisect, shrink
+
+KINDS = ("bisect", "shrink")
+
+
+def is_experiment(directory: Path) -> bool:
+    return read_json(directory / "run.json", {}).get("kind") in KINDS
+
+
+def render_experiment(directory: Path, format_: str) -> str:
+    """The document, ending in a newline. Raises UsageError for a format that there is not."""
+    kind = read_json(directory / "run.json", {})["kind"]
+    document = read_json(directory / f"{kind}.json")
+    if not isinstance(document, dict):
+        raise UsageError(f"{directory} holds no {kind}.json", "it was ended before its first run was over")
+    room: ModuleType = bisect if kind == "bisect" else shrink
+    if format_ == "json":
+        return json.dumps(document, indent=1) + "\n"
+    if format_ == "md":
+        return str(room.markdown(document))
+    if format_ == "terminal":
+        return "\n".join(room.lines(document, directory)) + "\n"
+    raise UsageError(f"no such format for this: {format_}", "choose terminal, md or json")

@@ -1,0 +1,52 @@
+"""A shrinking in words: for a terminal and as markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nsadiag.reports.markdown import block, code, escape
+from nsadiag.reports.words import clean, duration
+
+Document = Mapping[str, Any]
+
+
+def summary(document: Document) -> str:
+    """The answer in one sentence."""
+    took = f"{document['trials']} trials, {duration(document['seconds'])}"
+    match document["conclusion"]:
+        case "kept":
+            return (
+                f"From {document['lines_before']} lines to {document['lines']}, with the same verdict in "
+                f"{document['confirmed']} of {document['confirmed']} fresh runs ({took})."
+            )
+        case "flaky":
+            return (
+                f"From {document['lines_before']} lines to {document['lines']}; the same verdict came in only "
+                f"{document['confirmed']} of {document['confirmations']} fresh runs ({took})."
+            )
+        case "lost":
+            return f"The failure did not come back when the job was run again: {document['why']}."
+        case _:
+            return "Not finished."
+
+
+def lines(document: Document, directory: object) -> Iterator[str]:
+    """For a terminal: the script, what it shows, the answer."""
+    for source_line in str(document.get("source") or "").splitlines():
+        yield f"  {clean(source_line)}"
+    yield ""
+    yield from (f"  {clean(note)}" for note in document["notes"])
+    yield clean(summary(document))
+    if document.get("script"):
+        yield f"script: {directory}/{document['script']}"
+        yield f"run: {clean(document['run'])}"
+
+
+def markdown(document: Document) -> str:
+    """The document, ending in a newline."""
+    parts = [f"# {escape(document['name'])}", escape(summary(document))]
+    if document.get("source"):
+        parts += [f"Run: {code(document['run'])}", block(document["source"], "python")]
+    parts += [f"- {escape(note)}" for note in document["notes"]]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,163 @@
+"""Shrinking real runs: what comes out stands alone, fails in the same way, and nothing is left running."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from support.jobs import Jobs
+from support.promises import REPRO
+
+TRAIN = '''
+    """A trainer with a module of its own."""
+
+    import argparse
+    import os
+
+    from schedule import Schedule, describe
+
+
+    def load(step: int) -> list[int]:
+        """Samples of one step."""
+        return [step, step + 1]
+
+
+    def main() -> None:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--steps", type=int, default=4)
+        options = parser.parse_args()
+        rank = int(os.environ["RANK"])
+        schedule = Schedule(warm_up=2)
+        total = 0
+        for step in range(options.steps):
+            samples = load(step)
+            total += sum(samples)
+            rate = schedule.rate(step - rank)
+            print(describe(step, rate), total, flush=True)
+
+
+    if __name__ == "__main__":
+        main()
+'''
+SCHEDULE = '''
+    """The learning rate."""
+
+    import math
+
+
+    class Schedule:
+        def __init__(self, warm_up: int) -> None:
+            self.warm_up = warm_up
+
+        def rate(self, step: int) -> float:
+            if step < 0:
+                raise ValueError(f"step {step} is before the start")  # rank 1 begins too early
+            return min(1.0, step / self.warm_up) * math.cos(step)
+
+
+    def describe(step: int, rate: float) -> str:
+        return f"step {step} rate {rate:.2f}"
+'''
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+
+
+def verdict_of(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "verdict.json").read_text())
+    return found
+
+
+def test_a_users_script_with_a_module_of_its_own_becomes_one_short_file(jobs: Jobs) -> None:
+    (jobs.directory / "train.py").write_text(dedent(TRAIN).lstrip())
+    (jobs.directory / "schedule.py").write_text(dedent(SCHEDULE).lstrip())
+    jobs.run("run", "--out", "run", "--", *TORCHRUN, "train.py", "--steps", "3")
+    before = verdict_of(jobs.directory / "run")
+    assert before["class"] == "rank_exception"
+    done = jobs.run("shrink", "run", "--out", "small", "--json", seconds=150)
+    document = json.loads(done.stdout)
+    assert (document["conclusion"], done.returncode) == ("kept", 0), done.stderr
+    script = jobs.directory / "small" / "train.py"
+    source = script.read_text()
+    assert document["lines"] == len(source.splitlines()) <= 25, source
+    assert 'raise ValueError(f"step {step} is before the start")  # rank 1 begins too early' in source
+    assert "schedule import" not in source and "argparse" not in source and "describe" not in source
+    assert "Run: torchrun --standalone --nproc-per-node 2 train.py" in source
+    for number in ("1", "2"):
+        again = verdict_of(jobs.directory / "small" / "confirmed" / "1" / number)
+        assert (again["class"], again["guilty_ranks"]) == (before["class"], before["guilty_ranks"])
+    assert not (jobs.directory / "small" / "trials").exists()
+    shown = jobs.run("report", "small")
+    assert "same verdict in 2 of 2 fresh runs" in shown.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rank_conditional_save", "ddp_ready_twice_late_binding"])
+def test_a_specimen_keeps_its_signature_in_under_forty_lines(jobs: Jobs, name: str) -> None:
+    jobs.run("run", "--out", "run", "--", *TORCHRUN, REPRO / f"{name}.py", seconds=150)
+    done = jobs.run("shrink", "run", "--out", "small", "--json", seconds=290)
+    document = json.loads(done.stdout)
+    assert document["conclusion"] == "kept", done.stderr
+    assert document["signature"] == verdict_of(jobs.directory / "run")["signature"]
+    assert document["lines"] < 40, document["source"]
+    # It runs without nsadiag and without anything beside it.
+    alone = jobs.directory / "elsewhere"
+    alone.mkdir()
+    shutil.copy(jobs.directory / "small" / f"{name}.py", alone)
+    if document["outcome"] == "crashed":
+        command = [Path(sys.executable).parent / "torchrun", *TORCHRUN[1:], f"{name}.py"]
+        plain = subprocess.run(
+            command, cwd=alone, env=jobs.environment(), capture_output=True, timeout=60, check=False
+        )
+        assert plain.returncode == 1
+
+
+def a_run(directory: Path, **verdict: Any) -> Path:
+    """What of a run's directory shrink reads first."""
+    folder = directory / "run"
+    folder.mkdir()
+    whole = {
+        "outcome": "hung", "class": "missing_rank", "confidence": 0.9, "summary": "", "guilty_ranks": [1],
+        "blocked_ranks": [0], "world_size": 2, "where": None, "peers_at": None, "progress": {}, "evidence": [],
+        "rejected": [], "gaps": [], "fix": None, "next": None, "times": {},
+    }  # fmt: skip
+    (folder / "verdict.json").write_text(json.dumps({**whole, **verdict}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict", "said"),
+    [
+        (["torchrun", "train.py"], {"outcome": "healthy", "class": "healthy"}, "there is no failure to keep"),
+        (["torchrun", "gone.py"], {}, "no such script"),
+        (["mpirun", "-n", "2", "python", "train.py"], {}, "cannot take apart: mpirun"),
+        (["torchrun", "--nnodes", "2", "train.py"], {}, "several machines"),
+        (["torchrun", "train.py", "--token", "***"], {}, "a secret was masked"),
+    ],
+)
+def test_what_cannot_be_cut_down_is_refused_with_a_hint(
+    jobs: Jobs, command: list[str], verdict: dict[str, Any], said: str
+) -> None:
+    run = a_run(jobs.directory, **verdict)
+    (run / "run.json").write_text(json.dumps({"kind": "run", "command": command}))
+    done = jobs.run("shrink", "run")
+    assert done.returncode == 2
+    assert said in done.stderr and "hint:" in done.stderr
+
+
+def test_a_dry_run_says_what_would_stay(jobs: Jobs) -> None:
+    (jobs.directory / "train.py").write_text("print(1)\n")
+    run = a_run(jobs.directory)
+    (run / "run.json").write_text(json.dumps({"kind": "run", "command": [*TORCHRUN, "train.py"]}))
+    done = jobs.run("shrink", "run", "--dry-run")
+    assert done.returncode == 0
+    assert "cls missing_rank" in done.stdout and os.fspath(jobs.directory / "train.py") in done.stdout
+
+
+def test_a_directory_without_a_verdict_is_refused(jobs: Jobs) -> None:
+    done = jobs.run("shrink", "nothing")
+    assert done.returncode == 2
+    assert "no verdict.json in nothing" in done.stderr
