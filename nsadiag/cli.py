@@ -66,6 +66,14 @@ def _stall(text: str) -> float | None:
     return seconds
 
 
+def _slots(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise UsageError(f"--slots is {text!r}", "give a number from 1 on, or auto")
+    return int(text)
+
+
 @app.command(
     options_metavar="[OPTIONS] -- CMD...",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
@@ -185,12 +193,19 @@ def matrix(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the matrix in --out; done cells stay")
     ] = False,
+    slots: Annotated[
+        str,
+        typer.Option(
+            help="Cells at once, or auto: as many as there are cores and GPUs for, where that saves time"
+        ),
+    ] = "auto",
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run a matrix of experiments and report on the whole; without SPEC, the built-in NSA quick matrix."""
     from nsadiag import spec as specs
 
+    most = _slots(slots)
     loaded = specs.load_matrix(specs.find_spec(spec))
     _check_probes(loaded.probes)
     _check_criteria(loaded)
@@ -210,6 +225,7 @@ def matrix(
         out=out,
         resume=resume,
         force=force,
+        slots=most,
     )
     result = run_matrix(request, matrix_progress(_console(stderr=True)))
     _print(result.directory, as_json=as_json)

@@ -1,4 +1,8 @@
-"""Ctrl-C and SIGTERM: heard even where Python swallows the exception, and held off while a job is being ended."""
+"""Ctrl-C and SIGTERM: heard even where Python swallows the exception, and held off while a job is being ended.
+
+Python delivers signals to the main thread alone. Work in other threads hears of them where it calls `check`, and
+nothing can come in between elsewhere: there `held_off` has nothing to do.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import threading
 from collections.abc import Iterator
 
 _asked = False
-_held = False
+_held = False  # of the main thread
 
 
 def listen() -> None:
@@ -19,10 +23,15 @@ def listen() -> None:
 
 
 def _hear(_number: int, _frame: object) -> None:
-    global _asked
-    _asked = True
+    ask()
     if not _held:
         raise KeyboardInterrupt
+
+
+def ask() -> None:
+    """From here on `check` raises, in every thread: all that runs is to be ended."""
+    global _asked
+    _asked = True
 
 
 def check() -> None:
@@ -34,22 +43,21 @@ def check() -> None:
 @contextlib.contextmanager
 def held_off() -> Iterator[None]:
     """For work that must not stop half-way: what comes meanwhile is remembered, for `let_in` and `check`."""
-    with _set(True):
+    with _holding(True):
         yield
 
 
 @contextlib.contextmanager
 def let_in() -> Iterator[None]:
     """The part of `held_off` that may be interrupted; what came before is raised at once."""
-    with _set(False):
+    with _holding(False):
         check()
         yield
 
 
 @contextlib.contextmanager
-def _set(held: bool) -> Iterator[None]:
+def _holding(held: bool) -> Iterator[None]:
     global _held
-    # Signals raise in the main thread alone: another one, which watches a job of its own, hears by `check`.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -12,13 +12,16 @@ LOOK_AGAIN_S = 30.0  # at the latest: a rank that spins is told from one that wo
 class Patience:
     """Two clocks, of the last event and of the last thing that moved at all, and what they teach.
 
-    Moments are monotonic seconds, given by the caller. `fixed_s` None means: learn.
+    Moments are monotonic seconds, given by the caller. `fixed_s` None means: learn. `expected_s` is the longest pause
+    that jobs like this one were seen to make: it stands beside the job's own, and never shortens anything.
     """
 
-    def __init__(self, fixed_s: float | None, now: float) -> None:
+    def __init__(self, fixed_s: float | None, now: float, *, expected_s: float = 0.0) -> None:
         self.moved = self.stirred = now  # last event; last event or work
         self.longest_s = 0.0  # pause without event or work since the first steps
-        self._fixed_s = fixed_s
+        self.longest_start_s = 0.0  # and between the first event and then
+        self._fixed_s, self._expected_s = fixed_s, expected_s
+        self._began = False
         self._pause_s = 0.0  # the longest in the present silence
         self._looked = False
         self._not_before_s = self._at_last_s = 0.0  # of silence: when the next look is due, after one
@@ -35,10 +38,14 @@ class Patience:
         """Seconds in which nothing moves, after which the job is worth a look."""
         if self._fixed_s is not None:
             return self._fixed_s
-        return max(MIN_STALL_S, RHYTHM_MULTIPLE * max(self.longest_s, self._pause_s))
+        longest_s = max(self.longest_s, self._pause_s, self._expected_s)
+        return max(MIN_STALL_S, RHYTHM_MULTIPLE * longest_s)
 
     def progress(self, now: float, *, settled: bool) -> None:
         """An event. `settled`: start-up and the first steps are over, so that pauses are the job's rhythm."""
+        if self._began and not settled:
+            self.longest_start_s = max(self.longest_start_s, self.idle_s(now))
+        self._began = True
         self.stir(now, now, settled=settled)
         self.moved, self._pause_s, self._looked = now, 0.0, False
 

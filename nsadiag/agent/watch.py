@@ -44,6 +44,7 @@ class WatchOptions:
     """How patient to be. `stall_after_s` None means: learn it from the job's own rhythm."""
 
     stall_after_s: float | None = None
+    expected_quiet_s: float = 0.0  # the longest pause that jobs like this one make; only makes more patient
     timeout_s: float = 0.0  # 0: none
     on_hang: Literal["stop", "leave"] = "stop"
     with_locals: bool = False  # values of local variables in the stacks
@@ -107,7 +108,7 @@ class Watch:
         self._deaths = DeathWatch()
         self._started = time.monotonic()
         self._started_ns = time.monotonic_ns()
-        self.patience = Patience(options.stall_after_s, self._started)
+        self.patience = Patience(options.stall_after_s, self._started, expected_s=options.expected_quiet_s)
         self._activity = Activity()
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self._captures = 0
@@ -126,7 +127,8 @@ class Watch:
         try:
             with interrupts.let_in():
                 self._loop()
-        except KeyboardInterrupt:
+        except BaseException:
+            # Ctrl-C, or a failure of our own such as a full disk: either way the job did not come to its own end.
             self.stopped = "interrupt"
             raise
         finally:
@@ -449,6 +451,7 @@ class Watch:
             "ended_s": time.monotonic() - self._started,
             "last_progress_s": self.patience.moved - self._started,
             "longest_quiet_s": self.patience.longest_s,
+            "longest_start_quiet_s": self.patience.longest_start_s,
             "patience_s": self.patience.limit_s(),
             "stopped": self.stopped,
             "ending_s": self._s(self._ending_since_ns) if self.stopped else None,

@@ -5,15 +5,25 @@ from __future__ import annotations
 import ast
 import contextlib
 import linecache
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from nsadiag.analysis.load import CellEvidence
 
+# All threads share one `linecache`: cells that are judged at the same time may hold different files of one name.
+_one_at_a_time = threading.RLock()
+
 
 @contextlib.contextmanager
 def shown(cell: CellEvidence) -> Iterator[None]:
     """Lets `linecache` read the kept sources: the file on this disk may be another, or a newer one."""
+    with _one_at_a_time, _in_linecache(cell):
+        yield
+
+
+@contextlib.contextmanager
+def _in_linecache(cell: CellEvidence) -> Iterator[None]:
     before = {file: linecache.cache.get(file) for file in cell.sources}
     for file, text in cell.sources.items():
         # No time of change: linecache then never looks at the disk.

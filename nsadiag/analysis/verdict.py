@@ -66,7 +66,16 @@ def _absent(cell: CellEvidence) -> set[int]:
 def _progress(cell: CellEvidence, tables: Tables) -> Progress:
     steps = tables.steps
     done = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
-    return Progress(steps_done=done, rate_per_s=_rate(cell, steps, done))
+    return Progress(steps_done=done, rate_per_s=_rate(cell, steps, done), predicted_s=_predicted_s(cell.path))
+
+
+def _predicted_s(path: Path) -> float | None:
+    """What the cells of a matrix that ran before this one foretold of its time."""
+    told = read_json(RunDir(path=path).cell, {})
+    predicted = told.get("predicted") if isinstance(told, dict) else None
+    run_s = predicted.get("run_s") if isinstance(predicted, dict) else None
+    value = run_s.get("value") if isinstance(run_s, dict) else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _rate(cell: CellEvidence, steps: pd.DataFrame, done: int) -> float | None:

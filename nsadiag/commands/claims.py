@@ -67,3 +67,13 @@ def claims_of(matrix: Matrix, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             }
         )
     return claims
+
+
+def timed_cells(matrix: Matrix, cells: Sequence[Cell]) -> set[str]:
+    """Cells whose times a claim compares: a neighbour would be a second factor."""
+    timed = set()
+    for hypothesis, trials in zip(matrix.hypotheses, matrix.trials(list(cells)), strict=True):
+        metric = "" if hypothesis.not_tested else hypothesis.criterion().get("metric", "")
+        if metric.endswith(("_s", "_s_median")):
+            timed |= {name for trial in trials for names in trial.cells.values() for name in names}
+    return timed

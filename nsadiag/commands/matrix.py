@@ -1,25 +1,35 @@
-"""`nsadiag matrix`: runs the cells of a spec one after the other and reports on the whole."""
+"""`nsadiag matrix`: runs the cells of a spec from cheap to dear, side by side where there is room, and reports on the whole."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsadiag.agent import interrupts
 from nsadiag.agent.launch import check_script
 from nsadiag.agent.watch import WatchOptions
 from nsadiag.commands import output
-from nsadiag.commands.claims import conclusions
-from nsadiag.commands.parity import compare_cells, probes_of
-from nsadiag.engines.local import WarmLauncher, run_warm
+from nsadiag.commands.cells import (
+    CellResult,
+    Outcome,
+    announce,
+    directory_of,
+    note_done,
+    restored,
+    run_cell,
+)
+from nsadiag.commands.claims import conclusions, timed_cells
+from nsadiag.commands.forecast import Forecast, expected_quiet_s
+from nsadiag.commands.parity import compare_cells
+from nsadiag.commands.running import Running
+from nsadiag.commands.slots import Slots, cheap_to_dear
+from nsadiag.engines.local import WarmLauncher
+from nsadiag.engines.pool import LauncherPool
+from nsadiag.engines.room import Need, this_machine
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, UsageError
 from nsadiag.evidence.layout import (
     SCHEMA_VERSION,
@@ -29,8 +39,7 @@ from nsadiag.evidence.layout import (
     write_json,
     write_private,
 )
-from nsadiag.evidence.records import Verdict
-from nsadiag.evidence.secrets import hide, mask_command, mask_line, mask_text, mask_variables
+from nsadiag.evidence.secrets import hide, mask_line, mask_text, mask_variables
 from nsadiag.spec import Cell, Matrix
 
 if TYPE_CHECKING:
@@ -48,30 +57,7 @@ class MatrixRequest:
     out: Path | None = None
     resume: bool = False
     force: bool = False
-
-
-@dataclass(kw_only=True)
-class CellResult:
-    """One cell as matrix.json shows it."""
-
-    cell: Cell
-    state: str = "pending"
-    wall_s: float | None = None
-    verdict: Verdict | None = None
-    costs: dict[str, float | int | None] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.cell.id,
-            "factors": self.cell.factors,
-            "world_size": self.cell.world_size,
-            "state": self.state,
-            "wall_s": self.wall_s,
-            "launch": "warm",
-            "command": mask_command(self.cell.command()),
-            "costs": self.costs,
-            "verdict": self.verdict.to_json() if self.verdict else None,
-        }
+    slots: int | None = None  # cells at once; None: as many as there is room for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,36 +75,39 @@ def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult
     for cell in request.every_cell:
         hide(cell.env, cell.command())
     run = _directory(request)
-    results = _results(run, request)
+    running = Running(run)
+    left_over = running.take()
+    try:
+        with progress:
+            if left_over:
+                progress.note(f"ended {left_over} processes that a killed nsadiag had left running")
+            return _run(run, request, running, progress)
+    finally:
+        running.release()
+
+
+def _run(run: RunDir, request: MatrixRequest, running: Running, progress: MatrixProgress) -> MatrixResult:
     before = read_json(run.run, {}) if request.resume else {}
-    spent_s = (
-        float(read_json(run.path / "matrix.json", {}).get("totals", {}).get("wall_s", 0.0))
-        if request.resume
-        else 0.0
-    )
-    started_at, started = before.get("started_at") or output.now(), time.monotonic() - spent_s
     about: dict[str, Any] = {
         "kind": "matrix",
         "name": request.matrix.name,
         "command": ["nsadiag", "matrix", request.source],
-        "started_at": started_at,
+        "started_at": before.get("started_at") or output.now(),
         "spec": _shown(request.matrix.model_dump(mode="json")),
     }
     output.write_run(run, **about)
+    results = _results(run, request)
+    state = _State(run=run, request=request, results=results, progress=progress)
     interrupted = False
-    with progress, _launchers(run, request.matrix) as launchers:
-        progress.start(request.matrix.name, [r.cell.id for r in results])
-        for result in results:
-            if result.state == "done":
-                progress.cell_finished(result.cell.id, result.verdict, result.wall_s or 0.0)
-        try:
-            for result in results:
-                if result.state != "done":
-                    _run_cell(run, request.matrix, result, launchers, progress)
-                    _write(run, request.matrix, results, time.monotonic() - started)
-        except KeyboardInterrupt:
-            interrupted = True
-    _write(run, request.matrix, results, time.monotonic() - started, whole=True)
+    log = make_private_dir(run.node(os.uname().nodename)) / "launcher.log"
+    pool = LauncherPool(log, preload=tuple(request.matrix.preload), before_start=running.launcher_starts)
+    try:
+        state.run(pool)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        pool.close()
+    state.write(scaling=state.forecast.summary())
     output.write_run(run, **about, ended_at=output.now())
     from nsadiag.reports import write_reports
 
@@ -128,25 +117,116 @@ def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult
     )
 
 
+class _State:
+    """A matrix that is being run: results in the order of the spec, whichever ends first."""
+
+    def __init__(
+        self, *, run: RunDir, request: MatrixRequest, results: list[CellResult], progress: MatrixProgress
+    ) -> None:
+        self.directory, self.request, self.results, self.progress = run, request, results, progress
+        self.matrix = request.matrix
+        self.forecast = Forecast(request.matrix)
+        self.machine = this_machine()
+        self._timed = timed_cells(request.matrix, [result.cell for result in results])
+        spent_s = read_json(run.path / "matrix.json", {}).get("totals", {}).get("wall_s", 0.0)
+        self._started = time.monotonic() - (float(spent_s) if request.resume else 0.0)
+
+    def run(self, pool: LauncherPool) -> None:
+        """Every cell that is not done."""
+        self.progress.start(self.matrix.name, [r.cell.id for r in self.results])
+        for result in self.results:
+            if result.state == "done":
+                self._learn(result)
+                self.progress.cell_finished(result.cell.id, result.verdict, result.wall_s or 0.0)
+        for result in self.results:
+            if result.state != "done" and result.cell.gpus > len(self.machine.gpus):
+                result.state = "skipped"
+        waiting = cheap_to_dear([r for r in self.results if r.state == "pending"], self.forecast.effort)
+        slots = Slots(
+            pool=pool,
+            machine=self.machine,
+            most=self.request.slots,
+            need=self._need,
+            before=self._before,
+            run_one=self._run_one,
+            after=self._after,
+            seconds=self.forecast.seconds,
+            rank_mib=self.forecast.rank_mib,
+        )
+        slots.run(waiting)
+
+    def _need(self, result: CellResult) -> Need:
+        cell = result.cell
+        uses_gpus = self.machine.gpus and cell.env.get("CUDA_VISIBLE_DEVICES") != ""
+        return Need(
+            ranks=cell.world_size,
+            gpus=max(cell.gpus, min(cell.world_size, len(self.machine.gpus))) if uses_gpus else 0,
+            alone=self.matrix.alone
+            or cell.id in self._timed
+            or bool(uses_gpus and "CUDA_VISIBLE_DEVICES" in cell.env),
+        )
+
+    def _before(self, result: CellResult, beside: bool) -> None:
+        result.state, result.predicted = "running", self.forecast.predict(result, beside=beside)
+        announce(self.directory, result)
+        self.progress.cell_started(result.cell.id)
+
+    def _run_one(self, result: CellResult, launcher: WarmLauncher) -> Outcome:
+        options = WatchOptions(
+            stall_after_s=self.matrix.stall_after_s,
+            expected_quiet_s=expected_quiet_s(result.predicted),
+            timeout_s=result.cell.timeout_s,
+        )
+        return run_cell(self.directory, self.matrix, result.cell, launcher, options)
+
+    def _after(self, result: CellResult, outcome: Outcome, beside: float) -> None:
+        note_done(self.directory, result, outcome, beside=beside)
+        self._learn(result)
+        self.write()
+        self.progress.cell_finished(result.cell.id, result.verdict, result.wall_s or 0.0)
+        self.progress.foretell(
+            self.forecast.all_seconds(r for r in self.results if r.state in ("pending", "running"))
+        )
+
+    def _learn(self, result: CellResult) -> None:
+        watch = read_json(directory_of(self.directory, result.cell).watch, {})
+        self.forecast.learn(result, watch.get("stopped"))
+
+    def write(self, *, scaling: dict[str, Any] | None = None) -> None:
+        for result in self.results:
+            # Cells that an interrupt ended are to be run again.
+            if scaling is not None and result.state == "running":
+                result.state = "pending"
+        _write(self.directory, self.matrix, self.results, time.monotonic() - self._started, scaling=scaling)
+
+
 def _results(run: RunDir, request: MatrixRequest) -> list[CellResult]:
     """What is to be run; on resuming also what is done already, chosen this time or not."""
     if not request.resume:
         return [CellResult(cell=cell) for cell in request.cells]
     chosen = {cell.id for cell in request.cells}
-    restored = [_restored(run, cell) for cell in request.every_cell]
-    return [result for result in restored if result.state == "done" or result.cell.id in chosen]
+    found = [restored(run, cell) for cell in request.every_cell]
+    return [result for result in found if result.state == "done" or result.cell.id in chosen]
 
 
 def _exit_code(results: list[CellResult], *, interrupted: bool) -> int:
     if interrupted:
         return EXIT_INTERRUPTED
-    healthy = all(r.verdict is not None and r.verdict.outcome == "healthy" for r in results)
+    run = [r for r in results if r.state != "skipped"]
+    healthy = all(r.verdict is not None and r.verdict.outcome == "healthy" for r in run)
     return EXIT_HEALTHY if healthy else EXIT_FINDING
 
 
 def _directory(request: MatrixRequest) -> RunDir:
     if not request.resume:
+        if request.force and request.out is not None and (request.out / "running.jsonl").exists():
+            # What a killed one left must not write on into the directory's successor.
+            earlier = Running(RunDir(path=request.out))
+            earlier.take()
+            earlier.release()
         return output.prepare(request.out, request.matrix.name, force=request.force)
+    if request.out is not None and _has_nothing_yet(request.out):
+        return RunDir(path=request.out)
     if request.out is None or not (request.out / "run.json").exists():
         raise UsageError(
             "--resume needs the directory of the matrix to go on with",
@@ -159,6 +239,13 @@ def _directory(request: MatrixRequest) -> RunDir:
             "start anew with --force, or in another --out",
         )
     return RunDir(path=request.out)
+
+
+def _has_nothing_yet(path: Path) -> bool:
+    """Whether an earlier nsadiag was killed before it could write even run.json; temporary files have a dot."""
+    return path.is_dir() and all(
+        p.name.startswith(".run.json.") or p.name == "running.jsonl" for p in path.iterdir()
+    )
 
 
 def _shown(spec: dict[str, Any]) -> dict[str, Any]:
@@ -174,102 +261,19 @@ def _shown(spec: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _restored(run: RunDir, cell: Cell) -> CellResult:
-    """A cell whose verdict is on disk is not run again; a half-done one is started over."""
-    directory = RunDir(path=run.path / "cells" / cell.id)
-    document, about = read_json(directory.verdict), read_json(directory.cell, {})
-    if document is None:
-        shutil.rmtree(directory.path, ignore_errors=True)
-        return CellResult(cell=cell)
-    return CellResult(
-        cell=cell,
-        state="done",
-        wall_s=about.get("wall_s"),
-        verdict=Verdict.from_json(document),
-        costs=about.get("costs", {}),
-    )
-
-
-class _Launchers:
-    """One warm launcher for each set of environment variables: ranks are born with what it was started with."""
-
-    def __init__(self, run: RunDir, preload: tuple[str, ...]) -> None:
-        self._log = make_private_dir(run.node(os.uname().nodename)) / "launcher.log"
-        self._preload = preload
-        self._current: WarmLauncher | None = None
-
-    def get(self, env: dict[str, str]) -> WarmLauncher:
-        """The one at hand if it fits; else it is replaced, so that never more than one takes up memory."""
-        if self._current is not None and self._current.env != env:
-            self.close()
-        if self._current is None:
-            # An interrupt between its start and this assignment would leave nobody to end it.
-            with interrupts.held_off():
-                self._current = WarmLauncher(self._log, preload=self._preload, env=env)
-        return self._current
-
-    def close(self) -> None:
-        if self._current is not None:
-            self._current.close()
-            self._current = None
-
-
-@contextmanager
-def _launchers(run: RunDir, matrix: Matrix) -> Iterator[_Launchers]:
-    launchers = _Launchers(run, tuple(matrix.preload))
-    try:
-        yield launchers
-    finally:
-        with interrupts.held_off():
-            launchers.close()
-
-
-def _run_cell(
-    run: RunDir, matrix: Matrix, result: CellResult, launchers: _Launchers, progress: MatrixProgress
-) -> None:
-    from nsadiag.analysis.load import load_cell
-    from nsadiag.analysis.scaling import costs
-    from nsadiag.analysis.verdict import judge_directory
-
-    cell = result.cell
-    directory = RunDir(path=make_private_dir(run.path / "cells" / cell.id))
-    write_json(
-        directory.cell,
-        {
-            "id": cell.id,
-            "factors": cell.factors,
-            "command": mask_command(cell.command()),
-            "world_size": cell.world_size,
-            "env": mask_variables(cell.env),
-        },
-    )
-    progress.cell_started(cell.id)
-    result.state, started = "running", time.monotonic()
-    options = WatchOptions(stall_after_s=matrix.stall_after_s, timeout_s=cell.timeout_s)
-    run_warm(
-        launchers.get(cell.env),
-        cell.argv,
-        directory,
-        options,
-        world_size=cell.world_size,
-        probes=probes_of(matrix),
-    )
-    result.wall_s = round(time.monotonic() - started, 3)
-    result.verdict = judge_directory(directory.path, live=True)
-    result.costs = costs(load_cell(directory.path))
-    result.state = "done"
-    write_json(directory.cell, result.to_json() | {"verdict": None})
-    progress.cell_finished(cell.id, result.verdict, result.wall_s)
-
-
 def _write(
-    run: RunDir, matrix: Matrix, results: list[CellResult], wall_s: float, *, whole: bool = False
+    run: RunDir,
+    matrix: Matrix,
+    results: list[CellResult],
+    wall_s: float,
+    *,
+    scaling: dict[str, Any] | None = None,
 ) -> None:
     """matrix.json and matrix.csv, replaced after every cell: a killed matrix leaves what it had.
 
     What all cells come to together is worked out once, when the matrix ends.
     """
-    parity = compare_cells(run, matrix, results, whole=whole)
+    parity = compare_cells(run, matrix, results, whole=scaling is not None)
     done = [r for r in results if r.verdict is not None]
     axes: list[dict[str, Any]] = [
         {"name": name, "values": list(axis.settings()), "base": axis.base_label()}
@@ -295,8 +299,9 @@ def _write(
         },
         "machine": output.machine(),
     }
-    if whole:
+    if scaling is not None:
         document |= conclusions(run, matrix, [r.cell for r in results], document)
+        document |= {"scaling": scaling} if scaling else {}
     write_json(run.path / "matrix.json", document)
     _write_csv(run.path / "matrix.csv", results)
 
@@ -323,5 +328,7 @@ def _row(result: CellResult) -> dict[str, Any]:
         "guilty_ranks": " ".join(map(str, verdict.guilty_ranks)) if verdict else None,
         "summary": verdict.summary if verdict else None,
         "signature": verdict.signature if verdict else None,
+        "beside": result.beside,
+        "predicted_run_s": result.predicted.get("run_s", {}).get("value"),
         **result.costs,
     }

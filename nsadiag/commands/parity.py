@@ -10,7 +10,7 @@ from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.spec import Matrix
 
 if TYPE_CHECKING:
-    from nsadiag.commands.matrix import CellResult
+    from nsadiag.commands.cells import CellResult
 
 
 def probes_of(matrix: Matrix) -> str:

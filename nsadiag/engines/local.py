@@ -103,8 +103,10 @@ class WarmLauncher:
     variables need a launcher each.
     """
 
-    def __init__(self, log: Path, *, preload: tuple[str, ...], env: Mapping[str, str]) -> None:
-        self.run_id, self.env = new_run_id(), dict(env)
+    def __init__(
+        self, log: Path, *, preload: tuple[str, ...], env: Mapping[str, str], run_id: str | None = None
+    ) -> None:
+        self.run_id, self.env = run_id or new_run_id(), dict(env)
         self._log, self._preload = log, preload
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._start()

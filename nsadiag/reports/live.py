@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -30,6 +30,7 @@ class MatrixProgress(Protocol):
     def start(self, matrix_name: str, cell_ids: Sequence[str]) -> None: ...
     def cell_started(self, cell_id: str) -> None: ...
     def cell_finished(self, cell_id: str, verdict: Verdict | None, wall_s: float) -> None: ...
+    def foretell(self, seconds: Mapping[str, float]) -> None: ...
     def note(self, text: str) -> None: ...
     def __enter__(self) -> MatrixProgress: ...
     def __exit__(
@@ -54,13 +55,16 @@ class Tally:
         self.marks: dict[str, str] = {}
         self.running: dict[str, float] = {}
         self.walls: list[float] = []
+        self.foretold: Mapping[str, float] = {}
+        self.ran_s = 0.0  # of cells that ended since the start, one beside another or not
         self.started_at = clock()
 
     def start(self, name: str, cell_ids: Sequence[str]) -> None:
         self.name, self.cell_ids, self.started_at = clean(name), tuple(cell_ids), self.clock()
 
     def finish(self, cell_id: str, verdict: Verdict | None, wall_s: float) -> None:
-        self.running.pop(cell_id, None)
+        started = self.running.pop(cell_id, None)
+        self.ran_s += 0.0 if started is None else self.clock() - started
         self.marks[cell_id] = verdict.outcome if verdict else "unknown"
         self.walls.append(wall_s)
 
@@ -70,12 +74,24 @@ class Tally:
 
     @property
     def eta_s(self) -> float | None:
-        """Mean cost of a cell times those left, less what the running ones have had; None before two end."""
+        """What the cells left are foretold to take, or take on average, less what the running ones have had.
+
+        Divided by as many as have run side by side so far. None before two have ended.
+        """
         if len(self.walls) < 2:
             return None
-        left = len(self.cell_ids) - len(self.marks)
-        had = sum(self.clock() - started for started in self.running.values())
-        return max(0.0, left * sum(self.walls) / len(self.walls) - had)
+        mean = sum(self.walls) / len(self.walls)
+        seconds = {i: self.foretold.get(i, mean) for i in self.cell_ids if i not in self.marks}
+        had = sum(min(self.clock() - at, seconds.get(i, mean)) for i, at in self.running.items())
+        side_by_side = self.ran_s / self.elapsed_s if self.elapsed_s else 1.0
+        return max(0.0, sum(seconds.values()) - had) / max(side_by_side, 1.0)
+
+    def time_of(self, cell_id: str) -> str:
+        """Of one that runs: `3 s`, and what it was foretold, `3 of about 12 s`."""
+        ran_s, whole_s = self.clock() - self.running[cell_id], self.foretold.get(cell_id)
+        if whole_s is None or whole_s < 1:
+            return roughly(ran_s)
+        return f"{roughly(ran_s)} of about {roughly(whole_s)}"
 
     def sentence(self) -> str:
         """`34 healthy, 2 hung`."""
@@ -101,6 +117,9 @@ class PlainProgress:
         total = len(self._tally.cell_ids)
         place = f"[{len(self._tally.marks):>{len(str(total))}}/{total}]"
         self._say(f"{place} {ending(cell_id, verdict, wall_s)}")
+
+    def foretell(self, seconds: Mapping[str, float]) -> None:
+        """Nothing is drawn that could show it."""
 
     def note(self, text: str) -> None:
         self._say(one_line(text))
@@ -150,6 +169,11 @@ class LiveProgress:
             else:
                 self._failures.append(line)
 
+    def foretell(self, seconds: Mapping[str, float]) -> None:
+        """By cell, of those to come and those that run."""
+        with self._lock:
+            self._tally.foretold = dict(seconds)
+
     def note(self, text: str) -> None:
         """Printed above the live lines, where it stays."""
         self._console.print(one_line(text), highlight=False, markup=False, emoji=False)
@@ -194,10 +218,9 @@ class LiveProgress:
         return strip.append(f"  {counts}", style="dim")
 
     def _now(self) -> list[Text]:
-        now = self._tally.clock()
         return [
-            _line(f"R running {roughly(now - started):>8}  {one_line(cell_id)}", "blue")
-            for cell_id, started in self._tally.running.items()
+            _line(f"R running {self._tally.time_of(cell_id):>8}  {one_line(cell_id)}", "blue")
+            for cell_id in self._tally.running
         ]
 
     def _recent(self) -> list[Text]:

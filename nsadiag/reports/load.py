@@ -12,6 +12,7 @@ from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.secrets import mask_text
 from nsadiag.reports import load_claims, values
 from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
+from nsadiag.reports.scaling import scaling_of
 
 # The tail of a guilty rank's stderr holds its traceback; more belongs to the log itself.
 LAST_WORDS_BYTES = 4096
@@ -127,6 +128,7 @@ def _load_matrix(directory: Path) -> MatrixReport:
         causes=load_claims.causes(document),
         parity=load_claims.parity(document),
         documents={key: document[key] for key in load_claims.DOCUMENTS if document.get(key)},
+        scaling=scaling_of(document),
     )
 
 

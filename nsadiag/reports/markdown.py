@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from nsadiag.reports import facts, words
+from nsadiag.reports import facts, scaling, words
 from nsadiag.reports.grid import Grid, Slot, grid_of
 from nsadiag.reports.model import CellReport, MatrixReport, Report, RunReport
 from nsadiag.reports.sources import relative_href, source_href
@@ -194,6 +194,8 @@ def _environment() -> Environment:
         parity_table=parity_table,
         answers=words.answers,
         provenance_table=provenance_table,
+        growth_words=scaling.growth_words,
+        text_plot=scaling.text_plot,
         mark_of=words.mark_of,
         tally=words.tally,
         count=words.count,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from nsadiag.evidence.records import Verdict
+from nsadiag.reports.scaling import Scaling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +164,7 @@ class MatrixReport:
     causes: tuple[Cause, ...] = ()
     parity: tuple[ParityRow, ...] = ()
     documents: Mapping[str, object] = field(default_factory=dict)  # the same as matrix.json has them
+    scaling: Scaling | None = None
 
     def verdict_on_claims(self) -> dict[str, int]:
         """How many claims have each status, the settled ones first."""

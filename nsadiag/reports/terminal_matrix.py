@@ -14,6 +14,7 @@ from nsadiag.reports.facts import headline, place_text
 from nsadiag.reports.grid import Grid, Slot, grid_of
 from nsadiag.reports.model import CellReport, FindingGroup, MatrixReport
 from nsadiag.reports.terminal_claims import cause_lines, claim_lines
+from nsadiag.reports.terminal_scaling import scaling_lines
 from nsadiag.reports.words import clean, count, duration, in_order, mark_of, mebibytes, tally
 
 # Past this many rows a table is a document, and the report is a better place for it.
@@ -36,6 +37,7 @@ def matrix_lines(matrix: MatrixReport, console: Console) -> Iterator[RenderableT
         yield _legend(matrix)
     yield from _findings(matrix)
     yield from claim_lines(matrix)
+    yield from scaling_lines(matrix.scaling)
     yield Text()
     yield _totals(matrix)
     yield _whereabouts(matrix)

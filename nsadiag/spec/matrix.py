@@ -85,6 +85,8 @@ class Matrix(Words):
     preload: list[str] = Field(default_factory=list)  # modules imported once, before ranks are forked
     timeout_s: float = Field(default=300.0, ge=0)  # a cell; 0: none
     stall_after_s: float | None = Field(default=None, gt=0)
+    scale: list[str] = Field(default_factory=list)  # axes that are sizes; none named: told by their values
+    alone: bool = False  # no cell runs beside another
     strategy: Strategy = "all"
     strength: int = Field(default=2, ge=1)  # of `pairwise`: the settings of so many factors meet in some cell
     include: list[dict[str, Scalar | list[Scalar]]] = Field(default_factory=list)
@@ -97,6 +99,13 @@ class Matrix(Words):
     def _parity_names_settings(self) -> Matrix:
         if self.parity is not None:
             self.parity.check(self.space())
+        return self
+
+    @model_validator(mode="after")
+    def _scale_names_axes(self) -> Matrix:
+        for name in self.scale:
+            if name not in self.axes:
+                raise ValueError(f"scale names {name}, and there is no such axis")
         return self
 
     @model_validator(mode="after")

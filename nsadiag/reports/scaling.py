@@ -1,0 +1,266 @@
+"""What a matrix says about cost, for every format: values from matrix.json, sentences, and a plot in plain text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.reports import values
+from nsadiag.reports.words import count, duration, mebibytes
+
+PLOT_COLUMNS, PLOT_ROWS = 56, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One cell: what was measured, and what all other cells foretell of it."""
+
+    id: str
+    measured: float
+    predicted: float
+    is_off: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """The power of a size with which a cost grows, and the interval it lies in nine times of ten."""
+
+    size: str
+    exponent: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jump:
+    """From one value of a size to the next: how many times as dear, measured and by the curve."""
+
+    size: str
+    low: float
+    high: float
+    pairs: int
+    measured: float
+    curve: float
+    is_jump: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureReport:
+    """One cost over all cells."""
+
+    key: str
+    name: str
+    typical_error: float | None
+    linear: frozenset[str]  # sizes in proportion to which it grows, above a fixed part
+    growth: tuple[Growth, ...]
+    jumps: tuple[Jump, ...]
+    points: tuple[Measured, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """`scaling` of matrix.json; `offs` and `cut_short` are sentences."""
+
+    measures: tuple[MeasureReport, ...]
+    offs: tuple[str, ...]
+    cut_short: tuple[str, ...]
+
+
+def scaling_of(document: Mapping[str, Any]) -> Scaling | None:
+    """None where nothing was fitted, or what is there cannot be read."""
+    told = values.mapping(document.get("scaling"))
+    offs = [row for row in values.items(told.get("offs")) if row.get("id")]
+    measures = [
+        _measure(key, values.mapping(about), {(str(o["id"]), o.get("measure")) for o in offs})
+        for key, about in values.mapping(told.get("measures")).items()
+    ]
+    known = tuple(measure for measure in measures if measure.points)
+    short = tuple(_short_words(row) for row in values.items(told.get("cut_short")))
+    if not known and not short:
+        return None
+    return Scaling(measures=known, offs=tuple(_off_words(off) for off in offs), cut_short=short)
+
+
+def _measure(key: str, about: Mapping[str, Any], offs: set[tuple[str, Any]]) -> MeasureReport:
+    return MeasureReport(
+        key=key,
+        name=values.text(about.get("name")) or key,
+        typical_error=values.number(about.get("typical_error")),
+        linear=_linear(values.mapping(about.get("form"))),
+        growth=tuple(
+            Growth(size=name, exponent=_number(g, "exponent"), low=_number(g, "low"), high=_number(g, "high"))
+            for name, g in values.mapping(about.get("growth")).items()
+        ),
+        jumps=tuple(_jump(row) for row in values.items(about.get("jumps"))),
+        points=tuple(
+            Measured(
+                id=str(row.get("id")),
+                measured=_number(row, "measured"),
+                predicted=_number(row.get("predicted"), "value"),
+                is_off=(str(row.get("id")), key) in offs,
+            )
+            for row in values.items(about.get("points"))
+            if _number(row, "measured") > 0 and _number(row.get("predicted"), "value") > 0
+        ),
+    )
+
+
+def _linear(form: Mapping[str, Any]) -> frozenset[str]:
+    powers = values.mapping(form.get("powers"))
+    return frozenset(name for name, power in powers.items() if power == 1 and _number(form, "fixed") > 0)
+
+
+def _jump(row: Mapping[str, Any]) -> Jump:
+    return Jump(
+        size=str(row.get("axis")),
+        low=_number(row, "from"),
+        high=_number(row, "to"),
+        pairs=values.whole(row.get("pairs")) or 0,
+        measured=_number(row, "measured"),
+        curve=_number(row, "curve"),
+        is_jump=row.get("is_jump") is True,
+    )
+
+
+def _number(about: Any, key: str) -> float:
+    return values.number(values.mapping(about).get(key)) or 0.0
+
+
+def shown(key: str, value: float) -> str:
+    """With the unit of its measure."""
+    return mebibytes(value) if key.endswith("_mib") else duration(value)
+
+
+def _off_words(off: Mapping[str, Any]) -> str:
+    key, told = str(off.get("measure")), off.get("predicted")
+    low, high = (shown(key, _number(told, edge)) for edge in ("low", "high"))
+    factor, repeats = _number(off, "factor"), values.whole(off.get("repeats")) or 1
+    times = f"{factor:.3g} times" if factor >= 1 else f"1/{1 / factor:.3g} of" if factor else "far from"
+    words = (
+        f"{off['id']}: {off.get('name')} is {shown(key, _number(off, 'measured'))}, {times} the"
+        f" {shown(key, _number(told, 'value'))} ({low} to {high}) that the other cells foretell"
+    )
+    words += f"; the median of {repeats} repeats" if repeats > 1 else ""
+    return words + ("; other cells ran beside it" if _number(off, "beside") > 0.1 else "")
+
+
+def _short_words(row: Mapping[str, Any]) -> str:
+    low, high = (duration(_number(row.get("predicted"), edge)) for edge in ("low", "high"))
+    return (
+        f"{row.get('id')}: ended after {duration(_number(row, 'after_s'))} of the"
+        f" {duration(_number(row.get('predicted'), 'value'))} ({low} to {high}) that it would have taken by the"
+        " other cells: its time was too short, and says nothing of a hang"
+    )
+
+
+def growth_words(measure: MeasureReport) -> list[str]:
+    """One sentence a size: how the cost grows with it, and whether there is a threshold."""
+    sentences = []
+    for growth in measure.growth:
+        interval = f"exponent {growth.exponent:.2f}, {growth.low:.2f} to {growth.high:.2f}"
+        sentences.append(
+            f"{measure.name} {_grows(growth, measure.linear)} ({interval}){_threshold(measure, growth.size)}"
+        )
+    return sentences
+
+
+def _grows(growth: Growth, linear: frozenset[str]) -> str:
+    if growth.exponent > 0.05 and growth.size in linear:
+        return f"has a fixed part and one in proportion to {growth.size}"
+    if abs(growth.exponent) < 0.1:
+        return f"hardly changes with {growth.size}"
+    if growth.exponent < 0:
+        return f"falls with {growth.size}"
+    if growth.low <= 1 <= growth.high or abs(growth.exponent - 1) < 0.1:
+        return f"grows in proportion to {growth.size}"
+    if growth.low <= 2 <= growth.high:
+        return f"grows with the square of {growth.size}"
+    return f"grows {'more slowly' if growth.exponent < 1 else 'faster'} than {growth.size}"
+
+
+def _threshold(measure: MeasureReport, size: str) -> str:
+    jumps = [jump for jump in measure.jumps if jump.size == size]
+    if not jumps:
+        return ""
+    worst = max(jumps, key=lambda j: abs(math.log(j.measured / j.curve)) if j.measured > 0 < j.curve else 0.0)
+    step = (
+        f"from {worst.low:g} to {worst.high:g} it is {worst.measured:.2f} times as much, by the curve"
+        f" {worst.curve:.2f} ({count(worst.pairs, 'pair')} of cells)"
+    )
+    if any(jump.is_jump for jump in jumps):
+        return f"; a threshold: {step}"
+    return f"; no threshold: at most, {step}"
+
+
+def text_plot(measure: MeasureReport) -> str:
+    """Measured (up) against predicted (right), both logarithmic; `.` where they are equal, `X` far off."""
+    low, high = _range(measure.points)
+    grid = [[" "] * PLOT_COLUMNS for _ in range(PLOT_ROWS)]
+    for column in range(PLOT_COLUMNS):
+        row = round(column / (PLOT_COLUMNS - 1) * (PLOT_ROWS - 1))
+        grid[row][column] = "."
+    for point in sorted(measure.points, key=lambda p: p.is_off):
+        column = round(_share(point.predicted, low, high) * (PLOT_COLUMNS - 1))
+        row = round(_share(point.measured, low, high) * (PLOT_ROWS - 1))
+        grid[row][column] = "X" if point.is_off else "o"
+    labels = {PLOT_ROWS - 1: shown(measure.key, high), 0: shown(measure.key, low)}
+    lines = [f"{labels.get(row, ''):>9} |{''.join(grid[row]).rstrip()}" for row in reversed(range(PLOT_ROWS))]
+    foot = (
+        f"{shown(measure.key, low)}{shown(measure.key, high):>{PLOT_COLUMNS - len(shown(measure.key, low))}}"
+    )
+    return "\n".join(
+        [f"{'measured':>9}", *lines, f"{'':>9} +{'-' * PLOT_COLUMNS}", f"{'':>11}{foot}  predicted"]
+    )
+
+
+def _range(points: Sequence[Measured]) -> tuple[float, float]:
+    every = [value for point in points for value in (point.measured, point.predicted)]
+    low, high = min(every) / 1.1, max(every) * 1.1
+    return low, high
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dot:
+    """A cell in the plot's pixels."""
+
+    x: float
+    y: float
+    text: str
+    is_off: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """Measured against predicted in a square of `side` pixels, with the ends of both axes."""
+
+    name: str
+    dots: tuple[Dot, ...]
+    low: str
+    high: str
+    side: int = 260
+    margin: int = 56
+
+
+def scatter_of(measure: MeasureReport) -> Scatter:
+    low, high = _range(measure.points)
+    side, margin = Scatter.side, Scatter.margin
+    span = side - 2 * margin
+
+    def dot(point: Measured) -> Dot:
+        said = f"{point.id}: {shown(measure.key, point.measured)}, foretold {shown(measure.key, point.predicted)}"
+        x = margin + span * _share(point.predicted, low, high)
+        y = side - margin - span * _share(point.measured, low, high)
+        return Dot(x=round(x, 1), y=round(y, 1), text=said, is_off=point.is_off)
+
+    return Scatter(
+        name=measure.name,
+        dots=tuple(dot(point) for point in sorted(measure.points, key=lambda p: p.is_off)),
+        low=shown(measure.key, low),
+        high=shown(measure.key, high),
+    )
