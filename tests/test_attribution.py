@@ -131,10 +131,28 @@ def test_one_pair_isolates_a_factor_and_says_where_it_was_not_tried() -> None:
     )
     assert found["status"] == "isolated" and found["class"] == "ddp_ready_twice"
     assert found["words"] == (
-        "It fails where binding is late. Changing binding (late to early) alone makes a failing cell healthy. "
-        "Not tried together with layers 1, 5."
+        "It fails where binding is late. Changing binding from late to early, and nothing else, makes a failing "
+        "cell healthy. It was only tried with layers 4, so they may have a part in it too."
     )
     assert found["propose"] == [{"layers": "1", "binding": "late"}, {"layers": "5", "binding": "late"}]
+
+
+def test_what_stayed_at_its_base_is_not_made_much_of() -> None:
+    axes = {**TWO, "mode": ("one", "ddp"), "precision": ("fp32", "bf16")}
+    rest = "layers=1,binding={},mode=ddp,precision={}"
+    rows = [(rest.format("early", "fp32"), "healthy")]
+    rows += [(rest.format("late", p), "crashed/ddp_ready_twice") for p in ("fp32", "bf16")]
+    document = matrix(rows, axes)
+    for axis in document["axes"]:
+        axis["base"] = axis["values"][0]
+    (found,) = attributions(document, lambda factors: True)
+    assert found["words"].endswith(
+        "It fails alike with precision fp32 or bf16. It was only tried with mode ddp (and all else at its base), "
+        "so they may have a part in it too."
+    )
+    assert [p["mode"] for p in found["propose"]] == ["one"], (
+        "and the cell that would tell is the base of that"
+    )
 
 
 def test_factors_that_changed_together_are_refused_with_the_cells_that_would_tell() -> None:

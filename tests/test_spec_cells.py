@@ -93,6 +93,10 @@ def test_of_cells_that_hypotheses_choose_the_id_leaves_out_what_is_at_its_base(t
     assert ids(matrix) == ["base"] and ids(matrix, repeat=2) == ["base,repeat=1", "base,repeat=2"]
     every = matrix.cells(strategy="all")
     assert [c.id for c in select(every, "layers=2 and mode=one and not y")] == ["base", "mask=z"]
+    repeated = matrix.cells(strategy="all", repeat=2)
+    wanted = [f"mode=two,mask=y,repeat={n}" for n in (1, 2)]
+    assert [c.id for c in select(repeated, "mode=two,mask=y")] == wanted
+    assert [c.id for c in select(repeated, "mode=two,mask=y,repeat=2")] == wanted[1:]
 
 
 def test_a_hypothesis_is_tried_where_all_else_is_equal(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nsadiag.analysis.attribution import Attribution, Factors, Observation, Rule, attribute
@@ -13,12 +13,14 @@ Document = Mapping[str, Any]
 def attributions(matrix: Document, allowed: Callable[[Factors], bool]) -> list[dict[str, Any]]:
     """One document a kind of failure: the attribution, its kind's class, and `words`."""
     axes = {str(a["name"]): tuple(map(str, a["values"])) for a in matrix["axes"] if a["name"] != "repeat"}
+    base = {str(a["name"]): str(a["base"]) for a in matrix["axes"] if a.get("base") is not None}
+    base = base if set(axes) <= set(base) else {}
     kinds: dict[str, str] = {}
     seen = observations(matrix["cells"], axes, kinds)
     found = []
-    for attribution in attribute(axes, seen, allowed):
+    for attribution in attribute(axes, seen, allowed, base):
         document = {**attribution.to_json(), "class": kinds[attribution.cls]}
-        found.append({**document, "words": in_words(attribution, axes)})
+        found.append({**document, "words": in_words(attribution, axes, base)})
     return found
 
 
@@ -57,8 +59,8 @@ def _kind(cell: Document, kinds: dict[str, str]) -> str | None:
     return kind
 
 
-def in_words(found: Attribution, axes: Mapping[str, Sequence[str]]) -> str:
-    """One or two sentences."""
+def in_words(found: Attribution, axes: Mapping[str, Sequence[str]], base: Factors) -> str:
+    """A few sentences."""
     if found.status == "no control":
         return (
             "Every cell that could be judged fails in this way or another: nothing healthy to compare with."
@@ -70,10 +72,21 @@ def in_words(found: Attribution, axes: Mapping[str, Sequence[str]]) -> str:
     if found.status == "confounded":
         return _confounded(found)
     rules = " or ".join(rule_in_words(rule, axes) for rule in found.rules)
-    pairs = [f"{name} ({' to '.join(found.changes[name])})" for name in found.factors]
-    proof = f"Changing {' or '.join(pairs)} alone makes a failing cell healthy."
-    untried = "; ".join(f"{name} {', '.join(values)}" for name, values in found.untried.items())
-    return f"It fails where {rules}. {proof}" + (f" Not tried together with {untried}." if untried else "")
+    changes = [f"{name} from {' to '.join(found.changes[name])}" for name in found.factors]
+    proof = f"Changing {' or '.join(changes)}, and nothing else, makes a failing cell healthy."
+    return " ".join([f"It fails where {rules}.", proof, *_elsewhere(found, base)])
+
+
+def _elsewhere(found: Attribution, base: Factors) -> Iterator[str]:
+    """What other factors were: without a part, or never otherwise."""
+    alike = [f"{name} {' or '.join(v)}" for name, v in found.met.items() if len(v) > 1]
+    if alike:
+        yield f"It fails alike with {', '.join(alike)}."
+    single = {name: v[0] for name, v in found.met.items() if len(v) == 1 and name in found.untried}
+    only = [f"{name} {value}" for name, value in single.items() if value != base.get(name)]
+    if only:
+        rest = " (and all else at its base)" if base else ""
+        yield f"It was only tried with {', '.join(only)}{rest}, so they may have a part in it too."
 
 
 def rule_in_words(rule: Rule, axes: Mapping[str, Sequence[str]]) -> str:

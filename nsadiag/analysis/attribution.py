@@ -48,7 +48,10 @@ class Attribution:
     pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     changes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     explanations: tuple[tuple[str, ...], ...] = ()  # of which each alone would do
-    untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # settings never met by the rules
+    met: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # settings of other factors that it fails with
+    untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # and those it was never tried with
     propose: tuple[Factors, ...] = ()  # cells that would tell more
 
     def to_json(self) -> dict[str, Any]:
@@ -58,6 +61,7 @@ class Attribution:
             "pairs": {name: list(pair) for name, pair in self.pairs.items()},
             "changes": {name: list(change) for name, change in self.changes.items()},
             "explanations": [list(e) for e in self.explanations],
+            "met": {name: list(v) for name, v in self.met.items()},
             "untried": {name: list(v) for name, v in self.untried.items()},
             "propose": [dict(factors) for factors in self.propose],
         }  # fmt: skip
@@ -67,8 +71,12 @@ def attribute(
     axes: Mapping[str, Sequence[str]],
     observations: Sequence[Observation],
     allowed: Callable[[Factors], bool] = lambda factors: True,
+    base: Factors | None = None,
 ) -> list[Attribution]:
-    """One attribution a kind of failure, the most frequent first. `allowed`: whether a cell could be run."""
+    """One attribution a kind of failure, the most frequent first.
+
+    `allowed`: whether a cell could be run. `base`: what factors are where nothing else is said.
+    """
     healthy = [o for o in observations if o.kind == "healthy"]
     kinds: dict[str, list[Observation]] = {}
     for observation in observations:
@@ -80,7 +88,7 @@ def attribute(
         return _key(factors, axes) not in seen and allowed(factors)
 
     ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
-    return [_of_kind(cls, failing, healthy, axes, fresh) for cls, failing in ordered]
+    return [_of_kind(cls, failing, healthy, axes, fresh, base or {}) for cls, failing in ordered]
 
 
 def _of_kind(
@@ -89,6 +97,7 @@ def _of_kind(
     healthy: Sequence[Observation],
     axes: Mapping[str, Sequence[str]],
     fresh: Callable[[Factors], bool],
+    base: Factors,
 ) -> Attribution:
     cells = tuple(i for o in failing for i in o.ids)
     if not healthy:
@@ -99,10 +108,11 @@ def _of_kind(
     changes = {name: (f.factors[name], h.factors[name]) for name, (f, h) in pairs.items()}
     if proven and _separates(proven, failing, healthy):
         rules = _rules(proven, failing, healthy)
-        untried = _untried(rules, failing, axes)
+        met, untried = _met(rules, failing, axes), _untried(rules, failing, axes)
+        unlike = {name: v for name, v in untried.items() if not base or met.get(name) != (base[name],)}
         return Attribution(
-            cls=cls, cells=cells, status="isolated", factors=proven, rules=rules, pairs=shown, changes=changes, untried=untried,
-            propose=tuple(_into_the_untried(rules, untried, failing, fresh)),
+            cls=cls, cells=cells, status="isolated", factors=proven, rules=rules, pairs=shown, changes=changes, met=met, untried=untried,
+            propose=tuple(_into_the_untried(rules, unlike, failing, fresh, base)),
         )  # fmt: skip
     varied = [name for name in axes if len({o.factors[name] for o in (*failing, *healthy)}) > 1]
     explanations = _explanations(proven, varied, failing, healthy)
@@ -211,17 +221,28 @@ def _untried(
     return {name: tuple(values) for name, values in lacking.items() if values}
 
 
+def _met(
+    rules: Sequence[Rule], failing: Sequence[Observation], axes: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Settings of factors that no rule names, with which it fails as well."""
+    named = {name for rule in rules for name in rule}
+    seen = {name: {o.factors[name] for o in failing} for name in axes if name not in named}
+    return {name: tuple(v for v in axes[name] if v in values) for name, values in seen.items()}
+
+
 def _into_the_untried(
     rules: Sequence[Rule],
     untried: Mapping[str, Sequence[str]],
     failing: Sequence[Observation],
     fresh: Callable[[Factors], bool],
+    base: Factors,
 ) -> list[Factors]:
-    """For each untried setting a failing cell with nothing else changed."""
+    """For each untried setting a failing cell with nothing else changed; of a factor never at its base, that one."""
     groups = [
         [changed for o in failing if _fits(changed := {**o.factors, name: value}, rules)]
         for name, values in untried.items()
         for value in values
+        if value == base.get(name, value)
     ]
     return _one_of_each(groups, fresh)
 

@@ -225,7 +225,7 @@ def _told(side: Side) -> str:
 def _kind_in_words(cell: Document) -> str:
     if not cell.get("verdict"):
         state = str(cell.get("state", "pending"))
-        return f"skipped ({cell['why']})" if cell.get("why") else {"pending": "not run"}.get(state, state)
+        return {"pending": "not run", "skipped": "not run, for want of GPUs"}.get(state, state)
     outcome, cls = _kind(cell)
     words = outcome if outcome == cls else f"{outcome} ({cls})"
     return f"{words} until its time was up" if cell.get("stopped") == "timeout" else words

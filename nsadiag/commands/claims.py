@@ -29,17 +29,25 @@ def _command(
     run: RunDir, matrix: Matrix, cells: Sequence[Cell], wanted: Sequence[Mapping[str, str]]
 ) -> str | None:
     """The line that runs these cells as well; None where there are none, or `-k` could not name them."""
-    names = [" and ".join(f"{n}={v}".replace("/", "-") for n, v in factors.items()) for factors in wanted]
-    if not names or any(
-        len(name.split()) != 2 * len(matrix.axes) - 1 or set("(),") & set(name) for name in names
-    ):
+    names = [_named(matrix, factors) for factors in wanted]
+    if not names or None in names:
         return None
     spec = [*read_json(run.run, {}).get("command", ()), ""][2]
     repeats = max(int(cell.factors.get("repeat", 1)) for cell in cells)
     again = "" if repeats == matrix.repeat else f" --repeat {repeats}"
-    chosen = names[0] if len(names) == 1 else " or ".join(f"({name})" for name in names)
     line = ["nsadiag", "matrix", spec, "--strategy", "all", "--out", str(run.path), "--resume"]
-    return f"{shlex.join(line)}{again} -k {shlex.quote(chosen)}"
+    return f"{shlex.join(line)}{again} -k {shlex.quote(' or '.join(map(str, names)))}"
+
+
+def _named(matrix: Matrix, factors: Mapping[str, str]) -> str | None:
+    """What `-k` knows this cell by, with all its repeats."""
+    cell = matrix.cell(dict(factors))
+    settings = cell.settings().values()
+    if any(set(setting) & set("() \t\n") for setting in settings):
+        return None
+    if "," in cell.name or len(settings) == 1:
+        return cell.name
+    return f"({' and '.join(settings)})"
 
 
 def _with_its_end(run: RunDir, cell: Mapping[str, Any]) -> dict[str, Any]:

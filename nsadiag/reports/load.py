@@ -164,7 +164,6 @@ def _cell(directory: Path, document: Mapping[str, Any]) -> CellReport:
         launch=values.text(document.get("launch")),
         costs=_costs(values.mapping(document.get("costs"))),
         run=run,
-        why=values.text(document.get("why")) or "",
     )
 
 

@@ -80,7 +80,6 @@ class CellReport:
     launch: str | None
     costs: Costs
     run: RunReport
-    why: str = ""  # it was not run
 
     @property
     def verdict(self) -> Verdict | None:

@@ -20,8 +20,14 @@ class Cell:
     @property
     def id(self) -> str:
         """Names the directory as well, so a slash in a value becomes a dash."""
-        said = [setting for name, setting in self.settings().items() if name not in self.unsaid]
-        return ",".join(said if set(self.factors) - self.unsaid - {"repeat"} else ["base", *said])
+        number = self.factors.get("repeat")
+        return f"{self.name},repeat={number}" if number else self.name
+
+    @property
+    def name(self) -> str:
+        """The id that all repeats share."""
+        unsaid = {*self.unsaid, "repeat"}
+        return ",".join(s for name, s in self.settings().items() if name not in unsaid) or "base"
 
     def settings(self) -> dict[str, str]:
         """Every factor as in an id: `layers=5`."""

@@ -127,7 +127,7 @@ class Matrix(Words):
         """The cells that the strategy chooses, in the order of the axes, the last axis fastest."""
         chosen = self._combinations(strategy or self.strategy, strength or self.strength)
         times = repeat or self.repeat
-        cells = [self._cell(factors) for factors in chosen]
+        cells = [self.cell(factors) for factors in chosen]
         if times == 1:
             return cells
         return [cell.repeated(n) for cell in cells for n in range(1, times + 1)]
@@ -159,7 +159,8 @@ class Matrix(Words):
         )
         return room.without(self.exclude)
 
-    def _cell(self, factors: dict[str, str]) -> Cell:
+    def cell(self, factors: dict[str, str]) -> Cell:
+        """The cell with these factors, all of them."""
         settings = [self.axes[name].settings()[value] for name, value in factors.items()]
         env = dict(self.env)
         for setting in settings:

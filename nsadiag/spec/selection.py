@@ -12,7 +12,8 @@ from nsadiag.spec.cell import Cell
 def select(cells: list[Cell], expression: str) -> list[Cell]:
     """Cells that satisfy a `-k` expression of words with and, or, not and brackets, as in pytest.
 
-    `layers=5` is a setting, whether the id says it or not; any other word is a part of the id.
+    `layers=5` is a setting, whether the id says it or not; `layers=5,mode=ddp` a whole id; any other word is a part
+    of the id.
     """
     chosen = [cell for cell in cells if _Expression(expression).holds(cell)]
     if not chosen:
@@ -67,8 +68,14 @@ class _Expression:
             return value
         if token in (None, ")", "and", "or"):
             self._fail()
-        # A whole setting such as layers=1 must not also match layers=12.
-        return token in cell.settings().values() if "=" in str(token) else str(token) in cell.id
+        return _means(str(token), cell)
 
     def _fail(self) -> None:
         raise UsageError(f"-k: cannot read {self.text!r}", 'write for example -k "ddp and not layers=5"')
+
+
+def _means(token: str, cell: Cell) -> bool:
+    if "=" not in token:
+        return token in cell.id
+    # A whole setting such as layers=1 must not also match layers=12.
+    return token in (cell.id, cell.name) if "," in token else token in cell.settings().values()
