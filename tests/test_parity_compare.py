@@ -265,6 +265,17 @@ def test_a_step_of_the_optimizer_that_differs_is_told_as_such(against: Callable[
     assert (told.what, told.step) == ("update", 0) and "although the gradients agree" in summary_of(told, "b")
 
 
+def test_signs_that_rounding_turns_around_in_one_parameter_are_no_other_optimizer(
+    against: Callable[..., Comparison],
+) -> None:
+    """Adam's first steps go by the sign alone, also where a gradient is next to nothing."""
+    found = rows(three())
+    start = np.random.default_rng(99).normal(size=ELEMENTS)
+    flipped = np.where(np.arange(ELEMENTS) % 4, 0.1, -0.1)
+    found[1]["parameters"][4]["value"] = sketch(start - flipped * gradients()[NAMES[4]])
+    assert against(found).judgement == "same"
+
+
 def test_numbers_that_are_none_are_told(against: Callable[..., Comparison]) -> None:
     found = rows(three())
     found[1]["parameters"][0]["gradient"] = "not finite"

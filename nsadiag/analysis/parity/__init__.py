@@ -1,6 +1,7 @@
 """Parity: runs that should compute the same thing are compared with their control by what their first steps left."""
 
-from nsadiag.analysis.parity.compare import Comparison, Difference, compare
+from nsadiag.analysis.parity.compare import Comparison, compare
+from nsadiag.analysis.parity.difference import Difference
 from nsadiag.analysis.parity.record import Record, read_record
 from nsadiag.analysis.parity.told import document_of, row_of
 

@@ -7,24 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nsadiag.analysis.parity.comparable import relative, why_not_comparable, why_other_work
+from nsadiag.analysis.parity.difference import Difference
 from nsadiag.analysis.parity.record import Parameter, Record, Step, Whole
-from nsadiag.analysis.parity.tolerance import FLOOR, Tolerance, tolerance_of
+from nsadiag.analysis.parity.tolerance import (
+    FLOOR,
+    UPDATE,
+    Tolerance,
+    tolerance_of,
+)
+from nsadiag.analysis.parity.updates import updates
 
 Judgement = Literal["same", "differs", "not_comparable"]
 What = Literal["loss", "gradient", "missing", "clipping", "update", "number"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Of one parameter, relative to its size in the control."""
-
-    parameter: str
-    relative: float  # infinite where one of the two is no number
-    ratio: float | None = None  # the factor that takes the control's closest to the cell's
-    apart: bool = False  # the cell's ranks do not hold one gradient
-    averaged: bool = False  # and yet the mean over ranks is the control's
-    scaled: bool = False  # a factor explains it
-    nothing: bool = False  # no gradient at all, where the control has one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +85,9 @@ def _compare_step(
     }
     # In the order of a step: what the optimizer did last time, the loss, gradients before and after clipping.
     if number:
-        moved = _updates(both, number, names, tolerance)
+        moved = updates(both, number, names)
         if moved:
-            return _differs("update", moved, tolerance.update(number), **{**about, "step": number - 1})
+            return _differs("update", moved, UPDATE, **{**about, "step": number - 1})
     unclipped = [name for name in names if name in ours.unclipped and name in theirs.unclipped]
     early = _gradients(ours.unclipped, theirs.unclipped, unclipped, both[number], tolerance.gradient(number))
     late = _gradients(ours.parameters, theirs.parameters, names, both[number], tolerance.gradient(number))
@@ -193,42 +187,6 @@ def _difference(name: str, mine: Whole, other: Whole, scales: list[float], floor
         apart=apart > 0.1 * max(distance, apart),
         averaged=average < 0.01 * relative,
     )
-
-
-def _updates(
-    both: list[tuple[Step, Step]], number: int, names: tuple[str, ...], tolerance: Tolerance
-) -> list[Difference]:
-    """Parameters that moved otherwise than the control's since the first step."""
-    found = []
-    allowed = tolerance.update(number)
-    if allowed >= 1:
-        return []
-    for name in names:
-        moves = [_move(steps[0].parameters.get(name), steps[1].parameters.get(name)) for steps in
-                 zip(both[0], both[number], strict=True)]  # fmt: skip
-        if moves[0] is None or moves[1] is None:
-            continue
-        length = math.sqrt(float(moves[1] @ moves[1]))
-        away = math.sqrt(float((moves[0] - moves[1]) @ (moves[0] - moves[1])))
-        # Below a rounding error of the values themselves nothing is said.
-        noise = 1e-6 * _norm(both[number][1].parameters[name].value)
-        if away > max(allowed * length, noise):
-            ratio = float(moves[0] @ moves[1]) / length**2 if length else None
-            found.append(
-                Difference(parameter=name, relative=away / length if length else math.inf, ratio=ratio)
-            )
-    return found
-
-
-def _move(first: Parameter | None, now: Parameter | None) -> Any:
-    values = [p.value.sketch if p and p.value else None for p in (first, now)]
-    if values[0] is None or values[1] is None:
-        return None
-    return values[1].buckets - values[0].buckets
-
-
-def _norm(whole: Whole | None) -> float:
-    return whole.sketch.norm if whole and whole.sketch else 0.0
 
 
 # -- small things ------------------------------------------------------------------------------------------

@@ -13,6 +13,11 @@ START = {"float64": 1e-12, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
 COARSEST_FIRST = ("bfloat16", "float16", "tf32", "float32", "float64")
 # A gradient much smaller than the model's usual one is a sum that cancels: its rounding errors are those of its terms.
 FLOOR = 0.05
+# Of what the optimizer did: settings that make less of a difference are not seen.
+UPDATE = 0.25  # in one parameter, where a factor explains it: all but this share
+UNEXPLAINED = 0.1
+UPDATE_OF_ALL = 0.5  # in all of them together
+ROUNDING = 1e-6
 GROWTH = 5.0  # from one step to the next: the steps' own differences add to those of rounding
 
 
@@ -33,10 +38,6 @@ class Tolerance:
 
     def gradient(self, step: int) -> float:
         return float(GRADIENT[self.precision] * GROWTH**step)
-
-    def update(self, step: int) -> float:
-        """Of what the optimizer did: Adam turns the sign of a small gradient into a whole step."""
-        return float(2.0 * self.gradient(step - 1) ** 0.5)
 
 
 def tolerance_of(precisions: frozenset[str]) -> Tolerance:

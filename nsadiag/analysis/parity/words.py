@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
 
-from nsadiag.analysis.parity.compare import Comparison, Difference
+from nsadiag.analysis.parity.compare import Comparison
+from nsadiag.analysis.parity.difference import Difference
 
 SHOWN = 4
 ALIKE = 0.02  # factors this close to each other are one factor
