@@ -26,17 +26,17 @@ WITH_HOOKS = "--no-hooks" not in sys.argv
 
 
 class Recurrence(nn.Module):
-    """h <- tanh(a * h + x), one token after the other."""
+    """h <- tanh(A h + x), one token after the other."""
 
     def __init__(self, dim: int):
         super().__init__()
-        self.decay = nn.Parameter(torch.full((dim,), 0.5))
+        self.recur = nn.Parameter(torch.eye(dim) / 2)
         self.inner, self.out = nn.Linear(dim, dim), nn.Linear(dim, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.zeros_like(x[0])
         for token in self.inner(x):
-            h = torch.tanh(self.decay * h + token)
+            h = torch.tanh(h @ self.recur + token)
         return self.out(h)
 
 
@@ -48,7 +48,7 @@ def ask_for_stacks(after_s: float) -> None:  # what an impatient person does fro
 
 
 def main() -> None:
-    model = Recurrence(32)
+    model = Recurrence(512)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     arrived: dict[str, float] = {}
     for name, parameter in model.named_parameters() if WITH_HOOKS else ():
@@ -58,7 +58,7 @@ def main() -> None:
     )
     for step in range(2):
         arrived.clear()
-        loss = model(torch.randn(60_000, 32)).square().mean()
+        loss = model(torch.randn(1000, 32, 512)).square().mean()
         began = time.perf_counter()
         threading.Thread(target=ask_for_stacks, args=(1.0,)).start()
         loss.backward()

@@ -136,6 +136,7 @@ def measured(confirmed_if: str, values: dict[str, float | None], kind: str = "he
     ("claimed", "values", "status"),
     [
         ("linear", {"1": 1.0, "2": 2.1, "4": 3.9, "5": 5.0}, "confirmed"),
+        ("linear", {"128": 0.534, "512": 1.366, "2048": 7.13}, "confirmed"),
         ("linear", {"1": 11.0, "2": 12.0, "40": 50.0}, "confirmed"),
         ("linear", {"1": 1.0, "2": 4.0, "4": 16.0, "8": 64.0}, "refuted"),
         ("superlinear", {"1": 1.0, "2": 4.0, "4": 16.0, "8": 64.0}, "confirmed"),

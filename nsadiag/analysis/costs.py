@@ -24,6 +24,8 @@ def costs(cell: CellEvidence) -> dict[str, float | int | None]:
         "step_s_median": _median(steps.step_s),
         "forward_s_median": _median(steps.forward_s),
         "backward_s_median": _median(steps.backward_s),
+        # Of all threads of a rank: what others on the machine do changes it little.
+        "step_cpu_s_median": _median(steps.cpu_s),
         "peak_rss_mib": round(float(exits.a.max()) / 1024, 1) if len(exits) else None,
         "peak_device_mib": _peak_device_mib(cell),
         # From its start to its first rank (a launcher that is not warm yet imports torch), and from there to its end.

@@ -71,7 +71,8 @@ class MatrixResult:
 
 def run_matrix(request: MatrixRequest, progress: MatrixProgress) -> MatrixResult:
     """Runs every cell that is not done; whatever happens to one cell, the next is run."""
-    check_script(request.cells[0].argv)
+    for argv in {tuple(cell.argv[:2]): cell.argv for cell in request.cells}.values():
+        check_script(argv)
     for cell in request.every_cell:
         hide(cell.env, cell.command())
     run = _directory(request)

@@ -10,6 +10,7 @@ METRICS = {
     "step time": "step_s_median",
     "forward time": "forward_s_median",
     "backward time": "backward_s_median",
+    "cpu time": "step_cpu_s_median",  # of a step; other jobs on the machine change it little
     "wall time": "wall_s",
     "peak memory": "peak_mib",  # of the GPU where there is one, else the resident set
 }
