@@ -70,6 +70,7 @@ def _environment() -> Environment:
         mark_of=words.mark_of,
         tally=words.tally,
         answers=words.answers,
+        spent=words.spent,
         relative=words.relative,
         status_mark=words.status_mark,
         in_order=words.in_order,

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from nsadiag.reports import values
-from nsadiag.reports.model import Cause, Claim, ParityRow
+from nsadiag.reports.model import STATUSES, Cause, Claim, ParityRow
 
 DOCUMENTS = ("hypotheses", "attribution", "parity", "scaling")
 
 
 def claims(document: Mapping[str, Any]) -> tuple[Claim, ...]:
-    return tuple(
+    """What is so comes first, then what is not, then what is not known; each in the order of the spec."""
+    found = [
         Claim(
             text=values.text(item.get("claim")) or "",
             source=values.text(item.get("source")) or "",
@@ -22,7 +23,9 @@ def claims(document: Mapping[str, Any]) -> tuple[Claim, ...]:
             cells=_ids(item.get("cells")),
         )
         for item in values.items(document.get("hypotheses"))
-    )
+    ]
+    order = {status: place for place, status in enumerate(STATUSES)}
+    return tuple(sorted(found, key=lambda claim: order.get(claim.status, len(order))))
 
 
 def causes(document: Mapping[str, Any]) -> tuple[Cause, ...]:

@@ -193,6 +193,7 @@ def _environment() -> Environment:
         claim_table=claim_table,
         parity_table=parity_table,
         answers=words.answers,
+        spent=words.spent,
         provenance_table=provenance_table,
         growth_words=scaling.growth_words,
         text_plot=scaling.text_plot,

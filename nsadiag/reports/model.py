@@ -165,6 +165,11 @@ class MatrixReport:
     documents: Mapping[str, object] = field(default_factory=dict)  # the same as matrix.json has them
     scaling: Scaling | None = None
 
+    @property
+    def ranks_s(self) -> float:
+        """What all ranks together took: on GPUs, the time that they were held."""
+        return sum((cell.wall_s or 0.0) * (cell.world_size or 1) for cell in self.cells)
+
     def verdict_on_claims(self) -> dict[str, int]:
         """How many claims have each status, the settled ones first."""
         counts = {status: sum(c.status == status for c in self.claims) for status in STATUSES}
@@ -200,7 +205,7 @@ class MatrixReport:
         return sorted(self.cells, key=lambda cell: _RANKING.get(cell.mark, 0))
 
 
-STATUSES = ("confirmed", "refuted", "depends", "not settled", "not tested")
+STATUSES = ("confirmed", "depends", "refuted", "not settled", "not tested")
 _RANKING = {"unknown": 1, "healthy": 2, "running": 3, "pending": 4, "skipped": 5}
 
 Report: TypeAlias = RunReport | MatrixReport

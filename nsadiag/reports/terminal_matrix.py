@@ -15,7 +15,7 @@ from nsadiag.reports.grid import Grid, Slot, grid_of
 from nsadiag.reports.model import CellReport, FindingGroup, MatrixReport
 from nsadiag.reports.terminal_claims import cause_lines, claim_lines
 from nsadiag.reports.terminal_scaling import scaling_lines
-from nsadiag.reports.words import clean, count, duration, in_order, mark_of, mebibytes, tally
+from nsadiag.reports.words import clean, count, duration, in_order, mark_of, mebibytes, spent, tally
 
 # Past this many rows a table is a document, and the report is a better place for it.
 COST_ROWS_SHOWN = 48
@@ -162,8 +162,8 @@ def _totals(matrix: MatrixReport) -> Text:
     failed = len(matrix.cells) - sum(
         counts.get(name, 0) for name in ("healthy", "pending", "skipped", "running")
     )
-    took = "" if matrix.wall_s is None else f" in {duration(matrix.wall_s)}"
-    return Text(f"{tally(counts) or 'no cells'}{took}", style="bold red" if failed else "bold green")
+    cost = spent(matrix.wall_s, matrix.ranks_s)
+    return Text(f"{tally(counts) or 'no cells'}{cost}", style="bold red" if failed else "bold green")
 
 
 def _whereabouts(matrix: MatrixReport) -> Text:

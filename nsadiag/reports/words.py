@@ -141,6 +141,12 @@ def tally(counts: dict[str, int]) -> str:
     return ", ".join(f"{counts[name]} {mark_of(name).word}" for name in in_order(counts))
 
 
+def spent(wall_s: float | None, ranks_s: float) -> str:
+    """` in 6 min 45 s, 9 min 10 s of rank time`; empty where nothing is known."""
+    took = "" if wall_s is None else f" in {duration(wall_s)}"
+    return took + (f", {duration(ranks_s)} of rank time" if ranks_s else "")
+
+
 def answers(counts: Mapping[str, int]) -> str:
     """`12 claims: 3 confirmed, 8 refuted, 1 not tested`."""
     told = ", ".join(f"{number} {status}" for status, number in counts.items())
