@@ -16,6 +16,12 @@ GAVE_UP = re.compile(
     r"watchdog.*(timeout|exception)|terminate called.*(gloo|Dist|c10)|connection (closed|reset) by peer",
     re.IGNORECASE,
 )
+# gloo, on a message of another size; torch itself, where it compares at TORCH_DISTRIBUTED_DEBUG=DETAIL.
+MISMATCH = re.compile(
+    r"op\.preamble\.length <= op\.nbytes|Received data size doesn't match|Detected mismatch between collectives"
+)
+# Ends are seen by looking again and again: of two so near, either may have been first.
+TOGETHER_S = 0.5
 HELD_BACK_NS = 60 * 1_000_000_000
 
 
@@ -32,10 +38,31 @@ class Break:
 def breaks(cell: CellEvidence) -> list[Break]:
     """All of them, earliest first."""
     found = sorted((b for rank in cell.ranks for b in _of_rank(cell, rank)), key=lambda b: b.t_s)
+    if found and _by_sigterm(found[0]):
+        # A launcher sends it to the others as soon as one has failed by itself.
+        near = [b for b in found if b.t_s - found[0].t_s < TOGETHER_S and _by_itself(b)]
+        found = near + [b for b in found if b not in near]
     # Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all.
     if found and found[0].kind == "killed" and not _gave_up_waiting(found[0].rank):
         found[0] = dataclasses.replace(found[0], follows_a_peer=False)
     return found
+
+
+def _by_sigterm(one: Break) -> bool:
+    return one.kind == "killed" and one.rank.end.get("signal") == signal.SIGTERM
+
+
+def _by_itself(one: Break) -> bool:
+    """Ended by a signal that no launcher sends, and not for want of a peer."""
+    other = one.kind == "killed" and not _by_sigterm(one)
+    return other and (not _gave_up_waiting(one.rank) or says_mismatch(one.rank))
+
+
+def says_mismatch(rank: RankEvidence) -> bool:
+    """Whether the rank ended because its peer had sent something else than it was waiting for."""
+    return bool(
+        MISMATCH.search((rank.exception or {}).get("message", "")) or MISMATCH.search(rank.stderr_tail)
+    )
 
 
 def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:

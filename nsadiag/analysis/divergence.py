@@ -7,27 +7,24 @@ the source, and what each rank had done before, iteration by iteration.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from nsadiag.analysis import places
-from nsadiag.analysis.breaks import breaks, first_break
+from nsadiag.analysis.breaks import breaks, first_break, says_mismatch
+from nsadiag.analysis.exceptions import first_of
 from nsadiag.analysis.flow.chains import Chain, Chains
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import Histories
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.sources import tree_of
+from nsadiag.analysis.standing import C10D, TRANSFERS
 from nsadiag.analysis.swallowed import gone_on, in_flight
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import Wait, is_still, waits
 from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
 
-# gloo, on a message of another size; torch itself, where it compares at TORCH_DISTRIBUTED_DEBUG=DETAIL.
-MISMATCH = re.compile(
-    r"op\.preamble\.length <= op\.nbytes|Received data size doesn't match|Detected mismatch between collectives"
-)
 # What only a peer can end. A transfer waits for one peer, and the store for a key: both have classes of their own.
 PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
 
@@ -187,11 +184,10 @@ def is_stuck(cell: CellEvidence) -> bool:
     return first.kind == "exited" or says_mismatch(first.rank)
 
 
-def says_mismatch(rank: RankEvidence) -> bool:
-    """Whether the rank ended because its peer had sent something else than it was waiting for."""
-    return bool(
-        MISMATCH.search((rank.exception or {}).get("message", "")) or MISMATCH.search(rank.stderr_tail)
-    )
+def _failed_in_transfer(rank: RankEvidence) -> bool:
+    """Whether what ended it was raised by a send or a receive."""
+    frames = first_of(rank.exception)["frames"] if rank.exception else []
+    return any(TRANSFERS.match(f["function"]) and f["file"].endswith(C10D) for f in frames)
 
 
 def divergence_of(cell: CellEvidence, tables: Tables) -> Divergence | None:
@@ -206,7 +202,7 @@ def divergence_of(cell: CellEvidence, tables: Tables) -> Divergence | None:
     if not any(r.recording.header for r in cell.ranks) and not tables.standings:
         # Dumps that others collected: no stack and no history, of thousands of ranks maybe.
         return None
-    if tables.transfers.end_s.isna().any():
+    if tables.transfers.end_s.isna().any() or any(_failed_in_transfer(r) for r in cell.ranks):
         # Stages of a pipeline rightly run different code: who waits for whose message is another question.
         return None
     situation = Situation(cell, tables)

@@ -42,7 +42,7 @@ def in_flight(cell: CellEvidence, tables: Tables) -> Swallowed | None:
         # Whoever waits where its peers do too is not the one that left them.
         if tables.graph.edges and rank.rank not in waited_for:
             continue
-        why = f"with it on its way up, rank {rank.rank} entered {row['during']}, and stands in it"
+        why = f"with it on its way up, rank {rank.rank} entered {row['during']}, and never left it"
         found.append(_swallowed(cell, rank, line, row, why))
     return min(found, key=lambda s: s.t_s, default=None)
 
@@ -55,7 +55,9 @@ def _is_open(tables: Tables, rank: RankEvidence, row: dict[str, Any]) -> bool:
     events = tables.events
     mine = events[events["rank"] == rank.rank]
     calls = mine[mine.kind.isin((Kind.COLLECTIVE, Kind.PROCESS_GROUP))]
-    same = calls[(calls.a == row.get("number")) & calls.place.str.startswith(str(row.get("group")))]
+    # Groups are counted as well, from one on.
+    named = calls[(calls.name == row["during"]) & (calls.a == row.get("number"))]
+    same = named[named.place.str.startswith(str(row.get("group")))]
     begun, ended = (bool((same.phase == phase).any()) for phase in (Phase.BEGIN, Phase.END))
     if not ended:
         return begun

@@ -107,7 +107,9 @@ def _is_like(other: Break, first: Break) -> bool:
 def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     """It came first, and what the job died of or hangs in is its consequence."""
     stuck = is_still(cell) or cell.stopped == "hang"
-    if stuck and (held := in_flight(cell, tables)):
+    # What it meets there may not fit what its peers are at: then the transport breaks, and says nothing of it.
+    lost = bool(breaks(cell)) and first_break(cell) is None
+    if (stuck or lost) and (held := in_flight(cell, tables)):
         yield _finding(
             cell, tables, held, "and nobody saw it: the rank waits for its peers before it is printed"
         )

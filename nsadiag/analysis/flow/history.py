@@ -143,6 +143,12 @@ class Histories:
         where = f"{at.file}:{at.line}:"
         return sum(t.at.startswith(where) for t in self.tokens.get(rank, ()))
 
+    def was_at_lately(self, rank: int, at: Place) -> int:
+        """The same within the rank's newest iteration."""
+        where = f"{at.file}:{at.line}:"
+        newest = self.iterations.get(rank, [])[-1:]
+        return sum(t.at.startswith(where) for tokens in newest for t in tokens)
+
     def last(self, rank: int) -> Token | None:
         """The newest thing with a place that the rank began."""
         return next((t for t in reversed(self.tokens.get(rank, ())) if t.at), None)

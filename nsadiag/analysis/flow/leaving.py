@@ -53,6 +53,10 @@ def _went_round_less(s: Situation, loop: Guard, stayed: int, left: int, at: Plac
         return True
     if s.anchored_in(loop):
         return histories.count(stayed) > histories.count(left)
+    if any(s.anchored_in(g) for g in s.program.around(loop.file, loop.line) if g.is_loop):
+        # It begins anew in each iteration: what was missed in earlier ones did not end it now.
+        same = histories.count(stayed) == histories.count(left)
+        return same and histories.was_at_lately(stayed, at) > histories.was_at_lately(left, at) > 0
     # Who never was in it has not left it.
     return histories.was_at(stayed, at) > histories.was_at(left, at) > 0
 
