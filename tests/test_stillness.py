@@ -83,6 +83,15 @@ def test_a_rank_in_a_sleep_that_ends_is_asleep_and_one_that_sleeps_for_hours_is_
     assert judged(wakes_in_s=7200.0) == "still"
 
 
+@pytest.mark.parametrize("wakes_in_s", [0.8, 0.0, -0.5])
+def test_a_sleep_that_ends_any_moment_is_no_hang(wakes_in_s: float) -> None:
+    assert judged(wakes_in_s=wakes_in_s) == "asleep"
+
+
+def test_a_sleep_that_should_have_ended_long_ago_is_no_sleep() -> None:
+    assert judged(wakes_in_s=-30.0) == "still"
+
+
 def test_a_rank_that_has_slept_away_its_credit_is_still() -> None:
     asleep = dataclasses.replace(IDLE, wakes_in_s=12.0)
     assert judge([asleep], nap_credit_s=20.0)[0] == "asleep"

@@ -25,8 +25,9 @@ BESIDE_SHARE = 0.06
 C10D = "torch/distributed/distributed_c10d.py"
 CONNECT_S = 15.0  # a communicator may take so long to make, whoever it is waiting for
 GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a result
-# A rank that polls wakes several times between two looks; one that sleeps for hours is stuck by any measure.
-NAP_S = (1.0, 300.0)
+# A rank that polls wakes between two looks, so that no nap is the same in both; one that sleeps for hours is stuck by
+# any measure. Below zero: it should have woken just before the second look, and got no CPU yet.
+NAP_S = (-1.0, 300.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,12 +230,14 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
     if working:
         rank = max(working, key=lambda m: m.cpu_share)
         return "busy", f"rank {rank.rank} {rank.doing}"
-    napping = [r for r in moved if not r.waits_for_peers and r.wakes_in_s and NAP_S[0] < r.wakes_in_s]
-    if napping:
-        last = max(napping, key=lambda m: m.wakes_in_s or 0.0)
-        assert last.wakes_in_s is not None
-        if last.wakes_in_s < nap_credit_s:
-            return "asleep", f"rank {last.rank} is in a sleep that ends by itself in {last.wakes_in_s:.0f} s"
+    naps = [(r.wakes_in_s, r.rank) for r in moved if not r.waits_for_peers and r.wakes_in_s is not None]
+    naps = [nap for nap in naps if nap[0] > NAP_S[0]]
+    if naps and max(naps)[0] < nap_credit_s:
+        wakes_in_s, sleeper = max(naps)
+        return (
+            "asleep",
+            f"rank {sleeper} is in a sleep that ends by itself in {max(wakes_in_s, 0.0):.0f} s",
+        )
     spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
     spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
     spins += "".join(f" (rank {m.rank} goes round in a loop that changes nothing)" for m in moved if m.spins)

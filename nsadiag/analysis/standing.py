@@ -27,6 +27,7 @@ Doing = Literal[
     "pipe",
     "io",  # reads from or writes to a file
     "sleep",  # a timed sleep
+    "signal",  # waits for a signal, with no limit
     "python",  # runs, in Python
     "native",  # runs, in C
     "kernel",  # in the kernel, state D
@@ -68,6 +69,7 @@ SYSCALLS: dict[str, tuple[int, int, str]] = {
     "accept4": (288, 242, "fd"),
     "rt_sigtimedwait": (128, 137, ""),
     "pause": (34, -1, ""),
+    "rt_sigsuspend": (130, 133, ""),
 }
 BY_CALL: dict[str, Doing] = {
     "futex": "lock",
@@ -75,6 +77,9 @@ BY_CALL: dict[str, Doing] = {
     "clock_nanosleep": "sleep",
     "wait4": "process",
     "waitid": "process",
+    "pause": "signal",
+    "rt_sigsuspend": "signal",
+    "rt_sigtimedwait": "signal",
     "flock": "io",
     "fsync": "io",
     "fdatasync": "io",

@@ -69,6 +69,12 @@ def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, s
             "See to the process at the other end of the pipe, and read with a time-out.",
             0.8,
         )
+    if standing.doing == "signal":
+        return (
+            "a signal, which only another process can send",
+            "See why whoever should send the signal does not (a scheduler, another rank), and wait with signal.sigtimedwait.",
+            0.85,
+        )
     if standing.doing == "store" and not _may_come_of_a_peer(cell, tables, stuck):
         return _store(stuck)
     if standing.doing == "sleep" and not _may_come_of_a_peer(cell, tables, stuck):

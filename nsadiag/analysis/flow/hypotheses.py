@@ -67,7 +67,12 @@ def _is_rank_branch(s: Situation, guard: Guard) -> bool:
 
 
 def _all_in(s: Situation, guard: Guard, at_least: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted({*at_least, *(r for r in s.members() if is_in(s.program, s.now(r), guard))}))
+    """Who is in the branch, or has been there as often as those who are, and went on."""
+    found = {*at_least, *(r for r in s.members() if is_in(s.program, s.now(r), guard))}
+    here = s.now(at_least[0])
+    if here and (times := s.histories.was_at(at_least[0], here[-1])):
+        found |= {r for r in s.members() if s.histories.was_at(r, here[-1]) >= times}
+    return tuple(sorted(found))
 
 
 def _meets_later(s: Situation, at: Place, guard: Guard) -> bool:
