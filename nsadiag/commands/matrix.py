@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import time
 from dataclasses import dataclass
@@ -22,9 +20,9 @@ from nsadiag.commands.cells import (
     restored,
     run_cell,
 )
-from nsadiag.commands.claims import conclusions, timed_cells
+from nsadiag.commands.claims import timed_cells
 from nsadiag.commands.forecast import Forecast, expected_quiet_s
-from nsadiag.commands.parity import compare_cells
+from nsadiag.commands.matrix_files import write_matrix
 from nsadiag.commands.running import Running
 from nsadiag.commands.slots import Slots, cheap_to_dear
 from nsadiag.engines.local import WarmLauncher
@@ -32,14 +30,11 @@ from nsadiag.engines.pool import LauncherPool
 from nsadiag.engines.room import Need, this_machine
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, UsageError
 from nsadiag.evidence.layout import (
-    SCHEMA_VERSION,
     RunDir,
     make_private_dir,
     read_json,
-    write_json,
-    write_private,
 )
-from nsadiag.evidence.secrets import hide, mask_line, mask_text, mask_variables
+from nsadiag.evidence.secrets import hide, mask_line, mask_variables
 from nsadiag.spec import Cell, Matrix
 
 if TYPE_CHECKING:
@@ -198,7 +193,9 @@ class _State:
             # Cells that an interrupt ended are to be run again.
             if scaling is not None and result.state == "running":
                 result.state = "pending"
-        _write(self.directory, self.matrix, self.results, time.monotonic() - self._started, scaling=scaling)
+        write_matrix(
+            self.directory, self.matrix, self.results, time.monotonic() - self._started, scaling=scaling
+        )
 
 
 def _results(run: RunDir, request: MatrixRequest) -> list[CellResult]:
@@ -260,76 +257,3 @@ def _shown(spec: dict[str, Any]) -> dict[str, Any]:
         else:
             shown[key] = _shown(value) if isinstance(value, dict) else value
     return shown
-
-
-def _write(
-    run: RunDir,
-    matrix: Matrix,
-    results: list[CellResult],
-    wall_s: float,
-    *,
-    scaling: dict[str, Any] | None = None,
-) -> None:
-    """matrix.json and matrix.csv, replaced after every cell: a killed matrix leaves what it had.
-
-    What all cells come to together is worked out once, when the matrix ends.
-    """
-    parity = compare_cells(run, matrix, results, whole=scaling is not None)
-    done = [r for r in results if r.verdict is not None]
-    axes: list[dict[str, Any]] = [
-        {"name": name, "values": list(axis.settings()), "base": axis.base_label()}
-        for name, axis in matrix.axes.items()
-    ]
-    repeats = list(dict.fromkeys(r.cell.factors["repeat"] for r in results if "repeat" in r.cell.factors))
-    if repeats:
-        axes.append({"name": "repeat", "values": repeats})
-    healthy = sum(r.verdict is not None and r.verdict.outcome == "healthy" for r in done)
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "name": matrix.name,
-        "command": mask_line(matrix.command),
-        "axes": axes,
-        "cells": [r.to_json() for r in results],
-        "parity": parity,
-        "totals": {
-            "cells": len(results),
-            "done": len(done),
-            "healthy": healthy,
-            "findings": len(done) - healthy,
-            "wall_s": round(wall_s, 2),
-        },
-        "machine": output.machine(),
-    }
-    if scaling is not None:
-        document |= conclusions(run, matrix, [r.cell for r in results], document)
-        document |= {"scaling": scaling} if scaling else {}
-    write_json(run.path / "matrix.json", document)
-    _write_csv(run.path / "matrix.csv", results)
-
-
-def _write_csv(path: Path, results: list[CellResult]) -> None:
-    rows = [_row(r) for r in results]
-    table = io.StringIO(newline="")
-    writer = csv.DictWriter(table, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_private(path, mask_text(table.getvalue()).encode())
-
-
-def _row(result: CellResult) -> dict[str, Any]:
-    verdict = result.verdict
-    return {
-        "cell": result.cell.id,
-        **result.cell.factors,
-        "world_size": result.cell.world_size,
-        "state": result.state,
-        "wall_s": result.wall_s,
-        "outcome": verdict.outcome if verdict else None,
-        "class": verdict.cls if verdict else None,
-        "guilty_ranks": " ".join(map(str, verdict.guilty_ranks)) if verdict else None,
-        "summary": verdict.summary if verdict else None,
-        "signature": verdict.signature if verdict else None,
-        "beside": result.beside,
-        "predicted_run_s": result.predicted.get("run_s", {}).get("value"),
-        **result.costs,
-    }

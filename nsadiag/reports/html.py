@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsadiag import __version__
-from nsadiag.reports import facts, plot, scaling, words
+from nsadiag.reports import facts, plot, scaling, scatter, words
 from nsadiag.reports.grid import grid_of
 from nsadiag.reports.model import CellReport, MatrixReport, Report
 from nsadiag.reports.sources import source_href
@@ -82,6 +82,6 @@ def _environment() -> Environment:
         widths_of=plot.widths_of,
         plot=plot,
         growth_words=scaling.growth_words,
-        scatter_of=scaling.scatter_of,
+        scatter_of=scatter.scatter_of,
     )
     return environment

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from nsadiag.reports import facts, scaling, words
+from nsadiag.reports import facts, scaling, scatter, words
 from nsadiag.reports.grid import Grid, Slot, grid_of
 from nsadiag.reports.model import CellReport, MatrixReport, Report, RunReport
 from nsadiag.reports.sources import relative_href, source_href
@@ -196,7 +196,7 @@ def _environment() -> Environment:
         spent=words.spent,
         provenance_table=provenance_table,
         growth_words=scaling.growth_words,
-        text_plot=scaling.text_plot,
+        text_plot=scatter.text_plot,
         mark_of=words.mark_of,
         tally=words.tally,
         count=words.count,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -34,10 +34,19 @@ class Line:
     label: str
     number: int
     points: tuple[Point, ...]
+    foretold: tuple[Point, ...] = ()  # what the other cells say of these, where a cost model could be fitted
 
     @property
     def path(self) -> str:
-        return " ".join(f"{point.x:.1f},{point.y:.1f}" for point in self.points)
+        return _path(self.points)
+
+    @property
+    def foretold_path(self) -> str:
+        return _path(self.foretold)
+
+
+def _path(points: tuple[Point, ...]) -> str:
+    return " ".join(f"{point.x:.1f},{point.y:.1f}" for point in points)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,31 +78,41 @@ def panels_of(matrix: MatrixReport) -> list[Panel]:
     xs = dict(zip(labels, _positions(labels), strict=True))
     top = _round_up(max(steps))
     rest = list(dict.fromkeys(row.labels[1:] for row in grid.rows))
-    return [_panel(grid, labels_of_rest, xs, top) for labels_of_rest in rest[:MOST_PANELS]]
+    told = matrix.scaling.foretold("step_s") if matrix.scaling else {}
+    return [_panel(grid, labels_of_rest, xs, top, told) for labels_of_rest in rest[:MOST_PANELS]]
 
 
-def _panel(grid: Grid, rest: tuple[str, ...], xs: dict[str, float], top: float) -> Panel:
+def _panel(
+    grid: Grid, rest: tuple[str, ...], xs: dict[str, float], top: float, told: Mapping[str, float]
+) -> Panel:
     rows = [row for row in grid.rows if row.labels[1:] == rest]
     named = zip(grid.row_axes[1:], rest, strict=True)
     return Panel(
         title=", ".join(f"{axis} {label}" for axis, label in named),
-        lines=tuple(_lines(grid, rows, xs, top)),
+        lines=tuple(_lines(grid, rows, xs, top, told)),
         x_name=grid.row_axes[0],
         x_ticks=tuple(Tick(at=x, text=label) for label, x in xs.items()),
         y_ticks=tuple(Tick(at=_y(part * top, top), text=duration(part * top)) for part in (0, 0.5, 1)),
     )
 
 
-def _lines(grid: Grid, rows: list[GridRow], xs: dict[str, float], top: float) -> Iterable[Line]:
+def _lines(
+    grid: Grid, rows: list[GridRow], xs: dict[str, float], top: float, told: Mapping[str, float]
+) -> Iterable[Line]:
     for number, label in enumerate(grid.columns):
-        points = []
+        points, foretold = [], []
         for row in rows:
+            named, x = f"{grid.row_axes[0]} {row.labels[0]}, {label}", xs[row.labels[0]]
             step_s = _step_s(row.slots[number])
             if step_s is not None:
-                text = f"{grid.row_axes[0]} {row.labels[0]}, {label}: {duration(step_s)}"
-                points.append(Point(x=xs[row.labels[0]], y=_y(step_s, top), text=text))
+                points.append(Point(x=x, y=_y(step_s, top), text=f"{named}: {duration(step_s)}"))
+            known = [told[cell.id] for cell in row.slots[number] if cell.id in told]
+            if known:
+                # One far above all that was measured stays at the edge.
+                y = _y(min(median(known), top), top)
+                foretold.append(Point(x=x, y=y, text=f"{named}, foretold: {duration(median(known))}"))
         if points:
-            yield Line(label=label, number=number, points=tuple(points))
+            yield Line(label=label, number=number, points=tuple(points), foretold=tuple(foretold))
 
 
 def _step_s(slot: Slot) -> float | None:
