@@ -9,7 +9,17 @@ import pytest
 from support.jobs import Jobs
 
 JOB = Path(__file__).parent / "support" / "parity_job.py"
-MODES = {"single": 1, "ddp": 2, "by_hand": 2, "fsdp1": 2, "fsdp1_flat": 2, "fsdp1_whole": 2, "fsdp2": 2}
+MODES = {
+    "single": 1,
+    "ddp": 2,
+    "by_hand": 2,
+    "fsdp1": 2,
+    "fsdp1_flat": 2,
+    "fsdp1_whole": 2,
+    "fsdp2": 2,
+    "tp": 2,
+}
+WRAPPERS = [mode for mode in MODES if mode not in ("single", "tp")]
 # By what the job does besides (its control does it, too): case to mode and fault.
 CASES = {
     "plain": {
@@ -23,9 +33,13 @@ CASES = {
         "rank_scale": ("ddp", "rank_scale"),
         "other_start": ("single", "other_start"),
         "other_data": ("ddp", "other_data"),
+        "tp": ("tp", "none"),
+        "accumulate": ("single", "accumulate"),
+        "scaler": ("single", "scaler"),
+        "compiled": ("ddp", "compiled"),
     },
     "clip": {
-        **{mode: (mode, "checkpoint") for mode in MODES if mode != "single"},
+        **{mode: (mode, "checkpoint") for mode in WRAPPERS},
         "by_shard": ("fsdp2", "clip_by_shard"),
     },
     "dropout": {
@@ -96,13 +110,27 @@ def test_what_trains_something_else_without_failing_is_silently_wrong(
     assert (cell["class"], cell["outcome"]) == ("silently_wrong", "wrong")
     assert (cell["row"]["judgement"], cell["row"]["what"]) == ("differs", what)
     assert says in cell["row"]["says"] and any(c["source"].endswith("parity.jsonl") for c in cell["evidence"])
-    if case != "late":
+    if not case.startswith("late"):
         assert cell["summary"] == cell["row"]["says"] and cell["where"]["parameter"] and cell["fix"]
 
 
-def test_a_late_bound_checkpoint_keeps_the_line_that_its_recomputation_tells(cells: Told) -> None:
-    late = cells["plain late"]
-    assert late["where"]["code"].startswith("x = checkpoint(lambda y: layer(y), x")
+@pytest.mark.parametrize(
+    ("case", "line", "told"),
+    [
+        ("late", "x = checkpoint(lambda y: layer(y), x", "ran layers.2 in forward and layers.3 in its place"),
+        (
+            "late_function",
+            "x = checkpoint(late if",
+            "with mixer = mixers.1 in forward and with mixer = mixers.2",
+        ),
+    ],
+)
+def test_a_late_bound_checkpoint_keeps_the_line_that_its_recomputation_tells(
+    cells: Told, case: str, line: str, told: str
+) -> None:
+    """Whether it is a module that is bound late, or a parameter that a function uses."""
+    late = cells[f"plain {case}"]
+    assert late["where"]["code"].startswith(line) and told in late["summary"]
     assert any("is off by" in claim["claim"] for claim in late["evidence"])
 
 
@@ -119,9 +147,18 @@ def test_what_was_not_given_the_same_is_refused_and_not_accused(cells: Told, cel
     assert cells[cell]["row"]["judgement"] == "not_comparable" and why in cells[cell]["row"]["why"]
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "single"])
-def test_wrappers_and_checkpointing_that_compute_the_same_are_left_alone(cells: Told, mode: str) -> None:
-    cell = cells[f"clip {mode}"]
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"clip {mode}" for mode in WRAPPERS),
+        "plain tp",
+        "plain accumulate",
+        "plain scaler",
+        "plain compiled",
+    ],
+)
+def test_what_computes_the_same_in_another_way_is_left_alone(cells: Told, name: str) -> None:
+    cell = cells[name]
     assert cell["outcome"] == "healthy", cell["summary"]
     row = cell["row"]
     assert (row["judgement"], row["steps"], row["parameters"], row["differing"]) == ("same", 3, 32, 0), row

@@ -40,6 +40,7 @@ PARITY = [
     {"cell": "mode=ddp", "control": "base", "judgement": "differs", "steps": 3, "loss": {"difference": 0.25},
      "worst": [{"parameter": "blocks.0.fc.weight", "difference": 1.5}], "says": "Gradients differ."},
     {"cell": "binding=late", "control": "elsewhere", "judgement": "not_comparable", "why": "its control has not been run"},
+    {"cell": "binding=late", "control": "base", "judgement": "not_comparable", "why": "other data", "steps": 0},
 ]  # fmt: skip
 
 
@@ -102,6 +103,7 @@ def test_markdown_begins_with_the_claims(told: Path) -> None:
     rows = [line for line in text.splitlines() if line.startswith("| ") and "| differs" in line]
     assert len(rows) == 1 and "`blocks.0.fc.weight (1.5)`" in rows[0] and "0.25" in rows[0]
     assert "elsewhere" not in text, "what was not compared is in matrix.json"
+    assert re.search(r"\| not comparable \|.*\| other data +\|", text), "what was refused is said"
     for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
@@ -118,7 +120,7 @@ def test_html_links_each_answer_to_the_cells_behind_it(told: Path) -> None:
 
 def test_json_has_the_documents_as_they_are(told: Path) -> None:
     document = json.loads(rendered(told, "json"))
-    assert document["attribution"] == ATTRIBUTION and len(document["parity"]) == 3
+    assert document["attribution"] == ATTRIBUTION and len(document["parity"]) == 4
     assert [h["status"] for h in document["hypotheses"]] == ["confirmed", "refuted", "not tested"]
 
 

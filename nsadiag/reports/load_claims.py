@@ -42,8 +42,10 @@ def causes(document: Mapping[str, Any]) -> tuple[Cause, ...]:
 
 
 def parity(document: Mapping[str, Any]) -> tuple[ParityRow, ...]:
-    """What was compared, the differing cells first. A cell whose control was not run is in matrix.json alone."""
-    rows = [_parity_row(item) for item in values.items(document.get("parity")) if item.get("steps")]
+    """What was compared, or refused; the differing cells first. One whose control was not run is in matrix.json alone."""
+    rows = [
+        _parity_row(item) for item in values.items(document.get("parity")) if item.get("steps") is not None
+    ]
     return tuple(sorted(rows, key=lambda row: row.judgement != "differs"))
 
 

@@ -83,6 +83,13 @@ def wrapped(model: nn.Module) -> nn.Module:
             else ShardingStrategy.FULL_SHARD,
             device_id=torch.device("cpu"),
         )
+    if mode == "tp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        for layer in model.layers:
+            plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            parallelize_module(layer, init_device_mesh("cpu", (world,)), plan)
     if mode == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -97,6 +104,8 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(1000 * (fault == "other_data") + step)
     words = torch.randint(0, 100, (ROWS, 6), generator=draw)
     tags = torch.randint(0, CLASSES, (ROWS, 6), generator=draw)
+    if mode == "tp":
+        return words, tags
     return words.chunk(world)[rank], tags.chunk(world)[rank]
 
 
@@ -114,12 +123,16 @@ def main() -> None:
     torch.manual_seed(7 if fault != "other_start" else 8)
     model = (LateTagger if fault == "late" else Tagger)()
     model = wrapped(model)
+    if fault == "compiled":
+        model = torch.compile(model, backend="aot_eager")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3 if fault != "other_rate" else 2e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if fault == "scaler" else None
     torch.manual_seed(11)
     for step in range(4):
-        words, tags = batch(step)
-        loss = model(words, tags) * (1.5 if fault == "rank_scale" and rank == world - 1 else 1)
-        loss.backward()
+        parts = 2 if fault == "accumulate" else 1
+        for words, tags in zip(*(tensor.chunk(parts) for tensor in batch(step)), strict=True):
+            loss = model(words, tags) / parts * (1.5 if fault == "rank_scale" and rank == world - 1 else 1)
+            (scaler.scale(loss) if scaler else loss).backward()
         if mode == "by_hand":
             reduce_by_hand(model)
         if fault == "zeroed" and step == 1:
@@ -132,7 +145,11 @@ def main() -> None:
         elif base == "clip":
             clip = getattr(model, "clip_grad_norm_", None)
             clip(0.01) if clip else nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-        optimizer.step()
+        if scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
         optimizer.zero_grad()
         print("step", step, "loss", loss.item())
     if world > 1:

@@ -21,6 +21,21 @@ def _names(modules: list[str | None]) -> str:
     return ", ".join(str(m) for m in modules) or "no module"
 
 
+def _ran(row: dict[str, Any]) -> tuple[str, str]:
+    """What ran in forward and in backward: modules by their calls; else parameters by the variables that named them."""
+    rebound: dict[str, list[str]] = row.get("rebound") or {}
+    if row["forward"] != row["recomputed"][: len(row["forward"])] or not rebound:
+        return _names(row["forward"]), _names(row["recomputed"])
+    first, second = (", ".join(f"{n} = {names[side]}" for n, names in rebound.items()) for side in (0, 1))
+    return f"{row['function']} with {first}", f"with {second}"
+
+
+def _parameter(row: dict[str, Any]) -> str | None:
+    """The one that backward should have used, where no module says it."""
+    rebound = row.get("rebound") or {}
+    return None if row["forward"] else next((str(names[0]) for names in rebound.values()), None)
+
+
 def _place(row: dict[str, Any]) -> Place | None:
     """Where the function was handed to checkpoint; failing that, where it is defined."""
     file, line, function = [*str(row.get("place") or "").rsplit(":", 2), "", ""][:3]
@@ -42,8 +57,8 @@ def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
         return
     rank = wrong[0]
     row = rank.recomputed[0]
-    others = len({_names(r["forward"]) for r in rank.recomputed})
-    forward, again = _names(row["forward"]), _names(row["recomputed"])
+    others = len({_ran(r)[0] for r in rank.recomputed})
+    forward, again = _ran(row)
     yield Finding(
         detector="silently_wrong",
         cls="silently_wrong",
@@ -55,11 +70,14 @@ def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
         ),
         guilty_ranks=tuple(r.rank for r in wrong),
         where=Where(
-            module=row["forward"][0] if row["forward"] else None, step=row["step"], phase="backward"
+            module=row["forward"][0] if row["forward"] else None,
+            parameter=_parameter(row),
+            step=row["step"],
+            phase="backward",
         ).at(_place(row)),
         evidence=tuple(
             Evidence(
-                claim=f"{r['function']}: {_names(r['forward'])} in forward, {_names(r['recomputed'])} in backward, step {r['step']}",
+                claim=f"{r['function']}: {_ran(r)[0]} in forward, {_ran(r)[1]} in backward, step {r['step']}",
                 source=f"{rank.source}/recomputed.jsonl",
             )
             for r in rank.recomputed[:3]
@@ -69,7 +87,7 @@ def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
             Rejected(cls="healthy", because="it runs to its end, but its gradients belong to other modules"),
         ),
         fix=(
-            "Bind the module when the checkpoint is made: pass the block itself, checkpoint(block, x), or write "
+            "Bind what it uses when the checkpoint is made: pass the block itself, checkpoint(block, x), or write "
             "`lambda x, block=block: block(x)`; a lambda in a loop looks `block` up when backward runs it."
         ),
     )

@@ -2,16 +2,18 @@
 
 `checkpoint(lambda x: block(x), x)` in a loop over blocks binds `block` late: every recomputation runs the last
 block. Reentrant checkpointing under DDP then fails with "marked ready twice"; otherwise the job completes, and
-every block but the last has wrong gradients, silently.
+every block but the last has wrong gradients, silently. Modules are told by their calls; parameters that a function
+uses without any module, by what its variables are bound to.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -23,11 +25,34 @@ from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import calls
+from nsadiag.worker.probes.gradients import name_of
 from nsadiag.worker.probes.patch import harmless, replaced
 
 MAX_REPORTS = 200
 
-_reported: set[tuple[int, ...]] = set()
+_reported: set[tuple[Any, ...]] = set()
+
+
+@functools.lru_cache(maxsize=256)
+def _globals_of(code: CodeType) -> frozenset[str]:
+    """Names that it looks up in its module. Attributes are in `co_names` as well, and mean nothing there."""
+    loads = ("LOAD_GLOBAL", "LOAD_NAME")
+    return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in loads)
+
+
+def _bound(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters and modules that the function's variables stand for now: closed over, or global."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    names = getattr(function, "__globals__", {})
+    found: dict[str, Any] = {name: names[name] for name in _globals_of(code) if name in names}
+    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
+        with contextlib.suppress(ValueError):  # it has no value any more
+            found[name] = cell.cell_contents
+    return {n: v for n, v in found.items() if isinstance(v, torch.nn.Parameter | torch.nn.Module)}
 
 
 class _Checkpointed:
@@ -37,20 +62,36 @@ class _Checkpointed:
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self._forward: list[int] | None = None
+        self._bound: dict[str, Any] = {}
         self._place = user_place()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         again = self._forward is not None
+        rebound = {}
         if again:
+            rebound = self._rebound() or {}
             self._begin()
+        else:
+            self._remember()
         with calls.entered() as modules:
             try:
                 return self._function(*args, **kwargs)
             finally:
                 if again:
-                    self._end(modules)
+                    self._end(modules, rebound)
                 else:
                     self._forward = modules
+
+    @harmless
+    def _remember(self) -> None:
+        self._bound = _bound(self._function)
+
+    @harmless
+    def _rebound(self) -> dict[str, list[str]]:
+        """Variables that stand for another parameter or module than in forward: its name then, and now."""
+        now = _bound(self._function)
+        changed = {n: (had, now[n]) for n, had in self._bound.items() if n in now and now[n] is not had}
+        return {name: [_name(value) for value in values] for name, values in changed.items()}
 
     @harmless
     def _begin(self) -> None:
@@ -59,25 +100,27 @@ class _Checkpointed:
             rank.emit(Kind.RECOMPUTE, Phase.BEGIN, *self._what(rank, self._forward or []))
 
     @harmless
-    def _end(self, entered: list[int]) -> None:
+    def _end(self, entered: list[int], rebound: dict[str, list[str]]) -> None:
         rank = runtime.current()
         if rank is None:
             return
         forward = self._forward or []
         # Non-reentrant checkpointing stops as soon as it has what backward needs: then this is a part of that.
-        differs = entered != forward[: len(entered)]
+        differs = entered != forward[: len(entered)] or bool(rebound)
         name, _, _, place = self._what(rank, entered)
         rank.emit(Kind.RECOMPUTE, Phase.END, name, len(entered), int(differs), place)
-        key = (*forward, 0, *entered)
+        key = (*forward, 0, *entered, *(name for names in rebound.values() for name in names))
         if differs and key not in _reported and len(_reported) < MAX_REPORTS:
             _reported.add(key)
-            self._report(rank, forward, entered)
+            self._report(rank, forward, entered, rebound)
 
     def _what(self, rank: runtime.Runtime, entered: list[int]) -> tuple[int, int, int, int]:
         name = getattr(self._function, "__qualname__", type(self._function).__name__)
         return (entered[0] if entered else rank.names(name)), len(entered), 0, rank.names("\t" + self._place)
 
-    def _report(self, rank: runtime.Runtime, forward: list[int], entered: list[int]) -> None:
+    def _report(
+        self, rank: runtime.Runtime, forward: list[int], entered: list[int], rebound: dict[str, list[str]]
+    ) -> None:
         code, names = getattr(self._function, "__code__", None), rank.names.by_number()
         append_json_line(
             rank.directory.recomputed,
@@ -88,8 +131,17 @@ class _Checkpointed:
                 "step": rank.box.step,
                 "forward": [names.get(number) for number in forward],
                 "recomputed": [names.get(number) for number in entered],
+                "rebound": rebound,
             },
         )
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, torch.nn.Module):
+        rank = runtime.current()
+        number = calls.name_of(value, rank) if rank is not None else 0
+        return str(rank.names.by_number().get(number)) if rank is not None else type(value).__name__
+    return name_of(value) or f"a parameter {list(value.shape)}"
 
 
 def _observed(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
