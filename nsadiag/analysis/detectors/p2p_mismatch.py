@@ -10,6 +10,7 @@ from nsadiag.analysis.cycles import closed_cycles
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.pairing import Pending, blame, misfits, pending_of
+from nsadiag.analysis.shortfall import shortfalls
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Collective, Evidence, Finding, Rejected, Where
@@ -25,6 +26,7 @@ def p2p_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                 yield _cycle(cell, tables, cycle, waiting)
     elif earliest_failure(cell) is not None:
         yield from _sizes(cell, tables)
+        yield from _too_few(cell, tables)
 
 
 def _cycle(
@@ -108,4 +110,38 @@ def _sizes(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                 ),
             ),
             fix="Receive into a tensor of the size and type that is sent; send the size first where it varies.",
+        )
+
+
+def _too_few(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A rank was still receiving when its sender had come to its end, having sent fewer messages."""
+    for short in shortfalls(cell, tables):
+        sender, receiver, guilty = short.sender, short.receiver, short.guilty
+        yield Finding(
+            detector="p2p_mismatch",
+            cls="p2p_mismatch",
+            outcome="crashed",
+            confidence=0.8,
+            summary=f"Rank {receiver} waits for message {short.received} from rank {sender}, which sent {short.sent} and came to its end. {short.why}",
+            guilty_ranks=(guilty,),
+            blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != guilty),
+            where=Where(step=short.step).at(places.of_text(short.places[guilty])),
+            peers_at=places.of_text(short.places[receiver if guilty == sender else sender]),
+            evidence=(
+                Evidence(
+                    claim=f"rank {sender} sent {short.sent} messages to rank {receiver}",
+                    source=f"{cell.rank(sender).source}/blackbox.bin",
+                ),
+                Evidence(
+                    claim=f"rank {receiver} had begun to receive {short.received} from it",
+                    source=f"{cell.rank(receiver).source}/blackbox.bin",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="rank_exited_early",
+                    because=f"rank {sender} had done no fewer steps than rank {receiver}",
+                ),
+            ),
+            fix=FIX,
         )

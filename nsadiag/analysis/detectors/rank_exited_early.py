@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from nsadiag.analysis import places
 from nsadiag.analysis.breaks import breaks, first_break
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.shortfall import shortfalls
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
@@ -28,7 +29,7 @@ def _doubts(cell: CellEvidence, tables: Tables, rank: RankEvidence) -> list[str]
 
 def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     first = first_break(cell)
-    if first is None or first.kind != "exited":
+    if first is None or first.kind != "exited" or next(shortfalls(cell, tables), None):
         return
     rank = first.rank
     code = rank.end.get("exit_code")
