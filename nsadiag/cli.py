@@ -445,6 +445,21 @@ def diff(
     raise typer.Exit(command.exit_code(rows))
 
 
+@app.command(epilog="Example: nsadiag top artifacts/20261120-101500-train")
+def top(
+    directory: Annotated[Path, typer.Argument(help="A run or matrix that is under way")],
+    once: Annotated[bool, typer.Option("--once", help="One look, and no more")] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show what every rank is doing while the job runs: step, rate, phase, line, last event. Nobody is paused for it."""
+    from nsadiag.commands import top as command
+
+    if as_json:
+        print(command.as_json(command.look(directory)))
+    else:
+        command.follow(directory, _console(), once=once)
+
+
 @app.command(epilog="Example: nsadiag demo rank_killed_sigkill")
 def demo(
     fault: Annotated[

@@ -91,10 +91,13 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     """Whatever it was about: it does nothing at all until it is continued."""
     if not is_still(cell):
         return
+    # Earlier looks may have been at a rank that went on.
+    first = int(cell.watch["looks"][-1].get("first") or 0)
+    states = {r.rank: [c.proc.get("state") for c in r.captures if c.number >= first] for r in cell.ranks}
     stopped = tuple(
         r.rank
         for r in cell.ranks
-        if r.captures and _was_alive(r.end) and all(c.proc.get("state") in STOPPED for c in r.captures)
+        if states[r.rank] and _was_alive(r.end) and all(state in STOPPED for state in states[r.rank])
     )
     running = tuple(sorted({r.rank for r in cell.ranks} - set(stopped)))
     if not stopped or not running:

@@ -1,0 +1,94 @@
+"""`nsadiag top`: every rank's step, phase, last event and rate, while the job runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from nsadiag.analysis.now import RankNow, is_over, ranks_now, running_in
+from nsadiag.evidence.layout import SCHEMA_VERSION
+from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, count, duration
+
+REFRESH_S = 1.0
+QUIET_S = 5.0  # from here on a silence is worth a colour
+ROOM = 5  # lines of a terminal that are not ranks
+
+Cells = dict[str, list[RankNow]]
+
+
+def look(directory: Path) -> Cells:
+    """The ranks of what runs there, by the name of the run or cell. Raises UsageError."""
+    return {run.path.name: list(ranks_now(run)) for run in running_in(directory)}
+
+
+def as_json(cells: Cells) -> str:
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "runs": [{"name": name, "ranks": [r.to_json() for r in ranks]} for name, ranks in cells.items()],
+    }
+    return json.dumps(document, indent=1)
+
+
+def follow(directory: Path, console: Console, *, once: bool) -> None:
+    """Shows it again and again until the job is over, or Ctrl-C; once where nothing can be redrawn."""
+    if once or not console.is_terminal or console.is_dumb_terminal:
+        console.print(rendered(look(directory), console))
+        return
+    with Live(rendered(look(directory), console), console=console, auto_refresh=False) as live:
+        try:
+            while not is_over(directory):
+                time.sleep(REFRESH_S)
+                live.update(rendered(look(directory), console), refresh=True)
+        except KeyboardInterrupt:
+            return  # that is how one leaves such a view
+
+
+def rendered(cells: Cells, console: Console) -> Table | Text:
+    """A row a rank, those that lag behind first; as many as there is room for."""
+    rows = [(name, rank) for name, ranks in cells.items() for rank in ranks]
+    if not rows:
+        return Text("nothing runs there at the moment: no rank has opened its black box")
+    rows.sort(key=lambda row: (row[0], row[1].ended, row[1].step, -(row[1].quiet_s or 0.0), row[1].rank))
+    room = max(console.size.height - ROOM, 8) if console.is_terminal else len(rows)
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    several = len(cells) > 1
+    for title in (
+        *(("cell",) if several else ()),
+        "rank",
+        "step",
+        "steps/s",
+        "quiet",
+        "doing",
+        "at",
+        "last event",
+    ):
+        number = title in ("rank", "step", "steps/s", "quiet")
+        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
+    for name, rank in rows[:room]:
+        table.add_row(*((Text(clean(name)),) if several else ()), *_row(rank, rows))
+    if len(rows) > room:
+        table.caption = f"and {count(len(rows) - room, 'rank')} more, further on"
+    if console.options.ascii_only:
+        return Text(ascii_only("\n".join(" ".join(str(c) for c in _row(r, rows)) for _, r in rows[:room])))
+    return table
+
+
+def _row(rank: RankNow, rows: Sequence[tuple[str, RankNow]]) -> list[Text]:
+    furthest = max(other.step for _, other in rows)
+    quiet = rank.quiet_s is not None and rank.quiet_s > QUIET_S and not rank.ended
+    return [
+        Text(str(rank.rank)),
+        Text(str(rank.step), style="yellow" if rank.step < furthest and not rank.ended else ""),
+        Text(NOT_KNOWN if rank.rate_per_s is None else f"{rank.rate_per_s:.2f}"),
+        Text(NOT_KNOWN if rank.quiet_s is None else duration(rank.quiet_s), style="red" if quiet else ""),
+        Text(clean(rank.phase), style="dim" if rank.ended else ""),
+        Text(clean(rank.place)),
+        Text(clean(rank.last), style="dim"),
+    ]
