@@ -195,3 +195,11 @@ def test_a_proposed_cell_is_one_that_can_be_run() -> None:
     rows = [("layers=4,binding=early", "healthy"), ("layers=5,binding=late", "crashed/ddp_ready_twice")]
     (found,) = attributions(matrix(rows, TWO), lambda factors: factors["layers"] != "4")
     assert found["propose"] == [{"layers": "5", "binding": "early"}]
+
+
+def test_slow_by_degrees_is_neither_a_failure_nor_a_control() -> None:
+    rows = [
+        ("layers=4,binding=early", "slow/slow_compute"),
+        ("layers=4,binding=late", "crashed/ddp_ready_twice"),
+    ]
+    assert [a["status"] for a in attributions(matrix(rows, TWO), lambda f: True)] == ["no control"]

@@ -80,7 +80,7 @@ def test_a_pair_decides_as_its_criterion_says(confirmed_if: str, a: str, b: str,
 def test_repeats_that_agree_count_and_are_counted() -> None:
     settled = tried("only b fails", ["healthy"] * 2, ["twice"] * 2)
     assert settled["status"] == "confirmed" and settled["cells"] == ["a0", "a1", "b0", "b1"]
-    assert settled["because"] == "x=b: crashed (ddp_ready_twice), 2 of 2; x=a: healthy, 2 of 2"
+    assert settled["because"] == "x=a: healthy, 2 of 2; x=b: crashed (ddp_ready_twice), 2 of 2"
 
 
 def test_repeats_that_contradict_each_other_settle_nothing() -> None:
@@ -99,7 +99,7 @@ def test_places_that_say_different_things_are_told_apart() -> None:
     (settled,) = settle([claim("only b fails", trials)], {"cells": cells})
     assert settled["status"] == "depends"
     assert settled["because"] == (
-        "x=b: crashed (ddp_ready_twice); x=a: healthy [place=0]; but x=b: healthy; x=a: healthy [place=1]"
+        "x=a: healthy; x=b: crashed (ddp_ready_twice) [place=0]; but x=a: healthy; x=b: healthy [place=1]"
     )
     assert [t["holds"] for t in settled["trials"]] == [True, False]
 
@@ -162,7 +162,10 @@ def test_the_cost_of_a_cell_that_hung_does_not_count() -> None:
 
 def test_a_ratio_is_told_with_its_values() -> None:
     settled = measured("peak memory of b exceeds 1.5 times a", {"a": 100.0, "b": 180.0})
-    assert settled["status"] == "confirmed" and settled["because"] == "x=b 180 MiB, x=a 100 MiB: 1.80 times"
+    assert (
+        settled["status"] == "confirmed"
+        and settled["because"] == "peak memory 1.80 times: x=b 180 MiB, x=a 100 MiB"
+    )
     assert measured("peak memory of b exceeds 1.5 times a", {"a": 100.0, "b": 120.0})["status"] == "refuted"
 
 

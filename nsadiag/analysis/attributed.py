@@ -52,6 +52,9 @@ def _kind(cell: Document, kinds: dict[str, str]) -> str | None:
         return None
     if outcome == "healthy":
         return None if cell.get("stopped") == "timeout" else "healthy"
+    # Slow by degrees: where it begins depends on the machine. What a cell costs is told by numbers instead.
+    if cls == "slow_compute":
+        return None
     # Not the whole signature: the parameter that is named changes with the number of layers.
     where = verdict.get("where") or {}
     kind = f"{cls}\0{str(where.get('file')).rsplit('/', 1)[-1]}\0{where.get('function')}\0{where.get('code')}"
@@ -79,14 +82,19 @@ def in_words(found: Attribution, axes: Mapping[str, Sequence[str]], base: Factor
 
 def _elsewhere(found: Attribution, base: Factors) -> Iterator[str]:
     """What other factors were: without a part, or never otherwise."""
-    alike = [f"{name} {' or '.join(v)}" for name, v in found.met.items() if len(v) > 1]
+    narrow = {n: v for n, v in found.met.items() if n in found.untried and _is_narrow(v, base.get(n))}
+    alike = [f"{n} {' or '.join(v)}" for n, v in found.met.items() if len(v) > 1 and n not in narrow]
     if alike:
         yield f"It fails alike with {', '.join(alike)}."
-    single = {name: v[0] for name, v in found.met.items() if len(v) == 1 and name in found.untried}
-    only = [f"{name} {value}" for name, value in single.items() if value != base.get(name)]
-    if only:
+    if narrow:
+        only = ", ".join(f"{n} {' or '.join(v)}" for n, v in narrow.items())
         rest = " (and all else at its base)" if base else ""
-        yield f"It was only tried with {', '.join(only)}{rest}, so they may have a part in it too."
+        yield f"It was only tried with {only}{rest}, so they may have a part in it too."
+
+
+def _is_narrow(met: Sequence[str], base: str | None) -> bool:
+    """Whether it is worth a word that other settings were not tried: never its base, or nothing but one."""
+    return len(met) == 1 if base is None else base not in met
 
 
 def rule_in_words(rule: Rule, axes: Mapping[str, Sequence[str]]) -> str:

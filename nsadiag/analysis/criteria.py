@@ -14,6 +14,14 @@ ALIKE_WITHIN = 1.33
 OFF_THE_LINE = 0.25
 SUPERLINEAR_FROM = 1.25  # exponent of a power law
 
+MEASURES = {
+    "step_s_median": "time of a step",
+    "forward_s_median": "time of a forward",
+    "backward_s_median": "time of a backward",
+    "step_cpu_s_median": "CPU time of a step",
+    "wall_s": "time of the cell",
+    "peak_mib": "peak memory",
+}
 Document = Mapping[str, Any]
 
 
@@ -67,7 +75,8 @@ def judge_shape(criterion: Mapping[str, str], sides: Sequence[Side]) -> Judged:
     y = np.array([value for _, value in values], dtype=float)
     shape = shape_of(x, y)
     told = ", ".join(f"{side.name} {amount(criterion['metric'], value)}" for side, value in values)
-    return Judged(holds=_bears_out(shape, criterion["shape"]), why=f"{told}: {shape}")
+    name = MEASURES.get(criterion["metric"], criterion["metric"])
+    return Judged(holds=_bears_out(shape, criterion["shape"]), why=f"{name} {shape}: {told}")
 
 
 def shape_of(x: np.ndarray, y: np.ndarray) -> str:
@@ -100,7 +109,7 @@ def _only(criterion: Mapping[str, str], a: Side, b: Side) -> Judged:
     failing, other = (b, a) if criterion["side"] == "b" else (a, b)
     what = criterion.get("what", "fails")
     there, here = _agreed(failing, what), _agreed(other, what)
-    why = f"{_told(failing)}; {_told(other)}"
+    why = f"{_told(a)}; {_told(b)}"
     if there.flaky or here.flaky:
         return Judged(holds=None, why=f"{there.why or here.why}", flaky=True)
     if there.holds is False:
@@ -157,7 +166,10 @@ def _ratio(criterion: Mapping[str, str], a: Side, b: Side) -> Judged:
     if not over or not under:
         return Judged(holds=None, why=f"not measured: {upper.name if not over else lower.name}")
     ratio = over / under
-    why = f"{upper.name} {amount(metric, over)}, {lower.name} {amount(metric, under)}: {ratio:.2f} times"
+    name = MEASURES.get(metric, metric)
+    why = (
+        f"{name} {ratio:.2f} times: {upper.name} {amount(metric, over)}, {lower.name} {amount(metric, under)}"
+    )
     return Judged(holds=ratio > float(criterion["times"]), why=why)
 
 
