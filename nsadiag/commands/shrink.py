@@ -31,7 +31,7 @@ from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, slots, wa
 
 CONFIRMATIONS = 2
 TRIES = 3  # how many of the smallest are run afresh before giving up
-WIDTH = 100
+WIDTH = 110
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +263,8 @@ def described(
 
     def docstring(down: int) -> str:
         """`down`: how many lines of docstring stand above the rest."""
-        who = f", rank {', '.join(map(str, verdict.guilty_ranks))}" if verdict.guilty_ranks else ""
+        ranks = " and ".join(map(str, verdict.guilty_ranks))
+        who = f", rank{'s' * (len(verdict.guilty_ranks) > 1)} {ranks}" if verdict.guilty_ranks else ""
         line = f", line {place + down}" if place else ""
         summary = _moved(verdict.summary, down) if offset else verdict.summary
         made = (
@@ -272,7 +273,7 @@ def described(
         )
         parts = (
             f"{verdict.outcome.capitalize()}: {verdict.cls}{who}{line}.",
-            f"\n{textwrap.fill(summary, WIDTH)}\n\nRun: {run_line(job, name)}",
+            f"{textwrap.fill(summary, WIDTH)}\n\nRun: {run_line(job, name)}",
             textwrap.fill(made, WIDTH),
         )
         return '"""' + _quoted("\n".join(parts)) + '\n"""\n\n'

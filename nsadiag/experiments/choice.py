@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nsadiag.experiments.edits import Cut
+from nsadiag.experiments.edits import Cut, CutId
 
 NEEDED = 0.999
 
@@ -23,7 +23,7 @@ class Chosen:
     gain: float
 
     @property
-    def ids(self) -> tuple[tuple[str, int, str], ...]:
+    def ids(self) -> tuple[CutId, ...]:
         return tuple(cut.id for cut in self.cuts)
 
 
@@ -31,12 +31,12 @@ class Doubts:
     """What is known of each cut, by its id."""
 
     def __init__(self) -> None:
-        self.needed: dict[tuple[str, int, str], float] = {}
+        self.needed: dict[CutId, float] = {}
 
     def of(self, cut: Cut) -> float:
         return self.needed[cut.id]
 
-    def expect(self, priors: Mapping[tuple[str, int, str], float]) -> None:
+    def expect(self, priors: Mapping[CutId, float]) -> None:
         """New cuts get their prior; what is known stays."""
         for one, prior in priors.items():
             self.needed.setdefault(one, prior)
@@ -52,16 +52,14 @@ class Doubts:
         for cut in cuts:
             self.needed[cut.id] = 0.005
 
-    def forget(self, ids: Iterable[tuple[str, int, str]], prior: float) -> None:
+    def forget(self, ids: Iterable[CutId], prior: float) -> None:
         """What was needed once may not be any more, now that other things are gone."""
         for one in ids:
             if self.needed.get(one, 0.0) >= NEEDED:
                 self.needed[one] = prior
 
 
-def choose(
-    candidates: Iterable[Cut], doubts: Doubts, gains: Mapping[tuple[str, int, str], float]
-) -> Chosen | None:
+def choose(candidates: Iterable[Cut], doubts: Doubts, gains: Mapping[CutId, float]) -> Chosen | None:
     """The set to try; None where every cut is known to be needed."""
     open_ones = sorted(
         (c for c in candidates if doubts.of(c) < NEEDED), key=lambda c: (doubts.of(c), -gains[c.id])

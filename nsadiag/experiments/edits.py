@@ -13,6 +13,7 @@ from nsadiag.experiments.program import BODIES, DEFINES, SCOPES, Edit, Edits, Pr
 Key = tuple[
     int, str
 ]  # scope (the number of its function, 0: the module; -1: an attribute of whatever object), name
+CutId = tuple[str, int, str, frozenset[int]]
 COMPOUND = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try)
 MODULE, ATTRIBUTE = 0, -1
 
@@ -28,8 +29,9 @@ class Cut:
     gone: frozenset[int]
 
     @property
-    def id(self) -> tuple[str, int, str]:
-        return self.kind, self.number, self.detail
+    def id(self) -> CutId:
+        """The same cut takes other things along once the program has changed: then it is another one."""
+        return self.kind, self.number, self.detail, frozenset(self.edits)
 
 
 @dataclass(kw_only=True)
@@ -223,10 +225,18 @@ class _Closure:
                 other = outer.values[1 - outer.values.index(node)]  # type: ignore[arg-type]
                 self.change(outer, ("be", number(other)))
                 return
+            if isinstance(outer, ast.Call) and node is outer.func and self._passes_on(outer):
+                self.change(outer, ("be", number(outer.args[0])))
+                return
             if _moves(outer) and node in outer.args:  # type: ignore[attr-defined]
                 self.change(outer, ("be", number(outer.func.value)))  # type: ignore[attr-defined]
                 return
             node = outer
+
+    def _passes_on(self, call: ast.Call) -> bool:
+        """`self.norm(x)` without the norm is x; a call whose value nobody uses is none at all."""
+        is_module = isinstance(call.func, ast.Attribute)
+        return is_module and bool(call.args) and not isinstance(self.links.parents[call], ast.Expr)
 
     def _give_up(self, statement: ast.stmt, part: ast.AST) -> None:
         kept = self.links.program.kept
@@ -323,8 +333,9 @@ def _calls_of(links: Links, function: ast.FunctionDef, *, is_method: bool) -> It
 
 
 def trims(program: Program) -> Iterator[Cut]:
-    """Arguments, operands and numbers: they cost no line, but a reader has to understand each."""
+    """Arguments and operands: they cost no line, but a reader has to understand each."""
     links = Links.of(program)
+    yield from _alike(program, links)
     for node in ast.walk(program.tree):
         if number(node) < 0 or not isinstance(node, ast.expr):
             continue
@@ -334,6 +345,24 @@ def trims(program: Program) -> Iterator[Cut]:
             closure = _Closure(links)
             closure.change(target, edit)
             yield from _made(closure.cut("trim", target, detail))
+
+
+def _alike(program: Program, links: Links) -> Iterator[Cut]:
+    """`4 * dim` becomes dim wherever it is written: sizes have to fit each other."""
+    found: dict[str, list[ast.BinOp]] = defaultdict(list)
+    for node in ast.walk(program.tree):
+        if (
+            isinstance(node, ast.BinOp)
+            and number(node) >= 0
+            and not hasattr(links.statement(node), "verbatim")
+        ):
+            found[ast.unparse(node)].append(node)
+    for text, nodes in found.items():
+        for side in ("left", "right") if len(nodes) > 1 else ():
+            closure = _Closure(links)
+            for node in nodes:
+                closure.change(node, ("be", number(getattr(node, side))))
+            yield from _made(closure.cut("trim", nodes[0], f"each {text} {side}"))
 
 
 def _trims_of(node: ast.expr) -> Iterator[tuple[str, ast.AST, Edit]]:

@@ -9,9 +9,9 @@ from nsadiag.experiments.edits import Cut, Links, number
 from nsadiag.experiments.program import Program
 
 NEVER_RUN = 0.004
-TALK = 0.01  # prints, logs
-UNRELATED = 0.06
-RELATED = 0.5
+TALK = 0.01  # prints, logs, the choice of a device
+UNRELATED = 0.12
+RELATED = 0.6
 TALKS = {"print", "info", "debug", "warning", "log", "add_scalar", "flush", "write"}
 JOINS = {"init_process_group", "all_reduce", "barrier", "broadcast", "backward", "all_gather", "send", "recv"}
 UNWRAPS = {ast.With: 0.3, ast.Try: 0.5, ast.If: 0.5, ast.For: 0.6, ast.While: 0.7}
@@ -56,12 +56,21 @@ class Priors:
             return NEVER_RUN
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _called(node.value) in TALKS:
             return TALK
+        if isinstance(node, ast.Assign) and _chooses_device(node.value):
+            return TALK
         calls = {_called(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
         if "init_process_group" in calls:
             return 0.9
+        if isinstance(node, ast.Return) and one in self._related:
+            return 0.8
         if one in self._related:
             return RELATED
         return 0.3 if calls & JOINS else UNRELATED
+
+
+def _chooses_device(value: ast.expr) -> bool:
+    """`torch.cuda.is_available()`, `torch.device(...)`: what hangs on it falls to the default, the CPU here."""
+    return any(isinstance(n, ast.Call) and _called(n) in ("is_available", "device") for n in ast.walk(value))
 
 
 def _called(node: ast.Call) -> str:
@@ -77,6 +86,8 @@ def related(links: Links) -> set[int]:
         if one in found or one not in links.statements:
             continue
         found.add(one)
+        if isinstance(links.statements[one], ast.FunctionDef | ast.ClassDef):
+            pending |= links.nested(links.statements[one])
         for outer in links.inside(links.statements[one]):
             if isinstance(outer, ast.stmt):
                 pending.add(number(outer))

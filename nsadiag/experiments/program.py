@@ -232,7 +232,8 @@ def _is_void(node: ast.AST) -> bool:
         return True
     if hasattr(node, "verbatim") or hasattr(node, "idle"):
         return False
-    if isinstance(node, ast.If | ast.For | ast.With | ast.While | ast.Try):
+    # A loop over a loader, or a lock that is taken, does something with nothing in it.
+    if isinstance(node, ast.If | ast.While | ast.Try):
         parts = [s for name in BODIES for s in getattr(node, name, [])]
         return all(_is_void(s) for s in parts)
     return False

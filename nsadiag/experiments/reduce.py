@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from nsadiag.agent import interrupts
 from nsadiag.experiments.choice import Chosen, Doubts, choose, merged
 from nsadiag.experiments.danger import is_safe, zones
-from nsadiag.experiments.edits import Cut
+from nsadiag.experiments.edits import Cut, CutId
 from nsadiag.experiments.program import Program, undefined
 
 POLL_S = 0.1
@@ -50,6 +50,7 @@ class Reducer:
     asked: int = 0
     accepted: list[Program] = field(default_factory=list)
     _answers: dict[str, bool] = field(default_factory=dict)
+    _doubts: Doubts = field(default_factory=Doubts)
     _offered: tuple[Program, Source, list[Option]] | None = None
 
     def __post_init__(self) -> None:
@@ -60,17 +61,12 @@ class Reducer:
     def stage(self, source: Source, prior: Prior, *, again: float | None = None) -> bool:
         """Tries what `source` offers until nothing of it can go; whether anything went.
 
-        `again`: the doubt with which cuts that failed alone are tried once more after others went.
+        `again`: the doubt with which cuts that failed alone are tried once more, now that others went.
         """
-        before, doubts = self.best, Doubts()
-        self._exhaust(source, prior, doubts)
-        while again is not None and self.best is not before and not self.out_of_time():
-            start = self.best
-            doubts.forget(list(doubts.needed), again)
-            self._exhaust(source, prior, doubts)
-            if self.best is start:
-                break
-            again = None
+        before = self.best
+        if again is not None:
+            self._doubts.forget(list(self._doubts.needed), again)
+        self._exhaust(source, prior, self._doubts)
         return self.best is not before
 
     def out_of_time(self) -> bool:
@@ -120,7 +116,7 @@ class Reducer:
             else:
                 doubts.failed(chosen.cuts)
 
-    def _holds_needed(self, cut: Cut, options: dict[tuple[str, int, str], Option], doubts: Doubts) -> bool:
+    def _holds_needed(self, cut: Cut, options: dict[CutId, Option], doubts: Doubts) -> bool:
         """What takes away more than a cut that failed alone will fail as well."""
         return any(
             other.cut.gone < cut.gone

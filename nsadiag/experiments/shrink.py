@@ -73,6 +73,9 @@ class Bench:
         self.wanted = Wanted.of(target.verdict)
         self.verdict = target.verdict
         self.trials = 0
+        self._took: list[
+            float
+        ] = []  # seconds of trials that failed as wanted, as many as tell how it goes now
         self._numbers = itertools.count(1)
 
     def submit(
@@ -113,6 +116,9 @@ class Bench:
     def _told(self, trial: Trial, text: str, *, same: bool) -> None:
         if same:
             self.verdict = trial.verdict
+            # The first trials waited for their launchers: a limit by those would let a spinning candidate run on.
+            self._took = [*self._took[-3:], trial.wall_s]
+            self.pace = dataclasses.replace(self.pace, timeout_s=10.0 + 3.0 * max(self._took))
         said = "same" if same else self.wanted.instead(trial.verdict)
         self.note(f"{text.count(chr(10)):4d} lines, {trial.wall_s:4.1f} s: {said}")
         shutil.rmtree(trial.directory.parent, ignore_errors=True)
@@ -141,9 +147,10 @@ def shrink(bench: Bench, *, deadline: float) -> Shrunk:
     reducer.stage(trims, lambda _program, cut: 0.15 if cut.detail in ("orelse", "body") else 0.25)
     reducer.stage(inlined_values, lambda *_: 0.1)
     again = Priors(reducer.best, None)
-    reducer.stage(cuts, lambda p, cut: max(again.of(p, cut), 0.3), again=0.6)
+    reducer.stage(cuts, again.of)
     reducer.stage(inlined_calls, lambda *_: 0.15)
     reducer.stage(small_numbers, lambda *_: 0.3)
+    reducer.stage(cuts, again.of, again=0.7)
     if reducer.out_of_time():
         notes.append("time was up: less may be possible with a longer --budget")
     return Shrunk(

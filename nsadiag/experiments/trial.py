@@ -235,6 +235,6 @@ def quicker(pace: Pace, trial: Trial) -> Pace:
     """What later trials of the same job need, by one that failed as wanted: a margin on its time and its steps."""
     return dataclasses.replace(
         pace,
-        timeout_s=10.0 + 3.0 * trial.wall_s,
+        timeout_s=min(10.0 + 3.0 * trial.wall_s, pace.timeout_s or 180.0),
         most_steps=trial.steps + max(3, trial.steps // 2) if trial.verdict.outcome != "wrong" else None,
     )
