@@ -178,3 +178,12 @@ def test_dropout_is_compared_where_the_same_numbers_are_drawn(cells: Told) -> No
 def test_a_control_is_no_cell_to_be_compared(cells: Told) -> None:
     for base in CASES:
         assert cells[f"{base} control"]["row"] is None and cells[f"{base} control"]["outcome"] == "healthy"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_trainer_computes_the_same_however_it_is_spread_and_checkpointed(jobs: Jobs) -> None:
+    done = jobs.finish(jobs.start("matrix", "nsa-parity", "--out", "matrix"), seconds=1100)
+    rows = json.loads((jobs.directory / "matrix" / "matrix.json").read_text())["parity"]
+    assert done.returncode == 0, done.stderr
+    assert len(rows) == 45 and {(row["judgement"], row["steps"]) for row in rows} == {("same", 3)}

@@ -18,7 +18,7 @@ UPDATE = 0.25  # in one parameter, where a factor explains it: all but this shar
 UNEXPLAINED = 0.1
 UPDATE_OF_ALL = 0.5  # in all of them together
 ROUNDING = 1e-6
-GROWTH = 5.0  # from one step to the next: the steps' own differences add to those of rounding
+GROWTH = 2.0  # from one step to the next: what the optimizer made of rounding adds to it
 
 
 @dataclass(frozen=True, kw_only=True)
