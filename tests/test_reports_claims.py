@@ -161,6 +161,8 @@ def test_a_grid_of_many_axes_names_what_differs_from_the_base(told: Path) -> Non
     grid = text[text.index("## Verdicts") : text.index("## Findings")]
     assert "what differs from the base" in grid and "nothing: the base" in grid
     assert "tokens=128, kind=dense" in grid and "C crashed" in grid
+    assert re.search(r"^  cell +verdict", on_terminal(told), re.M), "and so does the list of costs"
+    assert "Step time by" not in rendered(told, "html"), "which no line could join"
 
 
 @pytest.mark.parametrize(

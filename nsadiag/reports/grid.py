@@ -29,6 +29,13 @@ class Grid:
     columns: tuple[str, ...]
     rows: tuple[GridRow, ...]
     fixed: tuple[tuple[str, str], ...]
+    by_difference: bool = False  # rows are what differs from the base, where axes would be mostly labels
+
+    def labels_of(self, cell: CellReport, axes: tuple[Axis, ...]) -> tuple[tuple[str, str], ...]:
+        """What tells a cell in a list of all: its settings of the varied axes, or its id where those are many."""
+        if self.by_difference:
+            return (("cell", cell.id),)
+        return tuple((axis.name, cell.factors.get(axis.name, "")) for axis in axes if len(axis.values) > 1)
 
 
 def grid_of(matrix: MatrixReport) -> Grid:
@@ -83,6 +90,7 @@ def _differences(
     used = tuple(value for value in across.values if any(value in row for row in slots.values()))
     return Grid(
         row_axes=("what differs from the base",),
+        by_difference=True,
         column_axis=across.name,
         columns=used,
         rows=_rows(dict(sorted(slots.items(), key=lambda item: item[0][0].count("="))), used),

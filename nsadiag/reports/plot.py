@@ -72,7 +72,13 @@ def panels_of(matrix: MatrixReport) -> list[Panel]:
     """Step time by the first axis; none if there is no second value to compare or nothing was measured."""
     grid = grid_of(matrix)
     steps = [s for cell in matrix.cells if (s := cell.costs.step_s_median) is not None]
-    if not grid.row_axes or not steps or max(steps) <= 0 or len(grid.columns) > MOST_LINES:
+    if (
+        grid.by_difference
+        or not grid.row_axes
+        or not steps
+        or max(steps) <= 0
+        or len(grid.columns) > MOST_LINES
+    ):
         return []
     labels = list(dict.fromkeys(row.labels[0] for row in grid.rows))
     xs = dict(zip(labels, _positions(labels), strict=True))

@@ -51,9 +51,9 @@ def _title(matrix: MatrixReport) -> Text:
 
 
 def _costs(matrix: MatrixReport, *, wide: bool) -> Padding:
-    axes = [axis.name for axis in matrix.axes if len(axis.values) > 1]
+    grid = grid_of(matrix)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, header_style="bold")
-    for name in axes:
+    for name, _ in grid.labels_of(matrix.cells[0], matrix.axes):
         table.add_column(clean(name), overflow="fold")
     table.add_column("verdict", no_wrap=True)
     for name in ("step", *(("forward", "backward") if wide else ()), "peak", "wall"):
@@ -61,12 +61,15 @@ def _costs(matrix: MatrixReport, *, wide: bool) -> Padding:
     if wide:
         table.add_column("start", no_wrap=True)
     for cell in matrix.failing_first()[:COST_ROWS_SHOWN]:
-        table.add_row(*_cost_row(cell, axes, wide=wide))
+        table.add_row(*_cost_row(cell, grid.labels_of(cell, matrix.axes), wide=wide))
     return _indented(table)
 
 
-def _cost_row(cell: CellReport, axes: list[str], *, wide: bool) -> Iterator[RenderableType]:
-    yield from (Text(clean(cell.factors.get(name, ""))) for name in axes)
+def _cost_row(
+    cell: CellReport, labels: tuple[tuple[str, str], ...], *, wide: bool
+) -> Iterator[RenderableType]:
+    # An id folds at its commas.
+    yield from (Text(clean(value).replace(",", ", ")) for _, value in labels)
     mark = mark_of(cell.mark)
     yield Text(f"{mark.letter} {mark.word}", style=mark.style)
     yield duration(cell.costs.step_s_median)
