@@ -11,6 +11,7 @@ from support.jobs import Jobs
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.reports import REPORTERS, load_report
+from nsadiag.reports.live import Tally
 
 CELL = """
 import sys, time
@@ -103,3 +104,22 @@ def test_half_written_figures_are_left_out_of_the_report(tmp_path: Path, broken:
     )
     for name in ("terminal", "md", "html", "json"):
         assert REPORTERS[name](load_report(tmp_path))
+
+
+def test_the_time_left_is_what_was_foretold_divided_by_the_cells_side_by_side() -> None:
+    now = 0.0
+    tally = Tally(lambda: now)
+    tally.start("m", ["a", "b", "c", "d"])
+    tally.running = {"a": 0.0, "b": 0.0}
+    now = 10.0
+    tally.finish("a", None, 10.0)
+    assert tally.eta_s is None
+    tally.finish("b", None, 10.0)
+    assert tally.eta_s == pytest.approx(10.0), "two at a time, as long as the others took on average"
+    tally.foretold = {"c": 40.0, "d": 60.0}
+    assert tally.eta_s == pytest.approx(50.0)
+    tally.running = {"c": 10.0}
+    now = 30.0
+    assert tally.time_of("c") == "20 s of about 40 s"
+    # In 30 s there were 20 s of cells that ended: one at a time.
+    assert tally.eta_s == pytest.approx(80.0)

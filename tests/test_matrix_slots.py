@@ -13,9 +13,10 @@ import pytest
 from support.jobs import Jobs, wait_until
 
 from nsadiag.commands.cells import CellResult
+from nsadiag.commands.claims import timed_cells
 from nsadiag.commands.slots import cheap_to_dear
 from nsadiag.engines.room import Machine, Need, fits, free_gpus, has_memory
-from nsadiag.spec import Cell
+from nsadiag.spec import Cell, Matrix
 
 # Each rank says that it runs, and those that are to wait do so until the test lets one go.
 CELL = """
@@ -23,6 +24,8 @@ import os, sys, time
 rank, what = os.environ["RANK"], sys.argv[1]
 with open("runs.txt", "a") as runs:
     runs.write(f"{what} {rank}\\n")
+with open("devices.txt", "a") as devices:
+    devices.write(f"{what} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
 with open(os.environ["SIGNALS"], "w") as signals:
     signals.write(f"{what} {rank}\\n")
 while what.startswith("wait") and not os.path.exists("wait-no-more"):
@@ -80,8 +83,10 @@ def test_two_cells_run_at_once_and_their_results_stand_in_the_order_of_the_spec(
 def test_ctrl_c_ends_all_slots_and_the_rest_is_run_later(jobs: Jobs) -> None:
     matrix = write(jobs, good="", wait_a="", wait_b="")
     arguments = ("matrix", "spec.yaml", "--out", matrix, "--slots", "2")
-    started = jobs.start(*arguments)
+    started = jobs.start(*arguments, env={"CUDA_VISIBLE_DEVICES": "4,7"})
     assert {jobs.signals.wait() for _ in range(3)} == {"good 0", "wait_a 0", "wait_b 0"}
+    devices = dict(line.split() for line in (jobs.directory / "devices.txt").read_text().splitlines())
+    assert {devices["wait_a"], devices["wait_b"]} == {"4", "7"}, "each has a GPU of its own"
     wait_until((matrix / "cells/what=good/verdict.json").exists, "the first was judged")
     started.send_signal(signal.SIGINT)
     done = jobs.finish(started)
@@ -139,6 +144,22 @@ def test_cells_that_time_something_have_no_neighbours() -> None:
     many, timed = Machine(cores=64), Need(ranks=1, alone=True)
     assert not fits(timed, [Need(ranks=1)], many, most=None)
     assert not fits(Need(ranks=1), [timed], many, most=4)
+
+
+def test_cells_whose_times_a_claim_compares_run_alone() -> None:
+    matrix = Matrix.model_validate(
+        {
+            "name": "m", "command": "train.py",
+            "axes": {"layers": {"values": [1, 2, 4]}, "mode": {"values": ["one", "two"]}},
+            "hypotheses": [
+                {"claim": "linear", "vary": {"layers": [1, 2, 4]}, "confirmed_if": "step time is linear"},
+                {"claim": "two fails", "vary": {"mode": ["one", "two"]}, "confirmed_if": "only b fails"},
+            ],
+        }
+    )  # fmt: skip
+    assert timed_cells(matrix, matrix.cells()) == {
+        "layers=1,mode=one", "layers=2,mode=one", "layers=4,mode=one",
+    }  # fmt: skip
 
 
 def test_no_two_cells_share_a_gpu_even_if_asked() -> None:

@@ -103,3 +103,21 @@ def test_what_a_spinning_rank_used_is_taken_back() -> None:
 def test_seconds_that_the_user_gave_are_kept() -> None:
     patience, now = trained([0.1, 60.0], fixed_s=2.0)
     assert patience.due(now + 2.1)
+
+
+def test_what_jobs_of_its_kind_do_makes_the_watch_more_patient_and_never_less() -> None:
+    slow_starter = Patience(None, 0.0, expected_s=20.0)
+    assert slow_starter.limit_s() == 60.0
+    assert Patience(None, 0.0, expected_s=0.1).limit_s() == MIN_STALL_S
+    slow_starter.progress(1.0, settled=True)
+    slow_starter.progress(31.0, settled=True)
+    assert slow_starter.limit_s() == 90.0, "its own rhythm is longer"
+    assert Patience(7.0, 0.0, expected_s=20.0).limit_s() == 7.0, "the user has said how long"
+
+
+def test_pauses_of_the_start_are_known_but_are_not_the_jobs_rhythm() -> None:
+    patience = Patience(None, 0.0)
+    for moment in (30.0, 31.0, 43.0):
+        patience.progress(moment, settled=False)
+    assert patience.longest_start_s == 12.0, "what came before the first event is the launcher's"
+    assert patience.longest_s == 0.0 and patience.limit_s() == MIN_STALL_S

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 FORETOLD = ("run_s", "step_s", "peak_rss_mib", "peak_device_mib", "quiet_s")
 # Fitting may take so much of the time since it was last done: cells of a second are not worth a model each.
-SHARE_OF_TIME = 0.03
+SHARE_OF_TIME = 0.02
+SHORT_PAUSE_S = 1.0
 # Whatever others did in silence, a job in which nothing at all moves for three times that long is worth a look.
 MOST_QUIET_S = 60.0
 
@@ -86,10 +87,15 @@ class Forecast:
         from nsadiag.analysis.scaling.model import fit_model
 
         started = time.monotonic()
-        self._models = {name: fit_model(self._points, name) for name in FORETOLD}
+        names = [name for name in FORETOLD if name != "quiet_s" or self._pauses_matter()]
+        self._models = {name: fit_model(self._points, name) for name in names}
         self._told.clear()
         self._fitted_of, self._fitted_at = len(self._points), time.monotonic()
         self._fit_took_s = self._fitted_at - started
+
+    def _pauses_matter(self) -> bool:
+        """Shorter ones are within the patience that every job has."""
+        return any(point.measured.get("quiet_s", 0.0) > SHORT_PAUSE_S for point in self._points)
 
     def summary(self) -> dict[str, Any]:
         """`scaling` of matrix.json."""
