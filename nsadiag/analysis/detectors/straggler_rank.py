@@ -147,8 +147,10 @@ def _place(rank: RankEvidence, column: str = "") -> Place | None:
     samples = rank.samples
     if column == "input_s":
         samples = [s for s in samples if not any(f[2].rpartition(".")[2] in IN_A_STEP for f in s["frames"])]
-    own = places.most_seen(samples) or places.most_seen(rank.samples)
-    return _beside(rank) or own or places.of_black_box(rank)
+        if rank.samples and not samples:
+            # A busy machine leaves time for few samples: none of them was at work between steps, and none is shown for it.
+            return _beside(rank)
+    return _beside(rank) or places.most_seen(samples) or places.of_black_box(rank)
 
 
 def _sampled(rank: RankEvidence) -> Iterator[Evidence]:
