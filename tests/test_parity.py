@@ -25,6 +25,7 @@ CASES = {
     "plain": {
         "late": ("single", "late"),
         "late_function": ("single", "late_function"),
+        "late_fsdp2": ("fsdp2", "late"),
         "detached": ("single", "detached"),
         "zeroed": ("single", "zeroed"),
         "other_rate": ("single", "other_rate"),
@@ -132,6 +133,11 @@ def test_a_late_bound_checkpoint_keeps_the_line_that_its_recomputation_tells(
     late = cells[f"plain {case}"]
     assert late["where"]["code"].startswith(line) and told in late["summary"]
     assert any("is off by" in claim["claim"] for claim in late["evidence"])
+
+
+def test_what_fsdp2_leaves_whole_after_backward_is_compared_by_its_shards(cells: Told) -> None:
+    late = cells["plain late_fsdp2"]
+    assert (late["row"]["judgement"], late["class"]) == ("differs", "silently_wrong")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from nsadiag.worker.probes.fingerprints import autocast, digest, precisions, ran
 from nsadiag.worker.probes.modules import subscribe
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
 from nsadiag.worker.probes.recompute import holders
-from nsadiag.worker.probes.shards import pieces_of
+from nsadiag.worker.probes.shards import named, pieces_of
 from nsadiag.worker.probes.sketched import rows_of
 
 STEPS = 3
@@ -56,6 +56,7 @@ class _Step:
 
 _step = _Step()
 _roots: list[weakref.ref[torch.nn.Module]] = []
+_named: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # parameters by address
 _optimizers: dict[int, int] = {}  # by address: in order of their first steps
 _seen: Counter[int] = Counter()  # steps, by optimizer
 _clips: Counter[int] = Counter()  # by address of the first parameter
@@ -66,7 +67,10 @@ _over = False
 
 @harmless
 def _learn_root(root: torch.nn.Module) -> None:
+    """Before its first forward: later FSDP2 may have put whole parameters where the optimizer's shards were."""
     _roots.append(weakref.ref(root))
+    for key, (parameter, name) in named([root]).items():
+        _named[key] = (weakref.ref(parameter), name)
 
 
 @harmless
@@ -169,7 +173,8 @@ def _take(
         # What is not trained must be the same as well.
         wanted |= {id(p): p for root in roots for p in root.parameters() if not p.requires_grad}
     with torch.no_grad():
-        pieces, gaps = pieces_of([p for p in wanted.values() if p.is_floating_point()], roots)
+        known = {key: (p, name) for key, (ref, name) in _named.items() if (p := ref()) is not None}
+        pieces, gaps = pieces_of([p for p in wanted.values() if p.is_floating_point()], roots, known)
         rows, failed = rows_of(pieces, values=phase == "step")
         facts = _facts(scale) if optimizer == 0 else None
     if (gaps or failed) and not _seen[optimizer or 0]:

@@ -28,33 +28,40 @@ class Unreadable(Exception):
     """A parameter that cannot be laid out; the text says why."""
 
 
+Named = dict[int, tuple[torch.Tensor, str]]  # by address: a tensor has no other key
+
+
 def pieces_of(
-    parameters: Iterable[torch.Tensor], roots: Iterable[torch.nn.Module]
+    parameters: Iterable[torch.Tensor], roots: Iterable[torch.nn.Module], known: Named
 ) -> tuple[list[Piece], list[str]]:
-    """The parts of these parameters that are here, by names as the model has them; and what could not be read."""
+    """The parts of these parameters that are here, by names as the model has them; and what could not be read.
+
+    `known`: names from earlier.
+    """
     roots = list(roots)
-    names, flattened = _names(roots), _flattened(roots)
+    names, flattened = named(roots, known), _flattened(roots)
     found: list[Piece] = []
     gaps: list[str] = []
     for number, parameter in enumerate(parameters):
+        name = names[id(parameter)][1] if id(parameter) in names else f"parameter {number}"
         try:
             if id(parameter) in flattened:
                 found += _of_handle(parameter, *flattened[id(parameter)])
             else:
-                found.append(_piece(names.get(id(parameter)) or f"parameter {number}", parameter))
+                found.append(_piece(name, parameter))
         except Unreadable as error:
-            gaps.append(f"{names.get(id(parameter)) or number}: {error}")
+            gaps.append(f"{name}: {error}")
     return found, gaps
 
 
-def _names(roots: list[torch.nn.Module]) -> dict[int, str]:
-    """By id; the longest name, since a part of a model that was called by itself knows less of it."""
-    names: dict[int, str] = {}
+def named(roots: Iterable[torch.nn.Module], known: Named | None = None) -> Named:
+    """Parameters with names: the longest, since a part of a model that was called by itself knows less of it."""
+    names = dict(known or {})
     for root in roots:
         for name, parameter in root.named_parameters():
             text = qualified(name)
-            if text.count(".") >= names.get(id(parameter), "").count("."):
-                names[id(parameter)] = text
+            if text.count(".") >= names.get(id(parameter), (None, ""))[1].count("."):
+                names[id(parameter)] = (parameter, text)
     return names
 
 
