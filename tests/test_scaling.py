@@ -119,6 +119,21 @@ def test_a_cell_that_costs_much_more_or_less_is_named_and_no_other(
     )
 
 
+def test_of_two_cells_that_alone_share_a_setting_none_is_called_far_off() -> None:
+    """Each would be by the other; so it goes where factors are tried one at a time."""
+    points = measured(linear, noise=0.1)
+    slow = {
+        "layers=2,tokens=128,checkpointing=none,parallel=ddp": 0.35,
+        "layers=2,tokens=128,checkpointing=other,parallel=ddp": 3.0,
+    }
+    odd = [
+        Point(id=p.id, sizes=p.sizes, kinds={**p.kinds, "anomaly_mode": "on" if p.id in slow else "off"},
+              measured={"step_s": p.measured["step_s"] * slow.get(p.id, 1.0)})
+        for p in points
+    ]  # fmt: skip
+    assert summary(odd)["offs"] == []
+
+
 def test_nine_of_ten_cells_lie_in_their_interval() -> None:
     rows = [
         row

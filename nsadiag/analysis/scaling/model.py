@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class Prediction:
     low: float
     high: float
     free: int  # degrees of freedom behind it
+    leverage: float = 0.0  # 1: it hangs on one other cell alone
 
     def to_json(self) -> dict[str, float]:
         return {name: float(f"{getattr(self, name):.4g}") for name in ("value", "low", "high")}
@@ -89,7 +90,11 @@ def _predicted(fit: Fit, point: Point) -> Prediction | None:
     free = fit.line.free - (fit.form.kind == "affine")
     half = t_90(free) * fit.line.sigma * float(np.sqrt(1 + max(leverage, 0.0)))
     return Prediction(
-        value=float(np.exp(log)), low=float(np.exp(log - half)), high=float(np.exp(log + half)), free=free
+        value=float(np.exp(log)),
+        low=float(np.exp(log - half)),
+        high=float(np.exp(log + half)),
+        free=free,
+        leverage=leverage,
     )
 
 
@@ -102,4 +107,4 @@ def _joined(found: Sequence[Prediction | None]) -> Prediction | None:
     value = found[0].value
     if not (low > 0 and high < float("inf")) or max(high / value, value / low) > WIDEST:
         return None
-    return Prediction(value=value, low=low, high=high, free=found[0].free)
+    return replace(found[0], low=low, high=high)

@@ -24,6 +24,8 @@ NAMES = {
 FAR_OFF = 2.5
 LEAST_FACTOR = 1.5
 LEAST_FREE = 3
+# Where two cells alone share a setting, each is far off by the other: nobody can tell which of them is.
+MOST_LEVERAGE = 0.6
 # What nobody would call a difference, whatever the factor.
 LEAST_DIFFERENCE = {"step_s": 0.005, "run_s": 1.0, "peak_rss_mib": 64.0, "peak_device_mib": 64.0}
 UNSURE_EXPONENT = 1.0  # an interval wider than that says nothing
@@ -96,7 +98,7 @@ def _rows(members: Sequence[Point], held: Prediction | None, measure: str) -> It
 
 def _off(members: Sequence[Point], held: Prediction | None, measure: str) -> Row | None:
     """A finding, if the cell (the median of its repeats) is far from what all others say."""
-    if held is None or held.free < LEAST_FREE:
+    if held is None or held.free < LEAST_FREE or held.leverage > MOST_LEVERAGE:
         return None
     measured = float(median(p.measured[measure] for p in members))
     factor = measured / held.value
