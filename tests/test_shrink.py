@@ -161,3 +161,38 @@ def test_a_directory_without_a_verdict_is_refused(jobs: Jobs) -> None:
     done = jobs.run("shrink", "nothing")
     assert done.returncode == 2
     assert "no verdict.json in nothing" in done.stderr
+
+
+CELLS = """
+    name: depth
+    command: build.py
+    world_size: 2
+    axes:
+      colour: {values: [red, blue], env: {COLOUR: "{value}"}}
+      layers: {values: [1, 2, 6, 8], args: "--layers {value}"}
+"""
+BUILD = """
+    import argparse
+    import os
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int)
+    options = parser.parse_args()
+    colour = os.environ["COLOUR"]
+    print(colour)
+    if options.layers >= 6 and os.environ["RANK"] == "1":
+        raise ValueError(f"{options.layers} layers")
+"""
+
+
+@pytest.mark.slow
+def test_a_cell_goes_to_its_simplest_values_before_the_script_is_cut(jobs: Jobs) -> None:
+    (jobs.directory / "build.py").write_text(dedent(BUILD))
+    (jobs.directory / "depth.yaml").write_text(dedent(CELLS))
+    jobs.run("matrix", "depth.yaml", "-k", "layers=8 and colour=blue", "--out", "matrix", seconds=150)
+    done = jobs.run("shrink", "matrix/cells/colour=blue,layers=8", "--out", "small", "--json", seconds=250)
+    document = json.loads(done.stdout)
+    assert document["conclusion"] == "kept", done.stderr
+    assert {"colour blue became red", "layers 8 became 6"} <= set(document["notes"])
+    assert "argparse" not in document["source"]
+    assert document["lines"] <= 16, document["source"]

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsadiag.experiments.program import DEFINES, Program, parse
+from nsadiag.experiments.printing import DEFINES
+from nsadiag.experiments.program import Program, parse
 
 
 class CannotInline(Exception):

@@ -16,7 +16,7 @@ from typing import Any
 import nsadiag
 from nsadiag.evidence.layout import make_private_dir, write_private
 from nsadiag.evidence.records import Verdict
-from nsadiag.experiments.edits import Cut, cuts, small_numbers, trims
+from nsadiag.experiments.edits import Cut, cuts
 from nsadiag.experiments.inline import CannotInline, inlined
 from nsadiag.experiments.inline import Wanted as WantedLine
 from nsadiag.experiments.priors import Priors, executed
@@ -24,6 +24,7 @@ from nsadiag.experiments.program import Program
 from nsadiag.experiments.reduce import Reducer
 from nsadiag.experiments.tidying import inlined_calls, inlined_values, literal_options
 from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, quicker, waited_for
+from nsadiag.experiments.trims import small_numbers, trims
 
 EXECUTED = Path(nsadiag.__file__).parent / "worker" / "executed.py"
 # A job that is known to hang shows it soon; whatever is called hung too early fails the confirmation.
