@@ -524,7 +524,9 @@ if HOOK:
     model.register_comm_hook(None, hook)
 for step in range(STEPS):
     model(torch.ones(2, 600)).sum().backward()
-print(calls)
+print(calls, flush=True)
+if HOOK:
+    os._exit(0)  # with a hook in Python, torch aborts at exit now and then, watched or not: 3 of 60 runs without nsadiag
 """
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
-import pickle
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +15,20 @@ from nsadiag.experiments.printing import DEFINES, printed
 BUILT_IN = frozenset(dir(builtins)) | {"__file__", "__name__", "__doc__", "__class__"}
 BODIES = ("body", "orelse", "finalbody")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+SHARED = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)  # one of each in any tree
 Edit = tuple[Any, ...]  # what is done to a node; see `_Apply`
 Edits = Mapping[int, "frozenset[Edit]"]  # by the node's number
+
+
+def _copied(node: Any) -> Any:
+    """The tree anew: one for each of hundreds of cuts, in half the time that deepcopy takes."""
+    if isinstance(node, list):
+        return [_copied(each) for each in node]
+    if not isinstance(node, ast.AST) or isinstance(node, SHARED):
+        return node  # nobody changes it
+    made = type(node).__new__(type(node))
+    made.__dict__.update((name, _copied(value)) for name, value in vars(node).items())
+    return made
 
 
 @dataclass(kw_only=True)
@@ -26,12 +37,9 @@ class Program:
 
     tree: ast.Module
     kept: set[int] = field(default_factory=set)  # numbers of statements that must stay
-    _frozen: bytes = b""
 
     def copy(self) -> Program:
-        # A tree is copied for each of hundreds of cuts: so it takes a fifth of the time of deepcopy.
-        self._frozen = self._frozen or pickle.dumps(self.tree, protocol=pickle.HIGHEST_PROTOCOL)
-        return Program(tree=pickle.loads(self._frozen), kept=set(self.kept))
+        return Program(tree=_copied(self.tree), kept=set(self.kept))
 
     def statements(self) -> Iterator[ast.stmt]:
         return (node for node in ast.walk(self.tree) if isinstance(node, ast.stmt))
