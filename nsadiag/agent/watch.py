@@ -465,11 +465,14 @@ class Watch:
     def _end_of(self, rank: RankState, reported: int | None) -> dict[str, Any]:
         end = rank.end
         code, number = (end.exit_code, end.signal) if end else (None, None)
+        # A rank without a launcher is our own child: its status comes to us, however quickly it went.
+        ours = self.job.poll() if rank.pid == getattr(self.job, "pid", None) else None
+        reported = ours if reported is None else reported
         if code is None and number is None and reported is not None:
             code, number = (reported, None) if reported >= 0 else (None, -reported)
         return {
             "pid": rank.pid,
-            "t_s": self._s(end.t_mono_ns) if end else None,
+            "t_s": self._s(end.t_mono_ns if end else time.monotonic_ns() if ours is not None else None),
             "exit_code": code,
             "signal": number,
             "by_us": self._ending_since_ns is not None
