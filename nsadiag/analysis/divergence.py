@@ -13,13 +13,12 @@ from functools import cached_property
 
 from nsadiag.analysis import places
 from nsadiag.analysis.breaks import breaks, first_break, says_mismatch
-from nsadiag.analysis.exceptions import first_of
 from nsadiag.analysis.flow.chains import Chain, Chains
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import Histories
-from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.shortfall import failed_in_transfer
 from nsadiag.analysis.sources import tree_of
-from nsadiag.analysis.standing import C10D, TRANSFERS
 from nsadiag.analysis.swallowed import gone_on, in_flight
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import Wait, is_still, waits
@@ -184,12 +183,6 @@ def is_stuck(cell: CellEvidence) -> bool:
     return first.kind == "exited" or says_mismatch(first.rank)
 
 
-def _failed_in_transfer(rank: RankEvidence) -> bool:
-    """Whether what ended it was raised by a send or a receive."""
-    frames = first_of(rank.exception)["frames"] if rank.exception else []
-    return any(TRANSFERS.match(f["function"]) and f["file"].endswith(C10D) for f in frames)
-
-
 def divergence_of(cell: CellEvidence, tables: Tables) -> Divergence | None:
     """The first hypothesis that the evidence bears out; None where nothing shows why the ranks disagree."""
     from nsadiag.analysis.flow.hypotheses import HYPOTHESES
@@ -202,7 +195,7 @@ def divergence_of(cell: CellEvidence, tables: Tables) -> Divergence | None:
     if not any(r.recording.header for r in cell.ranks) and not tables.standings:
         # Dumps that others collected: no stack and no history, of thousands of ranks maybe.
         return None
-    if tables.transfers.end_s.isna().any() or any(_failed_in_transfer(r) for r in cell.ranks):
+    if tables.transfers.end_s.isna().any() or any(failed_in_transfer(r) for r in cell.ranks):
         # Stages of a pipeline rightly run different code: who waits for whose message is another question.
         return None
     situation = Situation(cell, tables)

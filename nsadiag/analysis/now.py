@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nsadiag.analysis.unended import unended
 from nsadiag.errors import UsageError
-from nsadiag.evidence.blackbox import Counter, Kind, Phase
+from nsadiag.evidence.blackbox import Counter, Kind
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.reader import Header, read_blackbox, read_names
 
 RATE_S = 30.0  # the rate is of the steps of so many seconds
-LOOKED_BACK = 4000  # events, for what has begun and not ended
 KINDS = {int(kind) for kind in Kind}
 
 
@@ -98,22 +98,10 @@ def _rate(events: npt.NDArray[np.void], now_ns: int) -> float | None:
 
 def _open(events: npt.NDArray[np.void], pid: int, names: dict[int, str]) -> tuple[list[str], str]:
     """What the main thread has begun and not ended, outermost first, and the innermost line that any of them names."""
-    closed: dict[tuple[int, int], int] = {}
     found: list[str] = []
     place = ""
-    for event in events[::-1][:LOOKED_BACK]:
-        if (
-            event["thread"] != pid
-            or event["phase"] == Phase.POINT
-            or event["kind"] in (Kind.PROCESS, Kind.MODULE)
-        ):
-            continue
-        key = int(event["kind"]), int(event["name"])
-        if event["phase"] == Phase.END:
-            closed[key] = closed.get(key, 0) + 1
-        elif closed.get(key):
-            closed[key] -= 1
-        else:
+    for event in unended(events, pid):
+        if event["kind"] not in (Kind.PROCESS, Kind.MODULE):
             found.append(_said(event, names))
             place = place or _place(event, names)
     return found[::-1], place

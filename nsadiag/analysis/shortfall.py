@@ -9,7 +9,7 @@ import pandas as pd
 
 from nsadiag.analysis.breaks import breaks
 from nsadiag.analysis.exceptions import first_of
-from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.standing import C10D, TRANSFERS
 from nsadiag.analysis.tables import Tables
 
@@ -32,23 +32,29 @@ def shortfalls(cell: CellEvidence, tables: Tables) -> Iterator[Shortfall]:
     """By receivers that failed in a transfer, while the sender ended well and had done as many steps."""
     ended = {b.rank.rank for b in breaks(cell) if b.kind == "exited" and not b.rank.leaving}
     for rank in cell.ranks:
-        frames = first_of(rank.exception)["frames"] if rank.exception else []
-        if not any(TRANSFERS.match(f["function"]) and f["file"].endswith(C10D) for f in frames):
+        if not failed_in_transfer(rank):
             continue
         calls = _calls(tables)
         received = calls[(calls["rank"] == rank.rank) & (calls.direction == "from")]
         if received.empty or pd.isna(received.iloc[-1].peer):
             continue
         sender = int(received.iloc[-1].peer)
-        steps = [
-            int(cell.rank(r).end.get("steps") or 0) for r in (sender, rank.rank) if r in ended | {rank.rank}
-        ]
-        if sender not in ended or steps[0] < steps[1]:
+        if sender not in ended or _steps(cell, sender) < _steps(cell, rank.rank):
             continue
         received = received[received.peer == sender]
         sent = calls[(calls["rank"] == sender) & (calls.direction == "to") & (calls.peer == rank.rank)]
         if 0 < len(sent) < len(received):
             yield _shortfall(sender, rank.rank, sent, received)
+
+
+def _steps(cell: CellEvidence, rank: int) -> int:
+    return int(cell.rank(rank).end.get("steps") or 0)
+
+
+def failed_in_transfer(rank: RankEvidence) -> bool:
+    """Whether what ended it was raised by a send or a receive."""
+    frames = first_of(rank.exception)["frames"] if rank.exception else []
+    return any(TRANSFERS.match(f["function"]) and f["file"].endswith(C10D) for f in frames)
 
 
 def _calls(tables: Tables) -> pd.DataFrame:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from nsadiag.analysis import device, places
 from nsadiag.analysis.load import CaptureEvidence, RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.analysis.unended import unended
+from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.sources import is_user
 
@@ -281,16 +282,8 @@ def open_event(rank: RankEvidence) -> str | None:
     """`name` or `name detail` of the innermost event that the main thread began and did not end."""
     events, names = rank.recording.events, rank.recording.names
     pid = rank.recording.header.pid if rank.recording.header else None
-    closed: dict[tuple[int, int], int] = {}
-    for event in events[::-1][:4000]:
-        if event["thread"] != pid or event["phase"] == Phase.POINT:
-            continue
-        key = int(event["kind"]), int(event["name"])
-        if event["phase"] == Phase.END:
-            closed[key] = closed.get(key, 0) + 1
-        elif closed.get(key):
-            closed[key] -= 1
-        elif event["kind"] not in (Kind.PROCESS, Kind.STEP):
+    for event in unended(events, pid):
+        if event["kind"] not in (Kind.PROCESS, Kind.STEP):
             detail = names.get(int(event["c"]), "").split("\t")
             said = detail[2] if len(detail) > 2 else ""
             name = names.get(int(event["name"])) or str(Kind(int(event["kind"])).name).lower()

@@ -18,8 +18,6 @@ from nsadiag.evidence.records import Finding, Progress, Times, Verdict
 
 RECENT_STEPS = 10
 UNREAD_CONFIDENCE = 0.75
-# Ranks that issue different collectives: the source says whether a branch, a loop's end or a module led there.
-WHY_IN_SOURCE = ("collective_order_mismatch",)
 
 # Even the last detector can trip.
 NOTHING = Finding(
@@ -57,7 +55,8 @@ def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     if any(r.damaged for r in cell.ranks) or _absent(cell) - set(cause.guilty_ranks):
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, confidence=min(cause.confidence, UNREAD_CONFIDENCE))
-    if cause.cls in WHY_IN_SOURCE and cause.where and not _has_source(cell, cause.where.file):
+    # Whether a branch, a loop's end or a module led to the other collective stands in the source.
+    if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
         gap = f"the source of {cause.where.file} is not at hand: why the ranks parted could not be read"
         confidence = min(cause.confidence, UNREAD_CONFIDENCE)
         cause = dataclasses.replace(cause, confidence=confidence, gaps=(*cause.gaps, gap))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -56,6 +55,7 @@ def rendered(cells: Cells, console: Console) -> Table | Text:
     if not rows:
         return Text("nothing runs there at the moment: no rank has opened its black box")
     rows.sort(key=lambda row: (row[0], row[1].ended, row[1].step, -(row[1].quiet_s or 0.0), row[1].rank))
+    furthest = max(rank.step for _, rank in rows)
     room = max(console.size.height - ROOM, 8) if console.is_terminal else len(rows)
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
     several = len(cells) > 1
@@ -72,16 +72,17 @@ def rendered(cells: Cells, console: Console) -> Table | Text:
         number = title in ("rank", "step", "steps/s", "quiet")
         table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for name, rank in rows[:room]:
-        table.add_row(*((Text(clean(name)),) if several else ()), *_row(rank, rows))
+        table.add_row(*((Text(clean(name)),) if several else ()), *_row(rank, furthest))
     if len(rows) > room:
         table.caption = f"and {count(len(rows) - room, 'rank')} more, further on"
     if console.options.ascii_only:
-        return Text(ascii_only("\n".join(" ".join(str(c) for c in _row(r, rows)) for _, r in rows[:room])))
+        return Text(
+            ascii_only("\n".join(" ".join(str(c) for c in _row(r, furthest)) for _, r in rows[:room]))
+        )
     return table
 
 
-def _row(rank: RankNow, rows: Sequence[tuple[str, RankNow]]) -> list[Text]:
-    furthest = max(other.step for _, other in rows)
+def _row(rank: RankNow, furthest: int) -> list[Text]:
     quiet = rank.quiet_s is not None and rank.quiet_s > QUIET_S and not rank.ended
     return [
         Text(str(rank.rank)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from nsadiag.analysis.load import load_cell
@@ -12,7 +11,7 @@ from nsadiag.analysis.tables import Tables
 from nsadiag.errors import UsageError
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Verdict
-from nsadiag.reports.model import MatrixReport, Report
+from nsadiag.reports.model import MatrixReport, Report, RunReport
 
 KINDS = {int(kind) for kind in Kind}
 
@@ -20,7 +19,7 @@ KINDS = {int(kind) for kind in Kind}
 def render_perfetto(report: Report) -> str:
     """The document. A process is a rank; what had not ended is left open, as it was. Raises UsageError for a matrix."""
     run = only_run(report, "perfetto")
-    cell = load_cell(run)
+    cell = load_cell(run.directory)
     events = Tables(cell).events
     found: list[dict[str, Any]] = []
     for rank in cell.ranks:
@@ -31,20 +30,19 @@ def render_perfetto(report: Report) -> str:
             {"ph": "M", "name": "process_sort_index", "pid": rank.rank, "args": {"sort_index": rank.rank}}
         )
         found += _of_rank(rank.rank, events[events["rank"] == rank.rank].to_dict("records"))
-    verdict = report.run.verdict if isinstance(report, MatrixReport) else report.verdict
-    found += _moments(verdict) if verdict else ()
-    return json.dumps({"displayTimeUnit": "ms", "traceEvents": found}, indent=None) + "\n"
+    found += _moments(run.verdict) if run.verdict else ()
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": found}) + "\n"
 
 
-def only_run(report: Report, format_: str) -> Path:
-    """The directory of a single run. Raises UsageError for a matrix, which has many."""
+def only_run(report: Report, format_: str) -> RunReport:
+    """The report, if it is of a single run. Raises UsageError for a matrix, which has many."""
     if isinstance(report, MatrixReport):
         cell = report.failing_first()[0].run.directory if report.cells else report.directory / "cells" / "..."
         raise UsageError(
             f"--format {format_} shows one run, and {report.directory} is a matrix",
             f"give one of its cells: nsadiag report {cell} --format {format_}",
         )
-    return report.directory
+    return report
 
 
 def _of_rank(rank: int, rows: list[dict[Any, Any]]) -> Iterator[dict[str, Any]]:

@@ -28,7 +28,8 @@ class _Frames:
 
 def render_speedscope(report: Report) -> str:
     """The document: one profile of all ranks' main threads, then one a rank with all its threads. Raises UsageError."""
-    cell = load_cell(only_run(report, "speedscope"))
+    run = only_run(report, "speedscope")
+    cell = load_cell(run.directory)
     frames = _Frames()
     looks = [(r.rank, r.last_capture) for r in cell.ranks if r.last_capture and r.last_capture.stacks]
     mains = [stack for rank, look in looks for stack in _stacks(rank, look)[:1]]
@@ -36,7 +37,7 @@ def render_speedscope(report: Report) -> str:
     profiles += [_profile(f"rank {rank}", _stacks(rank, look), frames) for rank, look in looks]
     document = {
         "$schema": SCHEMA,
-        "name": report.run.name if hasattr(report, "run") else report.name,
+        "name": run.name,
         "exporter": "nsadiag",
         "shared": {"frames": frames.to_json()},
         "profiles": profiles,

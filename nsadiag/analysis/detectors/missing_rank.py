@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis import places
+from nsadiag.analysis.inside import was_alive
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import Wait, is_still, waits
@@ -38,11 +38,6 @@ def _evidence(
     )
 
 
-def _was_alive(end: dict[str, Any]) -> bool:
-    """When it was looked at; a rank that was left running has no end."""
-    return end.get("t_s") is None or bool(end.get("by_us"))
-
-
 def _confidence(cell: CellEvidence, tables: Tables, guilty: int) -> float:
     """Less where it waits for peers itself, and not all of those could be looked at: one of them may be the cause."""
     at = tables.standings.get(guilty)
@@ -56,7 +51,7 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if tables.calls.empty:
         yield from _by_stacks(cell)
     for wait in waits(cell, tables):
-        alive = tuple(r for r in wait.missing if _was_alive(cell.rank(r).end))
+        alive = tuple(r for r in wait.missing if was_alive(cell.rank(r).end))
         if not alive or not wait.waiting:
             continue
         guilty, blocked = alive[0], wait.waiting[0]
@@ -97,7 +92,7 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     stopped = tuple(
         r.rank
         for r in cell.ranks
-        if states[r.rank] and _was_alive(r.end) and all(state in STOPPED for state in states[r.rank])
+        if states[r.rank] and was_alive(r.end) and all(state in STOPPED for state in states[r.rank])
     )
     running = tuple(sorted({r.rank for r in cell.ranks} - set(stopped)))
     if not stopped or not running:
