@@ -1,0 +1,44 @@
+"""What tests on several hosts share. All of them are marked `cluster`, and say why where they cannot run."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import hosts as namespaces
+from support import slurm as slurms
+from support.hosts import Hosts
+from support.slurm import Slurm
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    """node0 and node1, which share tmp_path; at the end nothing may run on either."""
+    if reason := namespaces.unavailable():
+        pytest.skip(reason)
+    both = Hosts(("node0", "node1"), tmp_path)
+    try:
+        yield both
+    finally:
+        both.close()
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
+    """A controller on `head`, and node0 and node1 with two fake GPUs each; all share tmp_path."""
+    if reason := namespaces.unavailable() or slurms.unavailable():
+        pytest.skip(reason)
+    directory = slurms.short_directory()
+    three = Hosts(("head", "node0", "node1"), tmp_path, directory)
+    try:
+        yield Slurm(three, directory)
+    finally:
+        three.close()
+        shutil.rmtree(directory)
