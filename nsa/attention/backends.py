@@ -72,9 +72,10 @@ def _triton_or_torch(
     past_length: int = 0,
 ) -> Tensor:
     """The triton kernels, or the torch backend where they cannot answer; that is counted."""
-    reason = triton_backend.unsupported(q, k, v, config, cu_seqlens)
+    reason = triton_backend.unsupported(q, k, v, config)
     if reason is None:
-        return triton_backend.triton_attention(q, k, v, gates, config, past_length=past_length)
+        attend = triton_backend.triton_attention
+        return attend(q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)
     if not torch.compiler.is_compiling():
         COUNTER.fell_back("triton", "torch", reason)
     return vectorised_attention(q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)

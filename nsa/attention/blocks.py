@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nsa.config import AttentionConfig
@@ -95,6 +96,16 @@ def sequence_borders(n_tokens: int, device: torch.device, cu_seqlens: Tensor | N
         return torch.arange(2, device=device) * n_tokens  # not torch.tensor, which would wait for a copy
     end = torch.full((1,), n_tokens, device=device)
     return torch.cat([cu_seqlens.to(device=device, dtype=torch.int64), end])
+
+
+def packed_borders(config: AttentionConfig, n_tokens: int, cu_seqlens: Tensor) -> Tensor:
+    """int32 [3, N+2]: where each packed sequence starts, and the last ends, in tokens, in compression slots and
+    in selection blocks; numbered as in `block_layout`."""
+    borders = sequence_borders(n_tokens, cu_seqlens.device, cu_seqlens)
+    lengths = borders.diff()
+    compressed = ((lengths - config.compress_block) // config.compress_stride + 1).clamp(min=0)
+    counts = torch.stack([lengths, compressed, -(-lengths // config.select_block)])
+    return F.pad(counts.cumsum(1), (1, 0)).to(torch.int32)
 
 
 def n_compress_slots(config: AttentionConfig, n_tokens: int, *, packed: bool) -> int:

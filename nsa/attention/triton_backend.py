@@ -22,14 +22,10 @@ def can_run_on(device: torch.device) -> bool:
     return _INSTALLED and (device.type == "cuda" or (device.type == "cpu" and _INTERPRETED))
 
 
-def unsupported(
-    q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig, cu_seqlens: Tensor | None
-) -> str | None:
+def unsupported(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) -> str | None:
     """Why the kernels cannot answer this call; None where they can."""
     keys = [getattr(k, branch) for branch in keys_read(config)]
     values = [getattr(v, branch) for branch in config.branches]
-    if cu_seqlens is not None:
-        return "packed sequences"
     if q.dtype not in _DTYPES:
         return str(q.dtype)
     if any(x.dtype != q.dtype for x in (*keys, *values)):
@@ -54,9 +50,10 @@ def triton_attention(
     gates: Tensor,
     config: AttentionConfig,
     *,
+    cu_seqlens: Tensor | None = None,
     past_length: int = 0,
 ) -> Tensor:
     """Eq. 5 by the kernels; arguments and result as in `nsa_attention`. Gates must not be negative."""
     from nsa.attention.kernels.ops import attend
 
-    return attend(q, k, v, gates, config, past_length)
+    return attend(q, k, v, gates, config, cu_seqlens, past_length)

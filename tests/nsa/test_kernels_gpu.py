@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from attention_cases import SMALL, Case, random_inputs
@@ -9,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backend
-from nsa.attention.blocks import block_layout, n_compress_slots
+from nsa.attention.blocks import block_layout, n_compress_slots, packed_borders
 from nsa.attention.selected import block_importance, select_blocks
 from nsa.config import AttentionConfig
 
@@ -34,7 +36,7 @@ def uninitialised_memory_is_nan():
 
 def inputs(
     heads: int, kv_heads: int, dim: int, v_dim: int, n_tokens: int, *, batch: int = 1, scale: float = 1.0,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype = torch.bfloat16, packed: bool = False,
 ) -> list[Tensor]:  # fmt: skip
     """q, the three k, the three v, gates; then a gradient of the output."""
     generator = torch.Generator("cuda").manual_seed(heads * n_tokens)
@@ -42,7 +44,7 @@ def inputs(
     def normal(n: int, h: int, d: int) -> Tensor:
         return torch.randn(batch, n, h, d, generator=generator, device="cuda").to(dtype)
 
-    lengths = (n_compress_slots(CONFIG, n_tokens, packed=False), n_tokens, n_tokens)
+    lengths = (n_compress_slots(CONFIG, n_tokens, packed=packed), n_tokens, n_tokens)
     return [
         scale * normal(n_tokens, heads, dim),
         *(normal(n, kv_heads, dim) for n in lengths),
@@ -52,9 +54,10 @@ def inputs(
     ]
 
 
-def call(leaves: list[Tensor], backend: str = "triton") -> Tensor:
+def call(leaves: list[Tensor], backend: str = "triton", cu_seqlens: Tensor | None = None) -> Tensor:
     q, *kv, gates = leaves
-    return nsa_attention(q, BranchKV(*kv[:3]), BranchKV(*kv[3:]), gates, CONFIG, backend=backend)
+    k, v = BranchKV(*kv[:3]), BranchKV(*kv[3:])
+    return nsa_attention(q, k, v, gates, CONFIG, cu_seqlens=cu_seqlens, backend=backend)
 
 
 def output_and_gradients(tensors: list[Tensor], backend: str = "triton", run=call) -> list[Tensor]:
@@ -156,12 +159,49 @@ def test_the_last_queries_after_a_past_equal_those_of_a_prefill():
     torch.testing.assert_close(last, whole[:, -3:], rtol=2e-2, atol=2e-2)
 
 
-def test_auto_is_triton_and_packed_rows_fall_back_to_torch_and_are_counted():
+def test_auto_is_triton_and_fp64_falls_back_to_torch_and_is_counted():
     assert resolve_backend("auto", torch.device("cuda")) == "triton"
     torch.use_deterministic_algorithms(False)
-    case = Case(n_tokens=20, lengths=(12, 8))
-    drawn = random_inputs(case, dtype=torch.float32)
+    drawn = random_inputs(Case(n_tokens=20))
     q, *kv, gates = (x.detach().cuda() for x in drawn.leaves())
-    k, v = BranchKV(*kv[:3]), BranchKV(*kv[3:])
-    nsa_attention(q, k, v, gates, SMALL, cu_seqlens=case.cu_seqlens().cuda())
-    assert backends_used().fallbacks["triton -> torch: packed sequences"] >= 1
+    nsa_attention(q, BranchKV(*kv[:3]), BranchKV(*kv[3:]), gates, SMALL)
+    assert backends_used().fallbacks["triton -> torch: torch.float64"] >= 1
+
+
+# A single token, fewer than l, none, about as many as are selected; and 77 more behind the last border.
+LENGTHS = (1, 20, 0, 1023, 1100, 31)
+
+
+@pytest.mark.parametrize("shape", [(64, 4, 128, 128), (12, 4, 64, 64), (6, 2, 192, 128)])
+def test_packed_sequences_equal_those_of_torch_in_fp32(shape):
+    tensors = inputs(*shape, sum(LENGTHS) + 77, packed=True)
+    borders = torch.tensor([0, *LENGTHS], device="cuda").cumsum(0)
+    run = functools.partial(call, cu_seqlens=borders)
+    actual = output_and_gradients(tensors, run=run)
+    assert_bits_equal(output_and_gradients(tensors, run=run), actual)
+    torch.use_deterministic_algorithms(False)  # the oracle scatters
+    expected = output_and_gradients([x.float() for x in tensors], "torch", run)
+    for a, e in zip(actual, expected, strict=True):
+        assert (a.float() - e).norm() <= TOLERANCE[torch.bfloat16] * e.norm() + 1e-6
+
+
+def test_a_packed_sequence_of_nan_leaves_the_others_their_bits():
+    borders = torch.tensor([0, 1500, 2600, 4000], device="cuda")
+    run = functools.partial(call, cu_seqlens=borders)
+    clean, poisoned = (inputs(12, 4, 64, 64, 4000, packed=True) for _ in range(2))
+    slots = packed_borders(CONFIG, 4000, borders)[1, 1:3].tolist()
+    for x in poisoned[1:7]:
+        begin, end = (1500, 2600) if x.shape[1] == 4000 else slots
+        x[:, begin:end] = float("nan")
+    expected, actual = (output_and_gradients(each, run=run) for each in (clean, poisoned))
+    assert actual[0][:, 1500:2600].isnan().all()
+    for a, e in zip(actual, expected, strict=True):
+        begin, end = (1500, 2600) if a.shape[1] == 4000 else slots
+        assert_bits_equal([a[:, :begin], a[:, end:]], [e[:, :begin], e[:, end:]])
+
+
+def test_packed_sequences_compile_without_a_graph_break():
+    tensors = inputs(12, 4, 64, 64, 3000, packed=True)
+    run = functools.partial(call, cu_seqlens=torch.tensor([0, 1200, 3000], device="cuda"))
+    compiled = torch.compile(run, fullgraph=True)
+    assert_bits_equal(output_and_gradients(tensors, run=compiled), output_and_gradients(tensors, run=run))

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backend
-from nsa.attention.blocks import block_layout
+from nsa.attention.blocks import block_layout, packed_borders
 from nsa.attention.reference import reference_selection
 from nsa.attention.selected import select_blocks
 from nsa.config import AttentionConfig, ConfigError
@@ -136,14 +136,41 @@ else:
         first, second = (output_and_gradients(case, inputs, "triton") for _ in range(2))
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
-    def test_the_backend_runs_here_by_name_and_packed_rows_go_to_torch_and_are_counted():
+    def test_the_backend_runs_here_by_name_and_fp64_goes_to_torch_and_is_counted():
         assert resolve_backend("triton", CPU) == "triton"
-        case = Case(n_tokens=20, lengths=(12, 8))
-        inputs = random_inputs(case, dtype=torch.float32)
-        packed = output_and_gradients(case, inputs, "triton")
+        case = Case(n_tokens=20)
+        inputs = random_inputs(case)
+        actual = output_and_gradients(case, inputs, "triton")
         expected = output_and_gradients(case, inputs, "torch")
-        assert all(torch.equal(a, b) for a, b in zip(packed, expected, strict=True))
-        assert backends_used().fallbacks["triton -> torch: packed sequences"] >= 1
+        assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
+        assert backends_used().fallbacks["triton -> torch: torch.float64"] >= 1
+
+    # Shorter than l, of one token, empty, longer than all blocks selected; with and without a tail behind the last.
+    @pytest.mark.parametrize("lengths", [(3, 19, 1, 0, 17), (2, 14), (9,)])
+    def test_packed_sequences_equal_the_reference(lengths):
+        case = Case(config=TINY, n_tokens=max(40, sum(lengths)), n_heads=2, n_kv_heads=1, lengths=lengths)
+        assert_equals_the_reference(case)
+
+    def test_packed_sequences_that_select_all_they_may_equal_the_reference():
+        assert_equals_the_reference(
+            Case(n_tokens=31, n_heads=3, n_kv_heads=1, qk_dim=12, lengths=(4, 13, 11))
+        )
+
+    def test_a_packed_sequence_of_nan_leaves_the_others_their_bits():
+        case = Case(config=TINY, n_tokens=40, n_heads=2, n_kv_heads=1, lengths=(13, 11, 16))
+        clean, poisoned = (random_inputs(case, dtype=torch.float32) for _ in range(2))
+        borders = packed_borders(TINY, 40, case.cu_seqlens())
+        with torch.no_grad():
+            for each in (poisoned.k, poisoned.v):
+                for x, row in zip(each, (1, 0, 0), strict=True):
+                    x[:, borders[row, 1] : borders[row, 2]] = float("nan")
+        expected, actual = (output_and_gradients(case, inputs, "triton") for inputs in (clean, poisoned))
+        assert actual[0][:, 13:24].isnan().all()
+        for a, e in zip(actual, expected, strict=True):
+            tokens = a.shape[1] == 40  # else compressed keys or values
+            start, end = borders[0 if tokens else 1, 1:3].tolist()
+            assert torch.equal(a[:, :start], e[:, :start])
+            assert torch.equal(a[:, end:], e[:, end:])
 
     def _select(q: torch.Tensor, k: torch.Tensor, past: int) -> torch.Tensor:
         band = Band(SMALL.compress_stride, SMALL.compress_block, window=0, past=past, offset=0)

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nsa.attention.kernels.packing import NOT_PACKED, Packing, n_sequences, n_tiles, tile_of_slab
 from nsa.attention.kernels.tiles import (
     FULL_GRID,
     Tile,
@@ -85,35 +86,40 @@ def _forward_keys(
     return m, norm, acc
 
 
-@triton.jit(do_not_specialize=["past", "offset", "N"])
+@triton.jit(do_not_specialize=["past", "offset", "N", "n_sequences"])
 def _forward(
-    Q, K, V, OUT, LSE, T, N, past, offset, window, scale_log2,
+    Q, K, V, OUT, LSE, TOKENS, KEYS, T, N, past, offset, window, scale_log2, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr,
     DVP: tl.constexpr, STRIDE: tl.constexpr, LENGTH: tl.constexpr, WINDOWED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # The last queries of a sequence see the most compressed keys: longest programs first.
-    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
     b, h = tl.program_id(0) // H, tl.program_id(0) % H
     kv_heads: tl.constexpr = H // GROUP
+    first, begin, row_length = tile * ROWS, tile * 0, T
+    if PACKED:  # from here on T and N are the ends of the tile's sequence
+        first, start, T, begin, N = tile_of_slab(TOKENS, KEYS, tile, n_sequences, ROWS)
+        offset = start - begin * STRIDE
+        if first >= T:
+            return
     row = tl.arange(0, ROWS)
     live = first + row < T
     od, odv = tl.arange(0, DP), tl.arange(0, DVP)
-    begin_row = b.to(tl.int64) * T + first
+    begin_row = b.to(tl.int64) * row_length + first
     q_at = Q + (begin_row * H + h) * D + row[:, None] * (H * D) + od[None, :]
     q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
-    K += (b.to(tl.int64) * N * kv_heads + h // GROUP) * D
+    K += (b.to(tl.int64) * N * kv_heads + h // GROUP) * D  # a packed row is the only one: b is 0
     V += (b.to(tl.int64) * N * kv_heads + h // GROUP) * DV
 
     token = past + first + row
     oldest, newest = past + first, past + tl.minimum(first + ROWS, T) - 1
-    end = _keys_ended(newest, N, STRIDE, LENGTH, offset)
+    end = tl.maximum(_keys_ended(newest, N, STRIDE, LENGTH, offset), begin)
     seen_by_all = _keys_ended(oldest, N, STRIDE, LENGTH, offset)
-    begin = end * 0
     inner = begin
     if WINDOWED:
-        begin = _keys_ended(oldest - window, N, STRIDE, LENGTH, offset)
-        inner = _keys_ended(newest - window, N, STRIDE, LENGTH, offset)
+        inner = tl.maximum(_keys_ended(newest - window, N, STRIDE, LENGTH, offset), begin)
+        begin = tl.maximum(_keys_ended(oldest - window, N, STRIDE, LENGTH, offset), begin)
         inner = tl.minimum(begin + tl.cdiv(inner - begin, COLUMNS) * COLUMNS, end)
     outer = inner + tl.maximum(seen_by_all - inner, 0) // COLUMNS * COLUMNS
 
@@ -138,7 +144,7 @@ def _forward(
     out = acc / norm[:, None]
     out_at = OUT + (begin_row * H + h) * DV + row[:, None] * (H * DV) + odv[None, :]
     tl.store(out_at, out.to(OUT.dtype.element_ty), mask=live[:, None] & (odv < DV)[None, :])
-    tl.store(LSE + tl.program_id(0).to(tl.int64) * T + first + row, m + tl.log2(norm), mask=live)
+    tl.store(LSE + tl.program_id(0).to(tl.int64) * row_length + first + row, m + tl.log2(norm), mask=live)
 
 
 @triton.jit
@@ -173,40 +179,45 @@ def _dq_keys(
     return acc
 
 
-@triton.jit(do_not_specialize=["past", "offset", "N"])
+@triton.jit(do_not_specialize=["past", "offset", "N", "n_sequences"])
 def _dq(
-    Q, K, V, DOUT, LSE, DOT, DQ, T, N, past, offset, window, scale, scale_log2,
+    Q, K, V, DOUT, LSE, DOT, DQ, TOKENS, KEYS, T, N, past, offset, window, scale, scale_log2, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr,
     DVP: tl.constexpr, STRIDE: tl.constexpr, LENGTH: tl.constexpr, WINDOWED: tl.constexpr,
-    ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PACKED: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
     b, h = tl.program_id(0) // H, tl.program_id(0) % H
     kv_heads: tl.constexpr = H // GROUP
+    first, begin, row_length = tile * ROWS, tile * 0, T
+    if PACKED:  # from here on T and N are the ends of the tile's sequence
+        first, start, T, begin, N = tile_of_slab(TOKENS, KEYS, tile, n_sequences, ROWS)
+        offset = start - begin * STRIDE
+        if first >= T:
+            return
     row = tl.arange(0, ROWS)
     live = first + row < T
     od, odv = tl.arange(0, DP), tl.arange(0, DVP)
-    begin_row = b.to(tl.int64) * T + first
+    begin_row = b.to(tl.int64) * row_length + first
     q_offset = (begin_row * H + h) * D + row[:, None] * (H * D) + od[None, :]
     q_mask = live[:, None] & (od < D)[None, :]
     q = tl.load(Q + q_offset, mask=q_mask, other=0.0)
     do_at = DOUT + (begin_row * H + h) * DV + row[:, None] * (H * DV) + odv[None, :]
     do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
-    row_at = tl.program_id(0).to(tl.int64) * T + first + row
+    row_at = tl.program_id(0).to(tl.int64) * row_length + first + row
     lse = tl.load(LSE + row_at, mask=live, other=0.0)
     dot = tl.load(DOT + row_at, mask=live, other=0.0)
-    K += (b.to(tl.int64) * N * kv_heads + h // GROUP) * D
+    K += (b.to(tl.int64) * N * kv_heads + h // GROUP) * D  # a packed row is the only one: b is 0
     V += (b.to(tl.int64) * N * kv_heads + h // GROUP) * DV
 
     token = past + first + row
     oldest, newest = past + first, past + tl.minimum(first + ROWS, T) - 1
-    end = _keys_ended(newest, N, STRIDE, LENGTH, offset)
+    end = tl.maximum(_keys_ended(newest, N, STRIDE, LENGTH, offset), begin)
     seen_by_all = _keys_ended(oldest, N, STRIDE, LENGTH, offset)
-    begin = end * 0
     inner = begin
     if WINDOWED:
-        begin = _keys_ended(oldest - window, N, STRIDE, LENGTH, offset)
-        inner = _keys_ended(newest - window, N, STRIDE, LENGTH, offset)
+        inner = tl.maximum(_keys_ended(newest - window, N, STRIDE, LENGTH, offset), begin)
+        begin = tl.maximum(_keys_ended(oldest - window, N, STRIDE, LENGTH, offset), begin)
         inner = tl.minimum(begin + tl.cdiv(inner - begin, COLUMNS) * COLUMNS, end)
     outer = inner + tl.maximum(seen_by_all - inner, 0) // COLUMNS * COLUMNS
 
@@ -269,18 +280,26 @@ def _dkv_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["past", "offset", "N"])
+@triton.jit(do_not_specialize=["past", "offset", "N", "n_sequences"])
 def _dkv(
-    Q, K, V, DOUT, LSE, DOT, DK, DV_OUT, T, N, past, offset, window, scale, scale_log2, queries_each,
+    Q, K, V, DOUT, LSE, DOT, DK, DV_OUT, TOKENS, KEYS, T, N, past, offset, window, scale, scale_log2,
+    queries_each, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr,
     DVP: tl.constexpr, STRIDE: tl.constexpr, LENGTH: tl.constexpr, WINDOWED: tl.constexpr,
-    HEADS_EACH: tl.constexpr, HEAD_PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PACKED: tl.constexpr, HEADS_EACH: tl.constexpr, HEAD_PARTS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One program: a tile of keys, some heads of their group and a range of the queries that see them."""
     kv_heads: tl.constexpr = H // GROUP
     part = tl.program_id(0) % HEAD_PARTS
     b, kv = tl.program_id(0) // HEAD_PARTS // kv_heads, tl.program_id(0) // HEAD_PARTS % kv_heads
     s0 = tl.program_id(1) * COLUMNS  # early keys are seen by most queries: longest programs first
+    row_length, all_keys = T, N
+    if PACKED:  # from here on T and N are the ends of the tile's sequence
+        s0, key_start, N, start, T = tile_of_slab(KEYS, TOKENS, tl.program_id(1), n_sequences, COLUMNS)
+        offset = start - key_start * STRIDE
+        if s0 >= N:
+            return
     oc, od, odv = tl.arange(0, COLUMNS), tl.arange(0, DP), tl.arange(0, DVP)
     key = s0 + oc
     key_row = (b.to(tl.int64) * N + s0) * kv_heads + kv
@@ -305,9 +324,9 @@ def _dkv(
     outer = inner + tl.maximum(plain_end - inner, 0) // ROWS * ROWS
     for g in range(part * HEADS_EACH, tl.minimum((part + 1) * HEADS_EACH, GROUP)):
         h = kv * GROUP + g
-        q_head = Q + (b.to(tl.int64) * T * H + h) * D
-        do_head = DOUT + (b.to(tl.int64) * T * H + h) * DV
-        row_at = (b * H + h).to(tl.int64) * T
+        q_head = Q + (b.to(tl.int64) * row_length * H + h) * D
+        do_head = DOUT + (b.to(tl.int64) * row_length * H + h) * DV
+        row_at = (b * H + h).to(tl.int64) * row_length
         dk, dv = _dkv_queries(
             k, v, dk, dv, q_head, do_head, LSE + row_at, DOT + row_at, begin, inner, end, key, T, past,
             window, offset, scale_log2, D, DP, DV, DVP, H, ROWS, STRIDE, LENGTH, WINDOWED, True,
@@ -321,27 +340,28 @@ def _dkv(
             window, offset, scale_log2, D, DP, DV, DVP, H, ROWS, STRIDE, LENGTH, WINDOWED, True,
         )  # fmt: skip
     # Every part has a slab of its own, [B, N, Hkv, D]; their sum is taken afterwards, in one order.
-    slab = (tl.program_id(2) * HEAD_PARTS + part).to(tl.int64) * (tl.num_programs(0) // HEAD_PARTS) * N
+    slab = (tl.program_id(2) * HEAD_PARTS + part).to(tl.int64) * (tl.num_programs(0) // HEAD_PARTS) * all_keys
     tl.store(DK + slab * D + k_offset, (dk * scale).to(DK.dtype.element_ty), mask=k_mask)
     tl.store(DV_OUT + slab * DV + v_offset, dv.to(DV_OUT.dtype.element_ty), mask=v_mask)
 
 
 def band_forward(
-    q: Tensor, k: Tensor, v: Tensor, band: Band, tile: Tile | None = None
+    q: Tensor, k: Tensor, v: Tensor, band: Band, packing: Packing | None = None, tile: Tile | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attend from q [B, T, H, Dqk] to k [B, N, Hkv, Dqk] and v [B, N, Hkv, Dv], all contiguous.
 
-    Returns the output [B, T, H, Dv] and lse [B, H, T], fp32, in base 2. A query that sees no key gets 0.
+    Returns the output [B, T, H, Dv] and lse [B, H, T], fp32, in base 2. A query that sees no key gets 0. With a
+    `packing` the band has no past and no offset: each sequence begins anew.
     """
     batch, n_queries, heads, dim = q.shape
     n_keys, v_dim = k.shape[1], v.shape[3]
     tile = tile or band_forward_tile(max(padded(dim), padded(v_dim)), q.dtype)
     out = q.new_empty(batch, n_queries, heads, v_dim)
     lse = q.new_empty(batch, heads, n_queries, dtype=torch.float32)
-    grid = (batch * heads, ceil_div(n_queries, tile.rows))
+    grid = (batch * heads, n_tiles(n_queries, tile.rows, packing))
     _forward[grid](
-        q, k, v, out, lse, n_queries, n_keys, band.past, band.offset, band.window, dim**-0.5 * LOG2_E,
-        **_constants(q, k, v, band), ROWS=tile.rows, COLUMNS=tile.columns,
+        q, k, v, out, lse, *(packing or NOT_PACKED), n_queries, n_keys, band.past, band.offset, band.window,
+        dim**-0.5 * LOG2_E, n_sequences(packing), **_constants(q, k, v, band, packing), ROWS=tile.rows, COLUMNS=tile.columns,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out, lse
@@ -349,7 +369,7 @@ def band_forward(
 
 def band_dq(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse: Tensor, dot: Tensor, dq: Tensor, band: Band,
-    *, add: bool, tile: Tile | None = None,
+    packing: Packing | None = None, *, add: bool, tile: Tile | None = None,
 ) -> None:  # fmt: skip
     """Write the gradient of q into `dq`, or `add` it to what is there.
 
@@ -358,18 +378,18 @@ def band_dq(
     """
     batch, n_queries, heads, dim = q.shape
     tile = tile or band_dq_tile(max(padded(dim), padded(v.shape[3])), q.dtype)
-    grid = (batch * heads, ceil_div(n_queries, tile.rows))
+    grid = (batch * heads, n_tiles(n_queries, tile.rows, packing))
     _dq[grid](
-        q, k, v, dout, lse, dot, dq, n_queries, k.shape[1], band.past, band.offset, band.window,
-        dim**-0.5, dim**-0.5 * LOG2_E,
-        **_constants(q, k, v, band), ADD=add, ROWS=tile.rows, COLUMNS=tile.columns,
+        q, k, v, dout, lse, dot, dq, *(packing or NOT_PACKED), n_queries, k.shape[1], band.past, band.offset,
+        band.window, dim**-0.5, dim**-0.5 * LOG2_E, n_sequences(packing),
+        **_constants(q, k, v, band, packing), ADD=add, ROWS=tile.rows, COLUMNS=tile.columns,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
 
 def band_dkv(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse: Tensor, dot: Tensor, band: Band,
-    tile: Tile | None = None, parts: tuple[int, int] | None = None,
+    packing: Packing | None = None, tile: Tile | None = None, parts: tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of k and v; `lse` and `dot` as in `band_dq`.
 
@@ -380,20 +400,21 @@ def band_dkv(
     if n_keys == 0:
         return torch.empty_like(k), torch.empty_like(v)
     tile = tile or band_dkv_tile(max(padded(dim), padded(v_dim)), q.dtype)
-    n_tiles = ceil_div(n_keys, tile.columns)
+    tiles = n_tiles(n_keys, tile.columns, packing)
     group = heads // kv_heads
-    head_parts, query_parts = parts or _parts(batch * kv_heads * n_tiles, group, n_queries, band)
+    head_parts, query_parts = parts or _parts(batch * kv_heads * tiles, group, n_queries, band)
     heads_each = ceil_div(group, head_parts)
     head_parts = ceil_div(group, heads_each)
     n_parts = head_parts * query_parts
     dtype = torch.float32 if n_parts > 1 else k.dtype
-    dk = k.new_empty(n_parts, *k.shape, dtype=dtype)
-    dv = v.new_empty(n_parts, *v.shape, dtype=dtype)
-    grid = (batch * kv_heads * head_parts, n_tiles, query_parts)
+    empty = torch.empty if packing is None else torch.zeros  # no program writes unused slots of a packed row
+    dk = empty(n_parts, *k.shape, dtype=dtype, device=k.device)
+    dv = empty(n_parts, *v.shape, dtype=dtype, device=v.device)
+    grid = (batch * kv_heads * head_parts, tiles, query_parts)
     _dkv[grid](
-        q, k, v, dout, lse, dot, dk, dv, n_queries, n_keys, band.past, band.offset, band.window,
-        dim**-0.5, dim**-0.5 * LOG2_E, ceil_div(n_queries, query_parts),
-        **_constants(q, k, v, band), HEADS_EACH=heads_each, HEAD_PARTS=head_parts,
+        q, k, v, dout, lse, dot, dk, dv, *(packing or NOT_PACKED), n_queries, n_keys, band.past, band.offset,
+        band.window, dim**-0.5, dim**-0.5 * LOG2_E, ceil_div(n_queries, query_parts), n_sequences(packing),
+        **_constants(q, k, v, band, packing), HEADS_EACH=heads_each, HEAD_PARTS=head_parts,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if n_parts == 1:
@@ -414,9 +435,9 @@ def _parts(programs: int, group: int, n_queries: int, band: Band) -> tuple[int, 
     return head_parts, max(1, min(ceil_div(2 * wanted, head_parts), n_queries // 1024))
 
 
-def _constants(q: Tensor, k: Tensor, v: Tensor, band: Band) -> dict[str, int | bool]:
+def _constants(q: Tensor, k: Tensor, v: Tensor, band: Band, packing: Packing | None) -> dict[str, int | bool]:
     return {
         "H": q.shape[2], "GROUP": q.shape[2] // k.shape[2], "D": q.shape[3], "DP": padded(q.shape[3]),
         "DV": v.shape[3], "DVP": padded(v.shape[3]), "STRIDE": band.stride, "LENGTH": band.length,
-        "WINDOWED": band.window > 0,
+        "WINDOWED": band.window > 0, "PACKED": packing is not None,
     }  # fmt: skip

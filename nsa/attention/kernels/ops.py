@@ -9,40 +9,51 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nsa.attention.blocks import packed_borders
 from nsa.attention.inputs import BRANCHES, BranchKV
 from nsa.attention.kernels.band import Band, band_dkv, band_dq, band_forward
 from nsa.attention.kernels.gates import gate_backward, gated_sum
+from nsa.attention.kernels.packing import Packing
 from nsa.attention.kernels.selected import selected_dkv, selected_dq, selected_forward
 from nsa.attention.kernels.selection import Selection, select
 from nsa.config import AttentionConfig
 
+TOKENS, COMPRESSED, BLOCKS = range(3)  # the rows of `blocks.packed_borders`
+
 
 @torch.library.custom_op("nsa::compressed_attention", mutates_args=())
 def compressed_attention(
-    q: Tensor, k: Tensor, v: Tensor, stride: int, length: int, past: int
+    q: Tensor, k: Tensor, v: Tensor, stride: int, length: int, past: int, borders: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Output [B, T, H, Dv] and lse [B, H, T] of the compressed branch; no gradient (see `gated_attention`)."""
-    return band_forward(q, k, v, compressed_band(stride, length, past))
+    """Output [B, T, H, Dv] and lse [B, H, T] of the compressed branch; no gradient (see `gated_attention`).
+
+    `borders` are those of `blocks.packed_borders`, for a packed row.
+    """
+    return band_forward(q, k, v, compressed_band(stride, length, past), _packing(borders, COMPRESSED))
 
 
 @compressed_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, stride: int, length: int, past: int) -> tuple[Tensor, Tensor]:
+def _(
+    q: Tensor, k: Tensor, v: Tensor, stride: int, length: int, past: int, borders: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     return _fake_branch(q, v)
 
 
 @torch.library.custom_op("nsa::select_blocks", mutates_args=())
 def select_blocks(
     q: Tensor, k: Tensor, lse: Tensor, stride: int, length: int, block: int, count: int, initial: int,
-    local: int, past: int,
+    local: int, past: int, borders: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """int32 [B, Hkv, T, n]: as `nsa.attention.selected.select_blocks`, from the lse of the compressed branch."""
-    return select(q, k, lse, Selection(stride, length, block, count, initial, local), past)
+    lengths = Selection(stride, length, block, count, initial, local)
+    first_blocks = None if borders is None else borders[BLOCKS]
+    return select(q, k, lse, lengths, past, _packing(borders, COMPRESSED), first_blocks)
 
 
 @select_blocks.register_fake
 def _(
     q: Tensor, k: Tensor, lse: Tensor, stride: int, length: int, block: int, count: int, initial: int,
-    local: int, past: int,
+    local: int, past: int, borders: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     return q.new_empty(q.shape[0], k.shape[2], q.shape[1], count, dtype=torch.int32)
 
@@ -65,6 +76,7 @@ def gated_attention(
     block: int,
     window: int,
     past: int,
+    borders: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gated sum of the branches whose v is given, then output and lse of the selected and the sliding one.
 
@@ -76,12 +88,14 @@ def gated_attention(
     sliding, sliding_lse = q.new_empty(0), q.new_empty(0)
     if v_selected is not None:
         if blocks is None:
-            selected, selected_lse = band_forward(q, k_selected, v_selected, dense_band(past))
+            packing = _packing(borders, TOKENS)
+            selected, selected_lse = band_forward(q, k_selected, v_selected, dense_band(past), packing)
         else:
-            selected, selected_lse = selected_forward(q, k_selected, v_selected, blocks, block, past)
+            packing = _packing(borders, BLOCKS)
+            selected, selected_lse = selected_forward(q, k_selected, v_selected, blocks, block, past, packing)
     if v_sliding is not None:
         band = sliding_band(q, k_sliding, window, past)
-        sliding, sliding_lse = band_forward(q, k_sliding, v_sliding, band)
+        sliding, sliding_lse = band_forward(q, k_sliding, v_sliding, band, _packing(borders, TOKENS))
     present = (v_compressed, v_selected, v_sliding)
     outs = [
         o if v is not None else None for o, v in zip((compressed, selected, sliding), present, strict=True)
@@ -92,7 +106,7 @@ def gated_attention(
 @gated_attention.register_fake
 def _(
     q, k_compressed, k_selected, k_sliding, v_compressed, v_selected, v_sliding, gates, compressed,
-    compressed_lse, blocks, stride, length, block, window, past,
+    compressed_lse, blocks, stride, length, block, window, past, borders=None,
 ):  # fmt: skip
     empty = q.new_empty(0), q.new_empty(0)
     v = next(v for v in (v_compressed, v_selected, v_sliding) if v is not None)
@@ -116,6 +130,7 @@ def gated_attention_backward(
     block: int,
     window: int,
     past: int,
+    borders: Tensor | None = None,
 ) -> list[Tensor]:
     """The gradients of q, gates, and k and v of every branch; empty for a branch that is not there.
 
@@ -131,39 +146,43 @@ def gated_attention_backward(
             continue
         inputs = (q, k[i], v[i], dout, lse[i], dot[i])
         if branch == "selected" and blocks is not None:
-            selected_dq(*inputs, dq, blocks, block, past, add=add)
-            dk[i], dv[i] = selected_dkv(*inputs, blocks, block, past)
+            packing = _packing(borders, BLOCKS)
+            selected_dq(*inputs, dq, blocks, block, past, packing, add=add)
+            dk[i], dv[i] = selected_dkv(*inputs, blocks, block, past, packing)
         else:
             bands = {
                 "compressed": compressed_band(stride, length, past),
                 "selected": dense_band(past),
                 "sliding": sliding_band(q, k[i], window, past),
             }
-            band_dq(*inputs, dq, bands[branch], add=add)
-            dk[i], dv[i] = band_dkv(*inputs, bands[branch])
+            packing = _packing(borders, COMPRESSED if branch == "compressed" else TOKENS)
+            band_dq(*inputs, dq, bands[branch], packing, add=add)
+            dk[i], dv[i] = band_dkv(*inputs, bands[branch], packing)
         add = True
     return [dq, dgates, *dk, *dv]
 
 
 @gated_attention_backward.register_fake
-def _(dout, q, k, v, gates, outs, lses, blocks, stride, length, block, window, past):
+def _(dout, q, k, v, gates, outs, lses, blocks, stride, length, block, window, past, borders=None):
     dk = [q.new_empty(0) if b is None else torch.empty_like(a) for a, b in zip(k, v, strict=True)]
     dv = [q.new_empty(0) if b is None else torch.empty_like(b) for b in v]
     return [torch.empty_like(q), torch.empty_like(gates), *dk, *dv]
 
 
 def _save(ctx, inputs, output) -> None:
-    q, *kv, gates, compressed, compressed_lse, blocks = inputs[:11]
-    ctx.save_for_backward(q, *kv, gates, compressed, compressed_lse, blocks, *output[1:])
-    ctx.lengths = inputs[11:]
+    *tensors, stride, length, block, window, past, borders = inputs
+    ctx.save_for_backward(*tensors, *output[1:], borders)
+    ctx.lengths = stride, length, block, window, past
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx, dout, *_):
     q, *rest = ctx.saved_tensors
     k, v = rest[:3], rest[3:6]
-    gates, compressed, compressed_lse, blocks, selected, selected_lse, sliding, sliding_lse = rest[6:]
-    nothing = (None,) * 16
+    gates, compressed, compressed_lse, blocks, selected, selected_lse, sliding, sliding_lse, borders = rest[
+        6:
+    ]
+    nothing = (None,) * 17
     if dout is None:
         return nothing
     outs, lses = (compressed, selected, sliding), (compressed_lse, selected_lse, sliding_lse)
@@ -172,7 +191,7 @@ def _backward(ctx, dout, *_):
         for each in (outs, lses)
     )
     dq, dgates, *dkv = gated_attention_backward(
-        dout.contiguous(), q, k, v, gates, outs, lses, blocks, *ctx.lengths
+        dout.contiguous(), q, k, v, gates, outs, lses, blocks, *ctx.lengths, borders
     )
     dkv = [None if v[i % 3] is None else grad for i, grad in enumerate(dkv)]
     return (dq, *dkv, dgates, *nothing[8:])
@@ -182,9 +201,16 @@ gated_attention.register_autograd(_backward, setup_context=_save)
 
 
 def attend(
-    q: Tensor, k: BranchKV, v: BranchKV, gates: Tensor, config: AttentionConfig, past_length: int = 0
+    q: Tensor,
+    k: BranchKV,
+    v: BranchKV,
+    gates: Tensor,
+    config: AttentionConfig,
+    cu_seqlens: Tensor | None = None,
+    past_length: int = 0,
 ) -> Tensor:
-    """Eq. 5 by these ops; arguments and result as in `nsa_attention`, unpacked rows only."""
+    """Eq. 5 by these ops; arguments and result as in `nsa_attention`."""
+    borders = None if cu_seqlens is None else packed_borders(config, q.shape[1], cu_seqlens.to(q.device))
     q, gates = q.contiguous(), gates.contiguous()
     k, v = (BranchKV(*(x if x is None else x.contiguous() for x in each)) for each in (k, v))
     present = [branch in config.branches for branch in BRANCHES]
@@ -196,11 +222,11 @@ def attend(
     if "compressed" in config.branches or chooses:
         keys = k.compressed.detach()
         values = v.compressed.detach() if "compressed" in config.branches else keys
-        compressed, lse = compressed_attention(q.detach(), keys, values, *block_lengths, past_length)
+        compressed, lse = compressed_attention(q.detach(), keys, values, *block_lengths, past_length, borders)
     if chooses:
         blocks = select_blocks(
             q.detach(), k.compressed.detach(), lse, *block_lengths, config.select_block, config.select_count,
-            config.initial_blocks, config.local_blocks, past_length,
+            config.initial_blocks, config.local_blocks, past_length, borders,
         )  # fmt: skip
     k, v = ([x if here else None for x, here in zip(each, present, strict=True)] for each in (k, v))
     return gated_attention(
@@ -215,6 +241,7 @@ def attend(
         config.select_block,
         config.window,
         past_length,
+        borders,
     )[0]
 
 
@@ -231,6 +258,10 @@ def sliding_band(q: Tensor, k: Tensor, window: int, past: int) -> Band:
 def dense_band(past: int) -> Band:
     """All tokens of the past: what selection gives while it may select every block."""
     return Band(stride=1, length=1, window=0, past=past, offset=0)
+
+
+def _packing(borders: Tensor | None, keys: int) -> Packing | None:
+    return None if borders is None else Packing(borders[TOKENS], borders[keys])
 
 
 def _fake_branch(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,17 @@ import triton.language as tl
 from torch import Tensor
 
 from nsa.attention.kernels.band import LOG2_E, wide
+from nsa.attention.kernels.packing import (
+    NOT_PACKED,
+    Packing,
+    first_slab,
+    list_of_entry,
+    list_of_slab,
+    n_sequences,
+    n_slabs,
+    n_tiles,
+    tile_of_slab,
+)
 from nsa.attention.kernels.tiles import (
     ceil_div,
     padded,
@@ -41,16 +52,19 @@ def _merge(block_a, tokens_a, block_b, tokens_b):
     return block_b, tl.where(block_a == block_b, tokens_a | tokens_b, tokens_b)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_sequences"])
 def _unions(
-    BLOCKS, UNION, TOKENS, UNION_COUNT, T,
-    COUNT: tl.constexpr, COUNT_P: tl.constexpr, TOKENS_P: tl.constexpr,
+    BLOCKS, UNION, TOKENS, UNION_COUNT, STARTS, T, n_sequences,
+    COUNT: tl.constexpr, COUNT_P: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     ENTRIES: tl.constexpr = TOKENS_P * COUNT_P
     entry = tl.arange(0, ENTRIES)
     token, slot = entry // COUNT_P, entry % COUNT_P
-    query = tl.program_id(0) * TOKENS_P + token
-    blocks_at = BLOCKS + (tl.program_id(1).to(tl.int64) * T + query) * COUNT + slot
+    first, row_length = tl.program_id(0) * TOKENS_P, T
+    if PACKED:
+        first, _, T, _, _ = tile_of_slab(STARTS, STARTS, tl.program_id(0), n_sequences, TOKENS_P)
+    query = first + token
+    blocks_at = BLOCKS + (tl.program_id(1).to(tl.int64) * row_length + query) * COUNT + slot
     block = tl.load(blocks_at, mask=(slot < COUNT) & (query < T), other=-1)
     NONE: tl.constexpr = 0x7FFFFFFF
     key = tl.sort(tl.where(block >= 0, block * TOKENS_P + token, NONE))
@@ -66,22 +80,28 @@ def _unions(
     tl.store(UNION_COUNT + tile, tl.sum(last.to(tl.int32), 0))
 
 
-@triton.jit(do_not_specialize=["past", "S"])
+@triton.jit(do_not_specialize=["past", "S", "n_sequences"])
 def _forward(
-    Q, K, V, OUT, LSE, UNION, TOKENS, UNION_COUNT, T, S, past, scale_log2,
+    Q, K, V, OUT, LSE, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, past, scale_log2, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
-    COUNT: tl.constexpr, TOKENS_P: tl.constexpr,
+    COUNT: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     ROWS: tl.constexpr = TOKENS_P * GROUP_P
     kv_heads: tl.constexpr = H // GROUP
     b, kv = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
-    first = tl.program_id(0) * TOKENS_P
+    first, row_length = tl.program_id(0) * TOKENS_P, T
+    shift = tl.program_id(0) * 0  # block i begins at token i * BLOCK + shift
+    if PACKED:  # from here on T and S are the end of the tile's sequence
+        first, start, T, first_block, _ = tile_of_slab(
+            STARTS, FIRST_BLOCKS, tl.program_id(0), n_sequences, TOKENS_P
+        )
+        S, shift = T, start - first_block * BLOCK
     row = tl.arange(0, ROWS)
     token, head = row // GROUP_P, row % GROUP_P
     live = (first + token < T) & (head < GROUP)
     od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
-    begin_row = (b.to(tl.int64) * T + first) * H + kv * GROUP
+    begin_row = (b.to(tl.int64) * row_length + first) * H + kv * GROUP
     row_offset = token * H + head
     q_at = Q + begin_row * D + row_offset[:, None] * D + od[None, :]
     q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
@@ -97,11 +117,11 @@ def _forward(
     for i in range(0, count):
         block = tl.load(UNION + tile * (TOKENS_P * COUNT) + i)
         tokens = tl.load(TOKENS + tile * (TOKENS_P * COUNT) + i)
-        key = block * BLOCK + ob
+        key = block * BLOCK + shift + ob
         inside = (key < S) & (ob < BLOCK)
-        start = (block * BLOCK).to(tl.int64) * kv_heads
-        k_at = K + start * D + ob[None, :] * (kv_heads * D) + od[:, None]
-        v_at = V + start * DV + ob[:, None] * (kv_heads * DV) + odv[None, :]
+        begin_key = (block * BLOCK + shift).to(tl.int64) * kv_heads
+        k_at = K + begin_key * D + ob[None, :] * (kv_heads * D) + od[:, None]
+        v_at = V + begin_key * DV + ob[:, None] * (kv_heads * DV) + odv[None, :]
         k = tl.load(k_at, mask=inside[None, :] & (od < D)[:, None], other=0.0)
         v = tl.load(v_at, mask=inside[:, None] & (odv < DV)[None, :], other=0.0)
         s = tl.dot(q, k, input_precision="ieee")
@@ -121,33 +141,40 @@ def _forward(
     out = acc / norm[:, None]
     out_at = OUT + begin_row * DV + row_offset[:, None] * DV + odv[None, :]
     tl.store(out_at, out.to(OUT.dtype.element_ty), mask=live[:, None] & (odv < DV)[None, :])
-    lse_at = LSE + (b * H + kv * GROUP + head).to(tl.int64) * T + first + token
+    lse_at = LSE + (b * H + kv * GROUP + head).to(tl.int64) * row_length + first + token
     tl.store(lse_at, m + tl.log2(norm), mask=live)
 
 
-@triton.jit(do_not_specialize=["past", "S"])
+@triton.jit(do_not_specialize=["past", "S", "n_sequences"])
 def _dq(
-    Q, K, V, DOUT, LSE, DOT, DQ, UNION, TOKENS, UNION_COUNT, T, S, past, scale, scale_log2,
+    Q, K, V, DOUT, LSE, DOT, DQ, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, past, scale, scale_log2,
+    n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
-    COUNT: tl.constexpr, TOKENS_P: tl.constexpr, ADD: tl.constexpr,
+    COUNT: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     ROWS: tl.constexpr = TOKENS_P * GROUP_P
     kv_heads: tl.constexpr = H // GROUP
     b, kv = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
-    first = tl.program_id(0) * TOKENS_P
+    first, row_length = tl.program_id(0) * TOKENS_P, T
+    shift = tl.program_id(0) * 0  # block i begins at token i * BLOCK + shift
+    if PACKED:  # from here on T and S are the end of the tile's sequence
+        first, start, T, first_block, _ = tile_of_slab(
+            STARTS, FIRST_BLOCKS, tl.program_id(0), n_sequences, TOKENS_P
+        )
+        S, shift = T, start - first_block * BLOCK
     row = tl.arange(0, ROWS)
     token, head = row // GROUP_P, row % GROUP_P
     live = (first + token < T) & (head < GROUP)
     od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
-    begin_row = (b.to(tl.int64) * T + first) * H + kv * GROUP
+    begin_row = (b.to(tl.int64) * row_length + first) * H + kv * GROUP
     row_offset = token * H + head
     q_offset = begin_row * D + row_offset[:, None] * D + od[None, :]
     q_mask = live[:, None] & (od < D)[None, :]
     q = tl.load(Q + q_offset, mask=q_mask, other=0.0)
     do_at = DOUT + begin_row * DV + row_offset[:, None] * DV + odv[None, :]
     do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
-    row_at = (b * H + kv * GROUP + head).to(tl.int64) * T + first + token
+    row_at = (b * H + kv * GROUP + head).to(tl.int64) * row_length + first + token
     lse = tl.load(LSE + row_at, mask=live, other=0.0)
     dot = tl.load(DOT + row_at, mask=live, other=0.0)
     K += (b.to(tl.int64) * S * kv_heads + kv) * D
@@ -160,11 +187,11 @@ def _dq(
     for i in range(0, count):
         block = tl.load(UNION + tile * (TOKENS_P * COUNT) + i)
         tokens = tl.load(TOKENS + tile * (TOKENS_P * COUNT) + i)
-        key = block * BLOCK + ob
+        key = block * BLOCK + shift + ob
         inside = (key < S) & (ob < BLOCK)
-        start = (block * BLOCK).to(tl.int64) * kv_heads
-        k_at = K + start * D + ob[:, None] * (kv_heads * D) + od[None, :]
-        v_at = V + start * DV + ob[None, :] * (kv_heads * DV) + odv[:, None]
+        begin_key = (block * BLOCK + shift).to(tl.int64) * kv_heads
+        k_at = K + begin_key * D + ob[:, None] * (kv_heads * D) + od[None, :]
+        v_at = V + begin_key * DV + ob[None, :] * (kv_heads * DV) + odv[:, None]
         k = tl.load(k_at, mask=inside[:, None] & (od < D)[None, :], other=0.0)
         v = tl.load(v_at, mask=inside[None, :] & (odv < DV)[:, None], other=0.0)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
@@ -183,34 +210,28 @@ def _dq(
 
 
 @triton.jit
-def _first_slab(LIST, number, CHUNK: tl.constexpr):
-    """Where the chunks of a list go. A list of n entries has at most ceil(n / CHUNK) of them: room enough."""
-    return tl.load(LIST + number) // CHUNK + number
+def _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+    """The first token of a block, and the end of its sequence."""
+    first = block * BLOCK
+    if PACKED:
+        number = list_of_entry(FIRST_BLOCKS, block, n_sequences)
+        first = tl.load(STARTS + number) + (block - tl.load(FIRST_BLOCKS + number)) * BLOCK
+        S = tl.load(STARTS + number + 1)
+    return first, S
 
 
-@triton.jit
-def _list_of_slab(LIST, slab, n_lists, CHUNK: tl.constexpr):
-    """The last list whose chunks begin at or before `slab`, by bisection."""
-    low, high = slab * 0, slab * 0 + n_lists - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        before = _first_slab(LIST, middle, CHUNK) <= slab
-        low = tl.where(before, middle, low)
-        high = tl.where(before, high, middle - 1)
-    return low
-
-
-@triton.jit(do_not_specialize=["past", "S", "n_blocks", "n_lists"])
+@triton.jit(do_not_specialize=["past", "S", "n_blocks", "n_lists", "n_sequences"])
 def _dkv(
-    Q, K, V, DOUT, LSE, DOT, DK, DV_OUT, ENTRY, LIST, T, S, past, n_blocks, n_lists, scale, scale_log2,
+    Q, K, V, DOUT, LSE, DOT, DK, DV_OUT, ENTRY, LIST, STARTS, FIRST_BLOCKS, T, S, past, n_blocks, n_lists, scale,
+    scale_log2, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
-    COUNT: tl.constexpr, CHUNK: tl.constexpr, TOKENS_P: tl.constexpr,
+    COUNT: tl.constexpr, CHUNK: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """One program: one chunk of the entries, which are (token, slot), that chose one block."""
     slab = tl.program_id(0)
-    number = _list_of_slab(LIST, slab, n_lists, CHUNK)  # which list: (batch, head, block)
-    begin = tl.load(LIST + number) + (slab - _first_slab(LIST, number, CHUNK)) * CHUNK
+    number = list_of_slab(LIST, slab, n_lists, CHUNK)  # which list: (batch, head, block)
+    begin = tl.load(LIST + number) + (slab - first_slab(LIST, number, CHUNK)) * CHUNK
     list_end = tl.load(LIST + number + 1)
     if begin >= list_end:
         return
@@ -222,9 +243,11 @@ def _dkv(
     row = tl.arange(0, ROWS)
     head = row % GROUP_P
     od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
-    key = block * BLOCK + ob
+    all_keys = S
+    first_key, S = _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK, PACKED)
+    key = first_key + ob
     inside = (key < S) & (ob < BLOCK)
-    key_row = (b.to(tl.int64) * S + block * BLOCK) * kv_heads + kv
+    key_row = (b.to(tl.int64) * all_keys + first_key) * kv_heads + kv
     k_at = K + key_row * D + ob[:, None] * (kv_heads * D) + od[None, :]
     v_at = V + key_row * DV + ob[:, None] * (kv_heads * DV) + odv[None, :]
     k = tl.load(k_at, mask=inside[:, None] & (od < D)[None, :], other=0.0)
@@ -263,7 +286,7 @@ def _dkv(
 
 @triton.jit
 def _sum_slabs(
-    PART, OUT, begin, end, b, kv, block, S,
+    PART, OUT, begin, end, first_row, kv, n_keys,
     KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
@@ -273,26 +296,27 @@ def _sum_slabs(
     for chunk in range(begin, end):
         slab = wide(chunk) * BLOCK * D
         acc += tl.load(PART + slab + key[:, None] * D + od[None, :], mask=mask, other=0.0)
-    out_at = OUT + ((b.to(tl.int64) * S + block * BLOCK) * KV_HEADS + kv) * D
-    out_at += key[:, None] * (KV_HEADS * D) + od[None, :]
-    mask = mask & (block * BLOCK + key < S)[:, None]
+    out_at = OUT + (first_row * KV_HEADS + kv) * D + key[:, None] * (KV_HEADS * D) + od[None, :]
+    mask = mask & (key < n_keys)[:, None]
     tl.store(out_at, acc.to(OUT.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["S", "n_blocks"])
+@triton.jit(do_not_specialize=["S", "n_blocks", "n_sequences"])
 def _sum_chunks(
-    DK_PART, DV_PART, DK, DV_OUT, LIST, S, n_blocks,
+    DK_PART, DV_PART, DK, DV_OUT, LIST, STARTS, FIRST_BLOCKS, S, n_blocks, n_sequences,
     KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr,
-    BLOCK: tl.constexpr, CHUNK: tl.constexpr, KEYS: tl.constexpr,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Sum the chunks of one block in their order, and put the sums where its keys are."""
     number = tl.program_id(0)
     block, bh = number % n_blocks, number // n_blocks
     b, kv = bh // KV_HEADS, bh % KV_HEADS
-    begin = _first_slab(LIST, number, CHUNK)
+    begin = first_slab(LIST, number, CHUNK)
     end = begin + tl.cdiv(tl.load(LIST + number + 1) - tl.load(LIST + number), CHUNK)
-    _sum_slabs(DK_PART, DK, begin, end, b, kv, block, S, KV_HEADS, D, DP, BLOCK, KEYS)
-    _sum_slabs(DV_PART, DV_OUT, begin, end, b, kv, block, S, KV_HEADS, DV, DVP, BLOCK, KEYS)
+    first_key, sequence_end = _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK, PACKED)
+    row = b.to(tl.int64) * S + first_key
+    _sum_slabs(DK_PART, DK, begin, end, row, kv, sequence_end - first_key, KV_HEADS, D, DP, BLOCK, KEYS)
+    _sum_slabs(DV_PART, DV_OUT, begin, end, row, kv, sequence_end - first_key, KV_HEADS, DV, DVP, BLOCK, KEYS)
 
 
 @triton.jit(do_not_specialize=["n_blocks", "n_lists"])
@@ -305,27 +329,29 @@ def _list_numbers(BLOCKS, NUMBER, per_head, n_blocks, n_lists, ENTRIES: tl.const
     tl.store(NUMBER + at, number, mask=entry < per_head)
 
 
-def unions(blocks: Tensor, tokens: int) -> Unions:
-    """The union of the `blocks` [B, Hkv, T, n], int32, of every `tokens` neighbouring tokens."""
+def unions(blocks: Tensor, tokens: int, packing: Packing | None = None) -> Unions:
+    """The union of the `blocks` [B, Hkv, T, n], int32, of every `tokens` neighbouring tokens of a sequence."""
     batch, kv_heads, n_queries, count = blocks.shape
-    lists, tiles = batch * kv_heads, ceil_div(n_queries, tokens)
+    lists, tiles = batch * kv_heads, n_tiles(n_queries, tokens, packing)
     block = blocks.new_empty(lists, tiles, tokens * count)
     union = Unions(block, torch.empty_like(block), blocks.new_empty(lists, tiles))
     count_p = power_of_two(count)
     _unions[(tiles, lists)](
-        blocks, *union, n_queries, COUNT=count, COUNT_P=count_p, TOKENS_P=tokens,
+        blocks, *union, packing and packing.tokens, n_queries, n_sequences(packing), COUNT=count,
+        COUNT_P=count_p, TOKENS_P=tokens, PACKED=packing is not None,
         num_warps=max(1, min(4, tokens * count_p // 128)),
     )  # fmt: skip
     return union
 
 
 def selected_forward(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, block: int, past: int, tokens: int | None = None
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, block: int, past: int, packing: Packing | None = None,
+    tokens: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attend from q [B, T, H, Dqk] to the `blocks` of `block` keys each in k and v [B, S, Hkv, D].
 
     All are contiguous; `blocks` [B, Hkv, T, n] is int32. Returns the output [B, T, H, Dv] and lse [B, H, T],
-    fp32, in base 2.
+    fp32, in base 2. The `keys` of `packing` are the first blocks of its sequences.
     """
     batch, n_queries, heads, dim = q.shape
     kv_heads = k.shape[2]
@@ -334,16 +360,17 @@ def selected_forward(
     lse = q.new_empty(batch, heads, n_queries, dtype=torch.float32)
     constants = _constants(q, k, v, block, blocks.shape[3])
     warps, stages = selected_launch(max(constants["DP"], constants["DVP"]))
-    _forward[(ceil_div(n_queries, tokens), batch * kv_heads)](
-        q, k, v, out, lse, *unions(blocks, tokens), n_queries, k.shape[1], past, dim**-0.5 * LOG2_E,
-        **constants, TOKENS_P=tokens, num_warps=warps, num_stages=stages,
+    union = unions(blocks, tokens, packing)
+    _forward[(union.block.shape[1], batch * kv_heads)](
+        q, k, v, out, lse, *union, *(packing or NOT_PACKED), n_queries, k.shape[1], past, dim**-0.5 * LOG2_E,
+        n_sequences(packing), **constants, PACKED=packing is not None, TOKENS_P=tokens, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out, lse
 
 
 def selected_dq(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse: Tensor, dot: Tensor, dq: Tensor, blocks: Tensor,
-    block: int, past: int, *, add: bool, tokens: int | None = None,
+    block: int, past: int, packing: Packing | None = None, *, add: bool, tokens: int | None = None,
 ) -> None:  # fmt: skip
     """Write the gradient of q into `dq`, or `add` it; `lse` and `dot` as in `band.band_dq`."""
     batch, n_queries, heads, dim = q.shape
@@ -351,40 +378,44 @@ def selected_dq(
     tokens = tokens or tokens_per_tile(heads // kv_heads, q.dtype)
     constants = _constants(q, k, v, block, blocks.shape[3])
     warps, stages = selected_launch(max(constants["DP"], constants["DVP"]))
-    _dq[(ceil_div(n_queries, tokens), batch * kv_heads)](
-        q, k, v, dout, lse, dot, dq, *unions(blocks, tokens), n_queries, k.shape[1], past,
-        dim**-0.5, dim**-0.5 * LOG2_E, **constants, TOKENS_P=tokens, ADD=add,
+    union = unions(blocks, tokens, packing)
+    _dq[(union.block.shape[1], batch * kv_heads)](
+        q, k, v, dout, lse, dot, dq, *union, *(packing or NOT_PACKED), n_queries, k.shape[1], past,
+        dim**-0.5, dim**-0.5 * LOG2_E, n_sequences(packing), **constants, PACKED=packing is not None,
+        TOKENS_P=tokens, ADD=add,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
 def selected_dkv(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse: Tensor, dot: Tensor, blocks: Tensor, block: int,
-    past: int, chunk: int | None = None, tokens: int | None = None,
+    past: int, packing: Packing | None = None, chunk: int | None = None, tokens: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of k and v; `lse` and `dot` as in `band.band_dq`."""
     batch, n_queries, _, dim = q.shape
     n_keys, kv_heads, v_dim = k.shape[1:3] + v.shape[3:]
-    n_blocks = ceil_div(n_keys, block)
+    n_blocks = n_tiles(n_keys, block, packing)
     n_lists = batch * kv_heads * n_blocks
     chunk = chunk or tokens_per_chunk(n_queries)
     constants = _constants(q, k, v, block, blocks.shape[3])
     rows, warps, stages = selected_dkv_launch(max(constants["DP"], constants["DVP"]), q.dtype)
     tokens = tokens or max(1, rows // constants["GROUP_P"])
     entries, starts = _lists(blocks, n_blocks)
-    # A bound on the slabs that `_first_slab` gives, which needs no look at the data.
-    n_slabs = blocks.numel() // chunk + n_lists
-    dk_parts = q.new_empty(n_slabs, block, dim, dtype=torch.float32)
-    dv_parts = q.new_empty(n_slabs, block, v_dim, dtype=torch.float32)
-    _dkv[(n_slabs,)](
-        q, k, v, dout, lse, dot, dk_parts, dv_parts, entries, starts, n_queries, n_keys, past, n_blocks,
-        n_lists, dim**-0.5, dim**-0.5 * LOG2_E, **constants, CHUNK=chunk, TOKENS_P=tokens,
+    # A bound on the slabs that `first_slab` gives, which needs no look at the data.
+    slabs = n_slabs(blocks.numel(), n_lists, chunk)
+    dk_parts = q.new_empty(slabs, block, dim, dtype=torch.float32)
+    dv_parts = q.new_empty(slabs, block, v_dim, dtype=torch.float32)
+    _dkv[(slabs,)](
+        q, k, v, dout, lse, dot, dk_parts, dv_parts, entries, starts, *(packing or NOT_PACKED), n_queries,
+        n_keys, past, n_blocks, n_lists, dim**-0.5, dim**-0.5 * LOG2_E, n_sequences(packing), **constants,
+        CHUNK=chunk, TOKENS_P=tokens, PACKED=packing is not None,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     keys = min(16, power_of_two(block))
     _sum_chunks[(n_lists, ceil_div(block, keys))](
-        dk_parts, dv_parts, dk, dv, starts, n_keys, n_blocks, KV_HEADS=kv_heads, D=dim,
+        dk_parts, dv_parts, dk, dv, starts, *(packing or NOT_PACKED), n_keys, n_blocks, n_sequences(packing),
+        PACKED=packing is not None, KV_HEADS=kv_heads, D=dim,
         DP=power_of_two(dim), DV=v_dim, DVP=power_of_two(v_dim), BLOCK=block, CHUNK=chunk, KEYS=keys,
         num_warps=4,
     )  # fmt: skip

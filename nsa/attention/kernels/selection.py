@@ -10,7 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from nsa.attention.kernels.band import LOG2_E, wide
-from nsa.attention.kernels.tiles import Tile, ceil_div, padded, power_of_two, selection_tile
+from nsa.attention.kernels.packing import NOT_PACKED, Packing, n_sequences, n_tiles, tile_of_slab
+from nsa.attention.kernels.tiles import Tile, padded, power_of_two, selection_tile
 
 
 class Selection(NamedTuple):
@@ -61,7 +62,7 @@ def _score(
 
 @triton.jit
 def _score_heads(
-    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, token, T, N, scale_log2,
+    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, token, row_length, N, scale_log2,
     TAP: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, STRIDE: tl.constexpr,
     LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -72,7 +73,7 @@ def _score_heads(
     od = tl.arange(0, DP)
     for g in range(GROUP):
         q = tl.load(q_at + g * D, mask=live[:, None] & (od < D)[None, :], other=0.0)
-        lse = tl.load(lse_at + wide(g) * T, mask=live, other=0.0)
+        lse = tl.load(lse_at + wide(g) * row_length, mask=live, other=0.0)
         importance, spilled = _score(
             importance, spilled, q, k0, lse, block, token, N, scale_log2, TAP, STRIDE, LENGTH, PER_BLOCK,
             REACH, MASKED,
@@ -92,23 +93,34 @@ def _score_heads(
     return importance, spilled
 
 
-@triton.jit(do_not_specialize=["N", "past", "n_blocks"])
+@triton.jit(do_not_specialize=["N", "past", "n_blocks", "n_sequences"])
 def _select(
-    Q, K, LSE, BLOCKS, T, N, past, n_blocks, scale_log2,
+    Q, K, LSE, BLOCKS, TOKENS, FIRST_KEYS, FIRST_BLOCKS, T, N, past, n_blocks, scale_log2, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, STRIDE: tl.constexpr,
     LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, REACH: tl.constexpr, COUNT: tl.constexpr,
-    COUNT_P: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    COUNT_P: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, PACKED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """PER_BLOCK compressed keys begin in a selection block, and REACH others end in it."""
     kv_heads: tl.constexpr = H // GROUP
-    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    first, row_length = tile * ROWS, T
+    first_key, first_block = tile * 0, tile * 0
     b, kv = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
+    if (
+        PACKED
+    ):  # from here on T is the end of the tile's sequence, and all blocks and keys count from its start
+        first, start, T, first_key, keys_end = tile_of_slab(TOKENS, FIRST_KEYS, tile, n_sequences, ROWS)
+        _, _, _, first_block, _ = tile_of_slab(TOKENS, FIRST_BLOCKS, tile, n_sequences, ROWS)
+        N, past = keys_end - first_key, -start
+        if first >= T:
+            return
     row, column, od = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, DP)
     live = first + row < T
-    q_at = Q + ((b.to(tl.int64) * T + first) * H + kv * GROUP) * D + row[:, None] * (H * D) + od[None, :]
-    lse_at = LSE + (b * H + kv * GROUP).to(tl.int64) * T + first + row
-    k_at = K + (b.to(tl.int64) * N * kv_heads + kv) * D
+    q_row = b.to(tl.int64) * row_length + first
+    q_at = Q + (q_row * H + kv * GROUP) * D + row[:, None] * (H * D) + od[None, :]
+    lse_at = LSE + (b * H + kv * GROUP).to(tl.int64) * row_length + first + row
+    k_at = K + ((b.to(tl.int64) * N + first_key) * kv_heads + kv) * D
     own = (past + first + row) // (PER_BLOCK * STRIDE)
     newest = past + tl.minimum(first + ROWS, T) - 1
 
@@ -144,12 +156,12 @@ def _select(
             )
             if ((j0 + COLUMNS) * PER_BLOCK - 1) * STRIDE + LENGTH - 1 <= past + first:
                 importance, spilled = _score_heads(
-                    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, past + first + row, T, N,
+                    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, past + first + row, row_length, N,
                     scale_log2, tap, GROUP, D, DP, STRIDE, LENGTH, PER_BLOCK, REACH, False,
                 )  # fmt: skip
             else:
                 importance, spilled = _score_heads(
-                    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, past + first + row, T, N,
+                    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, past + first + row, row_length, N,
                     scale_log2, tap, GROUP, D, DP, STRIDE, LENGTH, PER_BLOCK, REACH, True,
                 )  # fmt: skip
         if REACH > 0:
@@ -173,32 +185,35 @@ def _select(
             importance = tl.where(column[None, :] == at[:, None], float("-inf"), importance)
             value, worst = tl.max(importance, 1), tl.min(best, 1)
     chosen = tl.sort(tl.where(chosen < 0, n_blocks, chosen), 1)
-    chosen = tl.where(chosen == n_blocks, -1, chosen)
-    blocks_at = BLOCKS + (tl.program_id(0).to(tl.int64) * T + first) * COUNT
+    chosen = tl.where(chosen == n_blocks, -1, chosen + first_block)
+    blocks_at = BLOCKS + (tl.program_id(0).to(tl.int64) * row_length + first) * COUNT
     blocks_at += row[:, None] * COUNT + slot[None, :]
     tl.store(blocks_at, chosen, mask=live[:, None] & (slot < COUNT)[None, :])
 
 
 def select(
-    q: Tensor, k: Tensor, lse: Tensor, lengths: Selection, past: int, tile: Tile | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, lse: Tensor, lengths: Selection, past: int, packing: Packing | None = None,
+    first_blocks: Tensor | None = None, tile: Tile | None = None,
+) -> Tensor:  # fmt: skip
     """The selection blocks of each query, int32 [B, Hkv, T, n], ascending, then -1 where there are fewer.
 
     q [B, T, H, D] and the compressed k [B, N, Hkv, D] are contiguous, lse [B, H, T] is that of attention to
-    them. The forced blocks count among the n; ties go to the lower block.
+    them. The forced blocks count among the n; ties go to the lower block. Of a packed row, `packing` has the
+    compressed keys and `first_blocks` the selection blocks, which are numbered through.
     """
     batch, n_queries, heads, dim = q.shape
     kv_heads, n_keys = k.shape[2], k.shape[1]
-    n_blocks = ceil_div(past + n_queries, lengths.block)
+    n_blocks = n_tiles(past + n_queries, lengths.block, packing)
     tile = tile or selection_tile(padded(dim), q.dtype, n_blocks)
     blocks = q.new_empty(batch, kv_heads, n_queries, lengths.count, dtype=torch.int32)
-    grid = (batch * kv_heads, ceil_div(n_queries, tile.rows))
+    grid = (batch * kv_heads, n_tiles(n_queries, tile.rows, packing))
     _select[grid](
-        q, k, lse, blocks, n_queries, n_keys, past, n_blocks, dim**-0.5 * LOG2_E,
+        q, k, lse, blocks, *(packing or NOT_PACKED), first_blocks, n_queries, n_keys, past, n_blocks,
+        dim**-0.5 * LOG2_E, n_sequences(packing),
         H=heads, GROUP=heads // kv_heads, D=dim, DP=padded(dim), STRIDE=lengths.stride,
         LENGTH=lengths.length, PER_BLOCK=lengths.block // lengths.stride,
         REACH=lengths.length // lengths.stride - 1, COUNT=lengths.count,
-        COUNT_P=power_of_two(lengths.count), INITIAL=lengths.initial, LOCAL=lengths.local,
+        COUNT_P=power_of_two(lengths.count), INITIAL=lengths.initial, LOCAL=lengths.local, PACKED=packing is not None,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return blocks

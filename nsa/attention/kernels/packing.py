@@ -1,0 +1,79 @@
+"""Packed rows inside kernels: which sequence, or which list, a program's share belongs to, by bisection.
+
+Shares of SIZE entries have *slabs*: those of list s begin at slab `starts[s] // SIZE + s`, which leaves room for
+the ceiling of every list's length, and needs no look at the data when the grid is chosen. No share holds
+entries of two lists, so sequences packed into one row never meet in a tile: not even a NaN passes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from nsa.attention.kernels.tiles import ceil_div
+
+NOT_PACKED = (None, None)  # in the place of a Packing, for a kernel
+
+
+class Packing(NamedTuple):
+    """Where the sequences of a packed row (B = 1) start, and where the last ends: int32 [sequences + 1]."""
+
+    tokens: Tensor
+    keys: Tensor  # the same as `tokens`, or slots of compressed keys, or selection blocks
+
+
+@triton.jit
+def first_slab(STARTS, number, SIZE: tl.constexpr):
+    """Where the shares of list `number` go."""
+    return tl.load(STARTS + number) // SIZE + number
+
+
+@triton.jit
+def list_of_slab(STARTS, slab, n_lists, SIZE: tl.constexpr):
+    """The last list whose shares begin at or before `slab`."""
+    low, high = slab * 0, slab * 0 + n_lists - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        before = first_slab(STARTS, middle, SIZE) <= slab
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle - 1)
+    return low
+
+
+@triton.jit
+def list_of_entry(STARTS, entry, n_lists):
+    """The last list that starts at or before `entry`: the one that holds it, as empty lists come before."""
+    low, high = entry * 0, entry * 0 + n_lists - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        before = tl.load(STARTS + middle) <= entry
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle - 1)
+    return low
+
+
+@triton.jit
+def tile_of_slab(STARTS, OTHER, slab, n_lists, SIZE: tl.constexpr):
+    """The first entry of the slab's tile, then where its list starts and ends, in STARTS and in OTHER."""
+    number = list_of_slab(STARTS, slab, n_lists, SIZE)
+    start, end = tl.load(STARTS + number), tl.load(STARTS + number + 1)
+    first = start + (slab - first_slab(STARTS, number, SIZE)) * SIZE
+    return first, start, end, tl.load(OTHER + number), tl.load(OTHER + number + 1)
+
+
+def n_slabs(n_entries: int, n_lists: int, size: int) -> int:
+    """A bound on the slabs of `size` that so many entries take, however the lists share them."""
+    return n_entries // size + n_lists
+
+
+def n_tiles(n: int, size: int, packing: Packing | None) -> int:
+    """Tiles, or a bound on those, that n tokens or keys take."""
+    return ceil_div(n, size) if packing is None else n_slabs(n, n_sequences(packing), size)
+
+
+def n_sequences(packing: Packing | None) -> int:
+    """Of a row."""
+    return 1 if packing is None else packing.tokens.shape[0] - 1
