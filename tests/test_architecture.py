@@ -17,7 +17,7 @@ EVERY_THIRD_PARTY = frozenset(
 EVERY_ROOM_BUT_WORKER = frozenset(
     f"nsadiag.{room}"
     for room in (
-        "agent", "analysis", "cli", "commands", "engines", "errors", "evidence", "experiments", "reports", "spec",
+        "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "reports", "spec",
     )
 )  # fmt: skip
 # Besides the standard library, the room itself, and nsadiag.errors, which every nsadiag room may import.
@@ -30,7 +30,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsadiag.spec": frozenset({"numpy", "yaml", "pydantic"}),
     "nsadiag.worker": frozenset({"torch", "nsadiag.evidence"}),
     "nsadiag.agent": frozenset({"psutil", "pynvml", "nsadiag.evidence", "nsadiag.spec"}),
-    "nsadiag.engines": frozenset({"psutil", "submitit", "nsadiag.evidence", "nsadiag.spec", "nsadiag.agent"}),
+    "nsadiag.cluster": frozenset({"psutil", "nsadiag.evidence", "nsadiag.agent"}),
+    "nsadiag.engines": frozenset(
+        {"psutil", "submitit", "nsadiag.evidence", "nsadiag.spec", "nsadiag.agent", "nsadiag.cluster"}
+    ),
     "nsadiag.analysis": frozenset({"pandas", "numpy", "nsadiag.evidence"}),
     "nsadiag.experiments": frozenset(
         {"numpy", "nsadiag.spec", "nsadiag.agent", "nsadiag.engines", "nsadiag.analysis", "nsadiag.evidence"}
@@ -41,8 +44,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsadiag.__main__": frozenset({"nsadiag.cli"}),
     "nsadiag": frozenset({"nsadiag.worker"}),
 }
-# The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command.
-ONLY_INSIDE_FUNCTIONS = {("nsadiag.agent.warm", "torch"), ("nsadiag.agent.warm_rank", "torch")}
+# The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command; agents meet in
+# torch's store, in a process of its own.
+ONLY_INSIDE_FUNCTIONS = {
+    ("nsadiag.agent.warm", "torch"),
+    ("nsadiag.agent.warm_rank", "torch"),
+    ("nsadiag.cluster.meeting", "torch"),
+}
 ANYWHERE = {("nsadiag.agent.warm_rank", "nsadiag.worker")}
 
 

@@ -1,0 +1,243 @@
+"""Node 0's end of the side channel: one thread that listens, lets in who knows the token, and keeps the latest of each note.
+
+What agents tell each other is state, not a conversation: of each kind only the newest note counts, and after a
+connection broke all are told again. So nothing depends on how often that happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nsadiag.cluster.clock import Clock, Offset, Reading, read, reading_of
+from nsadiag.cluster.connection import Connection
+from nsadiag.cluster.wire import Refused, ServerGreeting
+
+TICK_S = 0.2
+PING_S = 1.0
+GREETING_S = 5.0
+MOST_STRANGERS = 64
+BACK_S = 10.0  # a connection that broke may come back
+SILENT_S = (
+    15.0  # one that stands and says nothing is as good as broken: a cable tells nobody that it was pulled
+)
+
+# A file that comes in: the note and the bytes of a frame to what is answered.
+Take = Callable[[int, dict[str, Any], bytes], dict[str, Any] | None]
+
+
+@dataclass(kw_only=True)
+class _Node:
+    agent: str  # drawn by the agent at its start: another one with this rank is not let in
+    heard: dict[str, dict[str, Any]] = field(default_factory=dict)
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    untold: set[str] = field(default_factory=set)
+    connection: Connection | None = None
+    last_heard: float = field(default_factory=time.monotonic)
+    clock: Clock = field(default_factory=Clock)
+    asked: dict[int, Reading] = field(default_factory=dict)
+
+
+class Hub:
+    """`admitted`: by node rank, who that is; filled in as agents are met. `take` gets frames that belong to a file."""
+
+    def __init__(self, token: str, listener: socket.socket, *, take: Take) -> None:
+        listener.setblocking(False)
+        self._token, self._listener, self._take = token, listener, take
+        self._nodes: dict[int, _Node] = {}
+        self._lock = threading.Lock()
+        self._strangers: list[Connection] = []
+        self.refused: Counter[str] = Counter()
+        self._closing = False
+        self._pinged = 0.0
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="nsadiag-hub", daemon=True)
+        self._thread.start()
+
+    # -- for the watch ------------------------------------------------------------------------------
+
+    def admit(self, node_rank: int, agent: str) -> None:
+        """This agent may connect as that node."""
+        with self._lock:
+            self._nodes[node_rank] = _Node(agent=agent)
+
+    def tell(self, kind: str, body: Mapping[str, Any], *, to: int | None = None) -> None:
+        """To one node, or to all of them."""
+        with self._lock:
+            for rank, node in self._nodes.items():
+                if to is None or rank == to:
+                    node.told[kind] = dict(body)
+                    node.untold.add(kind)
+        self._nudge()
+
+    def heard(self, node_rank: int, kind: str) -> dict[str, Any] | None:
+        """The newest note of that kind."""
+        with self._lock:
+            return self._nodes[node_rank].heard.get(kind)
+
+    def is_lost(self, node_rank: int) -> bool:
+        """Whether nothing has been heard of it for longer than an interruption lasts."""
+        with self._lock:
+            node = self._nodes[node_rank]
+            limit = BACK_S if node.connection is None else SILENT_S
+            return time.monotonic() - node.last_heard > limit
+
+    def offset(self, node_rank: int) -> Offset | None:
+        """How far its clocks are from ours."""
+        with self._lock:
+            return self._nodes[node_rank].clock.offset()
+
+    def all_told(self) -> bool:
+        """Whether everything that was to be told has left for every node that is connected."""
+        with self._lock:
+            standing = [n for n in self._nodes.values() if n.connection]
+            return all(not n.untold and n.connection and not n.connection.waiting for n in standing)
+
+    def close(self) -> None:
+        self._closing = True
+        self._nudge()
+        self._thread.join(5.0)
+
+    def _nudge(self) -> None:
+        """The thread looks up from its sockets; one that has ended has nothing to look for."""
+        with contextlib.suppress(OSError):
+            self._wake.send(b".")
+
+    # -- the thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing:
+            for key, _ in self._selector.select(TICK_S):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._woken:
+                    with contextlib.suppress(BlockingIOError):
+                        self._woken.recv(4096)
+                else:
+                    self._serve(key.data)
+            self._send_out()
+            self._look_round()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr] # all are sockets
+        self._selector.close()
+        self._wake.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._strangers) >= MOST_STRANGERS:
+            self._drop(self._strangers[0], "one of too many that did not say who they are")
+        connection = Connection(sock, ServerGreeting(self._token))
+        self._strangers.append(connection)
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        with contextlib.suppress(OSError):
+            connection.flush()
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            for note, blob in connection.receive():
+                self._hear(connection, note, blob)
+            connection.flush()
+        except Refused as error:
+            self._drop(connection, str(error))
+        except OSError:
+            self._drop(connection, "no agent of nsadiag" if connection in self._strangers else None)
+
+    def _hear(self, connection: Connection, note: dict[str, Any], blob: bytes) -> None:
+        rank, kind = connection.node_rank, str(note.get("kind"))
+        assert rank is not None
+        with self._lock:
+            node = self._nodes.get(rank)
+        if node is None or (node.connection is not connection and note.get("agent") != node.agent):
+            raise Refused(
+                f"a second agent for node {rank}" if node else f"an agent for node {rank}, which nobody met"
+            )
+        if node.connection is not connection:
+            self._welcome(connection, node)
+        with self._lock:
+            node.last_heard = time.monotonic()
+            if kind == "pong":
+                self._learn(node, note)
+            elif kind not in ("file", "chunk"):
+                node.heard[kind] = note
+                return
+        if kind in ("file", "chunk"):
+            answer = self._take(rank, note, blob)
+            if answer is not None:
+                connection.send(answer)
+
+    def _learn(self, node: _Node, note: dict[str, Any]) -> None:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            asked = node.asked.pop(int(note["to"]))
+            node.clock.learn(asked, reading_of(note), read())
+
+    def _welcome(self, connection: Connection, node: _Node) -> None:
+        """It is who it was met as; an earlier connection of it is over, whether it knows or not."""
+        if node.connection is not None:
+            self._drop(node.connection, None)
+        self._strangers.remove(connection)
+        with self._lock:
+            node.connection, node.last_heard = connection, time.monotonic()
+            node.untold = set(node.told)
+            node.asked.clear()
+
+    def _send_out(self) -> None:
+        with self._lock:
+            ready = [(n, n.connection) for n in self._nodes.values() if n.connection]
+        for node, connection in ready:
+            with self._lock:
+                notes = [node.told[kind] | {"kind": kind} for kind in sorted(node.untold)]
+                node.untold.clear()
+            try:
+                for note in notes:
+                    connection.send(note)
+                connection.flush()
+                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.waiting else 0)
+                self._selector.modify(connection.sock, wanted, connection)
+            except (Refused, OSError):
+                self._drop(connection, None)
+
+    def _look_round(self) -> None:
+        """Asks for a sign of life, and closes to those who never said who they are."""
+        now = time.monotonic()
+        for stranger in [c for c in self._strangers if now - c.began > GREETING_S]:
+            self._drop(stranger, "one that did not say who it is")
+        if now - self._pinged < PING_S:
+            return
+        self._pinged = now
+        with self._lock:
+            ready = [(n, n.connection) for n in self._nodes.values() if n.connection]
+        for node, connection in ready:
+            reading = read()
+            node.asked = {reading.mono_ns: reading}
+            try:
+                connection.send({"kind": "ping", "at": reading.mono_ns})
+                connection.flush()
+            except (Refused, OSError):
+                self._drop(connection, None)
+
+    def _drop(self, connection: Connection, why: str | None) -> None:
+        if why is not None:
+            self.refused[why] += 1
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.sock)
+        connection.close()
+        if connection in self._strangers:
+            self._strangers.remove(connection)
+        with self._lock:
+            for node in self._nodes.values():
+                if node.connection is connection:
+                    node.connection = None
