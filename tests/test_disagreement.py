@@ -30,7 +30,9 @@ def told(*rows: dict[str, Any]) -> list[Disagreement]:
 
 
 def cell() -> Any:
-    return SimpleNamespace(rank=lambda number: SimpleNamespace(source=f"ranks/{number:05d}"))
+    return SimpleNamespace(
+        rank=lambda number: SimpleNamespace(source=f"ranks/{number:05d}"), weight=lambda number: 1.0
+    )
 
 
 def tables(*rows: dict[str, Any]) -> Any:
@@ -38,7 +40,7 @@ def tables(*rows: dict[str, Any]) -> Any:
     ranks = frozenset(int(r) for r in asked["rank"])
     events = asked.assign(kind=int(Kind.COLLECTIVE), phase=int(Phase.BEGIN), name=asked.op)
     return SimpleNamespace(
-        asked=asked, events=events, groups=SimpleNamespace(members=lambda _: ranks), standings={}
+        cell=cell(), asked=asked, events=events, groups=SimpleNamespace(members=lambda _: ranks), standings={}
     )
 
 
@@ -117,7 +119,7 @@ def rank_that_knows(number: int, **groups: list[int]) -> Any:
 
 def test_groups_of_one_name_and_different_members_are_told_apart() -> None:
     ranks = [rank_that_knows(r, mesh_tp=[0, 1] if r < 2 else [2, 3], mesh_dp=[0, 1, 2, 3]) for r in range(4)]
-    groups = Groups(SimpleNamespace(ranks=ranks, world_size=4))  # type: ignore[arg-type]
+    groups = Groups(SimpleNamespace(ranks=ranks, world_size=4, met=frozenset(range(4))))  # type: ignore[arg-type]
     assert [groups.label(r, "mesh_tp") for r in (0, 3)] == ["mesh_tp[0,1]", "mesh_tp[2,3]"]
     assert groups.members("mesh_tp[2,3]") == {2, 3}
     assert groups.label(1, "mesh_dp") == "mesh_dp"
@@ -133,6 +135,12 @@ def transfer(rank: int, direction: str, peer: int, tensor: str, number: int) -> 
         "peer": peer,
     }
     return {**row, **known, "tag": 0, "call": number, "tensor": tensor, "step": number, "begin_s": number}
+
+
+def test_what_most_do_is_counted_by_those_for_whom_ranks_stand() -> None:
+    keys = {0: "a", 1: "b", 2: "b"}
+    assert minority(keys) == (0,)
+    assert minority(keys, {0: 9_998.0, 1: 1.0, 2: 1.0}.__getitem__) == (1, 2)
 
 
 def test_the_sender_whose_last_message_is_another_than_before_is_named() -> None:

@@ -63,7 +63,7 @@ def cut_off(rank: RankEvidence, rows: list[dict[str, Any]]) -> list[dict[str, An
     if first is None or not TRANSFER.search(str(first["profiling_name"])):
         return rows
     entries = [e for e in dump["entries"] if TRANSFER.search(str(e["profiling_name"]))]
-    behind = [_end_of(dump, e) for e in entries[entries.index(first) :]]
+    behind = [end_of(dump, e) for e in entries[entries.index(first) :]]
     at = {id(row): number for number, row in enumerate(rows)}
     stands: dict[str, Any] | None = None
     left = [row for row in rows if not str(row["op"]).endswith(".wait")]
@@ -77,7 +77,7 @@ def cut_off(rank: RankEvidence, rows: list[dict[str, Any]]) -> list[dict[str, An
     return [*kept, {**stands, "end_s": None}]
 
 
-def _end_of(dump: dict[str, Any], entry: Entry) -> tuple[str, int]:
+def end_of(dump: dict[str, Any], entry: Entry) -> tuple[str, int]:
     """Direction, and the peer as a global rank."""
     found = TRANSFER.search(str(entry["profiling_name"]))
     assert found is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,9 +63,12 @@ class Disagreement:
         return {(a.place.file, a.place.line) for a in self.asked.values() if a.place}
 
 
-def minority(keys: dict[int, Any]) -> tuple[int, ...]:
-    """Ranks other than most; empty where no value is that of more ranks than any other."""
-    (most, count), *others = Counter(keys.values()).most_common()
+def minority(keys: dict[int, Any], weight: Callable[[int], float] = lambda _: 1.0) -> tuple[int, ...]:
+    """Ranks other than most; empty where no value is that of more ranks than any other. `weight`: for how many it stands."""
+    counts: dict[Any, float] = {}
+    for rank, key in keys.items():
+        counts[key] = counts.get(key, 0.0) + weight(rank)
+    (most, count), *others = sorted(counts.items(), key=lambda item: -item[1])
     if others and count == others[0][1]:
         return ()
     return tuple(sorted(rank for rank, key in keys.items() if key != most))

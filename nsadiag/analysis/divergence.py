@@ -216,8 +216,8 @@ def finding_of(
     found = tables.divergence
     if found is None or found.cls != cls:
         return
-    word = "Rank" if len(found.guilty) == 1 else "Ranks"
-    summary = f"{word} {', '.join(map(str, found.guilty))} {found.because}."
+    word = "Rank" if len(cell.everyone(found.guilty)) == 1 else "Ranks"
+    summary = f"{word} {cell.names(found.guilty)} {found.because}."
     if found.collective:
         summary += (
             f" {found.collective.op} {found.collective.seq} of {found.collective.group} waits for ever."

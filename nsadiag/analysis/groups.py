@@ -70,8 +70,8 @@ class Groups:
         return self._labelled(name, members) if members is not None else name
 
     def members(self, label: str) -> Members:
-        """Ranks of the group; all ranks where nobody says."""
-        return self._by_label.get(label) or frozenset(range(self.cell.world_size))
+        """Ranks of the group, all ranks where nobody says; of very many those that are looked at, or left nothing."""
+        return self._by_label.get(label, self.cell.met) & self.cell.met or self.cell.met
 
 
 def _known_to(rank: RankEvidence) -> dict[str, Members]:

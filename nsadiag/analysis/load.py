@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from nsadiag.evidence.layout import OOM, CaptureDir, RankDir, RunDir, read_json,
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.reader import Recording, read_blackbox
 from nsadiag.evidence.sources import read_sources
+from nsadiag.evidence.spans import spans
 
 LOG_TAIL_BYTES = 64 * 1024
+FEW_NAMES = 4
 # What faulthandler says when a signal kills the process, and what torchrun says of a rank that it reaped before us.
 FATAL = {
     "Segmentation fault": signal.SIGSEGV,
@@ -93,6 +97,46 @@ class CellEvidence:
     oom: tuple[dict[str, Any], ...] = ()  # what each node's kernel says of processes ended for want of memory
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
     parity: dict[str, Any] = field(default_factory=dict)  # how it compares with its control, in a matrix
+    # Where there are very many ranks: all of them, those of one kind together, of which `ranks` holds some.
+    kinds: tuple[tuple[int, ...], ...] = ()
+
+    @cached_property
+    def _shown(self) -> frozenset[int]:
+        return frozenset(rank.rank for rank in self.ranks)
+
+    @cached_property
+    def present(self) -> frozenset[int]:
+        """Ranks that left evidence, looked at or not."""
+        return self._shown.union(*self.kinds)
+
+    @cached_property
+    def absent(self) -> frozenset[int]:
+        """Ranks that left none."""
+        return frozenset(range(self.world_size)) - self.present
+
+    @cached_property
+    def met(self) -> frozenset[int]:
+        """Ranks that detectors can speak of: those that are looked at, and those that left nothing."""
+        return self._shown | self.absent
+
+    def everyone(self, ranks: Iterable[int], but: Iterable[int] = ()) -> tuple[int, ...]:
+        """These, and where they are all that is looked at of their kind, besides those in `but`, the whole kind."""
+        found, but = set(ranks), set(but)
+        for kind in self.kinds:
+            looked_at = self._shown.intersection(kind) - but
+            if looked_at and looked_at <= found:
+                found.update(set(kind) - but)
+        return tuple(sorted(found))
+
+    def weight(self, rank: int) -> float:
+        """For how many ranks it stands, where what most do is right."""
+        kind = next((kind for kind in self.kinds if rank in kind), (rank,))
+        return len(kind) / max(len(self._shown.intersection(kind)), 1)
+
+    def names(self, ranks: Iterable[int]) -> str:
+        """`1, 5`, or `0-6, 8-1023`: everyone for whom these stand, for a sentence."""
+        found = self.everyone(ranks)
+        return ", ".join(map(str, found)) if len(found) <= FEW_NAMES else spans(found)
 
     def rank(self, number: int) -> RankEvidence:
         """Raises KeyError if that rank left nothing."""
@@ -121,18 +165,20 @@ class CellEvidence:
 
 
 def load_cell(path: Path) -> CellEvidence:
-    """Reads the directory. Never raises on what is missing inside it."""
+    """Reads the directory; of very many ranks those that matter. Never raises on what is missing inside it."""
+    from nsadiag.analysis.digests.chosen import chosen_in
+
     run = RunDir(path=path)
-    ends = read_json(run.ends, {})
-    launcher = "".join(_tail(p) for p in sorted(path.glob("nodes/*/launcher.stderr.log")))
-    ranks = tuple(_load_rank(r, path, ends.get(str(r.rank), {}), launcher) for r in run.ranks())
+    chosen = chosen_in(run)
+    launcher = _launcher_stderr(run)
+    ranks = load_ranks(run, chosen.ranks, launcher)
     declared = max((int(r.meta.get("world_size", 1)) for r in ranks), default=0)
     told = read_json(run.run, {})
-    absent = sorted(set(range(declared)) - {r.rank for r in ranks})
-    return CellEvidence(
+    cell = CellEvidence(
         path=path,
-        world_size=declared,
+        world_size=max(declared, chosen.world_size),
         ranks=ranks,
+        kinds=chosen.kinds,
         watch=read_json(run.watch, {}),
         launcher_stderr=launcher,
         processes=tuple(
@@ -140,7 +186,7 @@ def load_cell(path: Path) -> CellEvidence:
             for p in sorted(path.glob("nodes/*/processes/*/captures/*"))
         ),
         gaps=(
-            *(f"rank {n} left no evidence" for n in absent),
+            *chosen.gaps,
             *(told.get("gaps", []) if isinstance(told, dict) else []),
             *_node_gaps(path),
         ),
@@ -148,6 +194,24 @@ def load_cell(path: Path) -> CellEvidence:
         sources=read_sources(run),
         parity=read_json(run.parity, {}),
     )
+    absent = sorted(cell.absent)
+    few = [f"rank {n} left no evidence" for n in absent] if len(absent) <= FEW_NAMES else []
+    many = [f"ranks {spans(absent)} left no evidence"] if absent and not few else []
+    return replace(cell, gaps=(*few, *many, *cell.gaps))
+
+
+def load_ranks(run: RunDir, ranks: Iterable[int], launcher: str | None = None) -> tuple[RankEvidence, ...]:
+    """Those of them that left anything, in order."""
+    ends = read_json(run.ends, {})
+    launcher = _launcher_stderr(run) if launcher is None else launcher
+    directories = [run.rank(rank) for rank in sorted(ranks)]
+    return tuple(
+        _load_rank(d, run.path, ends.get(str(d.rank), {}), launcher) for d in directories if d.path.is_dir()
+    )
+
+
+def _launcher_stderr(run: RunDir) -> str:
+    return "".join(_tail(p) for p in sorted(run.path.glob("nodes/*/launcher.stderr.log")))
 
 
 def _node_gaps(path: Path) -> list[str]:

@@ -21,7 +21,7 @@ REDUCTIONS = ("all_reduce", "all_reduce_coalesced")
 
 def parted(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     """Only where equal replicas were meant: wrapped in DDP, or gradients averaged by hand in every step."""
-    if cell.world_size < 2 or len(cell.ranks) < cell.world_size or cell.stopped == "hang":
+    if cell.world_size < 2 or cell.absent or cell.stopped == "hang":
         return
     if any(r.exception for r in cell.ranks):
         return

@@ -42,7 +42,7 @@ def drift(cell: CellEvidence, among: frozenset[str] | None = None) -> Drift | No
     table = _table(cell)
     if among is not None:
         table = table[table.parameter.isin(among)]
-    if table.empty or table["rank"].nunique() < max(cell.world_size, 2):
+    if table.empty or table["rank"].nunique() < max(len(cell.met), 2):
         return None
     shapes = table.groupby(["parameter", "rank"])["shape"].first().unstack("rank")
     # Stages, shards and experts have other parameters on each rank: those are no copies.
@@ -50,7 +50,7 @@ def drift(cell: CellEvidence, among: frozenset[str] | None = None) -> Drift | No
         return None
     first = int(table.step.min())
     for step, rows in table.groupby("step"):
-        if rows["rank"].nunique() < cell.world_size:
+        if rows["rank"].nunique() < len(cell.met):
             continue
         found = _at_step(rows)
         if found:

@@ -20,7 +20,7 @@ def suspects(tables: Tables, one: Disagreement) -> tuple[tuple[int, ...], str]:
     ranks = tuple(sorted(one.asked))
     if one.kind == "splits":
         return _most_at_odds({r: int(a.key[0]) for r, a in one.asked.items()})
-    few = minority({rank: asked.key for rank, asked in one.asked.items()})
+    few = minority({rank: asked.key for rank, asked in one.asked.items()}, tables.cell.weight)
     if few:
         return few, "the minority"
     if one.kind != "operation":

@@ -52,7 +52,7 @@ def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     tables = Tables(cell)
     with sources.shown(cell):
         cause, failed = first_finding(cell, tables)
-    if any(r.damaged for r in cell.ranks) or _absent(cell) - set(cause.guilty_ranks):
+    if any(r.damaged for r in cell.ranks) or cell.absent - set(cause.guilty_ranks):
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, confidence=min(cause.confidence, UNREAD_CONFIDENCE))
     # Whether a branch, a loop's end or a module led to the other collective stands in the source.
@@ -65,11 +65,6 @@ def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
 
 def _has_source(cell: CellEvidence, file: str | None) -> bool:
     return file is None or sources.tree_of(cell, file) is not None
-
-
-def _absent(cell: CellEvidence) -> set[int]:
-    """Ranks that left no evidence."""
-    return set(range(cell.world_size)) - {r.rank for r in cell.ranks}
 
 
 def _progress(cell: CellEvidence, tables: Tables) -> Progress:

@@ -29,6 +29,9 @@ class Graph:
     """Edges between ranks, each with its reason."""
 
     edges: tuple[Edge, ...]
+    met: frozenset[int] | None = (
+        None  # of others nothing is known but that they are waited for; None: of nobody
+    )
 
     @cached_property
     def _out(self) -> dict[int, set[int]]:
@@ -56,7 +59,8 @@ class Graph:
     def roots(self) -> tuple[int, ...]:
         """Ranks that are waited for, and that wait for no peer: what they do explains all who wait."""
         waited_for = {edge.waited_for for edge in self.edges}
-        return tuple(sorted(waited_for - self.waiters))
+        known = waited_for if self.met is None else waited_for & self.met
+        return tuple(sorted(known - self.waiters))
 
     def cycles(self) -> tuple[tuple[int, ...], ...]:
         """Sets of ranks each of which waits, in the end, for itself."""
@@ -78,7 +82,7 @@ def graph_of(cell: CellEvidence, tables: Tables) -> Graph:
         *_by_calls(cell, tables),
         *_by_transfers(tables),
     ]
-    return Graph(edges=tuple(edges))
+    return Graph(edges=tuple(edges), met=cell.met)
 
 
 def _by_collectives(cell: CellEvidence, tables: Tables) -> list[Edge]:

@@ -135,6 +135,14 @@ class RunDir:
     def node(self, host: str) -> Path:
         return self.path / "nodes" / host
 
+    def digest(self, host: str, look: int) -> Path:
+        """A look at the node's ranks, reduced to what is distinct among them."""
+        return self.node(host) / f"digest-{look:02d}.json.gz"
+
+    def digests(self) -> list[Path]:
+        """Of all nodes and looks."""
+        return sorted(self.path.glob("nodes/*/digest-*.json.gz"))
+
     def node_capture(self, host: str, number: int) -> CaptureDir:
         """One look at a machine, of the same moment as the ranks' captures of that number."""
         return CaptureDir(path=self.node(host) / "captures" / f"{number:02d}")
@@ -170,12 +178,15 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replaces the file in one step, so that a killed writer never leaves half a document; secrets are masked."""
-    text = mask_text(json.dumps(value, indent=1, default=str))
+    replace_private(path, f"{mask_text(json.dumps(value, indent=1, default=str))}\n".encode())
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Replaces the file in one step: what others wrote is to be masked before."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.write("\n")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -80,4 +80,4 @@ def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Findin
 
 
 def _ranks(cell: CellEvidence, guilty: tuple[int, ...]) -> str:
-    return "every rank" if len(guilty) == cell.world_size else f"rank {', '.join(map(str, guilty))}"
+    return "every rank" if len(cell.everyone(guilty)) == cell.world_size else f"rank {cell.names(guilty)}"

@@ -58,7 +58,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
     blocked = tuple(sorted(set(one.asked) - set(guilty)))
     first = one.asked[guilty[0]]
     peer = one.asked[blocked[0]] if blocked else None
-    against = f" where rank {shown(blocked)} asks for {peer.what}" if peer else ""
+    against = f" where rank {shown(cell.everyone(blocked))} asks for {peer.what}" if peer else ""
     broke = earliest_failure(cell)
     raised = broke.rank.exception if broke and broke.kind == "exception" else None
     return Finding(
@@ -66,7 +66,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
         cls="collective_args_mismatch",
         outcome="hung" if is_still(cell) else "crashed" if broke else "wrong",
         confidence=0.95 if clear else 0.7,
-        summary=f"Rank {shown(guilty)} asks for {first.what} in call {one.call} of {one.group}{against}: another {one.kind}; it is {why}.",
+        summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call {one.call} of {one.group}{against}: another {one.kind}; it is {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(

@@ -76,7 +76,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
         cls="collective_order_mismatch",
         outcome="hung" if is_still(cell) else "crashed",
         confidence=0.9 if clear else 0.6,
-        summary=f"The ranks disagree on collective {one.call} of {one.group} ({said}); rank {shown(guilty)} is {why}.",
+        summary=f"The ranks disagree on collective {one.call} of {one.group} ({said}); rank {shown(cell.everyone(guilty))} is {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(

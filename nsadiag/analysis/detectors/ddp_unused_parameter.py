@@ -50,7 +50,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Finding:
     guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
     unused = unused_in(rank, exception["message"])
     everywhere = len(guilty) == len(cell.ranks)
-    ranks = "every rank" if everywhere else f"rank {', '.join(map(str, guilty))}"
+    ranks = "every rank" if everywhere else f"rank {cell.names(guilty)}"
     evidence = [Evidence(claim=f"DDP: {UNFINISHED}", source=f"{rank.source}/exception.json")]
     if unused:
         evidence.append(
@@ -125,7 +125,7 @@ def _unfilled(
         cls="ddp_unused_parameter",
         outcome="hung" if is_still(cell) or cell.stopped == "hang" else "crashed",
         confidence=0.9,
-        summary=f"On rank {', '.join(map(str, guilty))}, {shown(names)} took no part in step {row['step']}: DDP's bucket never filled there, and its peers wait for it.",
+        summary=f"On rank {cell.names(guilty)}, {shown(names)} took no part in step {row['step']}: DDP's bucket never filled there, and its peers wait for it.",
         guilty_ranks=guilty,
         blocked_ranks=others,
         where=Where(parameter=names[0], module=_module(names[0]), phase="forward", step=int(row["step"])).at(

@@ -42,7 +42,7 @@ def _is_progressing(cell: CellEvidence) -> str | None:
 
 def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
-    if cell.ranks and len(cell.ranks) == cell.world_size and all(_finished(r) for r in cell.ranks):
+    if cell.ranks and not cell.absent and all(_finished(r) for r in cell.ranks):
         aborted = [r.rank for r in cell.ranks if r.end.get("signal")]
         evidence = [
             Evidence(
@@ -70,7 +70,7 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             detector="healthy",
             cls="healthy",
             outcome="healthy",
-            confidence=0.8 if len(cell.ranks) == cell.world_size else 0.6,
+            confidence=0.6 if cell.absent else 0.8,
             summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {cell.watch.get('ended_s', 0):.0f} s.",
             evidence=(Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),),
         )

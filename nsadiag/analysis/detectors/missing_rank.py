@@ -42,7 +42,7 @@ def _confidence(cell: CellEvidence, tables: Tables, guilty: int) -> float:
     """Less where it waits for peers itself, and not all of those could be looked at: one of them may be the cause."""
     at = tables.standings.get(guilty)
     waits_itself = at is not None and (at.waits_for_peers or at.doing == "backward")
-    return 0.6 if waits_itself and len(tables.standings) < cell.world_size else 0.9
+    return 0.6 if waits_itself and len(tables.standings) < len(cell.met) else 0.9
 
 
 def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -59,13 +59,12 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         peers_at = places.of_rank_now(cell.rank(blocked))
         collective = wait.collective(blocked)
         at = f" It is at {places.short(here)}." if here else ""
-        ranks = ", ".join(map(str, alive))
         yield Finding(
             detector="missing_rank",
             cls="missing_rank",
             outcome="hung",
             confidence=_confidence(cell, tables, guilty) if here else 0.75,
-            summary=f"Rank {ranks} never joined {collective.op} {wait.seq} of {wait.group}, in which {len(wait.waiting)} of {cell.world_size} ranks wait.{at}",
+            summary=f"Rank {cell.names(alive)} never joined {collective.op} {wait.seq} of {wait.group}, in which {len(cell.everyone(wait.waiting))} of {cell.world_size} ranks wait.{at}",
             guilty_ranks=alive,
             blocked_ranks=wait.waiting,
             where=Where(collective=collective, step=cell.rank(guilty).end.get("steps")).at(here),
@@ -108,7 +107,7 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         cls="missing_rank",
         outcome="hung",
         confidence=0.9,
-        summary=f"Rank {', '.join(map(str, stopped))} is stopped by {by}{at} and executes nothing, while {len(running)} of {cell.world_size} ranks go on to wait for it.",
+        summary=f"Rank {cell.names(stopped)} is stopped by {by}{at} and executes nothing, while {len(cell.everyone(running))} of {cell.world_size} ranks go on to wait for it.",
         guilty_ranks=stopped,
         blocked_ranks=running,
         where=Where(step=guilty.end.get("steps")).at(here),
@@ -134,12 +133,12 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 
 def _by_stacks(cell: CellEvidence) -> Iterator[Finding]:
     """Without a flight recorder: all ranks but one stand in the same call into torch.distributed, at the same line."""
-    if cell.world_size < 2 or len(cell.ranks) < cell.world_size:
+    if cell.world_size < 2 or cell.absent:
         return
     calls = {r.rank: places.of_wait(r.last_capture.stacks) for r in cell.ranks if r.last_capture}
     waiting = {rank: call for rank, call in calls.items() if call}
     elsewhere = [rank for rank, call in calls.items() if call is None]
-    if len(elsewhere) != 1 or len(calls) < cell.world_size or len(set(waiting.values())) != 1:
+    if len(elsewhere) != 1 or len(calls) < len(cell.ranks) or len(set(waiting.values())) != 1:
         return
     guilty, blocked = elsewhere[0], min(waiting)
     here, peers_at = places.of_rank_now(cell.rank(guilty)), places.of_rank_now(cell.rank(blocked))
@@ -152,7 +151,7 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Finding]:
         cls="missing_rank",
         outcome="hung",
         confidence=0.6,
-        summary=f"Rank {guilty} is elsewhere while {len(waiting)} of {cell.world_size} ranks wait in {op}. It is at {places.short(here)}.",
+        summary=f"Rank {cell.names((guilty,))} is elsewhere while {len(cell.everyone(waiting))} of {cell.world_size} ranks wait in {op}. It is at {places.short(here)}.",
         guilty_ranks=(guilty,),
         blocked_ranks=tuple(sorted(waiting)),
         where=Where().at(here),

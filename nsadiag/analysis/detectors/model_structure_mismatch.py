@@ -58,7 +58,7 @@ def _place(cell: CellEvidence, rank: RankEvidence, wrapped_at: str) -> Place | N
 
 def _seen(cell: CellEvidence, tables: Tables, found: Difference, saying: list[RankEvidence]) -> Finding:
     odd, other = cell.rank(found.odd[0]), cell.rank(found.others[0])
-    who = f"rank {', '.join(map(str, found.odd))}"
+    who = f"rank {cell.names(found.odd)}"
     wait = tables.standings.get(other.rank)
     wrong = _outcome(cell) == "wrong"
     then = "; their gradients are averaged with others', silently" if wrong else ""
@@ -121,7 +121,7 @@ def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Finding:
         cls="model_structure_mismatch",
         outcome=_outcome(cell),
         confidence=0.85,
-        summary=f"The model of rank {', '.join(map(str, guilty))} is not the one that DDP found on rank 0: {exception['message'].splitlines()[0][:200]}",
+        summary=f"The model of rank {cell.names(guilty)} is not the one that DDP found on rank 0: {exception['message'].splitlines()[0][:200]}",
         guilty_ranks=guilty,
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
         where=Where().at(place_of(exception)),

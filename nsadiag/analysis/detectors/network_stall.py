@@ -63,7 +63,7 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
         cls="network_stall",
         outcome="hung",
         confidence=0.9 if links else 0.65,
-        summary=f"All {len(wait.waiting)} ranks of {wait.group} are in {collective.op} {wait.seq} with the same arguments, and it does not end"
+        summary=f"All {len(cell.everyone(wait.waiting))} ranks of {wait.group} are in {collective.op} {wait.seq} with the same arguments, and it does not end"
         + (f": {between}." if between else "."),
         guilty_ranks=guilty,
         blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),

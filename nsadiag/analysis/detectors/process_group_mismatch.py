@@ -60,7 +60,7 @@ def _differ(
     cell: CellEvidence, tables: Tables, number: int, same: pd.DataFrame, asked: dict[int, str]
 ) -> Finding:
     """Group `number` has other members on some ranks than on others."""
-    guilty = minority(asked) or tuple(sorted(asked))
+    guilty = minority(asked, cell.weight) or tuple(sorted(asked))
     said = "; ".join(f"rank {r}: {members}" for r, members in sorted(asked.items())[:6])
     blocked = tuple(sorted({r.rank for r in cell.ranks} - set(guilty)))
     return _finding(

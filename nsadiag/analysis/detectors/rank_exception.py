@@ -76,7 +76,8 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
         for v in victims[:3]
         if v.rank.exception
     ]
-    who = "Every rank" if len(alike) == cell.world_size > 1 else f"Rank {', '.join(map(str, sorted(alike)))}"
+    everyone = len(cell.everyone(alike)) == cell.world_size > 1
+    who = "Every rank" if everyone else f"Rank {cell.names(alike)}"
     mend = (
         "Mend the line shown; the other ranks' errors go away with it." if victims else "Mend the line shown."
     )

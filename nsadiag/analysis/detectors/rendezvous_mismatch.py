@@ -40,7 +40,7 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]
     timed_out = any(_gave_up(rank) for rank in cell.ranks)
     if not waiting or len(waiting) < len(joining) or not (is_still(cell) or timed_out):
         return
-    absent = sorted(set(range(_world(cell, joining))) - {r.rank for r in cell.ranks} - _looked_at(cell))
+    absent = sorted(set(range(_world(cell, joining))) - cell.present - _looked_at(cell))
     elsewhere = tuple(sorted({r.rank for r in cell.ranks} - set(joining)))
     for aspect in ("size", "at"):
         said = {r: str(getattr(j, aspect)) for r, j in joining.items()}
@@ -48,12 +48,12 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]
             yield _finding(cell, tables, joining, _odd_ones(said), _differing(aspect, said))
             return
     if absent:
-        why = f"rank {shown(absent)} never came: {len(cell.ranks)} of {_world(cell, joining)} processes were started"
+        why = f"rank {shown(absent)} never came: {len(cell.present)} of {_world(cell, joining)} processes were started"
         yield _finding(cell, tables, joining, tuple(absent), why)
     elif elsewhere and all(
         r in tables.standings and tables.standings[r].doing in MAY_COME for r in elsewhere
     ):
-        why = f"rank {shown(elsewhere)} has not called it yet"
+        why = f"rank {shown(cell.everyone(elsewhere))} has not called it yet"
         yield _finding(cell, tables, joining, elsewhere, why)
 
 
@@ -127,7 +127,7 @@ def _finding(
         cls="rendezvous_mismatch",
         outcome="crashed" if crashed else "hung",
         confidence=0.9,
-        summary=f"Rank {shown(joining)} waits in init_process_group for {peer.size} ranks at {peer.at}, and {why}.",
+        summary=f"Rank {shown(cell.everyone(joining))} waits in init_process_group for {peer.size} ranks at {peer.at}, and {why}.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
         where=Where().at(own or peer.place),

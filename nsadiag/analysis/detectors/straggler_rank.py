@@ -40,7 +40,7 @@ class Late:
 
 def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = tables.steps
-    if cell.world_size < 2 or steps["rank"].nunique() < cell.world_size or cell.stopped == "hang":
+    if cell.world_size < 2 or steps["rank"].nunique() < len(cell.met) or cell.stopped == "hang":
         return
     late = next((found for column in MEETINGS if (found := _late(steps, column))), None)
     if late is not None:

@@ -26,7 +26,7 @@ class CloseUp:
 
 def close_up(crowd: Crowd, pool: ProcessPoolExecutor) -> CloseUp:
     """Reads again, and whole, what a person would open."""
-    meetings = _that_matter(crowd)
+    meetings = that_matter(crowd)
     ranks = _to_show(crowd, meetings)
     wanted = [_wanted(crowd, rank, meetings) for rank in ranks]
     documents = {}
@@ -36,7 +36,7 @@ def close_up(crowd: Crowd, pool: ProcessPoolExecutor) -> CloseUp:
     return CloseUp(meetings=meetings, documents=documents)
 
 
-def _that_matter(crowd: Crowd) -> tuple[Meeting, ...]:
+def that_matter(crowd: Crowd) -> tuple[Meeting, ...]:
     """The root, and where those it waits for are held up themselves: else its followers would be blamed."""
     chosen: list[Meeting] = []
     todo = list(crowd.meetings[:1])
