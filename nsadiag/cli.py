@@ -199,19 +199,44 @@ def matrix(
             help="Cells at once, or auto: as many as there are cores and GPUs for, where that saves time"
         ),
     ] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="Where cells run: local, slurm, or one that another package adds")
+    ] = "local",
+    nodes: Annotated[int | None, typer.Option(help="Slurm: nodes of a cell, at most", min=1)] = None,
+    partition: Annotated[str | None, typer.Option(help="Slurm: the partition to submit to")] = None,
+    account: Annotated[str | None, typer.Option(help="Slurm: the account that pays")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="Slurm: GPUs that a cell gets on each node", min=1)
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Slurm: limit of a cell's job  [default: as its timeout_s needs]")
+    ] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated"),
+    ] = None,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run a matrix of experiments and report on the whole; without SPEC, the built-in NSA quick matrix."""
     from nsadiag import spec as specs
 
+    _check_engine(
+        engine,
+        nodes=nodes,
+        partition=partition,
+        account=account,
+        gpus_per_node=gpus_per_node,
+        time=time,
+        slurm=slurm,
+    )
     most = _slots(slots)
     loaded = specs.load_matrix(specs.find_spec(spec))
     _check_probes(loaded.probes)
     _check_criteria(loaded)
     every_cell = loaded.cells(repeat, specs.checked_strategy(strategy), strength)
     cells = specs.select(every_cell, select) if select else every_cell
-    if dry_run:
+    if dry_run and engine == "local":
         _print_cells(cells, as_json=as_json)
         return
     from nsadiag.commands.matrix import MatrixRequest, run_matrix
@@ -226,10 +251,45 @@ def matrix(
         resume=resume,
         force=force,
         slots=most,
+        engine=engine,
     )
+    if engine != "local":
+        from nsadiag.commands import batch_options, batched
+        from nsadiag.engines.registry import batch_engine
+
+        options = batch_options.parsed(
+            name=loaded.name,
+            nodes=nodes,
+            partition=partition,
+            account=account,
+            gpus_per_node=gpus_per_node,
+            time=time,
+            at_once=most,
+            more=slurm or [],
+        )
+        scheduler = batch_engine(engine, options)
+        batch_options.check_cells(cells, options)
+        if dry_run:
+            print(batched.plan(request, scheduler, options).rstrip())
+            return
+        request = batched.through(request, scheduler, options)
     result = run_matrix(request, matrix_progress(_console(stderr=True)))
     _print(result.directory, as_json=as_json)
     raise typer.Exit(result.exit_code)
+
+
+def _check_engine(engine: str, **options: Any) -> None:
+    """Raises UsageError if there is no such engine, or if it is given what it has no use for."""
+    if engine == "local":
+        given = next((name for name, value in options.items() if value), None)
+        if given:
+            raise UsageError(
+                f"--{given.replace('_', '-')} is for another engine", "add --engine slurm, or leave it out"
+            )
+        return
+    from nsadiag.engines.registry import check_engine
+
+    check_engine(engine)
 
 
 def _print_cells(cells: list[Any], *, as_json: bool) -> None:

@@ -98,12 +98,34 @@ def restored(run: RunDir, cell: Cell) -> CellResult:
 
     A cell that had not come to its end is removed, to be started over.
     """
+    if (done := from_disk(run, cell)) is not None:
+        return done
     directory = directory_of(run, cell)
-    document, about = read_json(directory.verdict), read_json(directory.cell, {})
+    document = read_json(directory.verdict)
     if document is None and not _has_ended(directory):
         shutil.rmtree(directory.path, ignore_errors=True)
         return CellResult(cell=cell)
-    result = CellResult(
+    # It was killed between the end of the job and the last line about it.
+    result = _as_announced(cell, read_json(directory.cell, {}))
+    verdict, costs = _judged(directory, live=False, known=document)
+    wall_s = round(float(read_json(directory.watch, {}).get("ended_s", 0.0)), 3)
+    note_done(run, result, Outcome(wall_s=wall_s, verdict=verdict, costs=costs), beside=result.beside)
+    return result
+
+
+def from_disk(run: RunDir, cell: Cell) -> CellResult | None:
+    """The cell as whoever ran it wrote it down when it was done; None where it is not."""
+    directory = directory_of(run, cell)
+    document, about = read_json(directory.verdict), read_json(directory.cell, {})
+    if document is None or about.get("wall_s") is None:
+        return None
+    result = _as_announced(cell, about)
+    result.verdict, result.state = Verdict.from_json(document), "done"
+    return result
+
+
+def _as_announced(cell: Cell, about: dict[str, Any]) -> CellResult:
+    return CellResult(
         cell=cell,
         wall_s=about.get("wall_s"),
         costs=about.get("costs") or {},
@@ -111,14 +133,6 @@ def restored(run: RunDir, cell: Cell) -> CellResult:
         beside=about.get("beside") or 0.0,
         gpus=tuple(about.get("gpus") or ()),
     )
-    if document is not None and result.wall_s is not None:
-        result.verdict, result.state = Verdict.from_json(document), "done"
-        return result
-    # It was killed between the end of the job and the last line about it.
-    verdict, costs = _judged(directory, live=False, known=document)
-    wall_s = round(float(read_json(directory.watch, {}).get("ended_s", 0.0)), 3)
-    note_done(run, result, Outcome(wall_s=wall_s, verdict=verdict, costs=costs), beside=result.beside)
-    return result
 
 
 def _has_ended(directory: RunDir) -> bool:

@@ -46,6 +46,7 @@ def parts() -> dict[str, dict[str, str]]:
     from nsadiag.agent.captures import CAPTURES, NODE_CAPTURES
     from nsadiag.analysis.classes import CLASSES
     from nsadiag.analysis.detectors import DETECTORS
+    from nsadiag.engines.registry import engines
     from nsadiag.evidence.probes import PROBE_NAMES
     from nsadiag.reports import REPORTERS
 
@@ -53,7 +54,7 @@ def parts() -> dict[str, dict[str, str]]:
         "probes": {name: _purpose(PACKAGE / "worker" / "probes" / f"{name}.py") for name in PROBE_NAMES},
         "captures": {name: headline(capture.__doc__) for name, capture in (CAPTURES | NODE_CAPTURES).items()},
         "detectors": {d.__name__: headline(sys.modules[d.__module__].__doc__) for d in DETECTORS},
-        "engines": {path.stem: _purpose(path) for path in sorted((PACKAGE / "engines").glob("[a-z]*.py"))},
+        "engines": engines(),
         "reporters": {name: headline(sys.modules[r.__module__].__doc__) for name, r in REPORTERS.items()},
         "classes": dict(CLASSES),
     }

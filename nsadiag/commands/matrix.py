@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,10 @@ class MatrixRequest:
     resume: bool = False
     force: bool = False
     slots: int | None = None  # cells at once; None: as many as there is room for
+    engine: str = "local"
+    # What runs the cells, where that is not this machine, and what a cell is found as when it is resumed.
+    runner: Callable[[MatrixState], None] | None = None
+    restore: Callable[[RunDir, Cell], CellResult] = restored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,16 +98,12 @@ def _run(run: RunDir, request: MatrixRequest, running: Running, progress: Matrix
     }
     output.write_run(run, **about)
     results = _results(run, request)
-    state = _State(run=run, request=request, results=results, progress=progress)
+    state = MatrixState(run=run, request=request, results=results, progress=progress)
     interrupted = False
-    log = make_private_dir(run.node(os.uname().nodename)) / "launcher.log"
-    pool = LauncherPool(log, preload=tuple(request.matrix.preload), before_start=running.launcher_starts)
     try:
-        state.run(pool)
+        request.runner(state) if request.runner else _run_here(state, running)
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        pool.close()
     state.write(scaling=state.forecast.summary())
     output.write_run(run, **about, ended_at=output.now())
     from nsadiag.reports import write_reports
@@ -113,7 +114,17 @@ def _run(run: RunDir, request: MatrixRequest, running: Running, progress: Matrix
     )
 
 
-class _State:
+def _run_here(state: MatrixState, running: Running) -> None:
+    log = make_private_dir(state.directory.node(os.uname().nodename)) / "launcher.log"
+    preload = tuple(state.matrix.preload)
+    pool = LauncherPool(log, preload=preload, before_start=running.launcher_starts)
+    try:
+        state.run(pool)
+    finally:
+        pool.close()
+
+
+class MatrixState:
     """A matrix that is being run: results in the order of the spec, whichever ends first."""
 
     def __init__(
@@ -127,17 +138,21 @@ class _State:
         spent_s = read_json(run.path / "matrix.json", {}).get("totals", {}).get("wall_s", 0.0)
         self._started = time.monotonic() - (float(spent_s) if request.resume else 0.0)
 
-    def run(self, pool: LauncherPool) -> None:
-        """Every cell that is not done."""
+    def begin(self) -> list[CellResult]:
+        """The cells that are not done, in the order in which they are to be run."""
         self.progress.start(self.matrix.name, [r.cell.id for r in self.results])
         for result in self.results:
             if result.state == "done":
                 self._learn(result)
                 self.progress.cell_finished(result.cell.id, result.verdict, result.wall_s or 0.0)
+        return cheap_to_dear([r for r in self.results if r.state == "pending"], self.forecast.effort)
+
+    def run(self, pool: LauncherPool) -> None:
+        """Every cell that is not done."""
         for result in self.results:
             if result.state != "done" and result.cell.gpus > len(self.machine.gpus):
                 result.state = "skipped"
-        waiting = cheap_to_dear([r for r in self.results if r.state == "pending"], self.forecast.effort)
+        waiting = self.begin()
         slots = Slots(
             pool=pool,
             machine=self.machine,
@@ -145,7 +160,7 @@ class _State:
             need=self._need,
             before=self._before,
             run_one=self._run_one,
-            after=self._after,
+            after=self.after,
             seconds=self.forecast.seconds,
             rank_mib=self.forecast.rank_mib,
         )
@@ -175,7 +190,8 @@ class _State:
         )
         return run_cell(self.directory, self.matrix, result.cell, launcher, options)
 
-    def _after(self, result: CellResult, outcome: Outcome, beside: float) -> None:
+    def after(self, result: CellResult, outcome: Outcome, beside: float) -> None:
+        """It is done; the share of its time in which others ran."""
         note_done(self.directory, result, outcome, beside=beside)
         self._learn(result)
         self.write()
@@ -203,7 +219,7 @@ def _results(run: RunDir, request: MatrixRequest) -> list[CellResult]:
     if not request.resume:
         return [CellResult(cell=cell) for cell in request.cells]
     chosen = {cell.id for cell in request.cells}
-    found = [restored(run, cell) for cell in request.every_cell]
+    found = [request.restore(run, cell) for cell in request.every_cell]
     return [result for result in found if result.state == "done" or result.cell.id in chosen]
 
 

@@ -1,0 +1,216 @@
+"""A matrix whose cells are jobs of somebody else's: submits them, waits for what they write, and ends them when asked."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nsadiag.agent import interrupts
+from nsadiag.commands import node, output
+from nsadiag.commands.batch_options import nodes_of
+from nsadiag.commands.cells import CellResult, Outcome, announce, directory_of, from_disk, restored
+from nsadiag.commands.matrix import MatrixRequest, MatrixState
+from nsadiag.engines.batch import BatchEngine, BatchOptions, JobState, Task
+from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
+from nsadiag.evidence.records import Evidence, Progress, Times, Verdict
+from nsadiag.spec import Cell
+
+LOOK_S = 1.0  # at the files
+ASK_S = 5.0  # the scheduler, which has others to serve
+# From the end of a job on until its result must be there: other machines' files may be seen late.
+LATE_S = 10.0
+AROUND_S = 300.0  # what a job takes besides its cell's own time: torch's imports, two looks, the judgement
+
+
+def task_of(cell: Cell, *, spec: str, run: RunDir, options: BatchOptions) -> Task:
+    """The cell's job."""
+    nodes = nodes_of(cell, options.nodes)
+    limit_s = max(options.time_s - AROUND_S, options.time_s / 2) if options.time_s else None
+    return Task(
+        name=cell.id,
+        command=node.command(spec, run, cell, limit_s=limit_s),
+        nodes=nodes,
+        ranks_per_node=cell.world_size // nodes,
+        seconds=cell.timeout_s + AROUND_S,
+    )
+
+
+def plan(request: MatrixRequest, engine: BatchEngine, options: BatchOptions) -> str:
+    """What would be submitted."""
+    run = RunDir(path=(request.out or Path("artifacts") / request.matrix.name).resolve())
+    tasks = [task_of(cell, spec=request.source, run=run, options=options) for cell in request.cells]
+    return engine.plan(tasks, logs_of(run, request.engine))
+
+
+def through(request: MatrixRequest, engine: BatchEngine, options: BatchOptions) -> MatrixRequest:
+    """The same, with its cells run by the engine."""
+
+    def restore(run: RunDir, cell: Cell) -> CellResult:
+        return restored_or_running(run, cell, engine)
+
+    return replace(request, runner=lambda state: Batched(state, engine, options).run(), restore=restore)
+
+
+def logs_of(run: RunDir, engine: str) -> Path:
+    """Where jobs' output goes."""
+    return run.path / engine
+
+
+def restored_or_running(run: RunDir, cell: Cell, engine: BatchEngine) -> CellResult:
+    """As `restored`; but a cell whose job still waits or runs, though nobody waited for it any more, is left alone."""
+    job = read_json(directory_of(run, cell).path / "job.json", {}).get("id")
+    if job and engine.states([job])[job].phase != "ended" and from_disk(run, cell) is None:
+        return CellResult(cell=cell)
+    return restored(run, cell)
+
+
+class Batched:
+    """Runs a matrix through an engine; `run` is called once."""
+
+    def __init__(self, state: MatrixState, engine: BatchEngine, options: BatchOptions) -> None:
+        self._state, self._engine, self._options = state, engine, options
+        self._name = state.request.engine
+        self._run, self._logs = state.directory, logs_of(state.directory, self._name)
+        self._jobs: dict[str, CellResult] = {}  # by id, of those that are not done
+        self._told: dict[str, JobState] = {}
+        self._ended: dict[str, float] = {}  # by id, when the scheduler first said so
+
+    def run(self) -> None:
+        """Until every cell has a verdict. A Ctrl-C cancels the jobs that are left."""
+        waiting = [r for r in self._state.begin() if r.state == "pending"]
+        try:
+            with interrupts.held_off():
+                self._take_up_or_submit(waiting)
+            asked = 0.0
+            while self._jobs:
+                interrupts.check()
+                if time.monotonic() - asked > ASK_S:
+                    asked = time.monotonic()
+                    self._ask()
+                self._collect()
+                time.sleep(LOOK_S)
+        except BaseException:
+            with interrupts.held_off():
+                self._cancel()
+            raise
+
+    def _take_up_or_submit(self, waiting: Sequence[CellResult]) -> None:
+        fresh = []
+        for result in waiting:
+            job = read_json(directory_of(self._run, result.cell).path / "job.json", {}).get("id")
+            if job:
+                self._jobs[job] = result
+            else:
+                fresh.append(result)
+        spec, options = self._state.request.source, self._options
+        tasks = [task_of(r.cell, spec=spec, run=self._run, options=options) for r in fresh]
+        if not tasks:
+            return
+        for result in fresh:
+            announce(self._run, result)
+        ids = self._engine.submit(tasks, make_private_dir(self._logs))
+        for result, job in zip(fresh, ids, strict=True):
+            about = {"engine": self._name, "id": job, "submitted_at": output.now()}
+            write_json(directory_of(self._run, result.cell).path / "job.json", about)
+            self._jobs[job] = result
+        count = f"{len(ids)} jobs" if len(ids) > 1 else "one job"
+        self._state.progress.note(f"submitted {count} to {self._name}: {', '.join(_in_short(ids))}")
+
+    # -- what became of them ------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Those whose result is there; and those that have ended without one, long enough ago."""
+        for job, result in list(self._jobs.items()):
+            found = self._result(result.cell)
+            if found is not None and found.verdict is not None:
+                self._done(
+                    job, result, Outcome(wall_s=found.wall_s or 0.0, verdict=found.verdict, costs=found.costs)
+                )
+            elif job in self._ended and time.monotonic() - self._ended[job] > LATE_S:
+                self._lost(job, result)
+
+    def _result(self, cell: Cell) -> CellResult | None:
+        with contextlib.suppress(OSError):
+            # NFS believes what it remembers of a directory until somebody opens it.
+            list(directory_of(self._run, cell).path.iterdir())
+        return from_disk(self._run, cell)
+
+    def _done(self, job: str, result: CellResult, outcome: Outcome) -> None:
+        self._jobs.pop(job)
+        self._state.after(result, outcome, 0.0)
+
+    def _lost(self, job: str, result: CellResult) -> None:
+        epitaph = self._engine.epitaph(job, self._logs)
+        verdict = lost(job, result.cell, epitaph, self._run, self._name)
+        write_json(directory_of(self._run, result.cell).verdict, verdict.to_json())
+        self._done(job, result, Outcome(wall_s=0.0, verdict=verdict, costs={}))
+
+    def _ask(self) -> None:
+        states = self._engine.states(list(self._jobs))
+        for job, state in states.items():
+            result, before = self._jobs[job], self._told.get(job)
+            if state.phase == "running" and result.state != "running":
+                result.state = "running"
+                self._state.progress.cell_started(result.cell.id)
+            if state.phase == "ended":
+                self._ended.setdefault(job, time.monotonic())
+            elif before is not None and before.phase == "ended":
+                self._ended.pop(job, None)  # it was only out of sight
+        told, self._told = _sentence(self._told.values()), states
+        sentence = _sentence(states.values())
+        if sentence and sentence != told:
+            self._state.progress.note(sentence)
+
+    def _cancel(self) -> None:
+        left = [job for job in self._jobs if job not in self._ended]
+        self._engine.cancel(left)
+        for job in left:
+            # The next --resume submits the cell anew.
+            path = directory_of(self._run, self._jobs[job].cell).path / "job.json"
+            write_json(path, read_json(path, {}) | {"id": None, "cancelled": job})
+        if left:
+            self._state.progress.note(f"cancelled {', '.join(_in_short(left))}")
+
+
+def lost(job: str, cell: Cell, epitaph: list[tuple[str, Path | None]], run: RunDir, engine: str) -> Verdict:
+    """The verdict on a job that has ended and left no result."""
+    words = epitaph[0][0] if epitaph else "nothing is known of it"
+    logs = logs_of(run, engine)
+    return Verdict(
+        outcome="unknown",
+        cls="unknown",
+        confidence=0.0,
+        summary=f"The job of this cell ended without a result: {words}.",
+        guilty_ranks=(),
+        blocked_ranks=(),
+        world_size=cell.world_size,
+        where=None,
+        peers_at=None,
+        progress=Progress(),
+        evidence=tuple(
+            Evidence(claim=claim, source=str((path or logs).relative_to(run.path))) for claim, path in epitaph
+        ),
+        rejected=(),
+        gaps=(f"{engine} job {job} wrote no verdict",),
+        fix=None,
+        next=f"read the job's output in {logs}; then nsadiag matrix ... --resume, after removing {run.path / 'cells' / cell.id}",
+        times=Times(),
+    )
+
+
+def _sentence(states: Any) -> str:
+    """`3 jobs wait (Resources)`; empty where none does."""
+    reasons = Counter(state.words for state in states if state.phase == "pending")
+    parts = [f"{count} {'jobs wait' if count > 1 else 'job waits'} ({why})" for why, count in reasons.items()]
+    untold = next((state.words for state in states if state.phase == "untold"), None)
+    return ", ".join([*parts, *([f"the scheduler does not answer: {untold}"] if untold else [])])
+
+
+def _in_short(ids: Sequence[str]) -> list[str]:
+    """Arrays instead of their members."""
+    return list(dict.fromkeys(number.partition("_")[0] for number in ids))
