@@ -439,19 +439,26 @@ def attach(
 def analyze(
     path: Annotated[
         Path,
-        typer.Argument(help="A run directory, or flight-recorder dumps, stacks and logs from elsewhere"),
+        typer.Argument(
+            help="A run or matrix directory, or flight-recorder dumps, stacks and logs from elsewhere"
+        ),
     ],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Judge evidence that is already on disk; needs no torch and no GPU."""
-    from nsadiag.commands.analyze import analyze_path, is_ours
+    from nsadiag.commands.analyze import analyze_path, is_matrix, is_ours
     from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
 
-    if is_ours(path):
+    if is_matrix(path):
+        from nsadiag.commands.rejudge import rejudge
+
+        outcome = "healthy" if rejudge(path) else "finding"
+        _print(path, as_json=as_json)
+    elif is_ours(path):
         from nsadiag.analysis.verdict import judge_directory
         from nsadiag.reports import write_reports
 
-        outcome: str = judge_directory(path).outcome
+        outcome = judge_directory(path).outcome
         write_reports(path)
         _print(path, as_json=as_json)
     else:

@@ -75,6 +75,32 @@ def test_claims_are_settled_and_a_refusal_can_be_lifted_by_pasting_its_command(
     assert "It fails where layers is 5 and binding is late." in cause["words"]
 
 
+def test_a_matrix_is_judged_again_by_the_evidence_that_is_there(jobs: Jobs, spec: Path) -> None:
+    jobs.run("matrix", "spec.yaml", "--out", spec)
+    before = document(spec)
+    for name in ("verdict.json", "report.md"):
+        for path in spec.rglob(name):
+            path.unlink()
+    (spec / "matrix.csv").unlink()
+    kept = before | {"hypotheses": [], "attribution": [], "machine": {"cpus": 12345}}
+    (spec / "matrix.json").write_text(json.dumps(kept))
+
+    done = jobs.run("analyze", spec)
+    assert done.returncode == 1 and "✗ refuted" in done.stdout, done.stderr
+    after = document(spec)
+    assert after["machine"] == {"cpus": 12345}, "it ran there, not here"
+    for told in (before, after):
+        for cell in told["cells"]:
+            if cell["verdict"]:
+                del cell["verdict"]["times"]["verdict_s"]  # nobody waited for this one
+    assert after | {"machine": None} == before | {"machine": None}
+    assert (spec / "report.md").exists() and "layers=5,binding=late" in (spec / "matrix.csv").read_text()
+
+    (spec / "run.json").write_text("{}")
+    refused = jobs.run("analyze", spec)
+    assert refused.returncode == 2 and "spec of a matrix" in refused.stderr
+
+
 def test_a_dry_run_of_a_covering_array_shows_its_cells(jobs: Jobs, spec: Path) -> None:
     done = jobs.run("matrix", "spec.yaml", "--strategy", "pairwise", "--dry-run", "--json")
     assert 4 <= len(json.loads(done.stdout)) <= 7

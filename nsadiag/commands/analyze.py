@@ -16,12 +16,15 @@ def is_ours(path: Path) -> bool:
     return own or (path / "watch.json").exists()
 
 
+def is_matrix(path: Path) -> bool:
+    """Whether `nsadiag matrix` wrote the directory."""
+    return (path / "matrix.json").exists()
+
+
 def analyze_path(path: Path) -> RunReport:
     """The report on evidence from elsewhere. Raises UsageError."""
     if not path.exists():
         raise UsageError(f"{path} does not exist", "give a run directory, or one with dumps, stacks or logs")
-    if (path / "matrix.json").exists():
-        raise UsageError(f"{path} is a matrix", "give one of its cells: " + str(path / "cells"))
     verdict = judge_foreign(path)
     return RunReport(
         directory=path,

@@ -23,10 +23,12 @@ def write_matrix(
     wall_s: float,
     *,
     scaling: dict[str, Any] | None = None,
+    machine: dict[str, Any] | None = None,
 ) -> None:
     """matrix.json and matrix.csv, replaced after every cell: a killed matrix leaves what it had.
 
-    What all cells come to together is worked out once, when the matrix ends.
+    What all cells come to together is worked out once, when the matrix ends. `machine` is the one they ran on, this
+    one if none is given.
     """
     parity = compare_cells(run, matrix, results, whole=scaling is not None)
     done = [r for r in results if r.verdict is not None]
@@ -52,7 +54,7 @@ def write_matrix(
             "findings": len(done) - healthy,
             "wall_s": round(wall_s, 2),
         },
-        "machine": output.machine(),
+        "machine": machine or output.machine(),
     }
     if scaling is not None:
         document |= conclusions(run, matrix, [r.cell for r in results], document)

@@ -23,6 +23,7 @@ PARTS = ("input_s", "forward_s", "backward_s")
 MIN_GROWN_S = 0.02
 MEMORY_GROWTH, MIN_GROWN_MIB = 1.5, 64
 MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
+LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an impatient watch look
 
 
 def _place(cell: CellEvidence) -> Place | None:
@@ -145,7 +146,9 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     events = tables.events[tables.events["rank"] == rank.rank]
     nodes, capped = _graph_sizes(events)
     walking = bool(busy) and nodes == 0 and not (events.kind == Kind.BACKWARD).any() and _open_forward(events)
-    if not busy or (nodes < MANY_NODES and not walking):
+    # A watch that was told how long a step takes has not looked: then the steps themselves say it.
+    step_s = _median_step_s(tables, rank)
+    if not (busy or step_s > LONG_STEP_S) or (nodes < MANY_NODES and not walking):
         return
     steps = int(rank.end.get("steps") or 0)
     size = f"{nodes:,}{' or more' if capped else ''} autograd nodes"
@@ -160,20 +163,26 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         guilty_ranks=tuple(r.rank for r in cell.ranks),
         where=Where(step=steps, phase=_phase_now(cell, events)).at(_place(cell)),
         evidence=(
-            Evidence(claim=f"while no event came, {busy[-1]['reason']}", source="watch.json#looks"),
+            Evidence(claim=f"while no event came, {busy[-1]['reason']}", source="watch.json#looks")
+            if busy
+            else Evidence(claim=f"a step takes {step_s:.0f} s", source=f"{rank.source}/blackbox.bin"),
             Evidence(
                 claim=f"the graph of one step has {size}" if nodes else "forward has not ended yet",
                 source=f"{rank.source}/blackbox.bin",
             ),
             *_largest(rank),
         ),
-        rejected=(
-            Rejected(
-                cls="missing_rank", because=f"it used the processor between two looks: {busy[-1]['reason']}"
-            ),
+        rejected=tuple(
+            Rejected(cls="missing_rank", because=f"it used the processor between two looks: {look['reason']}")
+            for look in busy[-1:]
         ),
         fix="Replace the Python loop over tokens by batched operations: time is the number of operations, not their size.",
     )
+
+
+def _median_step_s(tables: Tables, rank: RankEvidence) -> float:
+    steps = tables.steps[tables.steps["rank"] == rank.rank]
+    return float(steps.step_s.median()) if len(steps) else 0.0
 
 
 def _largest(rank: RankEvidence) -> Iterator[Evidence]:

@@ -1,0 +1,62 @@
+
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+from nsa.attention.inputs import BranchKV, keys_read
+from nsa.config import AttentionConfig
+
+# Constants, so that torch.compile need not trace how they were found.
+_INSTALLED = importlib.util.find_spec("triton") is not None
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton runs on a CPU, for tests
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def can_run_on(device: torch.device) -> bool:
+    """Whether triton is installed and compiles for `device`, or interprets there."""
+    return _INSTALLED and (device.type == "cuda" or (device.type == "cpu" and _INTERPRETED))
+
+
+def unsupported(
+    q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig, cu_seqlens: Tensor | None
+) -> str | None:
+    """Why the kernels cannot answer this call; None where they can."""
+    keys = [getattr(k, branch) for branch in keys_read(config)]
+    values = [getattr(v, branch) for branch in config.branches]
+    if cu_seqlens is not None:
+        return "packed sequences"
+    if q.dtype not in _DTYPES:
+        return str(q.dtype)
+    if any(x.dtype != q.dtype for x in (*keys, *values)):
+        return "q, k and v of unlike dtypes"
+    if len({x.shape[2] for x in (*keys, *values)}) > 1 or len({x.shape[3] for x in values}) > 1:
+        return "branches of unlike KV heads or value dims"
+    if max(x.shape[3] for x in (*keys, *values)) > 256:
+        return "a head dim above 256"
+    if q.shape[0] * keys[0].shape[2] * q.shape[1] * config.select_count >= 2**31:
+        return "2^31 selections or more"
+    if config.select_block > 128:
+        return "a select_block above 128"
+    if config.compress_block > config.select_block + config.compress_stride:
+        return "compression blocks that reach over a whole selection block"
+    return None
+
+
+def triton_attention(
+    q: Tensor,
+    k: BranchKV,
+    v: BranchKV,
+    gates: Tensor,
+    config: AttentionConfig,
+    *,
+    past_length: int = 0,
+) -> Tensor:
+    """Eq. 5 by the kernels; arguments and result as in `nsa_attention`. Gates must not be negative."""
+    from nsa.attention.kernels.ops import attend
+
+    return attend(q, k, v, gates, config, past_length)

@@ -1,0 +1,69 @@
+
+
+
+
+
+
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nsa.attention.blocks import BlockLayout, block_layout
+from nsa.attention.inputs import BRANCHES, BranchKV
+from nsa.attention.selected import select_blocks, selected_keys
+from nsa.config import AttentionConfig
+
+
+def sequential_attention(
+    q: Tensor,
+    k: BranchKV,
+    v: BranchKV,
+    gates: Tensor,
+    config: AttentionConfig,
+    *,
+    cu_seqlens: Tensor | None = None,
+    past_length: int = 0,
+) -> Tensor:
+    """Eq. 5 for one token after another; arguments and result as in `nsa_attention`."""
+    layout = block_layout(config, q.shape[1], q.device, cu_seqlens, past_length)
+    tokens = []
+    for t in range(q.shape[1]):
+        query = layout.of_query(t)
+        seen = {name: _keys_seen(name, q[:, t : t + 1], k, query) for name in config.branches}
+        branches = [_attend_rows(q[:, t], getattr(k, name), getattr(v, name), seen[name]) for name in seen]
+        gated = [
+            gates[:, t, :, BRANCHES.index(name), None] * o for name, o in zip(seen, branches, strict=True)
+        ]
+        tokens.append(torch.stack(gated).sum(0))
+    return torch.stack(tokens, dim=1)
+
+
+def _keys_seen(branch: str, q: Tensor, k: BranchKV, layout: BlockLayout) -> Tensor:
+    """bool [B, Hkv, keys] for the one query of `layout`."""
+    batch, n_kv_heads = q.shape[0], getattr(k, branch).shape[2]
+    if branch == "compressed":
+        return layout.sees_compressed().expand(batch, n_kv_heads, -1)
+    if branch == "selected":
+        return selected_keys(select_blocks(q, k.compressed, layout), layout).squeeze(2)
+    newest = torch.arange(layout.n_tokens, device=q.device)[-k.sliding.shape[1] :]
+    in_window = (newest > layout.query - layout.config.window) & (newest >= layout.query_start)
+    return (in_window & (newest <= layout.query)).expand(batch, n_kv_heads, -1)
+
+
+def _attend_rows(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """q [B, H, Dqk], k and v [B, S, Hkv, D], seen [B, Hkv, S]: each row and KV head by itself, [B, H, Dv]."""
+    rows = []
+    for b in range(q.shape[0]):
+        groups = q[b].chunk(k.shape[2])
+        heads = [_attend(q, k[b, :, h], v[b, :, h], seen[b, h]) for h, q in enumerate(groups)]
+        rows.append(torch.cat(heads))
+    return torch.stack(rows)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """q [G, Dqk], k and v [S, D], seen [S]; an empty softmax sums nothing, which is 0."""
+    visible = seen.nonzero().squeeze(-1)
+    p = torch.softmax(q @ k[visible].T * q.shape[-1] ** -0.5, dim=-1)
+    return p @ v[visible]

@@ -1,0 +1,262 @@
+
+
+
+
+
+
+
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch._dynamo  # the first optimizer step would import it, for half a second
+from torch import Tensor, nn
+
+from nsa.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
+from nsa.config import ConfigError, OptimizerConfig, TrainConfig, make_directory
+from nsa.data import Stream, open_stream
+from nsa.environment import guard_environment
+from nsa.model import NSAModel, parameter_count
+from nsa.options import help_text, parse_command_line
+from nsa.parallel import (
+    Placement,
+    apply_parallel,
+    clip_gradients,
+    gradient_sync,
+    mean_over_ranks,
+    plain_name,
+    process_group,
+)
+from nsa.telemetry import StepRecord, open_telemetry
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 0 when trained, 2 on a configuration that cannot be used."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & set(arguments):
+        print(help_text())
+        return 0
+    try:
+        train(parse_command_line(arguments))
+    except ConfigError as error:
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def train(config: TrainConfig) -> list[float]:
+    """A whole run; the logged losses, which are means over all ranks."""
+    with process_group(config.parallel) as placement:
+        return _train_in_group(config, placement)
+
+
+def _train_in_group(config: TrainConfig, placement: Placement) -> list[float]:
+    # A frame of its own, so that the model is gone before the process group is left. Where DDP's reducer is the
+    # last to hold the group, its destructor joins gloo's thread while holding the GIL, which that thread may
+    # want in order to drop a tensor: a deadlock at exit, about once in 250 one-step runs of torch 2.13.
+    run = _Run(config, placement)
+    try:
+        with torch.autograd.set_detect_anomaly(config.train.detect_anomaly):
+            return run.all_steps()
+    finally:
+        run.close()
+
+
+def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
+    """Of `step` (from 1) of `steps`: linear warm-up, then half a cosine down to min_lr_ratio."""
+    if step <= config.warmup_steps:
+        return config.lr * step / config.warmup_steps
+    share_done = (step - 1 - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * share_done))
+    return config.lr * (config.min_lr_ratio + (1 - config.min_lr_ratio) * cosine)
+
+
+class _Run:
+    """One run's model, optimizer, data and telemetry; made, driven through its steps, and closed."""
+
+    def __init__(self, config: TrainConfig, placement: Placement) -> None:
+        self.config, self.placement = config, placement
+        torch.manual_seed(config.train.seed)  # the same on every rank: equal initial weights
+        model = _build_model(config, placement.device)
+        self.parameters = parameter_count(model)
+        decayed = {name for name, parameter in model.named_parameters() if parameter.ndim >= 2}
+        wrapped = apply_parallel(model, config.parallel, config.train.precision, placement.device)
+        torch.manual_seed(config.train.seed + placement.rank)
+        self.progress = Progress(
+            model=wrapped,
+            optimizer=_build_optimizer(wrapped, config.optimizer, decayed, placement.device),
+            stream=self._open_stream(evaluation=False),
+        )
+        self.telemetry = open_telemetry(config, wrapped, rank=placement.rank, device=placement.device)
+
+    def all_steps(self) -> list[float]:
+        """Train to the last step; the logged losses."""
+        self._resume()
+        train, losses = self.config.train, []
+        started = logged = time.perf_counter()
+        logged_step = self.progress.step
+        self._introduce()
+        while self.progress.step < train.steps:
+            record = self._step()
+            if record.step % train.log_every == 0 or record.step == train.steps:
+                losses.append(mean_over_ranks(record.loss).item())
+                now = time.perf_counter()
+                rate = record.tokens * (record.step - logged_step) / (now - logged)
+                logged, logged_step = now, record.step
+                self._say(f"step {record.step} loss {losses[-1]:.4f} tok/s {rate:.0f}")
+            self._evaluate_if_due()
+            self._save_if_due()
+        self._say(f"done: {self.progress.step} steps in {time.perf_counter() - started:.2f} s")
+        return losses
+
+    def close(self) -> None:
+        """Let go of files and threads."""
+        self.telemetry.close()
+        self.progress.stream.close()
+
+    def _step(self) -> StepRecord:
+        config, progress = self.config, self.progress
+        progress.step += 1
+        started = time.perf_counter()
+        for group in progress.optimizer.param_groups:
+            group["lr"] = learning_rate(config.optimizer, progress.step, config.train.steps)
+        with self.telemetry.statistics(progress.step):
+            loss, fetch_s = self._gradients()
+        self.telemetry.phase("optimizer")
+        norm = clip_gradients(progress.model, config.optimizer.clip_norm)
+        progress.optimizer.step()
+        self.telemetry.dtypes(progress.model, progress.optimizer)
+        progress.optimizer.zero_grad(set_to_none=True)
+        record = StepRecord(
+            step=progress.step,
+            loss=loss,
+            gradient_norm=norm,
+            tokens=_tokens_a_step(config, self.placement),
+            seconds=time.perf_counter() - started,
+            fetch_s=fetch_s,
+        )
+        self.telemetry.step(record)
+        return record
+
+    def _gradients(self) -> tuple[Tensor, float]:
+        """Forward and backward over this step's batches; their mean loss, and the seconds spent on data."""
+        step, accumulate = self.progress.step, self.config.train.accumulate
+        total, fetch_s = torch.zeros((), device=self.placement.device), 0.0
+        for index in range(accumulate):
+            self.telemetry.phase("data", step)
+            fetching = time.perf_counter()
+            tokens = self.progress.stream.next_batch().to(self.placement.device, non_blocking=True)
+            fetch_s += time.perf_counter() - fetching
+            with gradient_sync(self.progress.model, enabled=index == accumulate - 1):
+                self.telemetry.phase("forward")
+                loss = self._loss(tokens) / accumulate
+                self.telemetry.phase("backward")
+                loss.backward()
+            total += loss.detach()
+        return total, fetch_s
+
+    def _loss(self, tokens: Tensor) -> Tensor:
+        with _autocast(self.config, self.placement.device):
+            return self.progress.model(tokens[:, :-1], tokens[:, 1:])
+
+    def _evaluate_if_due(self) -> None:
+        train = self.config.train
+        if not train.eval_every or self.progress.step % train.eval_every:
+            return
+        self.telemetry.phase("evaluate")
+        stream = self._open_stream(evaluation=True)
+        with torch.no_grad():
+            batches = [stream.next_batch().to(self.placement.device) for _ in range(train.eval_batches)]
+            loss = torch.stack([self._loss(tokens) for tokens in batches]).mean()
+        stream.close()
+        self._say(f"eval {self.progress.step} loss {mean_over_ranks(loss).item():.4f}")
+
+    def _resume(self) -> None:
+        checkpoint = self.config.checkpoint
+        if checkpoint.dir is None:
+            return
+        directory = make_directory("checkpoint.dir", checkpoint.dir)
+        newest = newest_checkpoint(directory) if checkpoint.resume else None
+        if newest is not None:
+            load_checkpoint(self.progress, newest)
+            self._say(f"resumed from {newest}")
+
+    def _save_if_due(self) -> None:
+        checkpoint, step = self.config.checkpoint, self.progress.step
+        due = step == self.config.train.steps or (checkpoint.every and step % checkpoint.every == 0)
+        if checkpoint.dir and due:
+            self.telemetry.phase("checkpoint")
+            self._say(f"saved {save_checkpoint(self.progress, checkpoint.dir)}")
+
+    def _open_stream(self, *, evaluation: bool) -> Stream:
+        return open_stream(
+            self.config.data,
+            vocab_size=self.config.model.vocab_size,
+            seed=self.config.train.seed,
+            rank=self.placement.rank,
+            world_size=self.placement.world_size,
+            evaluation=evaluation,
+        )
+
+    def _introduce(self) -> None:
+        config, placement = self.config, self.placement
+        for warning in guard_environment(os.environ) if placement.rank == 0 else ():
+            print(f"warning: {warning}", file=sys.stderr)
+        self._say(
+            f"{self.parameters / 1e6:.2f} M parameters, {config.model.attention} attention, "
+            f"{config.parallel.mode} on {placement.world_size} x {placement.device.type}, "
+            f"{config.train.precision}, {_tokens_a_step(config, placement)} tokens a step"
+        )
+
+    def _say(self, line: str) -> None:
+        if self.placement.rank == 0:
+            print(line, flush=True)
+
+
+def _build_model(config: TrainConfig, device: torch.device) -> NSAModel:
+    model = NSAModel(config.model, config.attention).to(device)
+    if config.train.precision == "bf16_pure":
+        model = model.to(torch.bfloat16)
+    if config.train.compile:
+        for block in model.blocks:
+            block.compile()  # one block is compiled once for all, and in place it keeps its name
+    return model
+
+
+def _build_optimizer(
+    model: nn.Module, config: OptimizerConfig, decayed: set[str], device: torch.device
+) -> torch.optim.AdamW:
+    """AdamW that decays the parameters named in `decayed`: matrices, and not norms and biases."""
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        groups[plain_name(name) in decayed].append(parameter)
+    return torch.optim.AdamW(
+        [
+            {"params": groups[True], "weight_decay": config.weight_decay},
+            {"params": groups[False], "weight_decay": 0.0},
+        ],
+        lr=config.lr,
+        betas=config.betas,
+        fused=device.type == "cuda",
+    )
+
+
+def _autocast(config: TrainConfig, device: torch.device) -> AbstractContextManager[None]:
+    """bf16 where the parallel mode leaves mixed precision to us; FSDP does its own."""
+    ours = config.train.precision == "bf16" and config.parallel.mode in ("single", "ddp")
+    return torch.autocast(device.type, dtype=torch.bfloat16) if ours else nullcontext()
+
+
+def _tokens_a_step(config: TrainConfig, placement: Placement) -> int:
+    """Of all ranks together."""
+    return config.data.batch_size * config.data.seq_len * config.train.accumulate * placement.world_size
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+AttentionBackend = Literal["auto", "reference", "torch", "triton", "sequential"]
+Branch = Literal["compressed", "selected", "sliding"]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used: `message` names the field and its value, `hint` what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)
+        self.message = message
+        self.hint = hint or "`python -m nsa.train --help` lists every key"
+
+
+class Config(BaseModel):
+    """Base of all configurations: immutable, and a key it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_nearest_key(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for key in values:
+                if key not in cls.model_fields:
+                    raise ConfigError(
+                        f"unknown key {key!r} in {cls.__name__}", nearest(key, cls.model_fields)
+                    )
+        return values
+
+
+def make_directory(key: str, path: str | Path) -> Path:
+    """The directory at `path`, made if need be; ConfigError that names `key` where it cannot be written."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        writable = os.access(path, os.W_OK)
+    except OSError as error:
+        raise ConfigError(f"{key} is {path}: {error.strerror}", "name a directory that can be made") from None
+    if not writable:
+        raise ConfigError(f"{key} is {path}, which cannot be written", "name another directory")
+    return Path(path)
+
+
+def nearest(key: object, known: Iterable[str]) -> str:
+    """A hint that names the known key most like `key`, or all of them."""
+    near = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.4)
+    return f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+
+
+class AttentionConfig(Config):
+    """Native Sparse Attention (arXiv 2502.11089); the paper's letters in brackets. Lengths are tokens."""
+
+    compress_block: PositiveInt = 32  # l
+    compress_stride: PositiveInt = 16  # d
+    select_block: PositiveInt = 64  # l'
+    select_count: PositiveInt = 16  # n, forced blocks included
+    window: PositiveInt = 512  # w
+    initial_blocks: NonNegativeInt = 1  # always selected, from the start of the sequence
+    local_blocks: NonNegativeInt = 2  # always selected, ending with the query's own block
+    compression: Literal["mlp", "mean"] = "mlp"  # φ
+    branches: tuple[Branch, ...] = ("compressed", "selected", "sliding")
+    backend: AttentionBackend = "auto"
+
+    @model_validator(mode="after")
+    def _check_blocks(self) -> AttentionConfig:
+        for name in ("compress_block", "select_block"):
+            if getattr(self, name) % self.compress_stride:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be a multiple of compress_stride "
+                    f"({self.compress_stride}), as the importance of a block is a sum over whole strides"
+                )
+        if self.select_count < self.initial_blocks + self.local_blocks:
+            raise ConfigError(
+                f"select_count is {self.select_count}, fewer than the {self.initial_blocks} initial and "
+                f"{self.local_blocks} local blocks that are always selected"
+            )
+        if not self.branches or len(set(self.branches)) < len(self.branches):
+            raise ConfigError(
+                f"branches is {self.branches}: name at least one of compressed, selected, sliding, each once"
+            )
+        return self
+
+
+class ModelConfig(Config):
+    """The language model around the attention; sizes are channels."""
+
+    vocab_size: PositiveInt = 256  # bytes; byte 0 ends a document
+    layers: PositiveInt = 12
+    dim: PositiveInt = 768
+    heads: PositiveInt = 12
+    kv_groups: PositiveInt = 2
+    head_dim: PositiveInt = 64
+    attention: Literal["nsa", "dense"] = "nsa"
+    mlp: Literal["gelu", "swiglu"] = "gelu"
+    mlp_hidden: PositiveInt | None = None  # null: 4 dim
+    rope_base: PositiveFloat = 10000.0
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> ModelConfig:
+        if self.heads % self.kv_groups:
+            raise ConfigError(
+                f"heads is {self.heads}, which {self.kv_groups} kv_groups do not divide",
+                "every group of query heads shares one key and value head",
+            )
+        return self
+
+
+class DDPConfig(Config):
+    """DistributedDataParallel's own arguments, and its own defaults: the field's "safe mode" switches."""
+
+    find_unused_parameters: bool = False
+    broadcast_buffers: bool = True
+    gradient_as_bucket_view: bool = False
+    bucket_cap_mb: PositiveFloat = 25.0
+    static_graph: bool = False
+
+
+class FSDPConfig(Config):
+    """What fully_shard and FullyShardedDataParallel both know."""
+
+    reshard_after_forward: bool = True
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+
+
+class ParallelConfig(Config):
+    """How the model is spread over ranks, and what it recomputes to save memory."""
+
+    mode: Literal["single", "ddp", "fsdp1", "fsdp2"] = "single"
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"  # selective: every other block
+    reentrant: bool = False
+    binding: Literal["early", "late"] = "early"  # late: the field's closure bug, kept as a specimen
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    timeout_s: PositiveFloat = 600.0  # of the process group
+    ddp: DDPConfig = DDPConfig()
+    fsdp: FSDPConfig = FSDPConfig()
+
+
+class DataConfig(Config):
+    """Where tokens come from. One rank's batch is batch_size sequences of seq_len tokens."""
+
+    source: Literal["synthetic", "text", "fineweb"] = "synthetic"
+    path: str | None = None  # text: a file or directory; fineweb: a local data set in its place
+    seq_len: PositiveInt = 2048
+    batch_size: PositiveInt = 1
+    loader_timeout_s: PositiveFloat = 60.0
+
+
+class OptimizerConfig(Config):
+    """AdamW with warm-up and a cosine schedule."""
+
+    lr: PositiveFloat = 3e-4
+    min_lr_ratio: NonNegativeFloat = 0.1
+    warmup_steps: NonNegativeInt = 0
+    weight_decay: NonNegativeFloat = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip_norm: PositiveFloat | None = 1.0
+
+
+class LoopConfig(Config):
+    """The training loop; everything is counted in optimizer steps."""
+
+    steps: PositiveInt = 100
+    accumulate: PositiveInt = 1  # batches a step
+    precision: Literal["fp32", "bf16", "bf16_pure"] = "fp32"  # bf16: autocast or FSDP's mixed precision
+    seed: int = 0
+    compile: bool = False
+    detect_anomaly: bool = False  # autograd says which forward line made what fails in backward; slow
+    log_every: PositiveInt = 1
+    eval_every: NonNegativeInt = 0  # 0: never
+    eval_batches: PositiveInt = 4
+
+
+class CheckpointConfig(Config):
+    """Files to resume from; `dir: null` writes none."""
+
+    dir: str | None = None
+    every: NonNegativeInt = 0  # steps; 0: once, at the end
+    resume: bool = False  # from the newest in dir, where there is one
+
+
+class TelemetryConfig(Config):
+    """What a run says about itself; `dir: null` writes nothing and starts no thread."""
+
+    dir: str | None = None
+    every: PositiveInt = 10  # steps between gate and selection statistics
+    heartbeat_s: PositiveFloat = 5.0
+    memory_steps: tuple[int, ...] = (1, 5)  # mem_step1, mem_step5: does memory grow?
+    tensorboard: bool = False
+
+
+class TrainConfig(Config):
+    """All of a training run."""
+
+    model: ModelConfig = ModelConfig()
+    attention: AttentionConfig = AttentionConfig()
+    data: DataConfig = DataConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    train: LoopConfig = LoopConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()

@@ -1,0 +1,141 @@
+
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nsa.config import ConfigError, DataConfig
+
+END_OF_DOCUMENT = 0  # a byte that no text holds
+EVAL_SHARE = 20  # of text, one window in so many is kept for evaluation
+SYNTHETIC_PERIOD = 16  # tokens; copying what stood one period ago is something a model can learn
+
+Sample = Callable[[int], np.ndarray]  # the sample of a number: integers [seq_len + 1]
+
+
+class Stream(Protocol):
+    """Batches of tokens without end; equal state means equal batches from there on."""
+
+    def next_batch(self) -> Tensor:
+        """int64 [batch_size, seq_len + 1], on the CPU: inputs are [:, :-1], targets [:, 1:]."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands: plain values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
+    def close(self) -> None:
+        """Let go of threads and files."""
+
+
+def open_stream(
+    config: DataConfig,
+    *,
+    vocab_size: int = 256,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    evaluation: bool = False,
+) -> Stream:
+    """The stream that `config` names, as rank `rank` of `world_size` sees it.
+
+    Ranks read disjoint samples: batch k of all ranks together is what one rank with world_size times
+    the batch size would read as batch k (synthetic and text).
+    """
+    if config.source == "fineweb":
+        # Imported here because `datasets` is optional and takes a second to import.
+        from nsa.fineweb import FinewebStream
+
+        return FinewebStream(config, rank=rank, world_size=world_size, evaluation=evaluation)
+    if config.source == "text":
+        sample = _text_windows(config, seed, evaluation)
+    else:
+        sample = _periodic_samples(config.seq_len, vocab_size, [seed, int(evaluation)])
+    return IndexedStream(sample, batch_size=config.batch_size, rank=rank, world_size=world_size)
+
+
+class IndexedStream:
+    """Batches of samples that a number names: its whole state is how many batches were read."""
+
+    def __init__(self, sample: Sample, *, batch_size: int, rank: int, world_size: int) -> None:
+        self._sample = sample
+        self._batch_size = batch_size
+        self._rank = rank
+        self._world_size = world_size
+        self._batches = 0
+
+    def next_batch(self) -> Tensor:
+        first = (self._batches * self._world_size + self._rank) * self._batch_size
+        self._batches += 1
+        rows = [self._sample(first + row) for row in range(self._batch_size)]
+        return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self._batches}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._batches = state["batches"]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def encode(text: str) -> np.ndarray:
+    """The byte tokens of `text`, without an end of document."""
+    return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+
+
+def decode(tokens: Tensor) -> str:
+    """The text of one row of byte tokens; what is no UTF-8 shows as a replacement sign."""
+    return bytes(tokens.tolist()).decode("utf-8", errors="replace")
+
+
+def _periodic_samples(seq_len: int, vocab_size: int, seed: list[int]) -> Sample:
+    def sample(index: int) -> np.ndarray:
+        uniform = np.random.default_rng([*seed, index]).random(SYNTHETIC_PERIOD)
+        pattern = 1 + (uniform**4 * (vocab_size - 1)).astype(np.int64)  # most tokens are rare, as in text
+        return np.resize(pattern, seq_len + 1)
+
+    return sample
+
+
+def _text_windows(config: DataConfig, seed: int, evaluation: bool) -> Sample:
+    """Windows of seq_len bytes (and one more, the last target), in an order of its own each epoch."""
+    tokens = _read_text(config.path)
+    windows = np.arange((len(tokens) - 1) // config.seq_len)
+    kept = windows[(windows % EVAL_SHARE == EVAL_SHARE - 1) == evaluation]
+    if not len(kept):
+        raise ConfigError(
+            f"{config.path} holds {len(tokens)} bytes, too few for sequences of {config.seq_len}",
+            "give more text or a smaller data.seq_len",
+        )
+
+    @functools.lru_cache(maxsize=1)
+    def order(epoch: int) -> np.ndarray:
+        return np.random.default_rng([seed, epoch]).permutation(kept)
+
+    def sample(index: int) -> np.ndarray:
+        epoch, place = divmod(index, len(kept))
+        start = order(epoch)[place] * config.seq_len
+        return tokens[start : start + config.seq_len + 1]
+
+    return sample
+
+
+def _read_text(path: str | None) -> np.ndarray:
+    """All text below `path` in the order of names, an end of document after each file; uint8 [bytes]."""
+    if path is None or not Path(path).exists():
+        raise ConfigError(f"data.path is {path}, where no text is", "set data.path to a file or a directory")
+    root = Path(path)
+    files = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
+    end = np.array([END_OF_DOCUMENT], dtype=np.uint8)
+    parts = [part for file in files for part in (np.fromfile(file, dtype=np.uint8), end)]
+    return np.concatenate(parts) if parts else end

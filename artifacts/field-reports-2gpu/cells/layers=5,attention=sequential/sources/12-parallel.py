@@ -1,0 +1,208 @@
+
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from nsa.config import ConfigError, DDPConfig, FSDPConfig, ParallelConfig
+from nsa.model import Block, NSAModel, run_in_order
+
+try:
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+except ImportError:  # torch 2.5
+    from torch.distributed._composable.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16_pure": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Which rank this process is, of how many, and the device it computes on."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+
+@contextmanager
+def process_group(config: ParallelConfig) -> Iterator[Placement]:
+    """This process's place: alone, or in the process group that torchrun's environment describes.
+
+    Started alone, the distributed modes run as a world of one. A caller's own process group is used, and
+    left as it is. ConfigError where the mode does not fit.
+    """
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    device = _pick_device(config.device)
+    if config.mode == "single" and world_size > 1:
+        raise ConfigError(f"parallel.mode is single on {world_size} ranks", "choose ddp or fsdp2")
+    ours = config.mode != "single" and not dist.is_initialized()
+    if ours:
+        _init_process_group(config, device)
+    try:
+        yield Placement(rank=rank, world_size=world_size, device=device)
+    except BaseException:
+        # NCCL's farewell waits for peers that wait for us: a hang would hide the exception.
+        ours = ours and dist.get_backend() == "gloo"
+        raise
+    finally:
+        if ours:
+            dist.destroy_process_group()
+
+
+def _init_process_group(config: ParallelConfig, device: torch.device) -> None:
+    backend = config.backend
+    if backend == "auto":
+        backend = "nccl" if device.type == "cuda" else "gloo"
+    under_torchrun = "RANK" in os.environ
+    dist.init_process_group(
+        backend,
+        timeout=timedelta(seconds=config.timeout_s),
+        device_id=device if backend == "nccl" else None,
+        **({} if under_torchrun else {"store": dist.HashStore(), "rank": 0, "world_size": 1}),
+    )
+
+
+def apply_parallel(
+    model: NSAModel, config: ParallelConfig, precision: str, device: torch.device
+) -> nn.Module:
+    """`model` with activation checkpointing and spread as `config.mode` says; call the module returned."""
+    apply_activation_checkpointing(
+        model, config.activation_checkpointing, reentrant=config.reentrant, binding=config.binding
+    )
+    if config.mode == "ddp":
+        return apply_ddp(model, config.ddp)
+    if config.mode == "fsdp1":
+        return apply_fsdp1(model, config.fsdp, precision, device)
+    if config.mode == "fsdp2":
+        return apply_fsdp2(model, config.fsdp, precision, device)
+    return model
+
+
+def apply_activation_checkpointing(
+    model: NSAModel, mode: str, *, reentrant: bool = False, binding: str = "early"
+) -> None:
+    """Recompute in the backward pass every block (`full`), every other one (`selective`) or none.
+
+    `binding="late"` is a specimen of the field's bug: without `reentrant`, every block but the last gets
+    wrong gradients, silently; with it, DDP sees the last block's parameters ready twice.
+    """
+    walk = {"early": _recompute_early_bound, "late": _recompute_late_bound}[binding]
+    every = {"none": 0, "selective": 2, "full": 1}[mode]
+    model.run_blocks = partial(_when_training, walk, every, reentrant) if every else run_in_order
+
+
+def _when_training(
+    walk: Callable[..., Tensor], every: int, reentrant: bool, blocks: Iterable[nn.Module], x: Tensor
+) -> Tensor:
+    return walk(blocks, x, every, reentrant) if torch.is_grad_enabled() else run_in_order(blocks, x)
+
+
+def _recompute_early_bound(blocks: Iterable[nn.Module], x: Tensor, every: int, reentrant: bool) -> Tensor:
+    for index, block in enumerate(blocks):
+        # Nothing in a block is random, so no random state needs to be kept.
+        recompute = index % every == 0
+        x = checkpoint(block, x, use_reentrant=reentrant, preserve_rng_state=False) if recompute else block(x)
+    return x
+
+
+def _recompute_late_bound(blocks: Iterable[nn.Module], x: Tensor, every: int, reentrant: bool) -> Tensor:
+    for index, block in enumerate(blocks):
+        recompute = index % every == 0
+        # The bug on purpose: the lambda looks `block` up when it recomputes, after the loop has ended.
+        late = lambda inp: block(inp)  # noqa: B023, E731, PLW0108
+        x = checkpoint(late, x, use_reentrant=reentrant, preserve_rng_state=False) if recompute else block(x)
+    return x
+
+
+def apply_ddp(model: nn.Module, config: DDPConfig) -> DistributedDataParallel:
+    """DistributedDataParallel with each of its "safe mode" switches as `config` says."""
+    # Only what differs: newer versions of torch warn about some of the defaults when they are given.
+    return DistributedDataParallel(model, **config.model_dump(exclude_defaults=True))
+
+
+def apply_fsdp2(model: NSAModel, config: FSDPConfig, precision: str, device: torch.device) -> nn.Module:
+    """fully_shard (FSDP version 2) on each block and on what is left, in place."""
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    mixed = None if precision == "fp32" else DTYPES[precision]
+    policy = MixedPrecisionPolicy(param_dtype=mixed, reduce_dtype=mixed and DTYPES[config.reduce_dtype])
+    for unit in (*model.blocks, model):
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard_after_forward)
+    return model
+
+
+def apply_fsdp1(model: NSAModel, config: FSDPConfig, precision: str, device: torch.device) -> nn.Module:
+    """FullyShardedDataParallel (version 1) with each block a unit, to compare with version 2."""
+    mixed = DTYPES[precision]
+    return FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        mixed_precision=None
+        if precision == "fp32"
+        else MixedPrecision(param_dtype=mixed, reduce_dtype=DTYPES[config.reduce_dtype], buffer_dtype=mixed),
+        sharding_strategy=ShardingStrategy.FULL_SHARD
+        if config.reshard_after_forward
+        else ShardingStrategy.SHARD_GRAD_OP,
+        device_id=device,
+        use_orig_params=True,
+    )
+
+
+@contextmanager
+def gradient_sync(model: nn.Module, *, enabled: bool) -> Iterator[None]:
+    """Whether backward passes in here reduce gradients over ranks, or keep them for a later one."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(enabled)
+        yield
+    elif isinstance(model, (DistributedDataParallel, FullyShardedDataParallel)):
+        with nullcontext() if enabled else model.no_sync():
+            yield
+    else:
+        yield
+
+
+def clip_gradients(model: nn.Module, max_norm: float | None) -> Tensor:
+    """Scale all gradients so that their norm, over all ranks, is at most `max_norm`; the norm before."""
+    limit = float("inf") if max_norm is None else max_norm
+    if isinstance(model, FullyShardedDataParallel):
+        return model.clip_grad_norm_(limit)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name in the model, given its name in the module that DDP or FSDP made of it."""
+    return name.replace("_fsdp_wrapped_module.", "").removeprefix("module.")
+
+
+def mean_over_ranks(value: Tensor) -> Tensor:
+    """The mean of a scalar over all ranks; a collective where there is a process group."""
+    if not dist.is_initialized():
+        return value
+    value = value.detach().clone()
+    dist.all_reduce(value)
+    return value / dist.get_world_size()
+
+
+def _pick_device(name: str) -> torch.device:
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("parallel.device is cuda, and torch sees no GPU", "choose cpu or auto")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device

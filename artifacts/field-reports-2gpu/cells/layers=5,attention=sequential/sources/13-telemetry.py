@@ -1,0 +1,258 @@
+
+
+
+
+
+
+
+
+
+from __future__ import annotations
+
+import csv
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nsa.attention import backends_used
+from nsa.attention.layer import NSAAttention
+from nsa.config import TelemetryConfig, TrainConfig, make_directory
+from nsa.environment import describe_dtypes, describe_environment, memory_dump, memory_now
+from nsa.statistics import GATE_COLUMNS, K_COLUMNS, layer_statistics
+from nsa.tracking import open_tracker
+
+COLUMNS = {
+    "gate_stats": ("step", "layer", *GATE_COLUMNS),
+    "k_stats": ("step", "layer", *K_COLUMNS),
+    "fallback_counters": ("step", "kind", "name", "count"),
+}
+POLL_S = 0.05  # how often the thread looks whether the device has delivered
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """One finished step; the tensors may still be on their way from the device."""
+
+    step: int
+    loss: Tensor
+    gradient_norm: Tensor
+    tokens: int  # of all ranks
+    seconds: float
+    fetch_s: float
+
+
+@dataclass(kw_only=True)
+class _Delivery:
+    """A record with its statistics, and the event after which its tensors may be read."""
+
+    record: StepRecord
+    statistics: dict[str, Tensor] = field(default_factory=dict)  # CSV's name: [layers, columns]
+    memory: dict[str, Any] | None = None
+    ready: torch.cuda.Event | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Report:
+    """A file for the thread to write."""
+
+    name: str
+    text: str
+
+
+class Silence:
+    """Telemetry that is switched off."""
+
+    def phase(self, name: str, step: int | None = None) -> None:
+        """The main thread begins `name`: data, forward, backward, optimizer, evaluate, checkpoint."""
+
+    @contextmanager
+    def statistics(self, step: int) -> Iterator[None]:
+        """Forward passes in here belong to `step`, and may be asked for their gates and selection."""
+        yield
+
+    def dtypes(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Note the data types of parameters, gradients and optimizer state, once."""
+
+    def step(self, record: StepRecord) -> None:
+        """A step is done."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+def open_telemetry(
+    config: TrainConfig, model: nn.Module, *, rank: int, device: torch.device
+) -> Silence | Telemetry:
+    """Telemetry in `config.telemetry.dir`, or Silence where that is None."""
+    if config.telemetry.dir is None:
+        return Silence()
+    return Telemetry(config, model, rank=rank, device=device)
+
+
+class Telemetry(Silence):
+    """Writes into config.telemetry.dir until closed; the module's docstring lists the files."""
+
+    def __init__(self, config: TrainConfig, model: nn.Module, *, rank: int, device: torch.device) -> None:
+        self._config: TelemetryConfig = config.telemetry
+        self._rank, self._device = rank, device
+        self._attentions = [module for module in model.modules() if isinstance(module, NSAAttention)]
+        self._queue: queue.Queue[_Delivery | _Report | None] = queue.Queue()
+        self._now = ("boot", 0, time.monotonic())  # phase, step, since: one tuple, so never half updated
+        self._files = _Files(make_directory("telemetry.dir", config.telemetry.dir or "."), rank)
+        self._tracker = open_tracker(self._config, rank)
+        self._dtypes: str | None = None
+        self._files.write_json("env", describe_environment(config, device))
+        self._files.write_json("mem_boot", memory_dump(device))
+        self._thread = threading.Thread(target=self._speak, name="telemetry", daemon=True)
+        self._thread.start()
+
+    def phase(self, name: str, step: int | None = None) -> None:
+        self._now = (name, self._now[1] if step is None else step, time.monotonic())
+
+    @contextmanager
+    def statistics(self, step: int) -> Iterator[None]:
+        wanted = self._wants_statistics(step)
+        for attention in self._attentions:
+            attention.collect_stats = wanted
+        yield
+        for attention in self._attentions:
+            attention.collect_stats = False
+
+    def dtypes(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        if self._dtypes is None:
+            self._dtypes = describe_dtypes(model, optimizer)
+            self._queue.put(_Report(name="dtypes_report.txt", text=self._dtypes))
+
+    def step(self, record: StepRecord) -> None:
+        delivery = _Delivery(record=record)
+        tensors = {"scalars": torch.stack([record.loss.detach().float(), record.gradient_norm.float()])}
+        if self._wants_statistics(record.step):
+            tensors |= layer_statistics(self._attentions)
+        if record.step in self._config.memory_steps:
+            delivery.memory = memory_dump(self._device)
+        delivery.statistics = {name: value.to("cpu", non_blocking=True) for name, value in tensors.items()}
+        if self._device.type == "cuda":
+            delivery.ready = torch.cuda.Event()
+            delivery.ready.record()
+        self._queue.put(delivery)
+
+    def close(self) -> None:
+        self.phase("done")
+        self._queue.put(None)
+        # Not for ever: the device that the thread waits for may be stuck, and it is a daemon.
+        self._thread.join(timeout=self._config.heartbeat_s + 1)
+
+    def _wants_statistics(self, step: int) -> bool:
+        return step == 1 or step % self._config.every == 0
+
+    def _speak(self) -> None:
+        try:
+            self._beat({"event": "beat"})
+            while self._write_next():
+                pass
+            self._files.append("fallback_counters", _fallback_rows(self._now[1]))
+            self._beat({"event": "beat"})
+            self._files.close()
+            self._tracker.close()
+        except OSError as error:  # a full disk may silence us, and not end the training
+            print(f"warning: telemetry of rank {self._rank} has stopped: {error}", file=sys.stderr)
+
+    def _write_next(self) -> bool:
+        """Write what comes within a heartbeat, or a beat; False when nothing more will come."""
+        try:
+            item = self._queue.get(timeout=self._config.heartbeat_s)
+        except queue.Empty:
+            self._beat({"event": "beat"})
+            return True
+        if isinstance(item, _Report):
+            self._files.write_text(item.name, item.text)
+        elif item is not None:
+            self._await(item)
+            self._write(item)
+        return item is not None
+
+    def _await(self, delivery: _Delivery) -> None:
+        """Until the device has delivered; asking, not waiting, so that a stuck device leaves us speaking."""
+        spoken = time.monotonic()
+        while delivery.ready is not None and not delivery.ready.query():
+            if time.monotonic() - spoken > self._config.heartbeat_s:
+                self._beat({"event": "beat"})
+                spoken = time.monotonic()
+            time.sleep(POLL_S)
+
+    def _write(self, delivery: _Delivery) -> None:
+        record, statistics = delivery.record, delivery.statistics
+        loss, gradient_norm = statistics.pop("scalars").tolist()
+        said = {
+            "event": "step",
+            "done": record.step,
+            "loss": loss,
+            "gradient_norm": gradient_norm,
+            "tokens_per_s": round(record.tokens / record.seconds, 1),
+            "step_s": round(record.seconds, 6),
+            "fetch_s": round(record.fetch_s, 6),
+        }
+        for name, table in statistics.items():
+            self._files.append(name, ([record.step, layer, *row] for layer, row in enumerate(table.tolist())))
+            said[name] = dict(zip(COLUMNS[name][2:], table.mean(dim=0).tolist(), strict=True))
+        if statistics:
+            self._files.append("fallback_counters", _fallback_rows(record.step))
+        if delivery.memory is not None:
+            self._files.write_json(f"mem_step{record.step}", delivery.memory)
+        self._beat(said)
+        self._tracker.write(record.step, said)
+
+    def _beat(self, said: dict[str, Any]) -> None:
+        phase, step, since = self._now
+        beat = {"time": round(time.time(), 3), "rank": self._rank, "step": step, "phase": phase}
+        beat["phase_s"] = round(time.monotonic() - since, 3)
+        self._files.beat({**beat, **said, "memory": memory_now(self._device)})
+
+
+class _Files:
+    """The files of one rank; a CSV gets its header when it is made."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        self._directory = directory
+        self._suffix = f"_rank{rank}" if rank else ""
+        self._heartbeat = (directory / f"heartbeat_rank{rank}.jsonl").open("a", encoding="utf-8")
+        for name, columns in COLUMNS.items():
+            if not self._path(f"{name}.csv").exists():
+                self.append(name, [columns])
+
+    def beat(self, said: dict[str, Any]) -> None:
+        self._heartbeat.write(json.dumps(said) + "\n")
+        self._heartbeat.flush()
+
+    def append(self, name: str, rows: Any) -> None:
+        with self._path(f"{name}.csv").open("a", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+
+    def write_json(self, name: str, values: dict[str, Any]) -> None:
+        self.write_text(f"{name}.json", json.dumps(values, indent=1) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        self._path(name).write_text(text, encoding="utf-8")
+
+    def close(self) -> None:
+        self._heartbeat.close()
+
+    def _path(self, name: str) -> Path:
+        stem, _, suffix = name.rpartition(".")
+        return self._directory / f"{stem}{self._suffix}.{suffix}"
+
+
+def _fallback_rows(step: int) -> list[tuple[int, str, str, int]]:
+    use = backends_used()
+    kinds = (("call", use.calls), ("fallback", use.fallbacks))
+    return [(step, kind, name, count) for kind, counters in kinds for name, count in sorted(counters.items())]

@@ -1,0 +1,33 @@
+
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def grouped_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    """Attend from q [B, T, H, Dqk] to k [B, S, Hkv, Dqk], v [B, S, Hkv, Dv]; returns [B, T, H, Dv].
+
+    `visible` is bool, broadcastable to [B, Hkv, T, S]; every query must see a key, or its row is NaN on some
+    backends of SDPA. None means causal, with T = S. Scores are scaled by 1 / sqrt(Dqk).
+    """
+    batch, n_queries, n_heads, qk_dim = q.shape
+    n_kv_heads, v_dim = k.shape[2], v.shape[3]
+    group = n_heads // n_kv_heads
+    # A KV head is a row of SDPA's batch, its query heads are SDPA's heads: keys are broadcast, not copied.
+    q = q.unflatten(2, (n_kv_heads, group)).permute(0, 2, 3, 1, 4).reshape(-1, group, n_queries, qk_dim)
+    k, v = _per_kv_head(k, group), _per_kv_head(v, group)
+    if q.device.type == "cpu" and qk_dim != v_dim:
+        # SDPA's memory-saving CPU kernel wants one head dim; zeros change neither scores nor outputs.
+        q, k, v = (F.pad(x, (0, max(qk_dim, v_dim) - x.shape[-1])) for x in (q, k, v))
+    if visible is not None and visible.shape[:2] != (1, 1):
+        visible = visible.expand(batch, n_kv_heads, -1, -1).reshape(-1, 1, *visible.shape[2:])
+    out = F.scaled_dot_product_attention(q, k, v, visible, is_causal=visible is None, scale=qk_dim**-0.5)
+    out = out[..., :v_dim].reshape(batch, n_heads, n_queries, v_dim)
+    return out.transpose(1, 2)
+
+
+def _per_kv_head(x: Tensor, group: int) -> Tensor:
+    """[B, S, Hkv, D] to [B * Hkv, group, S, D], the group broadcast."""
+    return x.transpose(1, 2).flatten(0, 1)[:, None].expand(-1, group, -1, -1)

@@ -1,0 +1,59 @@
+
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nsa.attention.blocks import BlockLayout, compress_tokens
+from nsa.attention.dense import grouped_attention
+from nsa.config import AttentionConfig
+
+
+class BlockCompression(nn.Module):
+    """φ of Eq. 7: a block of l tokens of one head to one vector, with the same weights for every head.
+
+    "mlp" adds a learned vector for each place in the block (the paper's intra-block position encoding) and
+    maps the concatenated tokens through two layers; "mean" has no parameters. Keys and values need one each.
+    """
+
+    def __init__(
+        self, head_dim: int, config: AttentionConfig, *, kind: Literal["mlp", "mean"] | None = None
+    ) -> None:
+        """`kind` overrides `config.compression`."""
+        super().__init__()
+        self.config = config
+        self.kind = kind or config.compression
+        if self.kind == "mlp":
+            self.place = nn.Parameter(0.02 * torch.randn(config.compress_block, head_dim))
+            self.mlp = nn.Sequential(
+                nn.Linear(config.compress_block * head_dim, 2 * head_dim),
+                nn.SiLU(),
+                nn.Linear(2 * head_dim, head_dim),
+            )
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        """[B, T, Hkv, D] to [B, NC, Hkv, D]; NC is 0 while T < l, an upper bound for packed sequences."""
+        tokens = compress_tokens(self.config, x.shape[1], x.device, cu_seqlens)
+        return self.compress(x[:, tokens].transpose(2, 3))
+
+    def compress(self, block: Tensor) -> Tensor:
+        """[..., l, D] to [..., D]."""
+        if self.kind == "mean":
+            return block.mean(-2)
+        return self.mlp((block + self.place).flatten(-2))
+
+
+def compressed_attention(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout) -> Tensor:
+    """Eq. 5 on the compressed branch: q [B, T, H, Dqk], k and v [B, NC, Hkv, D]; returns [B, T, H, Dv].
+
+    A query before the end of its first block gets 0, and its gradients are 0.
+    """
+    visible = layout.sees_compressed()
+    # A zero key and value that only such a query sees: no softmax is ever empty, even where NC is 0.
+    nothing = ~visible.any(dim=1, keepdim=True)
+    k, v = (F.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
+    return grouped_attention(q, k, v, torch.cat([visible, nothing], dim=1)[None, None])

@@ -1,0 +1,100 @@
+
+
+
+
+
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+# Programs that fill the GPU a few times over; a constant, so that no result depends on the device's size.
+FULL_GRID = 528
+
+
+class Tile(NamedTuple):
+    """One kernel's launch: rows and columns of its score tile, warps, stages of its software pipeline."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up. (`triton.cdiv` may also be called inside a kernel, and is slow outside.)"""
+    return -(-a // b)
+
+
+@lru_cache
+def padded(n: int) -> int:
+    """The power of two, at least 16, that a tensor-core dimension of n takes."""
+    return max(16, power_of_two(n))
+
+
+@lru_cache
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def band_forward_tile(dim: int, dtype: torch.dtype) -> Tile:
+    """`dim` is the wider of the padded head dims."""
+    if dtype == torch.float32:
+        return Tile(32, 32, 4, 1)
+    return Tile(128, 64, 8, 3) if dim <= 128 else Tile(64, 32, 4, 2)
+
+
+def band_dq_tile(dim: int, dtype: torch.dtype) -> Tile:
+    """As `band_forward_tile`, for the gradient of q."""
+    if dtype == torch.float32:
+        return Tile(32, 32, 4, 1)
+    if dim <= 64:
+        return Tile(64, 64, 4, 3)
+    return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 1)
+
+
+def band_dkv_tile(dim: int, dtype: torch.dtype) -> Tile:
+    """As `band_forward_tile`, for the gradients of k and v: rows are queries, columns the program's keys."""
+    if dtype == torch.float32:
+        return Tile(32, 32, 4, 1)
+    if dim <= 64:
+        return Tile(64, 64, 4, 3)
+    return Tile(32, 64, 4, 3) if dim <= 128 else Tile(32, 64, 8, 1)
+
+
+def selection_tile(dim: int, dtype: torch.dtype, n_blocks: int) -> Tile:
+    """Rows are queries, columns selection blocks, of `n_blocks` in all."""
+    if dtype == torch.float32:
+        return Tile(32, 16, 4, 1)
+    rows, warps = (128, 8) if 64 < dim <= 128 else (64, 4)
+    return Tile(rows, 64 if n_blocks > 128 else 32, warps, 2)
+
+
+def tokens_per_tile(group: int, dtype: torch.dtype) -> int:
+    """Neighbouring tokens that share a program of the selected branch: about 64 rows with their heads.
+
+    At most 32, as a bit mask says which of them selected a block.
+    """
+    rows = 16 if dtype == torch.float32 else 64
+    return max(1, min(32, rows // power_of_two(group)))
+
+
+def selected_launch(dim: int) -> tuple[int, int]:
+    """Warps and stages of the selected branch's forward and gradient of q."""
+    return (4, 2) if dim <= 128 else (4, 1)
+
+
+def selected_dkv_launch(dim: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Rows (tokens times heads), warps and stages of the selected branch's gradients of k and v."""
+    if dtype == torch.float32 or dim > 128:
+        return 32, 8, 1
+    return (128 if dim <= 64 else 64), 4, 2
+
+
+def tokens_per_chunk(n_tokens: int) -> int:
+    """Longest list of tokens that one program of the selected branch's dK and dV walks."""
+    return 256 if n_tokens <= 4096 else 512 if n_tokens <= 16384 else 1024
