@@ -17,7 +17,7 @@ from nsadiag.agent.processes import End, Process
 from nsadiag.agent.progress import Progress
 from nsadiag.agent.watch import RankState, Watch, WatchOptions
 from nsadiag.errors import MachineError, UsageError
-from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
+from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node, write_json
 from nsadiag.evidence.reader import Pulse
 from nsadiag.evidence.secrets import mask_command
 
@@ -220,7 +220,7 @@ def _meta(rank: AttachedRank) -> dict[str, Any]:
         "local_rank": int(environment.get("LOCAL_RANK", rank.rank)),
         "pid": pid,
         "ppid": processes.parent(rank.process),
-        "host": os.uname().nodename,
+        "host": this_node(),
         "argv": mask_command(words),
         "cwd": cwd,
         "restart": int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),

@@ -17,7 +17,7 @@ from typing import Protocol
 import nsadiag
 from nsadiag.agent.processes import RUN_ID, Process, identify
 from nsadiag.errors import MachineError, UsageError
-from nsadiag.evidence.layout import RunDir, make_private_dir, open_private
+from nsadiag.evidence.layout import RunDir, make_private_dir, open_private, this_node
 
 BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 PR_SET_PDEATHSIG = 1
@@ -120,7 +120,7 @@ class CommandJob:
         cwd: Path | None = None,
     ) -> None:
         self.run_id, self.socket_dir = new_run_id(), socket_dir
-        node = make_private_dir(run.node(os.uname().nodename))
+        node = make_private_dir(run.node(this_node()))
         self.stdout, self.stderr = node / "launcher.stdout.log", node / "launcher.stderr.log"
         with open_private(self.stdout, "wb") as out, open_private(self.stderr, "wb") as err:
             environment = {

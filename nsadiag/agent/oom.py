@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures import cgroups
-from nsadiag.evidence.layout import OOM, RunDir, make_private_dir, write_json
+from nsadiag.evidence.layout import OOM, RunDir, make_private_dir, this_node, write_json
 
 KMSG = Path("/dev/kmsg")
 MOST_LINES = 20_000
@@ -37,7 +37,7 @@ class OomWatch:
         """nodes/<host>/oom.json, if any of the ranks was ended by SIGKILL, and not by us."""
         killed = [int(e["pid"]) for e in ends.values() if e["signal"] == signal.SIGKILL and not e["by_us"]]
         if killed:
-            node = make_private_dir(run.node(os.uname().nodename))
+            node = make_private_dir(run.node(this_node()))
             write_json(node / OOM, self.report(killed))
 
     def report(self, pids: list[int]) -> dict[str, Any]:

@@ -15,6 +15,22 @@ from nsadiag.evidence.recorder import TRANSFER, Dump, Entry, is_nccl, members, p
 UNEVEN = re.compile(r"all_?to_?all|gather|scatter|coalesced")
 
 
+# Of an entry, what is laid beside that of a peer.
+FIELDS = (
+    "process_group", "collective_seq_id", "p2p_seq_id", "op_id", "profiling_name", "input_sizes", "input_dtypes",
+    "state", "retired", "is_p2p",
+)  # fmt: skip
+MOST_PENDING = 64
+
+
+def queue_of(fr: Dump) -> Dump:
+    """The dump, with what is pending alone, and who is in those groups: all that `waits_for_peers` asks of it."""
+    found = [{name: e[name] for name in FIELDS if name in e} for e in pending(fr)[:MOST_PENDING]]
+    groups = {_number(entry)[0] for entry in found}
+    config = {name: about for name, about in fr.get("pg_config", {}).items() if name in groups}
+    return {"entries": found, "pg_config": {n: {"ranks": a.get("ranks")} for n, a in config.items()}}
+
+
 def _number(entry: Entry) -> tuple[str, int]:
     return str(entry["process_group"][0]), int(entry["collective_seq_id"])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, work
-from nsadiag.agent.queued import waits_for_peers
+from nsadiag.agent.queued import queue_of, waits_for_peers
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
 Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
@@ -191,6 +191,49 @@ def joins_alone(rank: int, inside: dict[int, str | None], world: set[int]) -> bo
     return inside.get(rank) is not None and any(inside.get(r) != inside[rank] for r in world - {rank})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stance:
+    """What of two captures of one rank has to be laid beside those of its peers, wherever they are."""
+
+    rank: int
+    motion: Motion | None  # None if the process could not be looked at twice
+    queue: dict[str, Any]  # of its flight recorder, what is pending
+    inside: str | None  # the function of torch.distributed in which it stood both times
+
+
+def stances(
+    ranks: list[RankDir],
+    looks: tuple[int, int],
+    seen: dict[int, Seen],
+    gpus: list[dict[str, Any]] | None = None,
+) -> list[Stance]:
+    """Of ranks that live on this machine; `looks` are the numbers of the two captures."""
+    return [
+        Stance(
+            rank=rank.rank,
+            motion=motion(rank, looks, seen.get(rank.rank, Seen()), gpus or []),
+            queue=queue_of(read_json(rank.capture(looks[1]).flight_recorder, {})),
+            inside=_stands_in(rank, looks),
+        )
+        for rank in ranks
+    ]
+
+
+def joined(found: list[Stance], world: set[int], *, quiet_s: float = 0.0) -> list[Motion]:
+    """All living ranks at once: whether one waits for its peers depends on what those issued.
+
+    `world` holds the dead as well: they are waited for, too. `quiet_s`: for how long nothing has moved.
+    """
+    queues = {stance.rank: stance.queue for stance in found}
+    inside = {stance.rank: stance.inside for stance in found} if quiet_s > CONNECT_S else {}
+    moved = []
+    for stance in found:
+        if stance.motion is not None:
+            waits = waits_for_peers(stance.rank, queues, world) or joins_alone(stance.rank, inside, world)
+            moved.append(dataclasses.replace(stance.motion, waits_for_peers=waits))
+    return moved
+
+
 def motions(
     ranks: list[RankDir],
     looks: tuple[int, int],
@@ -200,20 +243,8 @@ def motions(
     *,
     quiet_s: float = 0.0,
 ) -> list[Motion]:
-    """All living ranks at once: whether one waits for its peers depends on what those issued.
-
-    `looks` are the numbers of the two captures; `world` holds the dead as well: they are waited for, too.
-    `quiet_s`: for how long nothing has moved.
-    """
-    dumps = {r.rank: read_json(r.capture(looks[1]).flight_recorder, {}) for r in ranks}
-    inside = {r.rank: _stands_in(r, looks) for r in ranks} if quiet_s > CONNECT_S else {}
-    found = []
-    for rank in ranks:
-        moved = motion(rank, looks, seen.get(rank.rank, Seen()), gpus or [])
-        if moved is not None:
-            waits = waits_for_peers(rank.rank, dumps, world) or joins_alone(rank.rank, inside, world)
-            found.append(dataclasses.replace(moved, waits_for_peers=waits))
-    return found
+    """The same where all ranks are on this machine."""
+    return joined(stances(ranks, looks, seen, gpus), world, quiet_s=quiet_s)
 
 
 def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judgement, str]:

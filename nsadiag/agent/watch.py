@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -23,10 +22,10 @@ from nsadiag.agent.patience import MIN_STALL_S, Patience
 from nsadiag.agent.processes import DeathWatch, End, Process
 from nsadiag.agent.progress import Progress
 from nsadiag.agent.sampler import Sampler
-from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, judge, motions
+from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, Stance, joined, judge, stances
 from nsadiag.agent.stop import end_job
 from nsadiag.evidence.blackbox import Kind, Phase
-from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, write_json
+from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, this_node, write_json
 from nsadiag.evidence.reader import Pulse
 from nsadiag.evidence.sources import keep_sources
 
@@ -86,6 +85,15 @@ class Look:
     motions: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two captures, by number, and what they say of each rank."""
+
+    first: int
+    second: int
+    stances: list[Stance]
+
+
 class Watch:
     """The state of watching one job; `run` is the whole life of it."""
 
@@ -116,6 +124,8 @@ class Watch:
         self._oom = OomWatch()
         self._loops = Loops()
         self._ending_since_ns: int | None = None  # deaths from here on are our doing
+        self._launcher_gone_at: float | None = None
+        self._home = directory.path  # of watch.json and ends.json
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -138,17 +148,14 @@ class Watch:
             self.close()
 
     def _loop(self) -> None:
-        launcher_gone_at: float | None = None
         while True:
             interrupts.check()
             self._note_deaths(POLL_S)
             self._discover()
             self._feel_pulses()
             alive = [r for r in self.ranks.values() if r.end is None]
-            if self.job.poll() is not None:
-                launcher_gone_at = launcher_gone_at or time.monotonic()
-                if not alive or time.monotonic() - launcher_gone_at > LAUNCHER_GRACE_S:
-                    return
+            if self._is_over(alive):
+                return
             self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.steps})
             if self._went_too_far():
                 self.stopped = "timeout"
@@ -158,9 +165,19 @@ class Watch:
                 self.stopped = "hang" if self.looks[-1].judgement == "still" else "timeout"
                 return
             self._watch_activity(alive)
-            if alive and self.patience.due(time.monotonic()) and self.look() == "still":
+            if self._is_due(alive) and self.look() == "still":
                 self.stopped = "hang"
                 return
+
+    def _is_over(self, alive: list[RankState]) -> bool:
+        """Whether the launcher has ended, and its ranks with it, or with some grace."""
+        if self.job.poll() is None:
+            return False
+        self._launcher_gone_at = self._launcher_gone_at or time.monotonic()
+        return not alive or time.monotonic() - self._launcher_gone_at > LAUNCHER_GRACE_S
+
+    def _is_due(self, alive: list[RankState]) -> bool:
+        return bool(alive) and self.patience.due(time.monotonic())
 
     @property
     def left_running(self) -> bool:
@@ -184,7 +201,7 @@ class Watch:
                 continue
             meta = read_json(directory.meta)
             # A dead rank whose file names another process has been restarted by its launcher.
-            if not meta or (known is not None and known.pid == meta["pid"]):
+            if not meta or (known is not None and known.pid == meta["pid"]) or not self._is_here(meta):
                 continue
             try:
                 pulse = Pulse(directory.blackbox)
@@ -203,6 +220,10 @@ class Watch:
                 self._deaths.add(process)
                 self._oom.note(process.pid)
             self._progress()
+
+    def _is_here(self, meta: dict[str, Any]) -> bool:
+        """Whether the rank is on this machine."""
+        return True
 
     def _feel_pulses(self) -> None:
         for rank in self.ranks.values():
@@ -249,9 +270,41 @@ class Watch:
     def look(self, apart_s: float | None = None) -> Judgement:
         """Two captures some seconds apart, and if nothing moved in between, what costs more to see."""
         started = time.monotonic()
+        pair = self._pair(apart_s or self.options.looks_apart_s)
+        moved = self._joined(pair)
+        judgement, reason = judge(moved, nap_credit_s=self._nap_credit_s())
+        self._waiting = {m.rank for m in moved if m.waits_for_peers}
+        if judgement == "still":
+            judgement, reason = self._was_it_a_moment_ago(reason, {m.rank for m in moved if m.spins})
+        judgement, reason = self._all_seen(judgement, reason)
+        self.looks.append(
+            Look(
+                t_s=started - self._started,
+                first=pair.first,
+                second=pair.second,
+                judgement=judgement,
+                reason=reason,
+                motions=[dataclasses.asdict(m) for m in moved],
+            )
+        )
+        self._after_look(judgement, moved, started)
+        if judgement == "still":
+            self._answer(pair.second)
+        return judgement
+
+    def _joined(self, pair: Pair) -> list[Motion]:
+        """What all ranks did between the two captures."""
+        return joined(pair.stances, set(self.ranks), quiet_s=self.patience.quiet_s(time.monotonic()))
+
+    def _all_seen(self, judgement: Judgement, reason: str) -> tuple[Judgement, str]:
+        """The same, unless some of those who should have been looked at were not."""
+        return judgement, reason
+
+    def _pair(self, apart_s: float) -> Pair:
+        """Two captures of the ranks here, and what each rank did in between."""
         first, before = self._capture(), self._usages()
         noted = {n: (r.progress.worked, r.progress.beside) for n, r in self.ranks.items() if r.progress}
-        deadline = time.monotonic() + (apart_s or self.options.looks_apart_s)
+        deadline = time.monotonic() + apart_s
         running = self._running(first)
         self._loops.begin()
         while time.monotonic() < deadline and self.job.poll() is None:
@@ -264,29 +317,10 @@ class Watch:
         alive = self._alive()
         seen = {r.directory.rank: self._seen(r, noted, before, after) for r in alive}
         gpus = [self._gpus(number) for number in (first, second)]
-        quiet_s = self.patience.quiet_s(time.monotonic())
-        moved = motions(
-            [r.directory for r in alive], (first, second), seen, set(self.ranks), gpus, quiet_s=quiet_s
+        found = stances([r.directory for r in alive], (first, second), seen, gpus)
+        return Pair(
+            first=first, second=second, stances=[self._with_loop(s, running, (first, second)) for s in found]
         )
-        moved = [self._with_loop(m, running.get(m.rank), (first, second)) for m in moved]
-        judgement, reason = judge(moved, nap_credit_s=self._nap_credit_s())
-        self._waiting = {m.rank for m in moved if m.waits_for_peers}
-        if judgement == "still":
-            judgement, reason = self._was_it_a_moment_ago(reason, {m.rank for m in moved if m.spins})
-        self.looks.append(
-            Look(
-                t_s=started - self._started,
-                first=first,
-                second=second,
-                judgement=judgement,
-                reason=reason,
-                motions=[dataclasses.asdict(m) for m in moved],
-            )
-        )
-        self._after_look(judgement, moved, started)
-        if judgement == "still":
-            self._answer(alive, second)
-        return judgement
 
     def _running(self, capture: int) -> dict[int, int]:
         """Processes to look for loops in: ranks that run and do not wait in a collective, or else a child that runs."""
@@ -299,26 +333,27 @@ class Watch:
                 found.update({number: pid} if pid else {})
         return found
 
-    def _with_loop(self, moved: Motion, pid: int | None, looks: tuple[int, int]) -> Motion:
-        loop = self._loops.of(moved.rank)
-        if loop is None or pid is None:
-            return moved
-        procs = (read_json(self.directory.rank(moved.rank).capture(n).proc, {}) for n in looks)
-        return dataclasses.replace(
-            moved,
+    def _with_loop(self, stance: Stance, running: dict[int, int], looks: tuple[int, int]) -> Stance:
+        loop, pid = self._loops.of(stance.rank), running.get(stance.rank)
+        if loop is None or pid is None or stance.motion is None:
+            return stance
+        procs = (read_json(self.directory.rank(stance.rank).capture(n).proc, {}) for n in looks)
+        moved = dataclasses.replace(
+            stance.motion,
             loop=dataclasses.asdict(loop),
             loop_cpu_share=cpu_share_of(pid, *procs),
             endless=loop.is_endless(self.patience.longest_s),
         )
+        return dataclasses.replace(stance, motion=moved)
 
-    def _answer(self, alive: list[RankState], capture: int) -> None:
+    def _answer(self, capture: int) -> None:
         """What the verdict needs is on disk; native stacks are for those who read on, and cost seconds."""
         self.stopped = "hang"
         self.write()
         if self._on_stuck:
             self._on_stuck()
         if self.options.thorough:
-            capture_slow([self._target(r, capture) for r in alive])
+            capture_slow([self._target(r, capture) for r in self._alive()])
 
     def _alive(self) -> list[RankState]:
         return [r for r in self.ranks.values() if r.end is None]
@@ -345,17 +380,22 @@ class Watch:
         return found if isinstance(found, dict) else {}
 
     def _node_capture(self, capture: int) -> Path:
-        return self.directory.node(os.uname().nodename) / "captures" / f"{capture:02d}"
+        return self.directory.node(this_node()) / "captures" / f"{capture:02d}"
 
     def _was_it_a_moment_ago(self, reason: str, spinning: set[int]) -> tuple[Judgement, str]:
         """Work that comes in bursts may fall between two captures: then the pause is no longer than its rhythm."""
-        worked = {n: t for n, t in self._activity.worked.items() if n not in self._may_spin() | spinning}
-        self.patience.stood_since(max(worked.values(), default=0.0))
+        worked = self._worked(self._may_spin() | spinning)
+        self.patience.stood_since(max((t for t, _ in worked.values()), default=0.0))
         now = time.monotonic()
         if not worked or self.patience.idle_s(now) > self.patience.limit_s():
             return "still", reason
         rank = max(worked, key=lambda n: worked[n])
-        return "busy", f"rank {rank} {self._activity.did[rank]} {now - worked[rank]:.0f} s ago"
+        moment, did = worked[rank]
+        return "busy", f"rank {rank} {did} {now - moment:.0f} s ago"
+
+    def _worked(self, but: set[int]) -> dict[int, tuple[float, str]]:
+        """When each rank that worked in this silence last did, and what; `but` are those whose work is none."""
+        return {n: (t, self._activity.did[n]) for n, t in self._activity.worked.items() if n not in but}
 
     def _nap_credit_s(self) -> float:
         """Sleepers are waited for, but not for ever: what sleeps time and again only polls."""
@@ -367,8 +407,8 @@ class Watch:
             self._progress()
         nap_s = max((m.wakes_in_s or 0.0 for m in moved if not m.waits_for_peers), default=0.0)
         # Work that the samples show as well will be missed when it ends; a look alone has to be repeated.
-        recent = {n for n, t in self._activity.worked.items() if t > started - MIN_STALL_S}
-        in_sight = bool(recent - self._may_spin())
+        worked = self._worked(self._may_spin())
+        in_sight = any(moment > started - MIN_STALL_S for moment, _ in worked.values())
         if judgement == "busy" and not in_sight:
             self.patience.stir(now, now, settled=False)
         self.patience.looked(judgement, now, nap_s=nap_s, in_sight=in_sight)
@@ -404,7 +444,7 @@ class Watch:
 
     def _unknown_processes(self) -> list[Target]:
         """Where no rank ever appeared, the stacks of whatever runs are all there is to show."""
-        folder = self.directory.node(os.uname().nodename) / "processes"
+        folder = self.directory.node(this_node()) / "processes"
         found = sorted(processes.of_run(self.job.run_id), key=lambda p: p.pid)
         number = f"{self._captures:02d}"
         return [
@@ -435,8 +475,8 @@ class Watch:
         """watch.json and ends.json, as things stand, and the sources of the lines that the evidence names."""
         reported = self.job.reported_ends()
         ends = {str(n): self._end_of(r, reported.get(n)) for n, r in sorted(self.ranks.items())}
-        write_json(self.directory.ends, ends)
-        write_json(self.directory.watch, self._about())
+        write_json(self._home / self.directory.ends.name, ends)
+        write_json(self._home / self.directory.watch.name, self._about())
         with contextlib.suppress(OSError):
             self._oom.write(self.directory, ends)
             keep_sources(self.directory)

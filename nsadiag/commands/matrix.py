@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from nsadiag.evidence.layout import (
     RunDir,
     make_private_dir,
     read_json,
+    this_node,
 )
 from nsadiag.evidence.secrets import hide, mask_line, mask_variables
 from nsadiag.spec import Cell, Matrix
@@ -115,7 +115,7 @@ def _run(run: RunDir, request: MatrixRequest, running: Running, progress: Matrix
 
 
 def _run_here(state: MatrixState, running: Running) -> None:
-    log = make_private_dir(state.directory.node(os.uname().nodename)) / "launcher.log"
+    log = make_private_dir(state.directory.node(this_node())) / "launcher.log"
     preload = tuple(state.matrix.preload)
     pool = LauncherPool(log, preload=preload, before_start=running.launcher_starts)
     try:

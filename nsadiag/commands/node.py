@@ -16,7 +16,7 @@ from nsadiag.commands.cells import CellResult, directory_of, note_done, run_cell
 from nsadiag.engines.batch import JOB_ID, NNODES
 from nsadiag.engines.pool import LauncherPool
 from nsadiag.errors import EXIT_HEALTHY, EXIT_INTERRUPTED, MachineError, NsadiagError, UsageError
-from nsadiag.evidence.layout import RunDir, make_private_dir, read_json
+from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node
 from nsadiag.evidence.secrets import hide
 from nsadiag.spec import Cell, Matrix, find_spec, load_matrix
 
@@ -46,7 +46,7 @@ def main(spec: str, directory: str, about: str) -> int:
     _clear(directory_of(run, result.cell))
     limits = [s for s in (result.cell.timeout_s, asked["limit_s"]) if s]
     options = WatchOptions(stall_after_s=matrix.stall_after_s, timeout_s=min(limits, default=0.0))
-    log = make_private_dir(directory_of(run, result.cell).node(os.uname().nodename)) / "warm.log"
+    log = make_private_dir(directory_of(run, result.cell).node(this_node())) / "warm.log"
     pool = LauncherPool(log, preload=tuple(matrix.preload))
     try:
         outcome = run_cell(run, matrix, result.cell, pool.take(result.cell.env), options)

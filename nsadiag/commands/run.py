@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from nsadiag.commands import output
 from nsadiag.engines.local import run_command
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_TIMEOUT
 from nsadiag.evidence import cuda_core
-from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 
 
@@ -66,7 +65,7 @@ def run_once(request: RunRequest) -> RunResult:
         on_hang=request.on_hang,
         with_locals=request.with_locals,
     )
-    env = cuda_core.environment(run.node(os.uname().nodename)) if request.cuda_core else None
+    env = cuda_core.environment(run.node(this_node())) if request.cuda_core else None
     sinks = (sys.stderr.buffer if request.quiet_stdout else sys.stdout.buffer, sys.stderr.buffer)
     interrupted, watch = False, None
     try:

@@ -18,6 +18,8 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 # In the environment of a job whose rings are held in memory: the directory, on every node's own /dev/shm.
 RING_DIR = "NSADIAG_RING_DIR"
+# In the environment of an agent, and of its job, on one of several nodes: the node's name, where hosts share theirs.
+NODE = "NSADIAG_NODE"
 # In a node's folder: what its kernel says of processes that it ended for want of memory.
 OOM = "oom.json"
 
@@ -154,6 +156,11 @@ class RunDir:
             if folder.name in ("ranks", "nodes"):
                 return cls(path=folder.parent)
         raise ValueError(f"{capture.path} is in no run directory")
+
+
+def this_node() -> str:
+    """What this machine is called in a run directory."""
+    return os.environ.get(NODE) or os.uname().nodename
 
 
 def make_private_dir(path: Path) -> Path:

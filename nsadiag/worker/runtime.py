@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.evidence.blackbox import BlackBox, Counter, Kind, Names, Phase
-from nsadiag.evidence.layout import RING_DIR, RankDir, RunDir, append_json_line, make_private_dir, write_json
+from nsadiag.evidence.layout import (
+    RING_DIR,
+    RankDir,
+    RunDir,
+    append_json_line,
+    make_private_dir,
+    this_node,
+    write_json,
+)
 from nsadiag.evidence.secrets import mask_command
 from nsadiag.worker import crash, output, traceback_signal
 from nsadiag.worker.on_import import when_imported
@@ -165,7 +173,7 @@ def _identity(rank: int, world_size: int, logs: dict[str, str]) -> dict[str, Any
         "local_rank": int(os.environ.get("LOCAL_RANK", rank)),
         "pid": os.getpid(),
         "ppid": os.getppid(),
-        "host": os.uname().nodename,
+        "host": this_node(),
         "python": sys.version.split()[0],
         "argv": mask_command(getattr(sys, "orig_argv", sys.argv)),
         "cwd": str(Path.cwd()),

@@ -22,7 +22,7 @@ from nsadiag.agent.captures.py_spy import native_stack, python_stack
 from nsadiag.agent.captures.target import NodeTarget, NotApplicable, Target
 from nsadiag.agent.captures.traceback import traceback
 from nsadiag.agent.processes import stat_fields
-from nsadiag.evidence.layout import CaptureDir, RunDir, make_private_dir, read_json, write_json
+from nsadiag.evidence.layout import CaptureDir, RunDir, make_private_dir, read_json, this_node, write_json
 
 AnyTarget = TypeVar("AnyTarget", Target, NodeTarget)
 # What it returns goes into answers.json.
@@ -95,7 +95,7 @@ def capture_last(targets: list[Target]) -> None:
 def _node_of(targets: list[Target]) -> NodeTarget:
     """This machine, in a directory with the number of the ranks' own captures."""
     first = targets[0].directory
-    directory = RunDir.of(first).node_capture(os.uname().nodename, first.number)
+    directory = RunDir.of(first).node_capture(this_node(), first.number)
     return NodeTarget(directory=directory, pids=tuple(target.pid for target in targets))
 
 

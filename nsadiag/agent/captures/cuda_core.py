@@ -12,7 +12,7 @@ from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
 from nsadiag.evidence import cuda_core as place
-from nsadiag.evidence.layout import FILE_MODE, RunDir, write_private
+from nsadiag.evidence.layout import FILE_MODE, RunDir, this_node, write_private
 from nsadiag.evidence.secrets import mask_text
 
 BEGIN_S = 5.0  # until the first byte
@@ -27,7 +27,7 @@ def cuda_core_dump(target: Target) -> dict[str, Any]:
 
     The rank cannot use its GPU afterwards.
     """
-    node = RunDir.of(target.directory).node(os.uname().nodename)
+    node = RunDir.of(target.directory).node(this_node())
     if not place.folder(node).is_dir():
         raise NotApplicable("not asked for (nsadiag run --cuda-core)")
     core = place.core(node, target.pid)
