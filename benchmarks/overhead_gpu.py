@@ -12,7 +12,7 @@ the same differ by 1 to 2 % for as long as they live, so what counts is compared
 
     probes    light against its probes taken out
     agent     light against its agent stopped
-    every     a hook on each of the 159 parameters, where light has some 30 and 13: what those cost, magnified
+    every     a hook on each of the 123 parameters, where light has some 30 and 13: what those cost, magnified
     light     all of it, against the process that nobody watches
     control   probes taken out against the process that nobody watches
 

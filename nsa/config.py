@@ -184,6 +184,7 @@ class LoopConfig(Config):
     precision: Literal["fp32", "bf16", "bf16_pure"] = "fp32"  # bf16: autocast or FSDP's mixed precision
     seed: int = 0
     compile: bool = False
+    cuda_graph: bool = False  # each step is one graph, replayed: for steps that are bound by launches
     detect_anomaly: bool = False  # autograd says which forward line made what fails in backward; slow
     log_every: PositiveInt = 1
     eval_every: NonNegativeInt = 0  # 0: never

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nsa.attention.layer import DenseAttention, NSAAttention
+from nsa.attention.rope import RotationTable
 from nsa.config import AttentionConfig, ModelConfig
 
 INIT_STD = 0.02  # GPT-2's; projections that add to the residual stream are scaled down by depth
@@ -34,10 +35,10 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Pre-norm transformer block, [B, T, dim] to [B, T, dim]."""
 
-    def __init__(self, config: ModelConfig, attention: AttentionConfig) -> None:
+    def __init__(self, config: ModelConfig, attention: AttentionConfig, rotations: RotationTable) -> None:
         super().__init__()
         self.norm1 = nn.RMSNorm(config.dim, eps=1e-5)
-        self.attn = _build_attention(config, attention)
+        self.attn = _build_attention(config, attention, rotations)
         self.norm2 = nn.RMSNorm(config.dim, eps=1e-5)
         self.mlp = MLP(config)
 
@@ -64,8 +65,9 @@ class NSAModel(nn.Module):
     def __init__(self, config: ModelConfig, attention: AttentionConfig | None = None) -> None:
         super().__init__()
         self.embed = nn.Embedding(config.vocab_size, config.dim)
+        self.rotations = RotationTable(config.head_dim, config.rope_base)
         self.blocks = nn.ModuleList(
-            Block(config, attention or AttentionConfig()) for _ in range(config.layers)
+            Block(config, attention or AttentionConfig(), self.rotations) for _ in range(config.layers)
         )
         self.norm = nn.RMSNorm(config.dim, eps=1e-5)
         self.head = nn.Linear(config.dim, config.vocab_size, bias=False)
@@ -80,6 +82,9 @@ class NSAModel(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits [B, T, vocab] of `tokens` [B, T]; given `targets` [B, T], the mean loss in nats."""
+        self.rotations.upto(
+            tokens.shape[1], tokens.device
+        )  # here, so that no compiled block has to make them
         x = self.run_blocks(self.blocks, self.embed(tokens))
         logits = self.head(self.norm(x))
         if targets is None:
@@ -119,11 +124,11 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _build_attention(config: ModelConfig, attention: AttentionConfig) -> nn.Module:
+def _build_attention(config: ModelConfig, attention: AttentionConfig, rotations: RotationTable) -> nn.Module:
     sizes = (config.dim, config.heads, config.kv_groups, config.head_dim)
     if config.attention == "dense":
-        return DenseAttention(*sizes, rope_base=config.rope_base)
-    return NSAAttention(*sizes, attention, rope_base=config.rope_base)
+        return DenseAttention(*sizes, rotations=rotations)
+    return NSAAttention(*sizes, attention, rotations=rotations)
 
 
 def _sample(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:

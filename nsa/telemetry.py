@@ -73,12 +73,12 @@ class Silence:
     """Telemetry that is switched off."""
 
     def phase(self, name: str, step: int | None = None) -> None:
-        """The main thread begins `name`: data, forward, backward, optimizer, evaluate, checkpoint."""
+        """The main thread begins `name`: data, forward, backward, optimizer, replay, evaluate, checkpoint."""
 
     @contextmanager
-    def statistics(self, step: int) -> Iterator[None]:
-        """Forward passes in here belong to `step`, and may be asked for their gates and selection."""
-        yield
+    def statistics(self, step: int) -> Iterator[bool]:
+        """Forward passes in here belong to `step`; whether they are asked for their gates and selection."""
+        yield False
 
     def dtypes(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Note the data types of parameters, gradients and optimizer state, once."""
@@ -120,11 +120,11 @@ class Telemetry(Silence):
         self._now = (name, self._now[1] if step is None else step, time.monotonic())
 
     @contextmanager
-    def statistics(self, step: int) -> Iterator[None]:
+    def statistics(self, step: int) -> Iterator[bool]:
         wanted = self._wants_statistics(step)
         for attention in self._attentions:
             attention.collect_stats = wanted
-        yield
+        yield wanted
         for attention in self._attentions:
             attention.collect_stats = False
 

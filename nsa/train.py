@@ -8,21 +8,22 @@ All that a run uses is imported here, so that a process which has this module st
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch._dynamo  # the first optimizer step would import it, for half a second
-from torch import Tensor, nn
+from torch import Tensor
 
 from nsa.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
-from nsa.config import ConfigError, OptimizerConfig, TrainConfig, make_directory
+from nsa.config import ConfigError, TrainConfig, make_directory
 from nsa.data import Stream, open_stream
 from nsa.environment import guard_environment
 from nsa.model import NSAModel, parameter_count
+from nsa.optimizer import build_optimizer, learning_rate
 from nsa.options import help_text, parse_command_line
 from nsa.parallel import (
     Placement,
@@ -30,9 +31,9 @@ from nsa.parallel import (
     clip_gradients,
     gradient_sync,
     mean_over_ranks,
-    plain_name,
     process_group,
 )
+from nsa.step_graph import StepGraph, check_step_graph
 from nsa.telemetry import StepRecord, open_telemetry
 
 
@@ -68,15 +69,6 @@ def _train_in_group(config: TrainConfig, placement: Placement) -> list[float]:
         run.close()
 
 
-def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
-    """Of `step` (from 1) of `steps`: linear warm-up, then half a cosine down to min_lr_ratio."""
-    if step <= config.warmup_steps:
-        return config.lr * step / config.warmup_steps
-    share_done = (step - 1 - config.warmup_steps) / max(1, steps - config.warmup_steps)
-    cosine = 0.5 * (1 + math.cos(math.pi * share_done))
-    return config.lr * (config.min_lr_ratio + (1 - config.min_lr_ratio) * cosine)
-
-
 class _Run:
     """One run's model, optimizer, data and telemetry; made, driven through its steps, and closed."""
 
@@ -90,10 +82,16 @@ class _Run:
         torch.manual_seed(config.train.seed + placement.rank)
         self.progress = Progress(
             model=wrapped,
-            optimizer=_build_optimizer(wrapped, config.optimizer, decayed, placement.device),
+            optimizer=build_optimizer(wrapped, config, decayed, placement.device),
             stream=self._open_stream(evaluation=False),
         )
         self.telemetry = open_telemetry(config, wrapped, rank=placement.rank, device=placement.device)
+        self.fetch_s = 0.0  # this step's
+        self.graph: StepGraph | None = None
+        if config.train.cuda_graph:
+            check_step_graph(config, placement.device)
+            self.graph = StepGraph(self._recordable_step)
+            self._lr = torch.zeros((), device=placement.device)
 
     def all_steps(self) -> list[float]:
         """Train to the last step; the logged losses."""
@@ -124,42 +122,67 @@ class _Run:
         config, progress = self.config, self.progress
         progress.step += 1
         started = time.perf_counter()
-        for group in progress.optimizer.param_groups:
-            group["lr"] = learning_rate(config.optimizer, progress.step, config.train.steps)
-        with self.telemetry.statistics(progress.step):
-            loss, fetch_s = self._gradients()
-        self.telemetry.phase("optimizer")
-        norm = clip_gradients(progress.model, config.optimizer.clip_norm)
-        progress.optimizer.step()
-        self.telemetry.dtypes(progress.model, progress.optimizer)
-        progress.optimizer.zero_grad(set_to_none=True)
+        self.fetch_s = 0.0
+        self._set_learning_rate(learning_rate(config.optimizer, progress.step, config.train.steps))
+        with self.telemetry.statistics(progress.step) as watched:
+            if self.graph is None or watched:
+                loss, norm = self._update(self._fetch)
+            else:
+                tokens = torch.stack([self._fetch() for _ in range(config.train.accumulate)])
+                self.telemetry.phase("replay")
+                loss, norm = self.graph(tokens)
         record = StepRecord(
             step=progress.step,
             loss=loss,
             gradient_norm=norm,
             tokens=_tokens_a_step(config, self.placement),
             seconds=time.perf_counter() - started,
-            fetch_s=fetch_s,
+            fetch_s=self.fetch_s,
         )
         self.telemetry.step(record)
         return record
 
-    def _gradients(self) -> tuple[Tensor, float]:
-        """Forward and backward over this step's batches; their mean loss, and the seconds spent on data."""
-        step, accumulate = self.progress.step, self.config.train.accumulate
-        total, fetch_s = torch.zeros((), device=self.placement.device), 0.0
+    def _set_learning_rate(self, rate: float) -> None:
+        if self.graph is not None:
+            self._lr.fill_(rate)  # a graph would go on with the number that it was recorded with
+        for group in self.progress.optimizer.param_groups:
+            group["lr"] = rate if self.graph is None else self._lr
+
+    def _fetch(self) -> Tensor:
+        self.telemetry.phase("data", self.progress.step)
+        fetching = time.perf_counter()
+        tokens = self.progress.stream.next_batch().to(self.placement.device, non_blocking=True)
+        self.fetch_s += time.perf_counter() - fetching
+        return tokens
+
+    def _recordable_step(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        batches = iter(tokens)  # [accumulate, batch, T + 1]
+        return self._update(lambda: next(batches))
+
+    def _update(self, next_batch: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        """One optimizer step; the mean loss of its batches, and the gradients' norm before clipping."""
+        progress = self.progress
+        loss = self._gradients(next_batch)
+        self.telemetry.phase("optimizer")
+        norm = clip_gradients(progress.model, self.config.optimizer.clip_norm)
+        progress.optimizer.step()
+        self.telemetry.dtypes(progress.model, progress.optimizer)
+        progress.optimizer.zero_grad(set_to_none=True)
+        return loss, norm
+
+    def _gradients(self, next_batch: Callable[[], Tensor]) -> Tensor:
+        """Forward and backward over this step's batches; their mean loss."""
+        accumulate = self.config.train.accumulate
+        total = torch.zeros((), device=self.placement.device)
         for index in range(accumulate):
-            self.telemetry.phase("data", step)
-            fetching = time.perf_counter()
-            tokens = self.progress.stream.next_batch().to(self.placement.device, non_blocking=True)
-            fetch_s += time.perf_counter() - fetching
+            tokens = next_batch()
             with gradient_sync(self.progress.model, enabled=index == accumulate - 1):
                 self.telemetry.phase("forward")
                 loss = self._loss(tokens) / accumulate
                 self.telemetry.phase("backward")
                 loss.backward()
             total += loss.detach()
-        return total, fetch_s
+        return total
 
     def _loss(self, tokens: Tensor) -> Tensor:
         with _autocast(self.config, self.placement.device):
@@ -227,24 +250,6 @@ def _build_model(config: TrainConfig, device: torch.device) -> NSAModel:
         for block in model.blocks:
             block.compile()  # one block is compiled once for all, and in place it keeps its name
     return model
-
-
-def _build_optimizer(
-    model: nn.Module, config: OptimizerConfig, decayed: set[str], device: torch.device
-) -> torch.optim.AdamW:
-    """AdamW that decays the parameters named in `decayed`: matrices, and not norms and biases."""
-    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-    for name, parameter in model.named_parameters():
-        groups[plain_name(name) in decayed].append(parameter)
-    return torch.optim.AdamW(
-        [
-            {"params": groups[True], "weight_decay": config.weight_decay},
-            {"params": groups[False], "weight_decay": 0.0},
-        ],
-        lr=config.lr,
-        betas=config.betas,
-        fused=device.type == "cuda",
-    )
 
 
 def _autocast(config: TrainConfig, device: torch.device) -> AbstractContextManager[None]:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nsa.attention.blocks import BlockLayout, compress_tokens
+from nsa.attention.blocks import BlockLayout, compress_tokens, n_compress_slots
 from nsa.attention.dense import grouped_attention
 from nsa.config import AttentionConfig
 
@@ -37,8 +37,20 @@ class BlockCompression(nn.Module):
 
     def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
         """[B, T, Hkv, D] to [B, NC, Hkv, D]; NC is 0 while T < l, an upper bound for packed sequences."""
+        n_blocks = n_compress_slots(self.config, x.shape[1], packed=False)
+        if cu_seqlens is None and n_blocks:
+            return self.compress(self._blocks(x, n_blocks).transpose(2, 3))
         tokens = compress_tokens(self.config, x.shape[1], x.device, cu_seqlens)
         return self.compress(x[:, tokens].transpose(2, 3))
+
+    def _blocks(self, x: Tensor, n_blocks: int) -> Tensor:
+        """[B, NC, l, Hkv, D]. Slices of strides: the backward of an index would add with atomics, in any order."""
+        stride, in_block = (
+            self.config.compress_stride,
+            self.config.compress_block // self.config.compress_stride,
+        )
+        strides = x[:, : (n_blocks + in_block - 1) * stride].unflatten(1, (-1, stride))
+        return torch.cat([strides[:, i : i + n_blocks] for i in range(in_block)], dim=2)
 
     def compress(self, block: Tensor) -> Tensor:
         """[..., l, D] to [..., D]."""

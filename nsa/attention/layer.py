@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from nsa.attention import BRANCHES, BranchKV, nsa_attention
 from nsa.attention.blocks import block_layout, compress_tokens, sequence_borders
 from nsa.attention.compressed import BlockCompression
-from nsa.attention.dense import grouped_attention
-from nsa.attention.inputs import check_packing, keys_read
-from nsa.attention.rope import apply_rope
+from nsa.attention.dense import causal_attention, grouped_attention
+from nsa.attention.inputs import check_packing
+from nsa.attention.rope import RotationTable, rotate, rotation
 from nsa.attention.selected import select_blocks, selected_key_counts
 from nsa.cache import DenseCache, NSACache
 from nsa.config import AttentionConfig
@@ -21,9 +21,11 @@ class NSAAttention(nn.Module):
 
     Positions are rotary. φ reads keys that are not rotated yet, and the compressed key then takes the
     position of its block's last token: so scores depend on distances alone, which an MLP over rotated keys
-    would break, and a block is as near as its newest token. One rotated query serves all branches.
+    would break, and a block is as near as its newest token. One rotated query serves all branches. Layers of equal
+    head dim may share their `rotations`.
 
-    Only the branches of `config.branches` get projections. If selection runs without the compressed branch,
+    One matrix, `in_proj`, makes the queries and the keys and values of all branches: a product of thousands of
+    columns in the place of four. Only the branches of `config.branches` have a part in it. If selection runs without the compressed branch,
     nothing would train φ, so blocks are scored by the mean of the selected branch's own keys.
 
     With `collect_stats` on, a forward leaves `last_gates` [B, T, H, 3] and `last_selected_counts` [B, Hkv, T]
@@ -39,21 +41,25 @@ class NSAAttention(nn.Module):
         config: AttentionConfig,
         *,
         v_head_dim: int | None = None,
-        rope_base: float = 10_000.0,
+        rotations: RotationTable | None = None,
     ) -> None:
         super().__init__()
         _check_heads(n_heads, n_kv_heads)
         self.config = config
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
-        self.rope_base = rope_base
+        self.rotations = rotations or RotationTable(head_dim)
         self.collect_stats = False
         self.last_gates: Tensor | None = None
         self.last_selected_counts: Tensor | None = None
 
-        kv_dim = n_kv_heads * (head_dim + self.v_head_dim)
-        self.q_proj = nn.Linear(dim, n_heads * head_dim, bias=False)
-        self.kv_proj = nn.ModuleDict({name: nn.Linear(dim, kv_dim, bias=False) for name in config.branches})
+        # Queries and the keys that are rotated stand side by side, so that one operation turns them all.
+        self._turned = [name for name in config.branches if name != "compressed"]
+        self._raw = [name for name in config.branches if name == "compressed"]
+        self._turned_heads = [n_heads, *[n_kv_heads] * len(self._turned)]
+        n_key_heads = sum(self._turned_heads) + n_kv_heads * len(self._raw)
+        n_value_heads = n_kv_heads * len(config.branches)
+        self.in_proj = nn.Linear(dim, n_key_heads * head_dim + n_value_heads * self.v_head_dim, bias=False)
         self.compress_k = self.compress_v = None
         if "compressed" in config.branches:
             self.compress_k = BlockCompression(head_dim, config)
@@ -82,49 +88,63 @@ class NSAAttention(nn.Module):
         """
         past_length = cache.length if cache is not None else 0
         check_packing(x.shape[0], cu_seqlens, past=cache is not None)
-        if positions is None:
-            positions = token_positions(x.shape[1], x.device, cu_seqlens, past_length)
-        positions = torch.atleast_2d(positions)
-        q = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim))
-        q = apply_rope(q, positions, self.rope_base)
-        k, v = self._keys_and_values(x, positions, cu_seqlens, cache)
+        turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
+        q, k, v = self._project(x, turn)
+        k, v = self._keys_and_values(k, v, turn, cu_seqlens, cache)
         gates = self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
         out = nsa_attention(q, k, v, gates, self.config, cu_seqlens=cu_seqlens, past_length=past_length)
         if self.collect_stats:
             self._remember(q, k, gates, cu_seqlens, past_length)
         return self.o_proj(out.flatten(2))
 
-    def _keys_and_values(
-        self, x: Tensor, positions: Tensor, cu_seqlens: Tensor | None, cache: NSACache | None
-    ) -> tuple[BranchKV, BranchKV]:
-        """What the branches attend to, by branch: the tokens of x, after those of the cache."""
-        raw_k, v = {}, {}
-        for name, projection in self.kv_proj.items():
-            kv = projection(x).unflatten(-1, (self.n_kv_heads, self.head_dim + self.v_head_dim))
-            raw_k[name], v[name] = kv.split([self.head_dim, self.v_head_dim], dim=-1)
-        k = {name: apply_rope(key, positions, self.rope_base) for name, key in raw_k.items()}
-        if "compressed" in keys_read(self.config):
-            source = raw_k["compressed"] if "compressed" in raw_k else raw_k["selected"].detach()
-            k["compressed"], v["compressed"] = self._compress(
-                source, v.get("compressed"), positions, cu_seqlens, cache
-            )
-        keys, values = (BranchKV(*(kv.get(name) for name in BRANCHES)) for kv in (k, v))
-        return (keys, values) if cache is None else cache.append(x.shape[1], keys, values)
+    def _project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Queries, and by branch the keys and values of x; under "compressed" what φ reads, not rotated yet."""
+        n_turned, n_raw = sum(self._turned_heads), self.n_kv_heads * len(self._raw)
+        widths = [n_turned * self.head_dim, n_raw * self.head_dim]
+        projected = self.in_proj(x)
+        unturned, raw, values = projected.split([*widths, projected.shape[-1] - sum(widths)], dim=-1)
+        unturned = unturned.unflatten(-1, (n_turned, self.head_dim))
+        q, *turned = rotate(unturned, turn).split(self._turned_heads, dim=2)
+        k = dict(zip(self._turned, turned, strict=True))
+        if self._raw:
+            k["compressed"] = raw.unflatten(-1, (n_raw, self.head_dim))
+        elif "selected" in k:
+            own = dict(zip(self._turned, unturned.split(self._turned_heads, dim=2)[1:], strict=True))
+            k["compressed"] = own["selected"].detach()
+        values = values.unflatten(-1, (-1, self.v_head_dim)).split(self.n_kv_heads, dim=2)
+        return q, k, dict(zip([*self._turned, *self._raw], values, strict=True))
 
-    def _compress(
+    def _keys_and_values(
         self,
-        k: Tensor,
-        v: Tensor | None,
-        positions: Tensor,
+        k: dict[str, Tensor],
+        v: dict[str, Tensor],
+        turn: Tensor,
         cu_seqlens: Tensor | None,
         cache: NSACache | None,
+    ) -> tuple[BranchKV, BranchKV]:
+        """What the branches attend to: the new tokens, after those of the cache."""
+        n_tokens = next(iter(v.values())).shape[1]
+        if "compressed" in k:
+            raw_k, raw_v = k["compressed"], v.get("compressed")
+            k["compressed"], v["compressed"] = self._compress(raw_k, raw_v, turn, cu_seqlens, cache)
+        keys, values = (BranchKV(*(kv.get(name) for name in BRANCHES)) for kv in (k, v))
+        return (keys, values) if cache is None else cache.append(n_tokens, keys, values)
+
+    def _compress(
+        self, k: Tensor, v: Tensor | None, turn: Tensor, cu_seqlens: Tensor | None, cache: NSACache | None
     ) -> tuple[Tensor, Tensor | None]:
         """φ of the blocks that are now complete, keys rotated to the position of the block's last token."""
+        if turn.dim() == 2:
+            turn = turn[None]
         if cache is not None:
-            k, v, positions = cache.await_blocks(k, v, positions)
-        last = compress_tokens(self.config, k.shape[1], k.device, cu_seqlens)[:, -1]
-        k = apply_rope(self.compress_k(k, cu_seqlens), positions[:, last], self.rope_base)
-        return k, v if v is None else self.compress_v(v, cu_seqlens)
+            k, v, turn = cache.await_blocks(k, v, turn)
+        compressed = self.compress_k(k, cu_seqlens)
+        if cu_seqlens is None:
+            stride, last = self.config.compress_stride, self.config.compress_block - 1
+            turn = turn[:, last::stride]
+        else:
+            turn = turn[:, compress_tokens(self.config, k.shape[1], k.device, cu_seqlens)[:, -1]]
+        return rotate(compressed, turn), v if v is None else self.compress_v(v, cu_seqlens)
 
     @torch.no_grad()
     def _remember(
@@ -149,16 +169,15 @@ class DenseAttention(nn.Module):
         head_dim: int,
         *,
         v_head_dim: int | None = None,
-        rope_base: float = 10_000.0,
+        rotations: RotationTable | None = None,
     ) -> None:
         super().__init__()
         _check_heads(n_heads, n_kv_heads)
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
-        self.rope_base = rope_base
-        self.q_proj = nn.Linear(dim, n_heads * head_dim, bias=False)
-        self.k_proj = nn.Linear(dim, n_kv_heads * head_dim, bias=False)
-        self.v_proj = nn.Linear(dim, n_kv_heads * self.v_head_dim, bias=False)
+        self.rotations = rotations or RotationTable(head_dim)
+        width = (n_heads + n_kv_heads) * head_dim + n_kv_heads * self.v_head_dim
+        self.in_proj = nn.Linear(dim, width, bias=False)
         self.o_proj = nn.Linear(n_heads * self.v_head_dim, dim, bias=False)
 
     def new_cache(self) -> DenseCache:
@@ -175,16 +194,29 @@ class DenseAttention(nn.Module):
         """Attend causally within x [B, T, dim]; arguments as in `NSAAttention.forward`."""
         past_length = cache.length if cache is not None else 0
         check_packing(x.shape[0], cu_seqlens, past=cache is not None)
-        if positions is None:
-            positions = token_positions(x.shape[1], x.device, cu_seqlens, past_length)
-        q = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim))
-        k = self.k_proj(x).unflatten(-1, (self.n_kv_heads, self.head_dim))
-        v = self.v_proj(x).unflatten(-1, (self.n_kv_heads, self.v_head_dim))
-        q, k = (apply_rope(heads, positions, self.rope_base) for heads in (q, k))
+        turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
+        turned_heads, value_width = self.n_heads + self.n_kv_heads, self.n_kv_heads * self.v_head_dim
+        turned, v = self.in_proj(x).split([turned_heads * self.head_dim, value_width], dim=-1)
+        turned = rotate(turned.unflatten(-1, (turned_heads, self.head_dim)), turn)
+        q, k = turned.split([self.n_heads, self.n_kv_heads], dim=2)
+        v = v.unflatten(-1, (self.n_kv_heads, self.v_head_dim))
         if cache is not None:
             k, v = cache.append(k, v)
         visible = _causal(x.shape[1], x.device, cu_seqlens, past_length)
-        return self.o_proj(grouped_attention(q, k, v, visible).flatten(2))
+        out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
+        return self.o_proj(out.flatten(2))
+
+
+def rotation_of(
+    table: RotationTable, x: Tensor, positions: Tensor | None, cu_seqlens: Tensor | None, past_length: int
+) -> Tensor:
+    """The rotation of each token of x [B, T, dim]: [T, D] or [B, T, D], in fp32, or fp64 where x is."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if positions is None and cu_seqlens is None and wide == torch.float32:
+        return table.upto(past_length + x.shape[1], x.device)[past_length:]
+    if positions is None:
+        positions = token_positions(x.shape[1], x.device, cu_seqlens, past_length)
+    return rotation(positions, table.dim, table.base, wide)
 
 
 def token_positions(

@@ -6,17 +6,52 @@ import torch
 from torch import Tensor
 
 
-def apply_rope(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
-    """Rotate x [B, T, H, D] by `positions`, [T] or [B, T]; dtype and shape stay. ValueError if D is odd.
+def rotation(positions: Tensor, dim: int, base: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    """cos, then sin, of each pair's angle: [..., dim] in `dtype` for `positions` [...]. ValueError if dim is odd.
 
-    Angles are fp64 and the rotation at least fp32: an fp32 angle at position 65,000 is off by 0.004.
+    Angles are fp64: an fp32 angle at position 65,000 is off by 0.004.
     """
-    dim = x.shape[-1]
     if dim % 2:
         raise ValueError(f"rotary embedding turns pairs, so the head dim must be even; it is {dim}")
+    exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
+    angles = positions[..., None] * base**-exponents
+    return torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype)
+
+
+def rotate(x: Tensor, turn: Tensor) -> Tensor:
+    """Turn x [B, T, H, D] by the `rotation` [T, D] or [B, T, D]; dtype and shape stay, the work is at least fp32."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    exponents = torch.arange(0, dim, 2, device=x.device, dtype=torch.float64) / dim
-    angles = positions[..., None, None] * base**-exponents  # [(B,) T, 1, D/2]
-    cos, sin = angles.cos().to(wide), angles.sin().to(wide)
+    cos, sin = turn.to(wide).unsqueeze(-2).chunk(2, dim=-1)
     first, second = x.to(wide).chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
+def apply_rope(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
+    """Rotate x [B, T, H, D] by `positions`, [T] or [B, T]; dtype and shape stay. ValueError if D is odd."""
+    return rotate(x, rotation(positions, x.shape[-1], base, torch.promote_types(x.dtype, torch.float32)))
+
+
+class RotationTable:
+    """The rotations of positions 0, 1, 2, ... in fp32, computed once for as many as have been asked for.
+
+    Every layer of every step needs the same ones; computed anew, they are a dozen launches a layer, and a compiler
+    inlines fp64 sines into each head's rotation.
+    """
+
+    def __init__(self, dim: int, base: float = 10_000.0) -> None:
+        self.dim, self.base = dim, base
+        self._table: Tensor | None = None
+        self._outgrown: list[Tensor] = []  # a CUDA graph may hold their addresses
+
+    def upto(self, n: int, device: torch.device) -> Tensor:
+        """[n, dim]."""
+        if self._table is None or self._table.shape[0] < n or self._table.device != device:
+            self._grow(n, device)
+        return self._table[:n]
+
+    def _grow(self, n: int, device: torch.device) -> None:
+        if self._table is not None:
+            self._outgrown.append(self._table)
+        with torch.inference_mode(mode=False), torch.no_grad():
+            positions = torch.arange(1 << (n - 1).bit_length(), device=device)
+            self._table = rotation(positions, self.dim, self.base)

@@ -9,9 +9,10 @@ import torch.distributed as dist
 from launching import TWO_RANKS, run_python
 from torch.nn.parallel import DistributedDataParallel
 
-from nsa.config import OptimizerConfig
+from nsa.config import ConfigError, OptimizerConfig
+from nsa.optimizer import learning_rate
 from nsa.options import load_train_config
-from nsa.train import learning_rate, main, train
+from nsa.train import main, train
 
 
 def test_the_command_trains_and_says_so():
@@ -103,3 +104,8 @@ def test_the_learning_rate_warms_up_and_decays():
 
 def test_the_dense_control_trains():
     assert all(torch.isfinite(torch.tensor(train(load_train_config("tiny", ["model.attention=dense"])))))
+
+
+def test_a_step_graph_without_a_gpu_is_refused():
+    with pytest.raises(ConfigError, match="cuda_graph is true, and there is no GPU"):
+        train(load_train_config("tiny", ["train.cuda_graph=true", "parallel.device=cpu"]))

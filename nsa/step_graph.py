@@ -1,0 +1,73 @@
+"""A whole training step as one CUDA graph: where the launches of its kernels take longer than the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nsa.config import ConfigError, TrainConfig
+
+# Steps that run as they are written: cuBLAS, compiled blocks and the optimizer's state are made in the first.
+WARM_UP_STEPS = 3
+
+Step = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class StepGraph:
+    """Calls `step` for the first batches, records the call that follows, and replays it from then on.
+
+    What `step` reads besides its argument must stay where it is in memory, and what it does must not depend on
+    any value on the device. Python inside it, hooks included, does not run in a replay.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._calls = 0
+        self._graph = torch.cuda.CUDAGraph()
+        self._tokens: Tensor | None = None
+        self._results: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What `step(tokens)` returns, as tensors of its own; every call brings the same shape."""
+        self._calls += 1
+        if self._calls <= WARM_UP_STEPS:
+            return self._warm_up(tokens)
+        if self._tokens is None:
+            self._record(tokens)
+        self._tokens.copy_(tokens)
+        self._graph.replay()
+        loss, norm = self._results
+        return loss.clone(), norm.clone()
+
+    def _warm_up(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        # Not on the default stream, where what backward remembers of streams could not be recorded.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            results = self._step(tokens)
+        torch.cuda.current_stream().wait_stream(stream)
+        return results
+
+    def _record(self, tokens: Tensor) -> None:
+        self._tokens = tokens.clone()
+        torch.cuda.empty_cache()  # the graph's memory is its own: leave it what the steps so far have held
+        # Only this thread is barred from what cannot be recorded: telemetry's goes on asking for its events.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._results = self._step(self._tokens)
+
+
+def check_step_graph(config: TrainConfig, device: torch.device) -> None:
+    """ConfigError where a step cannot be recorded."""
+    if device.type != "cuda":
+        raise ConfigError("train.cuda_graph is true, and there is no GPU", "leave train.cuda_graph out")
+    if config.parallel.mode != "single":
+        raise ConfigError(
+            f"train.cuda_graph is true with parallel.mode {config.parallel.mode}",
+            "record steps in mode single; across ranks, train.compile takes most of the launches away",
+        )
+    if config.train.detect_anomaly:
+        raise ConfigError(
+            "train.cuda_graph and train.detect_anomaly", "give one: anomalies are found in Python"
+        )

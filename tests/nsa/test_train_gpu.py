@@ -1,0 +1,63 @@
+"""Training on a GPU: recorded and compiled steps learn what plain ones do."""
+
+import csv
+
+import pytest
+import torch
+
+from nsa.config import ConfigError
+from nsa.options import load_train_config
+from nsa.train import train
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="needs a GPU: `pytest -m gpu` on such a machine"
+    ),
+]
+OPTIONS = ["train.steps=8", "train.precision=bf16", "data.seq_len=2048", "model.dim=256", "model.head_dim=64"]
+
+
+def losses(*overrides):
+    return train(load_train_config("tiny", [*OPTIONS, *overrides]))
+
+
+@pytest.mark.parametrize("attention", ["nsa", "dense"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["train.accumulate=2", "parallel.activation_checkpointing=full", "optimizer.warmup_steps=4"],
+        ["train.compile=true"],
+    ],
+    ids=["plain", "accumulated_and_recomputed", "compiled"],
+)
+def test_recorded_steps_learn_what_plain_ones_do(attention, overrides):
+    control = losses(f"model.attention={attention}", *overrides)
+    recorded = losses(f"model.attention={attention}", "train.cuda_graph=true", *overrides)
+    # The same kernels on the same numbers: the learning rate alone is a tensor in one and a number in the other.
+    assert recorded == pytest.approx(control, abs=1e-4)
+
+
+def test_compiled_steps_learn_what_plain_ones_do():
+    assert losses("train.compile=true") == pytest.approx(losses(), abs=2e-2)
+
+
+def test_steps_that_telemetry_watches_run_in_python_between_the_replays(tmp_path):
+    recorded = losses("train.cuda_graph=true", f"telemetry.dir={tmp_path}", "telemetry.every=6")
+    assert recorded == pytest.approx(losses(), abs=1e-4)
+    with (tmp_path / "gate_stats.csv").open() as file:
+        assert {row["step"] for row in csv.DictReader(file)} == {"1", "6"}
+
+
+def test_a_run_resumes_with_its_learning_rate(tmp_path):
+    halves = [f"checkpoint.dir={tmp_path}", "checkpoint.every=4", "train.cuda_graph=true"]
+    whole = losses(*halves)
+    (tmp_path / "step_8").rename(tmp_path / "later")
+    resumed = losses(*halves, "checkpoint.resume=true")
+    assert resumed == pytest.approx(whole[4:], abs=1e-4)
+
+
+def test_a_step_graph_across_ranks_is_refused():
+    with pytest.raises(ConfigError, match="cuda_graph is true with parallel"):
+        losses("train.cuda_graph=true", "parallel.mode=ddp")
