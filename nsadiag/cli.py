@@ -418,7 +418,10 @@ def shrink(
 @app.command(epilog="Example: nsadiag attach $(pgrep -f 'torchrun.*train.py')")
 def attach(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="[PID...]", help="Ranks, or the launcher above them")
+        list[str] | None,
+        typer.Argument(
+            metavar="[PID... | slurm:JOBID]", help="Ranks, or the launcher above them; or a Slurm job"
+        ),
     ] = None,
     run: Annotated[
         Path | None, typer.Option("--run", help="A directory whose job nsadiag run has, or left running")

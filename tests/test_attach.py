@@ -160,7 +160,7 @@ def test_a_run_without_a_living_rank_is_sent_to_analyze(jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("slurm:4711", "not there yet"),
+        ("slurm:abc", "is no job"),
         ("train.py", "is no pid"),
         ("0", "is no pid"),
         ("4194305", "there is no process 4194305"),

@@ -109,14 +109,14 @@ def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
     without: list[Process] = []
     for pid in pids:
         _check(pid)
-        family = [p for p in _family(pid) if _is_python(p.pid)]
+        family = [p for p in _family(pid) if is_python(p.pid)]
         if not family:
             name = _name(pid)
             raise UsageError(
                 f"process {pid} ({name}) runs no Python",
                 "give the pid of a rank, or of its launcher: pgrep -af torchrun",
             )
-        ranks = [rank for process in family if (rank := _as_rank(process))]
+        ranks = [rank for process in family if (rank := as_rank(process))]
         for rank in ranks:
             _add(found, rank)
         if not ranks:
@@ -157,7 +157,7 @@ def _family(pid: int) -> list[Process]:
     return ordered
 
 
-def _is_python(pid: int) -> bool:
+def is_python(pid: int) -> bool:
     try:
         if Path(f"/proc/{pid}/exe").readlink().name.startswith("python"):
             return True
@@ -173,7 +173,7 @@ def _name(pid: int) -> str:
         return "?"
 
 
-def _as_rank(process: Process) -> AttachedRank | None:
+def as_rank(process: Process) -> AttachedRank | None:
     environment = processes.environment(process.pid, NEEDED)
     try:
         rank, world_size = int(environment["RANK"]), int(environment.get("WORLD_SIZE", 1))

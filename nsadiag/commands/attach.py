@@ -26,6 +26,10 @@ class AttachRequest:
 
 def attach_once(request: AttachRequest) -> RunResult:
     """Looks at the job twice and judges it. Raises NsadiagError before anything was written."""
+    if len(request.targets) == 1 and request.targets[0].startswith("slurm:") and not request.run:
+        from nsadiag.commands.attach_slurm import attach_slurm
+
+        return attach_slurm(request.targets[0].removeprefix("slurm:"), out=request.out, force=request.force)
     run, about, ranks = _from_run(request) if request.run else _from_pids(request)
     sockets = attach.socket_dir_of(rank.process for rank in ranks if rank.process)
     watch = attach.AttachedWatch(attach.AttachedJob(socket_dir=sockets), run, ranks)
@@ -82,10 +86,7 @@ def _pids(targets: list[str]) -> list[int]:
         raise UsageError("no process given", "nsadiag attach PID..., or nsadiag attach --run DIR")
     for word in targets:
         if word.startswith("slurm:"):
-            raise UsageError(
-                f"{word}: attaching to a Slurm job is not there yet",
-                "on the job's node: nsadiag attach PID, with the pid of its launcher",
-            )
+            raise UsageError(f"{word} beside other targets", "one job at a time: nsadiag attach slurm:JOBID")
         if not word.isdigit() or int(word) < 1:
             raise UsageError(f"{word!r} is no pid", "pgrep -af torchrun shows a launcher's")
     return list(dict.fromkeys(int(word) for word in targets))
