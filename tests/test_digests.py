@@ -21,8 +21,10 @@ from nsadiag.analysis.digests.make import digest_of, write_digest
 from nsadiag.analysis.digests.shape import Digest, DigestRefused, Shown, packed, ranks_in, spelled, unpacked
 from nsadiag.analysis.digests.wanted import FEW_RANKS, wanted
 from nsadiag.analysis.load import load_cell, load_ranks
-from nsadiag.analysis.verdict import judge
+from nsadiag.analysis.verdict import judge, judge_directory
 from nsadiag.evidence.layout import RunDir
+from nsadiag.reports.issue import render_issue
+from nsadiag.reports.load import load_report
 
 MANY = FEW_RANKS + 8
 QUICKLY_TRIED = {
@@ -217,3 +219,30 @@ def test_where_all_ranks_differ_the_traits_that_tell_most_decide() -> None:
         traits={"stack": odd, "last words": each}, counters={"step_s": (9.0, *[1.0] * (count - 1))},
     )  # fmt: skip
     assert newest([digest]).kinds == (tuple(range(1, count)), (0,))
+
+
+def test_what_no_node_has_reduced_is_reduced_once_and_kept(tmp_path: Path) -> None:
+    count = chosen.FEW_ENOUGH + 8
+    crowd, small = crowd_of("external_wait_stale_lock", tmp_path / "recorded", count)
+    many = RunDir(path=tmp_path / "many")
+    crowd.write_frame(many)
+    for rank in range(count):
+        crowd.write_rank(many, rank)
+    first = judge_directory(many.path).to_json()
+    (kept,) = many.digests()
+    assert unpacked(kept.read_bytes()).ranks == tuple(range(count))
+    changed = kept.stat().st_mtime_ns
+    assert shape(judge_directory(many.path).to_json()) == shape(first)
+    assert kept.stat().st_mtime_ns == changed
+    assert (first["class"], first["guilty_ranks"]) == (small["class"], small["guilty_ranks"])
+    assert len(first["blocked_ranks"]) == count - 1
+
+
+def test_an_issue_names_all_ranks_that_stood_alike(tmp_path: Path) -> None:
+    crowd, _ = crowd_of("external_wait_stale_lock", tmp_path / "recorded", MANY)
+    many = RunDir(path=tmp_path / "many")
+    crowd.write_frame(many)
+    for rank in range(MANY):
+        crowd.write_rank(many, rank)
+    judge_directory(many.path)
+    assert f"rank 0, 2-{MANY - 1}" in render_issue(load_report(many.path))

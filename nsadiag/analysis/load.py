@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -202,12 +202,18 @@ def load_cell(path: Path) -> CellEvidence:
 
 def load_ranks(run: RunDir, ranks: Iterable[int], launcher: str | None = None) -> tuple[RankEvidence, ...]:
     """Those of them that left anything, in order."""
-    ends = read_json(run.ends, {})
+    return tuple(each_rank(run, ranks, launcher))
+
+
+def each_rank(
+    run: RunDir, ranks: Iterable[int], launcher: str | None = None, ends: dict[str, Any] | None = None
+) -> Iterator[RankEvidence]:
+    """The same one by one, where all of them together would be too much."""
+    ends = read_json(run.ends, {}) if ends is None else ends
     launcher = _launcher_stderr(run) if launcher is None else launcher
-    directories = [run.rank(rank) for rank in sorted(ranks)]
-    return tuple(
-        _load_rank(d, run.path, ends.get(str(d.rank), {}), launcher) for d in directories if d.path.is_dir()
-    )
+    for directory in (run.rank(rank) for rank in sorted(ranks)):
+        if directory.path.is_dir():
+            yield _load_rank(directory, run.path, ends.get(str(directory.rank), {}), launcher)
 
 
 def _launcher_stderr(run: RunDir) -> str:

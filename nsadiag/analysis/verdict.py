@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 from nsadiag.analysis import sources
 from nsadiag.analysis.conclude import verdict_of
 from nsadiag.analysis.detectors import DETECTORS
+from nsadiag.analysis.digests.chosen import reduce_many
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.layout import RunDir, read_json, write_json
@@ -106,8 +108,12 @@ def judge_directory(path: Path, *, live: bool = False) -> Verdict:
 
     `live`: the run has just ended here, so that the time to the verdict means something.
     """
-    cell = load_cell(path)
     run = RunDir(path=path)
+    if not live:
+        # What a live job's nodes reduced may be of before its end: here all has been written.
+        with contextlib.suppress(OSError):
+            reduce_many(run)
+    cell = load_cell(path)
     verdict_s = (time.monotonic_ns() - cell.started_mono_ns) / 1e9 if live and cell.started_mono_ns else None
     if live and cell.stopped == "hang":
         # The answer was there before the job was ended.

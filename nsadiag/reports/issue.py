@@ -41,10 +41,7 @@ def _stacks(cell: CellEvidence) -> list[tuple[str, str]]:
         if stack:
             found.setdefault(stack, []).append(rank.rank)
     rarest = sorted(found.items(), key=lambda each: len(each[1]))[:ALIKE_SHOWN]
-    return [
-        (f"rank {', '.join(map(str, ranks[:16]))}{' ...' if len(ranks) > 16 else ''}", s)
-        for s, ranks in rarest
-    ]
+    return [(f"rank {cell.names(ranks)}", stack) for stack, ranks in rarest]
 
 
 def _main_stack(rank: RankEvidence) -> str:

@@ -30,6 +30,9 @@ class Crowd:
         self.few = sorted(directory.rank for directory in run.ranks())
         if any(copied in g and len(g) < len(self.few) for g in self._groups(copied)):
             raise CannotBeCopied(f"rank {copied} is in a smaller group")
+        self._written: dict[
+            tuple[Path, int, Path], Path
+        ] = {}  # copies that differ in nothing share their files
         self._raw: dict[int, list[tuple[Path, bytes]]] = {n: list(self._files(n)) for n in self.few}
 
     def _groups(self, rank: int) -> list[list[int]]:
@@ -66,7 +69,12 @@ class Crowd:
         for name, raw in self._raw[self.original(rank)]:
             path = directory.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self._renumbered(path.name, raw, rank))
+            own = self._renumbered(path.name, raw, rank)
+            first = self._written.setdefault((folder.path, self.original(rank), name), path)
+            if own is raw and first != path:
+                os.link(first, path)
+            else:
+                path.write_bytes(own)
 
     def _renumbered(self, name: str, raw: bytes, rank: int) -> bytes:
         if name == "meta.json":

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from nsadiag.analysis.digests.alike import newest
-from nsadiag.analysis.digests.make import digest_of
+from nsadiag.analysis.digests.make import digest_of, kept, together
 from nsadiag.analysis.digests.shape import Digest, DigestRefused, Ranks, unpacked
 from nsadiag.analysis.digests.wanted import FEW_RANKS, wanted
-from nsadiag.analysis.load import load_ranks
+from nsadiag.analysis.dumps.pool import readers
+from nsadiag.analysis.load import each_rank
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.spans import spans
 
-AT_ONCE = 16  # ranks whose evidence is in memory while digests are made
+AT_ONCE = 32  # ranks that one process reduces before it takes the next
+FEW_ENOUGH = 256  # ranks to reduce, for which other processes are not worth their start
+HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +62,65 @@ def _read(run: RunDir) -> tuple[list[Digest], list[str]]:
     return digests, gaps
 
 
+def reduce_many(run: RunDir) -> None:
+    """Of very many ranks, keeps the digests that no node has made, so that they are read once. Raises OSError."""
+    on_disk = {directory.rank for directory in run.ranks()}
+    if len(on_disk) > FEW_RANKS:
+        digests, _ = _read(run)
+        for digest in _made(run, sorted(on_disk - {r for d in digests for r in d.ranks})):
+            kept(run, digest)
+
+
 def _made(run: RunDir, ranks: list[int]) -> Iterator[Digest]:
-    """Of what nobody has reduced yet, so that no more than a few ranks are in memory."""
-    looks = read_json(run.watch, {}).get("looks", [])
-    motions, look = (looks[-1].get("motions", []), looks[-1].get("second", 0)) if looks else ([], 0)
-    for first in range(0, len(ranks), AT_ONCE):
-        some = load_ranks(run, ranks[first : first + AT_ONCE])
-        yield digest_of(some, host=f"ranks {ranks[first]}-", look=look, motions=motions)
+    """Of what nobody has reduced yet: one a host, as its own agent would have made it."""
+    hosts: dict[str, list[int]] = {}
+    for rank in ranks:
+        host = read_json(run.rank(rank).meta, {}).get("host")
+        hosts.setdefault(host if isinstance(host, str) and HOST.fullmatch(host) else "unknown", []).append(
+            rank
+        )
+    parts = list(_parts(run, hosts))
+    if len(ranks) <= FEW_ENOUGH:
+        yield from _by_host(map(_reduced, parts))
+        return
+    with readers() as pool:
+        yield from _by_host(pool.map(_reduced, parts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Ranks of one host, no more than one process should have to wait for, and what files of the whole job say of them."""
+
+    run: RunDir
+    host: str
+    ranks: Ranks
+    look: int
+    motions: list[dict[str, Any]]
+    ends: dict[str, Any]
+
+
+def _parts(run: RunDir, hosts: dict[str, list[int]]) -> Iterator[_Part]:
+    ends, looks = read_json(run.ends, {}), read_json(run.watch, {}).get("looks", [])
+    last = looks[-1] if looks else {}
+    motions = {motion.get("rank"): motion for motion in last.get("motions", [])}
+    for host, own in sorted(hosts.items()):
+        for first in range(0, len(own), AT_ONCE):
+            ranks = tuple(own[first : first + AT_ONCE])
+            yield _Part(
+                run=run,
+                host=host,
+                ranks=ranks,
+                look=int(last.get("second", 0)),
+                motions=[motions[rank] for rank in ranks if rank in motions],
+                ends={str(rank): ends[str(rank)] for rank in ranks if str(rank) in ends},
+            )
+
+
+def _reduced(part: _Part) -> Digest:
+    found = each_rank(part.run, part.ranks, ends=part.ends)
+    return digest_of(found, host=part.host, look=part.look, motions=part.motions)
+
+
+def _by_host(digests: Iterable[Digest]) -> Iterator[Digest]:
+    for _, parts in itertools.groupby(digests, key=lambda digest: digest.host):
+        yield together(list(parts))

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from nsadiag.analysis.load import CaptureEvidence, RankEvidence
 from nsadiag.analysis.places import of_faults
 from nsadiag.analysis.standing import main_thread, other_threads, syscall_of
@@ -76,9 +78,9 @@ def events(rank: RankEvidence) -> Any:
 def visited(rank: RankEvidence) -> Any:
     """A sum over the lines from which it called what."""
     recording = rank.recording
-    begun = recording.events[recording.events["phase"] == Phase.BEGIN]
-    calls = {(int(e["kind"]), int(e["name"]), int(e["c"])) for e in begun if e["kind"] in VISITS}
-    names = recording.names
+    events, names = recording.events, recording.names
+    begun = events[(events["phase"] == Phase.BEGIN) & np.isin(events["kind"], VISITS)]
+    calls = set(zip(*(begun[field].tolist() for field in ("kind", "name", "c")), strict=True))
     said = {(kind, _general(names.get(name, "")), _line(names.get(c, ""))) for kind, name, c in calls}
     return _sum(sorted(said))
 
