@@ -205,7 +205,8 @@ def lost(job: str, cell: Cell, epitaph: list[tuple[str, Path | None]], run: RunD
 
 def _sentence(states: Any) -> str:
     """`3 jobs wait (Resources)`; empty where none does."""
-    reasons = Counter(state.words for state in states if state.phase == "pending")
+    # Before it was first thought about, a job has the reason None.
+    reasons = Counter(s.words for s in states if s.phase == "pending" and s.words not in ("", "None"))
     parts = [f"{count} {'jobs wait' if count > 1 else 'job waits'} ({why})" for why, count in reasons.items()]
     untold = next((state.words for state in states if state.phase == "untold"), None)
     return ", ".join([*parts, *([f"the scheduler does not answer: {untold}"] if untold else [])])

@@ -111,6 +111,21 @@ def test_jobs_are_cancelled_by_ctrl_c_and_left_to_go_on_by_a_kill(
     assert len(list(tmp_path.glob("started-*"))) == 2
 
 
+def test_why_jobs_wait_is_said(slurm: Slurm, spec: Path, tmp_path: Path) -> None:
+    slurm.head.run("sbatch", "-N2", "--exclusive", "--wrap", "sleep 100", cwd=tmp_path)
+    wait_until(lambda: any("RUNNING" in job for job in slurm.jobs()), "both nodes are taken")
+    started = slurm.head.start(*line("--out", "out", "-k", "ok"), cwd=tmp_path)
+    assert started.stderr is not None
+    said = ""
+    while "1 job waits (Resources)" not in said:
+        said += (new := started.stderr.readline())
+        assert new, said
+    send(started, signal.SIGINT)
+    started.communicate(timeout=30)
+    assert started.returncode == 130
+    wait_until(lambda: len(slurm.jobs()) == 1, "it waits no more")
+
+
 def test_a_dry_run_prints_the_scripts_and_submits_nothing(slurm: Slurm, spec: Path, tmp_path: Path) -> None:
     more = ("--account", "research", "--gpus-per-node", "2", "--slurm", "qos=high", "--time", "1:30:00")
     shown = slurm.head.run(*line("--dry-run", *more), cwd=tmp_path).stdout
