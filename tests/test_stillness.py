@@ -10,9 +10,9 @@ import time
 import pytest
 
 from nsadiag.agent.activity import Activity, Usage, work
-from nsadiag.agent.queued import waits_for_peers
+from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.agent.sampler import where_it_works
-from nsadiag.agent.stillness import Motion, gpu_pct, joins_alone, judge, same_nap
+from nsadiag.agent.stillness import Motion, gpu_pct, joining, judge, same_nap
 
 WAITING = Motion(
     rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0, waits_for_peers=True
@@ -216,18 +216,29 @@ def test_a_busy_gpu_is_no_work_where_a_collective_spins_on_it(
     mine: list[dict[str, object]], theirs: list[dict[str, object]], waits: bool
 ) -> None:
     dumps = {0: {"entries": mine}, 1: {"entries": theirs}}
-    assert waits_for_peers(0, dumps, {0, 1}) is waits
+    assert (0 in held_up(dumps, {0, 1})) is waits
     busy = dataclasses.replace(WAITING, gpu_pct=100.0, waits_for_peers=waits)
     assert judge([busy, IDLE])[0] == ("still" if waits else "busy")
 
 
 def test_a_rank_alone_in_a_call_that_no_recorder_has_yet_waits_for_those_who_do_not_come() -> None:
     """The first collective makes NCCL's communicator, spinning."""
-    assert joins_alone(0, {0: "all_reduce", 1: None}, {0, 1})
-    assert joins_alone(0, {0: "all_reduce", 1: "irecv"}, {0, 1})
-    assert joins_alone(0, {0: "all_reduce"}, {0, 1})  # the dead do not come either
-    assert not joins_alone(0, {0: "all_reduce", 1: "all_reduce"}, {0, 1})
-    assert not joins_alone(1, {0: "all_reduce", 1: None}, {0, 1})
+    assert 0 in joining({0: "all_reduce", 1: None}, {0, 1})
+    assert 0 in joining({0: "all_reduce", 1: "irecv"}, {0, 1})
+    assert 0 in joining({0: "all_reduce"}, {0, 1})  # the dead do not come either
+    assert 0 not in joining({0: "all_reduce", 1: "all_reduce"}, {0, 1})
+    assert 1 not in joining({0: "all_reduce", 1: None}, {0, 1})
+
+
+def test_of_ten_thousand_ranks_in_one_collective_all_are_asked_once() -> None:
+    everyone = set(range(10_000))
+    config = {"0": {"ranks": str(sorted(everyone))}}
+    dump = {"entries": [nccl(0, 6, "completed"), nccl(0, 7, "scheduled")], "pg_config": config}
+    queue = queue_of(dump)
+    assert len(str(queue)) < 1000
+    queues = dict.fromkeys(everyone, queue)
+    assert held_up(queues, everyone) == set()
+    assert held_up({**queues, 77: {"entries": []}}, everyone) == everyone - {77}
 
 
 # -- over some seconds, on a real process --------------------------------------------------------

@@ -7,9 +7,11 @@ missing; only with TORCH_NCCL_ENABLE_TIMING does it say "started" of the latter.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from nsadiag.evidence.recorder import TRANSFER, Dump, Entry, is_nccl, members, pending
+from nsadiag.evidence.spans import spelled
 
 # Members may give tensors of different sizes to these.
 UNEVEN = re.compile(r"all_?to_?all|gather|scatter|coalesced")
@@ -20,15 +22,13 @@ FIELDS = (
     "process_group", "collective_seq_id", "p2p_seq_id", "op_id", "profiling_name", "input_sizes", "input_dtypes",
     "state", "retired", "is_p2p",
 )  # fmt: skip
-MOST_PENDING = 64
 
 
 def queue_of(fr: Dump) -> Dump:
-    """The dump, with what is pending alone, and who is in those groups: all that `waits_for_peers` asks of it."""
-    found = [{name: e[name] for name in FIELDS if name in e} for e in pending(fr)[:MOST_PENDING]]
-    groups = {_number(entry)[0] for entry in found}
-    config = {name: about for name, about in fr.get("pg_config", {}).items() if name in groups}
-    return {"entries": found, "pg_config": {n: {"ranks": a.get("ranks")} for n, a in config.items()}}
+    """The dump, with what stands first in line alone, and who is in that group: all that `held_up` asks of it."""
+    found = [{name: e[name] for name in FIELDS if name in e} for e in pending(fr)[:1]]
+    groups = [_number(entry)[0] for entry in found]
+    return {"entries": found, "pg_config": {g: {"ranks": spelled(members(fr, g) or ())} for g in groups}}
 
 
 def _number(entry: Entry) -> tuple[str, int]:
@@ -61,20 +61,36 @@ def _peers(entry: Entry, fr: Dump, rank: int, world: set[int]) -> set[int]:
     return group - {rank}
 
 
-def waits_for_peers(rank: int, dumps: dict[int, Dump], world: set[int]) -> bool:
-    """Whether the rank is held up by what its peers did not issue, issued otherwise, or died before.
+def held_up(dumps: Mapping[int, Dump], world: set[int]) -> set[int]:
+    """Ranks that wait for what their peers did not issue, issued otherwise, or died before.
 
     What is first in the queues of all who take part stands behind kernels that still run: that is work.
     """
-    mine = dumps.get(rank, {})
-    found = pending(mine)
-    if not found:
-        return False
-    first = found[0]
+    firsts = {rank: found[0] for rank, dump in dumps.items() if (found := pending(dump))}
+    agreed: dict[str, bool] = {}
+    return {rank for rank, first in firsts.items() if _is_held_up(rank, first, dumps, firsts, world, agreed)}
+
+
+def _is_held_up(
+    rank: int,
+    first: Entry,
+    dumps: Mapping[int, Dump],
+    firsts: Mapping[int, Entry],
+    world: set[int],
+    agreed: dict[str, bool],
+) -> bool:
+    """`agreed`: whether all members of a group have the same first in line, by group and what that is."""
     if not is_nccl(first) or first.get("state") == "started":
         return True
-    for peer in _peers(first, mine, rank, world):
-        theirs = pending(dumps.get(peer, {}))
-        if not theirs or not _is_same(first, theirs[0]):
-            return True
-    return False
+    if TRANSFER.search(str(first["profiling_name"])):
+        return _lacks_one(first, _peers(first, dumps[rank], rank, world), firsts)
+    group = _number(first)[0]
+    # Thousands of ranks stand in the same collective: its members are asked once, and not once by each of them.
+    key = repr((dumps[rank].get("pg_config", {}).get(group, {}).get("ranks"), _number(first), _what(first)))
+    if key not in agreed:
+        agreed[key] = not _lacks_one(first, members(dumps[rank], group) or world, firsts)
+    return not agreed[key]
+
+
+def _lacks_one(first: Entry, peers: set[int], firsts: Mapping[int, Entry]) -> bool:
+    return any(peer not in firsts or not _is_same(first, firsts[peer]) for peer in peers)

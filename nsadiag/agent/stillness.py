@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, work
-from nsadiag.agent.queued import queue_of, waits_for_peers
+from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
 Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
@@ -183,12 +183,13 @@ def _stands_in(rank: RankDir, looks: tuple[int, int]) -> str | None:
     return str(now[0][0]) if now and now == then and now[0][1].endswith(C10D) else None
 
 
-def joins_alone(rank: int, inside: dict[int, str | None], world: set[int]) -> bool:
-    """Whether the rank is in a call, of torch.distributed, in which some other rank is not.
+def joining(inside: dict[int, str | None], world: set[int]) -> set[int]:
+    """Ranks in a call, of torch.distributed, in which some other rank is not.
 
     The first collective of a group makes NCCL's communicator: that spins, and no recorder has it yet.
     """
-    return inside.get(rank) is not None and any(inside.get(r) != inside[rank] for r in world - {rank})
+    apart = len({inside.get(rank) for rank in world}) > 1
+    return {rank for rank, call in inside.items() if apart and call is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,12 +227,12 @@ def joined(found: list[Stance], world: set[int], *, quiet_s: float = 0.0) -> lis
     """
     queues = {stance.rank: stance.queue for stance in found}
     inside = {stance.rank: stance.inside for stance in found} if quiet_s > CONNECT_S else {}
-    moved = []
-    for stance in found:
-        if stance.motion is not None:
-            waits = waits_for_peers(stance.rank, queues, world) or joins_alone(stance.rank, inside, world)
-            moved.append(dataclasses.replace(stance.motion, waits_for_peers=waits))
-    return moved
+    waiting = held_up(queues, world) | joining(inside, world)
+    return [
+        dataclasses.replace(stance.motion, waits_for_peers=stance.rank in waiting)
+        for stance in found
+        if stance.motion is not None
+    ]
 
 
 def motions(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
+
+from nsadiag.evidence.spans import ranks_in
 
 Dump = dict[str, Any]
 Entry = dict[str, Any]
@@ -49,5 +52,13 @@ def is_nccl(entry: Entry) -> bool:
 
 def members(fr: Dump, group: str) -> set[int] | None:
     """Ranks of the group by the dump's own pg_config; None where it does not say."""
-    listed = fr.get("pg_config", {}).get(group, {}).get("ranks")
-    return {int(n) for n in listed.strip("[]").split(",")} if listed else None
+    return set(_members(fr.get("pg_config", {}).get(group, {}).get("ranks") or "")) or None
+
+
+@functools.lru_cache(maxsize=1024)
+def _members(text: str) -> frozenset[int]:
+    """Of `[0, 1, 2]`, as torch has it, or `0-2`; each rank of a group says the same, at length."""
+    listed = text.strip()
+    if listed.startswith("["):
+        return frozenset(int(word) for word in listed.strip("[]").split(",") if word.strip())
+    return frozenset(ranks_in(listed))

@@ -5,23 +5,18 @@ It comes from other machines: whatever is not of this shape is refused.
 
 from __future__ import annotations
 
-import functools
 import gzip
-import itertools
 import json
 import math
-import re
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.spans import MOST_RANKS, ranks_in, spelled
 
-MOST_RANKS = 1_000_000
 MOST_BYTES = 16 * 1024 * 1024  # of JSON
-PIECES = re.compile(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*")
 
 Ranks = tuple[int, ...]
 
@@ -82,31 +77,6 @@ def unpacked(data: bytes) -> Digest:
         return _digest(json.loads(_inflated(data)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error) as error:
         raise DigestRefused(f"no digest of a node ({type(error).__name__}: {error})"[:200]) from None
-
-
-def spelled(ranks: Iterable[int]) -> str:
-    """`0-6,8`: all of them, for a reader that is a program."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-@functools.lru_cache(maxsize=4096)
-def ranks_in(text: str) -> Ranks:
-    """Of what `spelled` writes: a thousand nodes name the same ten thousand ranks. Raises ValueError."""
-    if not text:
-        return ()
-    if not PIECES.fullmatch(text):
-        raise ValueError(f"{text[:40]!r} are no ranks")
-    runs = [piece.partition("-") for piece in text.split(",")]
-    bounds = [(int(first), int(last or first)) for first, _, last in runs]
-    if any(last < first for first, last in bounds) or sum(b - a + 1 for a, b in bounds) > MOST_RANKS:
-        raise ValueError("ranks out of order, or more than any job has")
-    return tuple(itertools.chain.from_iterable(range(first, last + 1) for first, last in bounds))
 
 
 def _shown(values: tuple[Shown, ...]) -> list[dict[str, Any]]:
