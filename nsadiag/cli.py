@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +16,14 @@ from nsadiag.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, MachineE
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nsadiag.cluster.place import Place
+    from nsadiag.commands.matrix import MatrixResult
+    from nsadiag.commands.nodes import NodeResult
+    from nsadiag.commands.run import RunResult
     from nsadiag.reports import Report
     from nsadiag.spec import Matrix
 
+TOKEN_VARIABLE = "NSADIAG_RUN_TOKEN"
 app = typer.Typer(
     name="nsadiag",
     help="Say who, where and why a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
@@ -31,6 +37,22 @@ app = typer.Typer(
 OUT = typer.Option("--out", help="Directory to write to  [default: artifacts/<time>-<name>]")
 JSON = typer.Option("--json", help="Print one JSON document on stdout, and nothing else")
 FORCE = typer.Option("--force", help="Replace what an earlier run left in --out")
+# Spelled as torchrun's, which takes both dashes and underscores.
+NNODES = typer.Option("--nnodes", help="The same command runs on so many nodes", min=1)
+NODE_RANK = typer.Option("--node-rank", "--node_rank", help="The number of this one, from 0")
+MASTER_ADDR = typer.Option(
+    "--master-addr", "--master_addr", help="Name or address of node 0, as the others reach it"
+)
+MASTER_PORT = typer.Option(
+    "--master-port", "--master_port", help="Where agents meet  [default: 29450]", min=1, max=65535
+)
+LOCAL_ADDR = typer.Option(
+    "--local-addr", "--local_addr", help="Node 0: listen on this address, or interface, alone"
+)
+RUN_TOKEN = typer.Option(
+    "--run-token", help="What agents know each other by; better given as NSADIAG_RUN_TOKEN"
+)
+WAIT = typer.Option("--wait", help="Seconds until all nodes must have come", min=1)
 
 
 def _console(*, stderr: bool = False) -> Console:
@@ -112,12 +134,20 @@ def run(
             help="Hold black boxes on disk, in memory (/dev/shm, copied at the end), or auto: memory if --out is on a network"
         ),
     ] = "auto",
+    nnodes: Annotated[int | None, NNODES] = None,
+    node_rank: Annotated[int | None, NODE_RANK] = None,
+    master_addr: Annotated[str | None, MASTER_ADDR] = None,
+    master_port: Annotated[int | None, MASTER_PORT] = None,
+    local_addr: Annotated[str | None, LOCAL_ADDR] = None,
+    run_token: Annotated[str | None, RUN_TOKEN] = None,
+    wait: Annotated[float, WAIT] = 300.0,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run any launcher line, watch it from inside and outside, and give the verdict."""
     from nsadiag.commands.run import RunRequest, run_once
 
+    place = _place(nnodes, node_rank, master_addr, master_port, local_addr, run_token, wait)
     if on_hang not in ("stop", "leave"):
         raise UsageError(f"--on-hang is {on_hang!r}", "choose stop or leave")
     if ring not in ("auto", "disk", "memory"):
@@ -137,8 +167,51 @@ def run(
         force=force,
         quiet_stdout=as_json,
     )
-    result = run_once(request)
-    _print(result.directory, as_json=as_json)
+    if place is None:
+        result = run_once(request)
+        _print(result.directory, as_json=as_json)
+        raise typer.Exit(result.exit_code)
+    from nsadiag.commands.run_on_nodes import run_on_nodes
+
+    _print_of_node(run_on_nodes(request, place), as_json=as_json)
+
+
+def _place(
+    nnodes: int | None,
+    node_rank: int | None,
+    master_addr: str | None,
+    master_port: int | None,
+    local_addr: str | None,
+    run_token: str | None,
+    wait: float,
+) -> Place | None:
+    """Where this node's agent meets the others; None where it is alone."""
+    given = nnodes, node_rank, master_addr, master_port, local_addr, run_token
+    if nnodes == 1 or (all(value is None for value in given) and TOKEN_VARIABLE not in os.environ):
+        return None
+    from nsadiag.cluster.place import checked_place
+
+    return checked_place(
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master_addr=master_addr,
+        master_port=master_port,
+        local_addr=local_addr,
+        token=run_token,
+        wait_s=wait,
+    )
+
+
+def _print_of_node(result: RunResult | MatrixResult | NodeResult, *, as_json: bool) -> None:
+    """Node 0 has the whole to show, the others what they saw."""
+    from nsadiag.commands.nodes import NodeResult
+
+    if not isinstance(result, NodeResult):
+        _print(result.directory, as_json=as_json)
+    elif as_json:
+        print(json.dumps(result.to_json(), indent=1))
+    else:
+        print(result.shown())
     raise typer.Exit(result.exit_code)
 
 

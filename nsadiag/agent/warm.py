@@ -23,6 +23,8 @@ PRELOAD = (
     "nsadiag.agent.warm_rank",
 )
 
+RENDEZVOUS_S = 600
+
 
 def launch(request: dict[str, Any]) -> dict[str, Any]:
     """Runs one cell through torch elastic and says how its ranks ended."""
@@ -32,25 +34,28 @@ def launch(request: dict[str, Any]) -> dict[str, Any]:
 
     from nsadiag.agent.warm_rank import run_rank
 
+    nnodes = request.get("nnodes", 1)
     with tempfile.TemporaryDirectory(prefix="nsadiag-elastic-") as logs:
         config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
+            min_nodes=nnodes,
+            max_nodes=nnodes,
             nproc_per_node=request["world_size"],
             run_id=request["id"],
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
+            # c10d would number nodes as it likes, and start groups anew when one comes late.
+            rdzv_backend="static" if nnodes > 1 else "c10d",
+            rdzv_endpoint=request.get("endpoint", "localhost:0"),
+            rdzv_configs={"rank": request.get("node_rank", 0), "timeout": RENDEZVOUS_S},
             max_restarts=0,
             monitor_interval=0.05,
             start_method="forkserver",
             logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
         try:
-            elastic_launch(config, run_rank)(request)
+            ended = elastic_launch(config, run_rank)(request)
         except ChildFailedError as error:
             ends = {str(rank): failure.exitcode for rank, failure in error.failures.items()}
             return {"exit_code": 1, "ends": ends}
-    return {"exit_code": 0, "ends": {str(rank): 0 for rank in range(request["world_size"])}}
+    return {"exit_code": 0, "ends": {str(rank): 0 for rank in ended}}
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.layout import OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
+from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.reader import Recording, read_blackbox
 from nsadiag.evidence.sources import read_sources
@@ -187,6 +187,7 @@ def load_cell(path: Path) -> CellEvidence:
         ),
         gaps=(
             *chosen.gaps,
+            *(read_json(run.watch, {}).get("gaps") or []),
             *(told.get("gaps", []) if isinstance(told, dict) else []),
             *_node_gaps(path),
         ),
@@ -211,9 +212,63 @@ def each_rank(
     """The same one by one, where all of them together would be too much."""
     ends = read_json(run.ends, {}) if ends is None else ends
     launcher = _launcher_stderr(run) if launcher is None else launcher
+    nodes = Nodes(run)
     for directory in (run.rank(rank) for rank in sorted(ranks)):
         if directory.path.is_dir():
-            yield _load_rank(directory, run.path, ends.get(str(directory.rank), {}), launcher)
+            host = str(read_json(directory.meta, {}).get("host"))
+            words = nodes.launcher_stderr(host, launcher)
+            rank = _load_rank(directory, run.path, ends.get(str(directory.rank), {}), words)
+            offset_ns = nodes.offset_ns(host)
+            yield in_time_of_node_0(rank, offset_ns) if offset_ns else rank
+
+
+class Nodes:
+    """What the nodes of a job on several say about all of their ranks, each read when it is asked for."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._clocks: dict[str, Any] = {}
+        self._said: dict[str, str] = {}
+
+    def offset_ns(self, host: str) -> int:
+        """What to add to that node's monotonic clock to get node 0's."""
+        if host not in self._clocks:
+            self._clocks[host] = read_json(self._run.node(host) / CLOCK)
+        told = self._clocks[host]
+        found = told.get("mono_offset_ns") if isinstance(told, dict) else None
+        return found if isinstance(found, int) else 0
+
+    def launcher_stderr(self, host: str, of_all: str) -> str:
+        """What the launcher there said: a pid that another one names is not the same process."""
+        if host not in self._said:
+            path = self._run.node(host) / "launcher.stderr.log"
+            self._said[host] = _tail(path) if path.exists() else of_all
+        return self._said[host]
+
+
+def in_time_of_node_0(rank: RankEvidence, offset_ns: int) -> RankEvidence:
+    """The same, with all its monotonic times as node 0's clock would have shown them."""
+    recording = rank.recording
+    events = recording.events.copy()
+    events["t_ns"] += offset_ns
+    header = recording.header
+    if header is not None:
+        header = replace(header, monotonic_ns=header.monotonic_ns + offset_ns)
+    return replace(
+        rank,
+        recording=replace(recording, header=header, events=events),
+        exception=_shifted(rank.exception, offset_ns) if rank.exception else rank.exception,
+        leaving=_shifted(rank.leaving, offset_ns) if rank.leaving else rank.leaving,
+        raised=[_shifted(row, offset_ns) for row in rank.raised],
+        signals=[_shifted(row, offset_ns) for row in rank.signals],
+        samples=[_shifted(row, offset_ns) for row in rank.samples],
+    )
+
+
+def _shifted(row: Any, offset_ns: int) -> Any:
+    if isinstance(row, dict) and isinstance(row.get("t_mono_ns"), int):
+        return {**row, "t_mono_ns": row["t_mono_ns"] + offset_ns}
+    return row
 
 
 def _launcher_stderr(run: RunDir) -> str:

@@ -50,41 +50,52 @@ class RunResult:
 def run_once(request: RunRequest) -> RunResult:
     """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after."""
     check_command(request.command)
-    run = output.prepare(request.out, _name(request.command), force=request.force)
-    started_at = output.now()
-    about: dict[str, Any] = {
-        "kind": "run",
-        "name": _name(request.command),
-        "command": request.command,
-        "started_at": started_at,
-    }
-    output.write_run(run, **about)
-    options = WatchOptions(
-        stall_after_s=request.stall_after_s,
-        timeout_s=request.timeout_s,
-        on_hang=request.on_hang,
-        with_locals=request.with_locals,
-    )
-    env = cuda_core.environment(run.node(this_node())) if request.cuda_core else None
-    sinks = (sys.stderr.buffer if request.quiet_stdout else sys.stdout.buffer, sys.stderr.buffer)
+    run = output.prepare(request.out, name_of(request.command), force=request.force)
+    about = begin(run, request)
     interrupted, watch = False, None
     try:
         watch = run_command(
             request.command,
             run,
-            options,
+            options_of(request),
             probes=request.probes,
-            env=env,
-            echo=sinks,
             on_silence=load_analysis,
             on_stuck=lambda: answer_first(run),
-            ring=request.ring,
+            **around(run, request),
         )
     except KeyboardInterrupt:
         interrupted = True
     verdict = judge_and_report(run, about)
     code = EXIT_INTERRUPTED if interrupted else exit_code(verdict, watch, passthrough=request.passthrough)
     return RunResult(directory=run.path, verdict=verdict, exit_code=code)
+
+
+def begin(run: RunDir, request: RunRequest) -> dict[str, Any]:
+    """Writes run.json as far as it is known; returns what it says, to be written again at the end."""
+    about: dict[str, Any] = {
+        "kind": "run",
+        "name": name_of(request.command),
+        "command": request.command,
+        "started_at": output.now(),
+    }
+    output.write_run(run, **about)
+    return about
+
+
+def options_of(request: RunRequest) -> WatchOptions:
+    return WatchOptions(
+        stall_after_s=request.stall_after_s,
+        timeout_s=request.timeout_s,
+        on_hang=request.on_hang,
+        with_locals=request.with_locals,
+    )
+
+
+def around(run: RunDir, request: RunRequest) -> dict[str, Any]:
+    """What each node decides for itself: where its output goes, and what its GPUs and its disk are asked for."""
+    sinks = (sys.stderr.buffer if request.quiet_stdout else sys.stdout.buffer, sys.stderr.buffer)
+    env = cuda_core.environment(run.node(this_node())) if request.cuda_core else None
+    return {"env": env, "echo": sinks, "ring": request.ring}
 
 
 def load_analysis() -> None:
@@ -128,7 +139,7 @@ def exit_code(verdict: Verdict, watch: Watch | None, *, passthrough: bool) -> in
     return EXIT_FINDING
 
 
-def _name(command: list[str]) -> str:
+def name_of(command: list[str]) -> str:
     script = next((w for w in command if w.endswith(".py")), None)
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else None
     return Path(script).stem if script else module or Path(command[0]).name

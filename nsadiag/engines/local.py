@@ -20,7 +20,18 @@ from nsadiag.agent.follow import Follow
 from nsadiag.agent.launch import CommandJob, die_with_parent, job_environment, make_socket_dir, new_run_id
 from nsadiag.agent.processes import Process, identify
 from nsadiag.agent.watch import Watch, WatchOptions
-from nsadiag.evidence.layout import RunDir, make_private_dir, open_private
+from nsadiag.evidence.layout import (
+    NODE,
+    RankDir,
+    RunDir,
+    make_private_dir,
+    open_private,
+    read_json,
+    this_node,
+)
+
+# As Watch is made; one that others take part in needs more, which its maker knows.
+MakeWatch = Callable[..., Watch]
 
 
 def run_command(
@@ -35,10 +46,11 @@ def run_command(
     on_stuck: Callable[[], None] | None = None,
     ring: rings.Choice = "auto",
     cwd: Path | None = None,
+    make_watch: MakeWatch = Watch,
 ) -> Watch:
     """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow.
 
-    `on_silence` and `on_stuck` are those of `Watch`.
+    `on_silence` and `on_stuck` are those of `Watch`; `make_watch` makes one that others take part in.
     """
     with (
         _kept_sockets() as (sockets, keep),
@@ -48,7 +60,7 @@ def run_command(
         env = {**(env or {}), **more}
         leave = options.on_hang == "leave"
         job = CommandJob(command, run, sockets, probes=probes, env=env, leave=leave, cwd=cwd)
-        watch = Watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck)
+        watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck)
         with _echoed(job, run, echo):
             watch.run()
         if watch.left_running:
@@ -78,7 +90,7 @@ def _echoed(job: CommandJob, run: RunDir, echo: tuple[BinaryIO, BinaryIO] | None
     out, err = echo
 
     def files() -> dict[Path, BinaryIO]:
-        ranks = list(run.ranks())
+        ranks = [r for r in run.ranks() if _is_here(r)]
         return {
             job.stdout: out,
             job.stderr: err,
@@ -91,6 +103,11 @@ def _echoed(job: CommandJob, run: RunDir, echo: tuple[BinaryIO, BinaryIO] | None
         yield
     finally:
         follow.close()
+
+
+def _is_here(rank: RankDir) -> bool:
+    """Whether its output is for this node to show, where several nodes write into one directory."""
+    return NODE not in os.environ or read_json(rank.meta, {}).get("host") == this_node()
 
 
 CLOSING_S = 3.0
@@ -145,8 +162,12 @@ class WarmLauncher:
         probes: str,
         env: Mapping[str, str],
         cwd: Path | None = None,
+        among: Mapping[str, Any] | None = None,
     ) -> WarmJob:
-        """Starts the command on `world_size` ranks, in `cwd` if it is given, else here."""
+        """Starts the command on `world_size` ranks, in `cwd` if it is given, else here.
+
+        `among`: where other nodes have their part of the job, `id`, `nnodes`, `node_rank` and `endpoint`.
+        """
         if self._popen.poll() is not None:
             self.restart()
         added = {**self.env, **job_environment(run, self.run_id, socket_dir, probes), **env}
@@ -156,6 +177,7 @@ class WarmLauncher:
             "world_size": world_size,
             "env": added,
             "cwd": str(cwd or Path.cwd()),
+            **(among or {}),
         }
         assert self._popen.stdin is not None
         self._popen.stdin.write((json.dumps(request) + "\n").encode())
@@ -218,11 +240,15 @@ def run_warm(
     world_size: int,
     probes: str,
     cwd: Path | None = None,
+    among: Mapping[str, Any] | None = None,
+    make_watch: MakeWatch = Watch,
 ) -> Watch:
-    """Runs one cell to its end, watched."""
+    """Runs one cell to its end, watched; `world_size` is of the ranks here."""
     make_private_dir(run.path)
     with make_socket_dir() as sockets, rings.held(run) as (more, _), interrupts.held_off():
-        job = launcher.job(argv, run, Path(sockets), world_size=world_size, probes=probes, env=more, cwd=cwd)
-        watch = Watch(job, run, options)
+        job = launcher.job(
+            argv, run, Path(sockets), world_size=world_size, probes=probes, env=more, cwd=cwd, among=among
+        )
+        watch = make_watch(job, run, options)
         watch.run()
     return watch

@@ -20,6 +20,8 @@ FILE_MODE = 0o600
 RING_DIR = "NSADIAG_RING_DIR"
 # In the environment of an agent, and of its job, on one of several nodes: the node's name, where hosts share theirs.
 NODE = "NSADIAG_NODE"
+# In a node's folder: how far its clocks are from node 0's.
+CLOCK = "clock.json"
 # In a node's folder: what its kernel says of processes that it ended for want of memory.
 OOM = "oom.json"
 

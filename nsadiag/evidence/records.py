@@ -47,6 +47,7 @@ class Where:
     bucket: int | None = None
     step: int | None = None
     phase: str | None = None
+    host: str | None = None  # where the job runs on several
 
     def at(self, place: Place | None) -> Where:
         """The same, with the line filled in from `place`."""

@@ -91,7 +91,8 @@ def _who(verdict: Verdict) -> Iterator[Fact]:
 def _place(verdict: Verdict) -> Iterator[Fact]:
     where = verdict.where or Where()
     if where.file:
-        yield Fact(label="at", text=place_text(where), code=where.code)
+        host = f", on {one_line(where.host)}" if where.host else ""
+        yield Fact(label="at", text=place_text(where) + host, code=where.code)
     if verdict.peers_at:
         yield Fact(label="peers at", text=place_text(verdict.peers_at), code=verdict.peers_at.code)
     if where.collective:

@@ -1,0 +1,107 @@
+"""What the watches of a job's nodes tell each other (hub.py): the state of each node, its looks, and node 0's orders."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nsadiag.agent.stillness import Motion, Stance
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Of one node, twice a second and at each change."""
+
+    cell: int  # the job that it is about, counted by node 0
+    number: int = 0  # of this note
+    ranks: tuple[int, ...] = ()  # that have appeared there
+    alive: int = 0
+    world_size: int = 0  # as the ranks there know it
+    worked: int = 0  # events that were progress, so far
+    deaths: int = 0
+    settled: bool = False
+    stirred_ago_s: float | None = None  # since work was last seen there
+    still_before_s: float = 0.0  # how long nothing had been before it
+    over: bool = False  # the launcher has ended, and the ranks with it
+    exit_code: int | None = None
+    ending: bool = False  # deaths from here on are our doing
+    answered: int = 0  # the capture of which all evidence is where node 0 can read it
+    ended: bool = False
+    kept: Mapping[str, Any] | None = None  # what became of the evidence, at the end
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Of node 0 to all."""
+
+    cell: int
+    look: int = 0  # take the captures of this number and the next
+    waiting: tuple[int, ...] = ()  # ranks that the last look found waiting for their peers
+    answer: int = 0  # the job is stuck: what the capture of this number needs besides
+    stop: str | None = None  # end the job: hang, timeout, interrupt, or over
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """What one node saw in a pair of captures."""
+
+    cell: int
+    first: int
+    stances: list[Stance] = field(default_factory=list)
+    worked: Mapping[int, tuple[float, str]] = field(default_factory=dict)  # seconds ago, and what
+
+
+def to_document(note: State | Order) -> dict[str, Any]:
+    return dataclasses.asdict(note)
+
+
+def looked_document(note: Looked) -> dict[str, Any]:
+    return dataclasses.asdict(note) | {"worked": {str(rank): told for rank, told in note.worked.items()}}
+
+
+def state_of(document: Document | None) -> State | None:
+    """None where there is none, or not one that we understand."""
+    known = {f.name for f in dataclasses.fields(State)}
+    try:
+        found = State(**{k: v for k, v in (document or {}).items() if k in known})
+        return dataclasses.replace(found, ranks=tuple(int(rank) for rank in found.ranks))
+    except (TypeError, ValueError):
+        return None
+
+
+def order_of(document: Document | None) -> Order | None:
+    known = {f.name for f in dataclasses.fields(Order)}
+    try:
+        found = Order(**{k: v for k, v in (document or {}).items() if k in known})
+        return dataclasses.replace(found, waiting=tuple(int(rank) for rank in found.waiting))
+    except (TypeError, ValueError):
+        return None
+
+
+def looked_of(document: Document | None) -> Looked | None:
+    if not document:
+        return None
+    try:
+        return Looked(
+            cell=int(document["cell"]),
+            first=int(document["first"]),
+            stances=[_stance(each) for each in document["stances"]],
+            worked={int(rank): (float(ago), str(did)) for rank, (ago, did) in document["worked"].items()},
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _stance(document: Document) -> Stance:
+    motion = document["motion"]
+    return Stance(
+        rank=int(document["rank"]),
+        motion=Motion(**motion) if motion else None,
+        queue=dict(document["queue"]),
+        inside=document["inside"],
+    )

@@ -1,0 +1,368 @@
+"""One job watched on several nodes: each watches its own ranks as ever, and node 0 decides for all.
+
+A healthy rank that waits for one on another node which moves is not hung: what moves anywhere is progress everywhere,
+and a look that might call the job stuck is taken on all nodes at the same moment and judged as one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nsadiag.agent import interrupts
+from nsadiag.agent.captures import capture_slow
+from nsadiag.agent.launch import Job
+from nsadiag.agent.stillness import Judgement, Motion, joined
+from nsadiag.agent.watch import LAUNCHER_GRACE_S, POLL_S, Look, Pair, RankState, Watch, WatchOptions
+from nsadiag.cluster.hub import Hub
+from nsadiag.cluster.link import Link
+from nsadiag.cluster.notes import (
+    Looked,
+    Order,
+    State,
+    looked_document,
+    looked_of,
+    order_of,
+    state_of,
+    to_document,
+)
+from nsadiag.evidence.layout import RunDir, make_private_dir, this_node
+
+TELL_S = 0.5
+LOOKED_S = 30.0  # captures of a loaded machine take long
+ANSWERED_S = 30.0
+ENDING_S = 3.0
+ALONE_S = 20.0
+
+
+class _Among(Watch):
+    """What both kinds share."""
+
+    def __init__(self, job: Job, directory: RunDir, options: WatchOptions, *, cell: int, **more: Any) -> None:
+        super().__init__(job, directory, options, **more)
+        self.cell = cell
+        self._home = make_private_dir(directory.node(this_node()))
+
+    def _is_here(self, meta: dict[str, Any]) -> bool:
+        # On a shared file system the ranks of other nodes lie beside ours, and their pids mean nothing here.
+        return bool(meta.get("host") == this_node())
+
+    def _declared(self) -> int:
+        """How many ranks there are to be, as far as one here has said."""
+        headers = (r.progress.pulse.header for r in self.ranks.values() if r.progress)
+        return max((header.world_size for header in headers), default=0)
+
+
+class LeadWatch(_Among):
+    """Node 0's: `members` are the other nodes that have a part of the job, and `names` what they are called."""
+
+    def __init__(
+        self,
+        job: Job,
+        directory: RunDir,
+        options: WatchOptions,
+        *,
+        cell: int,
+        hub: Hub,
+        members: list[int],
+        names: dict[int, str],
+        gather: Callable[[LeadWatch], None],
+        **more: Any,
+    ) -> None:
+        """`gather` is called where the evidence of all nodes is to be put together before a judgement."""
+        super().__init__(job, directory, options, cell=cell, **more)
+        self._hub, self.members, self._names, self._gather = hub, members, names, gather
+        self._order = Order(cell=cell)
+        self._states: dict[int, State] = {}
+        self._over_since: float | None = None
+        self._remote_work: dict[int, tuple[float, str]] = {}
+        self._unseen: list[int] = []
+        self.lost: dict[int, float] = {}  # node to the moment since when it has been known to be
+        self._give(Order(cell=cell))
+
+    def state(self, member: int) -> State:
+        """The last that was heard of that node in this job."""
+        return self._states.get(member) or State(cell=self.cell)
+
+    def _give(self, order: Order) -> None:
+        self._order = order
+        self._hub.tell("order", to_document(order))
+
+    # -- what moves elsewhere -------------------------------------------------------------------------
+
+    def _feel_pulses(self) -> None:
+        super()._feel_pulses()
+        for member in self.members:
+            if self._hub.is_lost(member):
+                self.lost.setdefault(member, time.monotonic() - self._started)
+            else:
+                self.lost.pop(member, None)
+            found = state_of(self._hub.heard(member, "state"))
+            if found is not None and found.cell == self.cell and found.number != self.state(member).number:
+                before, self._states[member] = self.state(member), found
+                self._hear(before, found)
+
+    def _hear(self, before: State, now: State) -> None:
+        if now.interrupted and self._ending_since_ns is None:
+            raise KeyboardInterrupt
+        if (now.worked, now.ranks, now.deaths) != (before.worked, before.ranks, before.deaths):
+            self._waiting -= set(now.ranks) if now.worked != before.worked else set()
+            if self._ending_since_ns is None:
+                self._progress()
+        if now.stirred_ago_s is not None:
+            moment = time.monotonic() - now.stirred_ago_s
+            if moment > self.patience.stirred:
+                self.patience.stir(moment - now.still_before_s, moment, settled=self._settled())
+
+    def _settled(self) -> bool:
+        return super()._settled() or any(state.settled for state in self._states.values())
+
+    def _living(self) -> int:
+        """Ranks elsewhere."""
+        return sum(self.state(m).alive for m in self.members if m not in self.lost)
+
+    def _is_over(self, alive: list[RankState]) -> bool:
+        here = super()._is_over(alive)
+        elsewhere = all(self.state(m).over or m in self.lost for m in self.members)
+        if here and elsewhere:
+            return True
+        # Launchers wait for each other for minutes where all ranks are gone.
+        someone = here or any(self.state(m).over for m in self.members)
+        if not someone or alive or self._living():
+            self._over_since = None
+            return False
+        self._over_since = self._over_since or time.monotonic()
+        return time.monotonic() - self._over_since > LAUNCHER_GRACE_S
+
+    def _is_due(self, alive: list[RankState]) -> bool:
+        return (bool(alive) or self._living() > 0) and self.patience.due(time.monotonic())
+
+    def run(self) -> None:
+        super().run()
+        if self.left_running:
+            # They leave their ranks as well, but need not look on any longer.
+            self._give(dataclasses.replace(self._order, stop="hang"))
+
+    # -- a look on all nodes --------------------------------------------------------------------------
+
+    def look(self, apart_s: float | None = None) -> Judgement:
+        self._give(dataclasses.replace(self._order, look=self._captures + 1))
+        judgement = super().look(apart_s)
+        self._give(dataclasses.replace(self._order, waiting=tuple(sorted(self._waiting))))
+        return judgement
+
+    def _joined(self, pair: Pair) -> list[Motion]:
+        deadline = time.monotonic() + LOOKED_S
+        found: dict[int, Looked] = {}
+        while time.monotonic() < deadline:
+            interrupts.check()
+            for member in self.members:
+                told = looked_of(self._hub.heard(member, "looked"))
+                if told is not None and (told.cell, told.first) == (self.cell, pair.first):
+                    found[member] = told
+            self._feel_pulses()
+            if all(m in found or m in self.lost or self.state(m).over for m in self.members):
+                break
+            self._note_deaths(POLL_S)
+        self._unseen = [m for m in self.members if m not in found and not self.state(m).over]
+        now = time.monotonic()
+        self._remote_work = {
+            rank: (now - ago, did) for told in found.values() for rank, (ago, did) in told.worked.items()
+        }
+        stances = [*pair.stances, *(stance for told in found.values() for stance in told.stances)]
+        world = {*self.ranks, *(rank for state in self._states.values() for rank in state.ranks)}
+        world |= set(range(self._declared()))
+        return joined(stances, world, quiet_s=self.patience.quiet_s(now))
+
+    def _worked(self, but: set[int]) -> dict[int, tuple[float, str]]:
+        elsewhere = {rank: told for rank, told in self._remote_work.items() if rank not in but}
+        return super()._worked(but) | elsewhere
+
+    def _all_seen(self, judgement: Judgement, reason: str) -> tuple[Judgement, str]:
+        silent = [m for m in self._unseen if m not in self.lost]
+        if judgement == "still" and silent:
+            return "unobserved", f"{self._called(silent)} did not look in time; elsewhere {reason}"
+        gone = [m for m in self.members if m in self.lost]
+        return judgement, reason + (f"; {self._called(gone)} is lost" if gone else "")
+
+    def _called(self, nodes: list[int]) -> str:
+        return ", ".join(f"node {n} ({self._names[n]})" for n in nodes)
+
+    def _progress(self) -> None:
+        super()._progress()
+        self._remote_work = {}
+
+    def _answer(self, capture: int) -> None:
+        self.stopped = "hang"
+        self._give(dataclasses.replace(self._order, answer=capture))
+        self.write()
+        self._wait(lambda m: self.state(m).answered >= capture or self.state(m).over, ANSWERED_S)
+        self._gather(self)
+        if self._on_stuck:
+            self._on_stuck()
+        if self.options.thorough:
+            capture_slow([self._target(r, capture) for r in self._alive()])
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def _end_everything(self) -> None:
+        """Everywhere at once: a rank that lost its peer because we ended that one must not pass for a victim of the job."""
+        self._ending_since_ns = time.monotonic_ns()
+        self._give(dataclasses.replace(self._order, stop=self.stopped or "over"))
+        self._wait(lambda m: self.state(m).ending, ENDING_S)
+        super()._end_everything()
+
+    def _wait(self, is_so: Callable[[int], bool], seconds: float) -> None:
+        """Until it is so of every node that is there."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._feel_pulses()
+            if all(is_so(m) or m in self.lost for m in self.members):
+                return
+            self._note_deaths(POLL_S)
+
+
+class MemberWatch(_Among):
+    """Every other node's: says what it sees, does as node 0 says, and acts alone when that is lost."""
+
+    def __init__(
+        self,
+        job: Job,
+        directory: RunDir,
+        options: WatchOptions,
+        *,
+        cell: int,
+        link: Link,
+        hand_over: Callable[[], None],
+        **more: Any,
+    ) -> None:
+        """`hand_over` brings what is on disk to where node 0 can read it."""
+        super().__init__(job, directory, options, cell=cell, **more)
+        self._link, self._hand_over = link, hand_over
+        self._number = self._answered = self._looked_at = 0
+        self._told_at = 0.0
+        self._told: State | None = None
+        self.is_alone = False
+
+    def _loop(self) -> None:
+        heard: tuple[int, ...] = ()
+        for order in self._rounds():
+            if order.waiting != heard:
+                # Once: a rank that moved meanwhile waits no more, whatever the last look said.
+                heard, self._waiting = order.waiting, set(order.waiting)
+            if order.stop is not None:
+                self._stop_as(order.stop)
+                return
+            if order.look > self._looked_at:
+                self._look_along(order.look)
+            if order.answer > self._answered:
+                self._answer(order.answer)
+        self.is_alone = True
+        super()._loop()
+
+    def _rounds(self) -> Iterator[Order]:
+        """Node 0's newest order again and again, until node 0 is lost."""
+        while self._link.silent_s() < ALONE_S:
+            interrupts.check()
+            self._note_deaths(POLL_S)
+            self._discover()
+            self._feel_pulses()
+            alive = self._alive()
+            self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.steps})
+            self._watch_activity(alive)
+            self.tell()
+            if self._link.heard("bye"):
+                # It left in good order, but in the middle of a job: someone has interrupted it.
+                yield Order(cell=self.cell, stop="interrupt")
+                return
+            order = order_of(self._link.heard("order"))
+            yield order if order is not None and order.cell == self.cell else Order(cell=self.cell)
+
+    def _end_everything(self) -> None:
+        if self.stopped == "interrupt" and self._ending_since_ns is None:
+            # Someone has interrupted this node: the others must not take it for the job's own end.
+            self._ending_since_ns = time.monotonic_ns()
+            self.tell(ending=True, interrupted=True)
+        super()._end_everything()
+
+    def _stop_as(self, why: str) -> None:
+        if why in ("hang", "timeout", "interrupt"):
+            self.stopped = why  # type: ignore[assignment] # one of those
+        self._ending_since_ns = time.monotonic_ns()
+        self.tell(ending=True)
+
+    def _look_along(self, number: int) -> None:
+        started = time.monotonic() - self._started
+        self._looked_at, self._captures = number, number - 1
+        pair = self._pair(self.options.looks_apart_s)
+        now = time.monotonic()
+        worked = {rank: (now - moment, did) for rank, (moment, did) in self._worked(self._may_spin()).items()}
+        told = Looked(cell=self.cell, first=number, stances=pair.stances, worked=worked)
+        self._link.tell("looked", looked_document(told))
+        moved = [dataclasses.asdict(s.motion) for s in pair.stances if s.motion]
+        judged = {"judgement": "unobserved", "reason": "judged by node 0, with what the others saw"}
+        self.looks.append(Look(t_s=started, first=number, second=pair.second, motions=moved, **judged))  # type: ignore[arg-type]
+        self.patience.looked("unobserved", now)
+        self._forget_old_captures()
+
+    def _answer(self, capture: int) -> None:
+        self._answered = capture
+        if self.is_alone:
+            super()._answer(capture)
+            return
+        self.write()
+        self._hand_over()
+        self.tell(answered=capture)
+        if self.options.thorough:
+            capture_slow([self._target(r, capture) for r in self._alive()])
+
+    def _joined(self, pair: Pair) -> list[Motion]:
+        world = set(self.ranks) | set(range(self._declared()))
+        return joined(pair.stances, world, quiet_s=self.patience.quiet_s(time.monotonic()))
+
+    def tell(self, **more: Any) -> None:
+        """How things stand here; `more` is said from now on."""
+        now = time.monotonic()
+        state = self._state(now, **more)
+        changed = self._told is None or any(
+            getattr(state, name) != getattr(self._told, name)
+            for name in (
+                "ranks",
+                "alive",
+                "deaths",
+                "over",
+                "ending",
+                "answered",
+                "ended",
+                "kept",
+                "interrupted",
+            )
+        )
+        if changed or now - self._told_at > TELL_S:
+            self._told, self._told_at = state, now
+            self._link.tell("state", to_document(state))
+
+    def _state(self, now: float, **more: Any) -> State:
+        self._number += 1
+        earlier = self._told or State(cell=self.cell)
+        alive = self._alive()
+        worked_at = max((moment for moment, _ in self._worked(self._may_spin()).values()), default=None)
+        fields: dict[str, Any] = {
+            "ranks": tuple(sorted(self.ranks)),
+            "alive": len(alive),
+            "world_size": self._declared(),
+            "worked": sum(r.progress.worked for r in self.ranks.values() if r.progress),
+            "deaths": sum(r.end is not None for r in self.ranks.values()),
+            "settled": self._settled(),
+            "stirred_ago_s": None if worked_at is None else now - worked_at,
+            "over": self._is_over(alive),
+            "exit_code": self.job.poll(),
+            "ending": earlier.ending,
+            "answered": earlier.answered,
+            "ended": earlier.ended,
+            "kept": earlier.kept,
+            "interrupted": earlier.interrupted,
+        }
+        return State(cell=self.cell, number=self._number, **fields | more)

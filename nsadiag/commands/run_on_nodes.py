@@ -1,0 +1,104 @@
+"""`nsadiag run --nnodes N`: each node runs its own launcher line, and the evidence is judged as that of one job."""
+
+from __future__ import annotations
+
+from nsadiag.agent.launch import check_command
+from nsadiag.cluster.place import Place
+from nsadiag.commands import nodes, output
+from nsadiag.commands.run import (
+    RunRequest,
+    RunResult,
+    answer_first,
+    around,
+    begin,
+    exit_code,
+    judge_and_report,
+    load_analysis,
+    name_of,
+    options_of,
+)
+from nsadiag.engines.local import run_command
+from nsadiag.engines.static import Lead, Member, Part
+from nsadiag.errors import EXIT_INTERRUPTED
+
+# Lines may well differ between nodes: their own --node-rank, another path.
+TASK = "run"
+
+
+def run_on_nodes(request: RunRequest, place: Place) -> RunResult | nodes.NodeResult:
+    """The part of this node. Raises NsadiagError before anything was started."""
+    check_command(request.command)
+    line = nodes.line_of(request.command)
+    nodes.check_line(line, place)
+    return _lead(request, place, line) if place.is_first else _take_part(request, place, line)
+
+
+def _lead(request: RunRequest, place: Place, line: nodes.Line) -> RunResult:
+    run = output.prepare(request.out, name_of(request.command), force=request.force)
+    lead = nodes.lead(place, TASK, run, kind="run")
+    results: list[RunResult] = []
+
+    def act() -> tuple[int, str]:
+        result = _run(request, place, line, lead)
+        results.append(result)
+        verdict = result.verdict
+        return result.exit_code, f"{verdict.outcome}: {verdict.summary}"
+
+    nodes.led(act, lead)
+    return results[0]
+
+
+def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> RunResult:
+    run = lead.root
+    about = begin(run, request) | {"nodes": [lead.crew.names[rank] for rank in sorted(lead.crew.names)]}
+    part = lead.announce(at=".", name="", counts=(), probes=request.probes, options=options_of(request))
+    interrupted, watch = False, None
+    try:
+        watch = run_command(
+            nodes.completed(line, place, part.endpoint),
+            run,
+            part.options,
+            probes=part.probes,
+            make_watch=lead.make_watch(part, run),
+            on_silence=load_analysis,
+            on_stuck=lambda: answer_first(run),
+            **around(run, request),
+        )
+    except KeyboardInterrupt:
+        interrupted = True
+    lead.finish(run)
+    verdict = judge_and_report(run, about)
+    code = EXIT_INTERRUPTED if interrupted else exit_code(verdict, watch, passthrough=request.passthrough)
+    return RunResult(directory=run.path, verdict=verdict, exit_code=code)
+
+
+def _take_part(request: RunRequest, place: Place, line: nodes.Line) -> nodes.NodeResult:
+    member = nodes.member(place, TASK, out=request.out, force=request.force)
+    code = None
+    try:
+        if not member.shared:
+            begin(member.root, request)
+        for part in member.parts():
+            run = member.directory(part)
+            try:
+                _run_part(request, nodes.completed(line, place, part.endpoint), member, part)
+            except KeyboardInterrupt:
+                code = EXIT_INTERRUPTED
+            member.finish(part, run)
+            if code is not None:
+                break
+        return nodes.result_of(member, code)
+    finally:
+        member.close()
+
+
+def _run_part(request: RunRequest, command: list[str], member: Member, part: Part) -> None:
+    run = member.directory(part)
+    run_command(
+        command,
+        run,
+        part.options,
+        probes=part.probes,
+        make_watch=member.make_watch(part, run),
+        **around(run, request),
+    )
