@@ -1,4 +1,8 @@
-"""What decoding keeps of the tokens it has seen: one cache per attention layer, extended by its forward."""
+"""What decoding keeps of the tokens it has seen: one cache per attention layer.
+
+`NSACache` and `DenseCache` grow by chunks of any size; `DecodeCache` and `DenseDecodeCache` take a prompt, then a
+token a step, at fixed places in memory, so that a step can be recorded, and their rows may differ in length.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +70,135 @@ class DenseCache:
         return self._kv
 
 
+class Rows:
+    """How many tokens each row of a batch holds: one tensor, shared by the caches of all layers."""
+
+    def __init__(self, lengths: Tensor, capacity: int) -> None:
+        self.lengths = lengths  # int64 [B], on the device
+        self.capacity = capacity
+        self.index = torch.arange(len(lengths), device=lengths.device)
+
+    def tokens(self, n: int) -> Tensor:
+        """int64 [B, n]: the places of the next n tokens of each row."""
+        return self.lengths[:, None] + torch.arange(n, device=self.lengths.device)
+
+
+class DecodeCache:
+    """What Native Sparse Attention decodes from, at most `rows.capacity` tokens a row: a layer's own.
+
+    Compressed and selected keys and values have a slot for every block and token; the window, and the raw tokens
+    that φ reads, are rings. A prompt fills it through the layer's forward, as if it were an `NSACache` of nothing.
+    """
+
+    length = 0  # of the past that a prompt sees
+
+    def __init__(self, config: AttentionConfig, rows: Rows, new_tokens: int = 1) -> None:
+        self.config, self.rows, self.new_tokens = config, rows, new_tokens
+        self.window_ring = config.window + new_tokens - 1
+        self.raw_ring = config.compress_block + config.compress_stride + new_tokens
+        self.raw: list[Tensor | None] = [None, None]
+        self.keys = self.values = BranchKV(None, None, None)
+
+    def await_blocks(self, k: Tensor, v: Tensor | None, turn: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Keep the prompt's last raw tokens; what comes in goes out."""
+        self.raw = [x if x is None else as_ring(x, self.rows, self.raw_ring) for x in (k, v)]
+        return k, v, turn
+
+    def append(self, n_tokens: int, keys: BranchKV, values: BranchKV) -> tuple[BranchKV, BranchKV]:
+        """Keep the prompt, whose rows may be padded behind their ends; what comes in goes out."""
+        n_slots = n_compress_slots(self.config, self.rows.capacity, packed=False)
+        sizes = (max(1, n_slots), self.rows.capacity)
+        kept = []
+        for each in (keys, values):
+            slots = [x if x is None else _with_room(x, n) for x, n in zip(each[:2], sizes, strict=True)]
+            window = each.sliding
+            kept.append(
+                BranchKV(*slots, window if window is None else as_ring(window, self.rows, self.window_ring))
+            )
+        self.keys, self.values = kept
+        return keys, values
+
+    def write(self, keys: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+        """Put new tokens [B, T, Hkv, D] in their places; under "compressed" the raw ones."""
+        n_tokens = next(iter(values.values())).shape[1]
+        if n_tokens > self.new_tokens:
+            raise ValueError(f"{n_tokens} new tokens, but the cache has room for {self.new_tokens} at once")
+        tokens, row = self.rows.tokens(n_tokens), self.rows.index[:, None]
+        for kept, raw, new in zip((self.keys, self.values), self.raw, (keys, values), strict=True):
+            places = {
+                "selected": (kept.selected, tokens),
+                "sliding": (kept.sliding, tokens % self.window_ring),
+                "compressed": (raw, tokens % self.raw_ring),
+            }
+            for branch, x in new.items():
+                into, place = places[branch]
+                into[row, place] = x
+
+    def newest_blocks(self, n_tokens: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Slots [B, T] of the newest block that is whole at each new token, and its raw keys and values.
+
+        They are [B, T, l, Hkv, D]. Before the first block is whole, slot 0, which nothing sees yet.
+        """
+        length, stride = self.config.compress_block, self.config.compress_stride
+        slots = ((self.rows.tokens(n_tokens) + 1 - length) // stride).clamp(min=0)
+        within = torch.arange(length, device=slots.device)
+        places = (slots[..., None] * stride + within) % self.raw_ring
+        row = self.rows.index[:, None, None]
+        k, v = (raw if raw is None else raw[row, places] for raw in self.raw)
+        return slots, k, v
+
+    def write_blocks(self, slots: Tensor, k: Tensor, v: Tensor | None) -> None:
+        """Put compressed keys and values [B, T, Hkv, D] into their slots."""
+        row = self.rows.index[:, None]
+        self.keys.compressed[row, slots] = k
+        if v is not None:
+            self.values.compressed[row, slots] = v
+
+
+class DenseDecodeCache:
+    """All keys and values of a dense attention layer, at most `rows.capacity` tokens a row."""
+
+    length = 0
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the prompt; what comes in goes out."""
+        self.k, self.v = (_with_room(x, self.rows.capacity) for x in (k, v))
+        return k, v
+
+    def write(self, k: Tensor, v: Tensor) -> None:
+        """Put new tokens [B, T, Hkv, D] in their places."""
+        tokens, row = self.rows.tokens(k.shape[1]), self.rows.index[:, None]
+        self.k[row, tokens], self.v[row, tokens] = k, v
+
+    def visible(self, n_tokens: int) -> Tensor:
+        """bool [B, 1, T, capacity]: what each new token may attend to."""
+        keys = torch.arange(self.rows.capacity, device=self.k.device)
+        return (keys <= self.rows.tokens(n_tokens)[..., None])[:, None]
+
+
 def _join(old: Tensor | None, new: Tensor | None) -> Tensor | None:
     return new if old is None else torch.cat([old, new], dim=1)
 
 
 def _join_branches(old: BranchKV, new: BranchKV) -> BranchKV:
     return BranchKV(*(_join(a, b) for a, b in zip(old, new, strict=True)))
+
+
+def _with_room(x: Tensor, n: int) -> Tensor:
+    """x [B, S, Hkv, D] at the start of [B, n, Hkv, D]."""
+    room = x.new_zeros(x.shape[0], n, *x.shape[2:])
+    room[:, : x.shape[1]] = x
+    return room
+
+
+def as_ring(x: Tensor, rows: Rows, size: int) -> Tensor:
+    """The last tokens of each row of x [B, S, Hkv, D]: [B, size, Hkv, D], token t in slot t % size."""
+    slot = torch.arange(size, device=x.device)
+    newest = rows.lengths[:, None] - 1
+    token = (newest - (newest - slot) % size).clamp(min=0)  # of a slot that is empty still: any
+    return x[rows.index[:, None], token].contiguous()

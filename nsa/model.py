@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 from nsa.attention.layer import DenseAttention, NSAAttention
 from nsa.attention.rope import RotationTable
+from nsa.cache import Rows
 from nsa.config import AttentionConfig, ModelConfig
+from nsa.decoding import RecordedDecode
 
 INIT_STD = 0.02  # GPT-2's; projections that add to the residual stream are scaled down by depth
 
@@ -44,6 +46,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, cache: object = None) -> Tensor:
         x = x + self.attn(self.norm1(x), cache=cache)
+        return x + self.mlp(self.norm2(x))
+
+    def decode(self, x: Tensor, cache: object) -> Tensor:
+        """The next tokens [B, T, dim] of rows whose earlier ones are in a decode cache."""
+        x = x + self.attn.decode(self.norm1(x), cache)
         return x + self.mlp(self.norm2(x))
 
 
@@ -97,26 +104,43 @@ class NSAModel(nn.Module):
         tokens: Tensor,
         count: int,
         *,
+        lengths: Tensor | None = None,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """`tokens` [B, T] followed by `count` sampled ones; temperature 0 takes the likeliest.
 
-        Decodes incrementally: the prompt fills a cache per block, then each token costs one step.
+        Rows may hold `lengths` [B] tokens of their own, padded behind by anything: theirs follow where they end, and
+        the rest of the row is 0. The prompt fills a cache per block, then each token costs one step.
         """
-        caches = [block.attn.new_cache() for block in self.blocks]
-        pending = tokens
-        for _ in range(count):
-            logits = self._decode(pending, caches)[:, -1]
-            pending = _sample(logits, temperature, generator)
-            tokens = torch.cat([tokens, pending], dim=1)
-        return tokens
+        batch, longest = tokens.shape
+        lengths = torch.full((batch,), longest) if lengths is None else lengths
+        rows = Rows(lengths.to(tokens.device, torch.int64, copy=True), longest + count)
+        inside = torch.arange(longest, device=tokens.device) < rows.lengths[:, None]
+        out = F.pad(tokens.where(inside, 0), (0, count))
+        caches = [block.attn.new_decode_cache(rows) for block in self.blocks]
+        logits = self._prefill(tokens, caches, rows)
+        step = RecordedDecode(lambda new: self.decode_step(new, caches), rows)
+        for made in range(count):
+            new = _sample(logits, temperature, generator)
+            out.scatter_(1, rows.lengths[:, None], new)
+            if made < count - 1:
+                logits = step(new)
+        return out
 
-    def _decode(self, tokens: Tensor, caches: list) -> Tensor:
+    def decode_step(self, tokens: Tensor, caches: list) -> Tensor:
+        """Logits [B, T, vocab] of the next tokens [B, T], which join the decode caches of the blocks."""
+        x = self.embed(tokens)
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x = block.decode(x, cache)
+        return self.head(self.norm(x))
+
+    def _prefill(self, tokens: Tensor, caches: list, rows: Rows) -> Tensor:
+        """Logits [B, vocab] of what follows each row of the prompt."""
         x = self.embed(tokens)
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache)
-        return self.head(self.norm(x))
+        return self.head(self.norm(x[rows.index, rows.lengths - 1]))
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from nsa.attention import BRANCHES, BranchKV, nsa_attention
 from nsa.attention.blocks import block_layout, compress_tokens, sequence_borders
 from nsa.attention.compressed import BlockCompression
+from nsa.attention.decoding import decode_attention
 from nsa.attention.dense import causal_attention, grouped_attention
 from nsa.attention.inputs import check_packing
 from nsa.attention.rope import RotationTable, rotate, rotation
 from nsa.attention.selected import select_blocks, selected_key_counts
-from nsa.cache import DenseCache, NSACache
+from nsa.cache import DecodeCache, DenseCache, DenseDecodeCache, NSACache, Rows
 from nsa.config import AttentionConfig
 
 
@@ -73,6 +74,30 @@ class NSAAttention(nn.Module):
     def new_cache(self) -> NSACache:
         """An empty cache, for one batch of sequences."""
         return NSACache(self.config)
+
+    def new_decode_cache(self, rows: Rows, new_tokens: int = 1) -> DecodeCache:
+        """An empty one for `decode`, of at most `new_tokens` at once."""
+        return DecodeCache(self.config, rows, new_tokens)
+
+    def decode(self, x: Tensor, cache: DecodeCache) -> Tensor:
+        """Attend from the next tokens x [B, T, dim] of each row to those in `cache`, which x then joins.
+
+        `cache.rows.lengths` are those before x: whoever has called all layers adds T.
+        """
+        wide = torch.promote_types(x.dtype, torch.float32)
+        room = max(cache.rows.capacity, self.config.compress_block)
+        q, k, v = self._project(x, self.rotations.at(cache.rows.tokens(x.shape[1]), room, wide))
+        cache.write(k, v)
+        if self.compress_k is not None:
+            slots, raw_k, raw_v = cache.newest_blocks(x.shape[1])
+            last = slots * self.config.compress_stride + self.config.compress_block - 1
+            new_k = rotate(
+                self.compress_k.compress(raw_k.transpose(2, 3)), self.rotations.at(last, room, wide)
+            )
+            new_v = raw_v if raw_v is None else self.compress_v.compress(raw_v.transpose(2, 3))
+            cache.write_blocks(slots, new_k, new_v)
+        gates = self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
+        return self.o_proj(decode_attention(q, gates, cache).flatten(2))
 
     def forward(
         self,
@@ -184,6 +209,18 @@ class DenseAttention(nn.Module):
         """An empty cache, for one batch of sequences."""
         return DenseCache()
 
+    def new_decode_cache(self, rows: Rows) -> DenseDecodeCache:
+        """An empty one for `decode`."""
+        return DenseDecodeCache(rows)
+
+    def decode(self, x: Tensor, cache: DenseDecodeCache) -> Tensor:
+        """As `NSAAttention.decode`."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        turn = self.rotations.at(cache.rows.tokens(x.shape[1]), cache.rows.capacity, wide)
+        q, k, v = self._project(x, turn)
+        cache.write(k, v)
+        return self.o_proj(grouped_attention(q, cache.k, cache.v, cache.visible(x.shape[1])).flatten(2))
+
     def forward(
         self,
         x: Tensor,
@@ -195,16 +232,19 @@ class DenseAttention(nn.Module):
         past_length = cache.length if cache is not None else 0
         check_packing(x.shape[0], cu_seqlens, past=cache is not None)
         turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
-        turned_heads, value_width = self.n_heads + self.n_kv_heads, self.n_kv_heads * self.v_head_dim
-        turned, v = self.in_proj(x).split([turned_heads * self.head_dim, value_width], dim=-1)
-        turned = rotate(turned.unflatten(-1, (turned_heads, self.head_dim)), turn)
-        q, k = turned.split([self.n_heads, self.n_kv_heads], dim=2)
-        v = v.unflatten(-1, (self.n_kv_heads, self.v_head_dim))
+        q, k, v = self._project(x, turn)
         if cache is not None:
             k, v = cache.append(k, v)
         visible = _causal(x.shape[1], x.device, cu_seqlens, past_length)
         out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
         return self.o_proj(out.flatten(2))
+
+    def _project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        turned_heads, value_width = self.n_heads + self.n_kv_heads, self.n_kv_heads * self.v_head_dim
+        turned, v = self.in_proj(x).split([turned_heads * self.head_dim, value_width], dim=-1)
+        turned = rotate(turned.unflatten(-1, (turned_heads, self.head_dim)), turn)
+        q, k = turned.split([self.n_heads, self.n_kv_heads], dim=2)
+        return q, k, v.unflatten(-1, (self.n_kv_heads, self.v_head_dim))
 
 
 def rotation_of(

@@ -49,6 +49,12 @@ class RotationTable:
             self._grow(n, device)
         return self._table[:n]
 
+    def at(self, positions: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+        """[..., dim] for `positions` [...] below n, in `dtype`."""
+        if dtype != torch.float32:
+            return rotation(positions, self.dim, self.base, dtype)
+        return self.upto(n, positions.device)[positions]
+
     def _grow(self, n: int, device: torch.device) -> None:
         if self._table is not None:
             self._outgrown.append(self._table)

@@ -43,6 +43,15 @@ def unsupported(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) ->
     return None
 
 
+def cannot_decode(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) -> str | None:
+    """Why the decode kernels cannot answer for these queries and caches; None where they can."""
+    if len(config.branches) < len(k):
+        return "decoding with some of the branches"
+    if config.select_count > 128:
+        return "decoding with more than 128 selected blocks"
+    return unsupported(q, k, v, config)
+
+
 def triton_attention(
     q: Tensor,
     k: BranchKV,

@@ -8,7 +8,7 @@ from attention_cases import SMALL
 from torch import Tensor
 
 from nsa.attention.layer import DenseAttention, NSAAttention
-from nsa.cache import NSACache
+from nsa.cache import NSACache, Rows
 from nsa.config import AttentionConfig
 
 N_TOKENS = 45
@@ -40,18 +40,17 @@ CHUNKS = {
 }
 
 
+CHANGES = {
+    "small": {},
+    "window_1": {"window": 1},
+    "wide_blocks": {"compress_block": 12, "select_block": 16, "select_count": 3},
+    "selected_alone": {"branches": ("selected",)},
+    "without_selection": {"branches": ("compressed", "sliding")},
+}
+
+
 @pytest.mark.parametrize("chunks", CHUNKS)
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"window": 1},
-        {"compress_block": 12, "select_block": 16, "select_count": 3},
-        {"branches": ("selected",)},
-        {"branches": ("compressed", "sliding")},
-    ],
-    ids=["small", "window_1", "wide_blocks", "selected_alone", "without_selection"],
-)
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_decoding_equals_the_prefill(chunks, changes):
     attention = layer(**changes)
     prefill = attention(tokens()).detach()
@@ -71,6 +70,48 @@ def test_dense_decoding_equals_the_dense_prefill(chunks):
     attention = DenseAttention(16, 6, 2, 8).double()
     decoded = decode(attention, tokens(), CHUNKS[chunks])
     torch.testing.assert_close(decoded, attention(tokens()).detach(), rtol=1e-9, atol=1e-12)
+
+
+DECODED = {"token_by_token": 1, "three_at_once": 3, "nine_at_once": 9}
+
+
+@pytest.mark.parametrize("at_once", DECODED)
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_rows_of_unlike_lengths_decode_to_what_their_prefill_gives(at_once, changes):
+    attention, x, lengths = layer(**changes), tokens(batch=3), torch.tensor([18, 2, 11])
+    n_new, prompt = DECODED[at_once], 18
+    rows = Rows(lengths.clone(), capacity=N_TOKENS)
+    cache = attention.new_decode_cache(rows, n_new)
+    with torch.no_grad():
+        attention(x[:, :prompt], cache=cache)
+        for _ in range(27 // n_new):
+            new = torch.stack([x[b, start : start + n_new] for b, start in enumerate(rows.lengths.tolist())])
+            out = attention.decode(new, cache)
+            for b, start in enumerate(rows.lengths.tolist()):
+                expected = attention(x[b : b + 1, : start + n_new])[0, start:]
+                torch.testing.assert_close(out[b], expected, rtol=1e-9, atol=1e-12)
+            rows.lengths += n_new
+    assert rows.lengths.tolist() == [45, 29, 38]
+
+
+def test_dense_rows_of_unlike_lengths_decode_to_what_their_prefill_gives():
+    attention, x = DenseAttention(16, 6, 2, 8).double(), tokens()
+    rows = Rows(torch.tensor([9, 4]), capacity=12)
+    cache = attention.new_decode_cache(rows)
+    with torch.no_grad():
+        attention(x[:, :9], cache=cache)
+        out = attention.decode(torch.stack([x[0, 9:10], x[1, 4:5]]), cache)
+        for b, length in enumerate((10, 5)):
+            expected = attention(x[b : b + 1, :length])[0, -1:]
+            torch.testing.assert_close(out[b], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_more_new_tokens_than_a_cache_has_room_for_are_refused():
+    attention = layer()
+    cache = attention.new_decode_cache(Rows(torch.tensor([9, 4]), capacity=12))
+    attention(tokens()[:, :9], cache=cache)
+    with pytest.raises(ValueError, match="2 new tokens, but the cache has room for 1 at once"):
+        attention.decode(tokens()[:, :2], cache)
 
 
 def test_the_window_of_the_cache_stops_growing():

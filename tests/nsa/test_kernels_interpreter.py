@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backend
-from nsa.attention.blocks import block_layout, packed_borders
+from nsa.attention.blocks import block_layout, n_compress_slots, packed_borders
 from nsa.attention.reference import reference_selection
 from nsa.attention.selected import select_blocks
+from nsa.cache import DecodeCache, Rows, as_ring
 from nsa.config import AttentionConfig, ConfigError
 
 pytest.importorskip("triton")
@@ -43,6 +44,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         assert result.returncode == 0, result.stdout + result.stderr
 
 else:
+    from nsa.attention.decoding import decode_attention
+    from nsa.attention.kernels import decode
     from nsa.attention.kernels.band import Band, band_forward
     from nsa.attention.kernels.selection import Selection, select
 
@@ -129,6 +132,45 @@ else:
         newest = [BranchKV(x.compressed, x.selected, x.sliding[:, -(SMALL.window + 2) :]) for x in (k, v)]
         last = nsa_attention(q[:, -3:], *newest, gates[:, -3:], SMALL, past_length=42, backend="triton")
         torch.testing.assert_close(last, whole[:, -3:])
+
+    @pytest.mark.parametrize(("heads", "dims", "n_new"), [((6, 2), (24, 12), 1), ((3, 3), (8, 8), 3)])
+    def test_decoding_equals_what_the_torch_backend_gives_each_row(monkeypatch, heads, dims, n_new):
+        # Several programs for every part of the work, though there are few tokens.
+        for name, value in {"KEYS_EACH": 16, "KEYS": 16, "BLOCKS_EACH": 8, "SLOTS_EACH": 16}.items():
+            monkeypatch.setattr(decode, name, value)
+        config = TINY.model_copy(update={"window": 18})
+        rows = Rows(torch.tensor([70, 0, 3, 31]), capacity=80)
+        kernels, torchs = (
+            decode_cache(config.model_copy(update={"backend": backend}), rows, heads[1], dims, n_new)
+            for backend in ("triton", "torch")
+        )
+        generator = torch.Generator().manual_seed(7)
+        q = torch.randn(4, n_new, heads[0], dims[0], generator=generator)
+        gates = torch.rand(4, n_new, heads[0], 3, generator=generator)
+        actual, expected = (decode_attention(q, gates, cache) for cache in (kernels, torchs))
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+        assert torch.equal(actual, decode_attention(q, gates, kernels))
+
+    def decode_cache(config, rows, kv_heads, dims, n_new) -> DecodeCache:
+        """One that holds random numbers in the places of `rows` and the new tokens, and NaN in all others."""
+        generator = torch.Generator().manual_seed(5)
+        cache, whole = DecodeCache(config, rows, n_new), Rows(rows.lengths + n_new, rows.capacity)
+        n_blocks = n_compress_slots(config, rows.capacity, packed=False)
+        kept = []
+        for dim in dims:
+            draw = [
+                torch.randn(4, n, kv_heads, dim, generator=generator)
+                for n in (n_blocks, rows.capacity, rows.capacity)
+            ]
+            for b, length in enumerate(whole.lengths.tolist()):
+                draw[0][b, n_compress_slots(config, length, packed=False) :] = float("nan")
+                draw[1][b, length:] = draw[2][b, length:] = float("nan")
+            ring = as_ring(draw[2], whole, cache.window_ring)
+            for b, length in enumerate(whole.lengths.tolist()):
+                ring[b, length:] = float("nan")
+            kept.append(BranchKV(draw[0], draw[1], ring))
+        cache.keys, cache.values = kept
+        return cache
 
     def test_the_same_inputs_give_the_same_bits():
         case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1)

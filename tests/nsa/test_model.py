@@ -59,6 +59,17 @@ def test_cached_generation_is_what_full_forwards_would_choose(attention):
         assert torch.equal(generated[:, length], expected)
 
 
+@pytest.mark.parametrize("attention", ["nsa", "dense"])
+def test_rows_of_unlike_lengths_generate_what_each_would_alone(attention):
+    model = tiny_model(attention=attention)
+    prompt, lengths = torch.randint(256, (3, 40)), [40, 3, 17]
+    together = model.generate(prompt, 12, lengths=torch.tensor(lengths), temperature=0)
+    for row, length in enumerate(lengths):
+        alone = model.generate(prompt[row, None, :length], 12, temperature=0)
+        assert torch.equal(together[row, : length + 12], alone[0])
+        assert not together[row, length + 12 :].any()
+
+
 def test_sampling_repeats_with_its_generator():
     model = tiny_model()
     prompt = torch.randint(256, (1, 5))
