@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +201,12 @@ def test_a_source_that_differs_between_nodes_is_told(tmp_path: Path) -> None:
 # -- the real thing -----------------------------------------------------------------------------------
 
 
-def started(jobs: Jobs, rank: int, port: int, out: str, *line: str) -> subprocess.Popen[str]:
+def started(
+    jobs: Jobs, rank: int, port: int, out: str, *line: str, behind: Sequence[str] = ()
+) -> subprocess.Popen[str]:
     at = ("--nnodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1", "--master-port", str(port))
     env = {"NSADIAG_RUN_TOKEN": "the token of these tests"}
-    return jobs.start("run", "--out", out, "--json", *at, "--", *line, env=env)
+    return jobs.start("run", "--out", out, "--json", *at, "--", *line, env=env, behind=behind)
 
 
 def test_a_hang_on_the_second_node_is_judged_by_the_evidence_of_both(jobs: Jobs) -> None:
@@ -232,3 +236,35 @@ def test_a_hang_on_the_second_node_is_judged_by_the_evidence_of_both(jobs: Jobs)
     assert "the token of these tests" not in "".join(
         p.read_text(errors="replace") for p in jobs.directory.glob("run*/run.json")
     )
+
+
+TWO_ARE_MANY = """
+import sys
+from nsadiag.analysis.digests import chosen, wanted
+chosen.FEW_RANKS = wanted.FEW_RANKS = 2
+sys.argv = sys.argv[1:]
+from nsadiag.cli import main
+main()
+"""
+
+
+def test_of_many_ranks_the_evidence_of_those_that_matter_travels(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(JOB.replace("get_rank() == 2", "get_rank() == 1"))
+    (jobs.directory / "two_are_many.py").write_text(TWO_ARE_MANY)
+    port = free_port(socket.AF_INET, "127.0.0.1")
+    line = ("torchrun", "--nproc-per-node", "2", "job.py")
+    behind = (sys.executable, str(jobs.directory / "two_are_many.py"))
+    both = [started(jobs, rank, port, f"run{rank}", *line, behind=behind) for rank in (0, 1)]
+    (_, err0), (_, err1) = (agent.communicate(timeout=120) for agent in both)
+    assert jobs.left() == {}
+    assert [agent.returncode for agent in both] == [1, 1], err0 + err1
+    verdict = json.loads((jobs.directory / "run0/verdict.json").read_text())
+    assert (verdict["outcome"], verdict["guilty_ranks"]) == ("hung", [1])
+    assert verdict["blocked_ranks"] == [0, 2, 3]
+    assert verdict["where"]["line"] == 7
+    nodes = jobs.directory / "run0/nodes"
+    assert len(list(nodes.glob("*/digest-*.json.gz"))) == 2
+    # Of the ranks of the second node, all of which only wait, one is needed, to stand for its like.
+    here = [rank for rank in (2, 3) if (jobs.directory / f"run0/ranks/0000{rank}").exists()]
+    assert len(here) == 1
+    assert [gap for gap in verdict["gaps"] if "left no evidence" in gap] == []

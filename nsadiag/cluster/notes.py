@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nsadiag.agent.stillness import Motion, Stance
+from nsadiag.evidence.spans import ranks_in
 
 Document = Mapping[str, Any]
 
@@ -30,6 +31,7 @@ class State:
     exit_code: int | None = None
     ending: bool = False  # deaths from here on are our doing
     answered: int = 0  # the capture of which all evidence is where node 0 can read it
+    brought: int = 0  # the request for ranks' evidence that has been met
     ended: bool = False
     kept: Mapping[str, Any] | None = None  # what became of the evidence, at the end
     interrupted: bool = False
@@ -44,6 +46,12 @@ class Order:
     waiting: tuple[int, ...] = ()  # ranks that the last look found waiting for their peers
     answer: int = 0  # the job is stuck: what the capture of this number needs besides
     stop: str | None = None  # end the job: hang, timeout, interrupt, or over
+    many: bool = (
+        False  # evidence is reduced on each node, and travels whole only of the ranks that are wanted
+    )
+    wanted: str = ""  # those ranks, spelled
+    want: int = 0  # counts such requests
+    last: bool = False  # there will be no other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +86,7 @@ def order_of(document: Document | None) -> Order | None:
     known = {f.name for f in dataclasses.fields(Order)}
     try:
         found = Order(**{k: v for k, v in (document or {}).items() if k in known})
+        ranks_in(str(found.wanted))
         return dataclasses.replace(found, waiting=tuple(int(rank) for rank in found.waiting))
     except (TypeError, ValueError):
         return None

@@ -20,6 +20,7 @@ ANSWER_S = 30.0
 RATE_BYTES = 64 * 2**20  # a second
 IN_MEMORY = 8 * 2**20  # a file that may change under our hands, such as a ring, is read once
 ATTEMPTS = 3
+REDUCED = (".json", ".gz")  # digests, ends, the watch: no logs
 
 
 class Channel(Protocol):
@@ -39,8 +40,11 @@ class Shipped:
     left: list[str] = field(default_factory=list)  # what did not go, and why
 
 
-def to_ship(run: Path, node: str) -> Iterator[tuple[Path, str]]:
-    """The node's files, small ones first, and where they belong on node 0."""
+def to_ship(run: Path, node: str, only: frozenset[int] | None = None) -> Iterator[tuple[Path, str]]:
+    """The node's files, small ones first, and where they belong on node 0.
+
+    `only`: of very many ranks, those whose evidence is wanted; where none is, what the node says of all of them.
+    """
     found = []
     for folder, prefix in (
         ("ranks", "ranks"),
@@ -49,10 +53,18 @@ def to_ship(run: Path, node: str) -> Iterator[tuple[Path, str]]:
     ):
         for path in sorted((run / folder).rglob("*")):
             name = path.relative_to(run / folder).as_posix()
+            if only is not None and not _is_wanted(folder, Path(name), only):
+                continue
             if path.is_file() and not path.is_symlink() and all(PART.fullmatch(p) for p in Path(name).parts):
                 found.append((path.stat().st_size, path, f"{prefix}/{name}"))
     for _, path, name in sorted(found):
         yield path, name
+
+
+def _is_wanted(folder: str, name: Path, only: frozenset[int]) -> bool:
+    if folder == "ranks":
+        return name.parts[0].isdecimal() and int(name.parts[0]) in only
+    return bool(only) or (folder != "sources" and len(name.parts) == 1 and name.suffix in REDUCED)
 
 
 class Shipment:
@@ -63,11 +75,11 @@ class Shipment:
         self._number = 0
         self._began, self._sent = time.monotonic(), 0
 
-    def send(self, run: Path, cell: str) -> Shipped:
-        """All files of the directory. Raises Lost."""
+    def send(self, run: Path, cell: str, only: frozenset[int] | None = None) -> Shipped:
+        """All files of the directory, or those of `only`. Raises Lost."""
         self._channel.forget_answers()
         done = Shipped()
-        for path, name in to_ship(run, self._node):
+        for path, name in to_ship(run, self._node, only):
             try:
                 why = self._file(path, cell, name, done)
             except OSError as error:

@@ -6,9 +6,11 @@ and a look that might call the job stuck is taken on all nodes at the same momen
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.agent import interrupts
@@ -29,8 +31,10 @@ from nsadiag.cluster.notes import (
     to_document,
 )
 from nsadiag.evidence.layout import RunDir, make_private_dir, this_node
+from nsadiag.evidence.spans import ranks_in, spelled
 
 TELL_S = 0.5
+BROUGHT_S = 60.0  # evidence of a few ranks that is wanted
 LOOKED_S = 30.0  # captures of a loaded machine take long
 ANSWERED_S = 30.0
 ENDING_S = 3.0
@@ -49,10 +53,26 @@ class _Among(Watch):
         # On a shared file system the ranks of other nodes lie beside ours, and their pids mean nothing here.
         return bool(meta.get("host") == this_node())
 
+    def reduce(self, crowd: Crowd) -> None:
+        """What is known of the ranks here, as a digest; where the disk is full, node 0 has none of them."""
+        look = self.looks[-1] if self.looks else None
+        told = {"look": look.second, "motions": look.motions} if look else {"look": 0}
+        with contextlib.suppress(OSError):
+            crowd.reduce(self.directory, host=this_node(), ranks=sorted(self.ranks), **told)
+
     def _declared(self) -> int:
         """How many ranks there are to be, as far as one here has said."""
         headers = (r.progress.pulse.header for r in self.ranks.values() if r.progress)
         return max((header.world_size for header in headers), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowd:
+    """How evidence is dealt with where there are more than `few` ranks: too many for all of it to travel."""
+
+    few: int
+    reduce: Callable[..., Any]  # digests.make.write_digest
+    choose: Callable[[RunDir], tuple[int, ...]]  # ranks whose evidence is worth having, by the nodes' digests
 
 
 class LeadWatch(_Among):
@@ -69,11 +89,13 @@ class LeadWatch(_Among):
         members: list[int],
         names: dict[int, str],
         gather: Callable[[LeadWatch], None],
+        crowd: Crowd,
         **more: Any,
     ) -> None:
         """`gather` is called where the evidence of all nodes is to be put together before a judgement."""
         super().__init__(job, directory, options, cell=cell, **more)
         self._hub, self.members, self._names, self._gather = hub, members, names, gather
+        self._crowd = crowd
         self._order = Order(cell=cell)
         self._states: dict[int, State] = {}
         self._over_since: float | None = None
@@ -196,21 +218,34 @@ class LeadWatch(_Among):
 
     def _answer(self, capture: int) -> None:
         self.stopped = "hang"
-        self._give(dataclasses.replace(self._order, answer=capture))
+        many = self._declared() > self._crowd.few
+        self._give(dataclasses.replace(self._order, answer=capture, many=many))
         self.write()
         self._wait(lambda m: self.state(m).answered >= capture or self.state(m).over, ANSWERED_S)
+        self.want()
         self._gather(self)
         if self._on_stuck:
             self._on_stuck()
         if self.options.thorough:
             capture_slow([self._target(r, capture) for r in self._alive()])
 
+    def want(self, *, last: bool = False) -> None:
+        """Of very many ranks, fetches the evidence of those that the nodes' digests show to matter."""
+        if not self._order.many:
+            return
+        self.reduce(self._crowd)
+        ranks = self._crowd.choose(self.directory)
+        number = self._order.want + 1
+        self._give(dataclasses.replace(self._order, wanted=spelled(ranks), want=number, last=last))
+        self._wait(lambda m: self.state(m).brought >= number, BROUGHT_S)
+
     # -- the end --------------------------------------------------------------------------------------
 
     def _end_everything(self) -> None:
         """Everywhere at once: a rank that lost its peer because we ended that one must not pass for a victim of the job."""
         self._ending_since_ns = time.monotonic_ns()
-        self._give(dataclasses.replace(self._order, stop=self.stopped or "over"))
+        many = self._declared() > self._crowd.few
+        self._give(dataclasses.replace(self._order, stop=self.stopped or "over", many=many))
         self._wait(lambda m: self.state(m).ending, ENDING_S)
         super()._end_everything()
 
@@ -235,15 +270,16 @@ class MemberWatch(_Among):
         *,
         cell: int,
         link: Link,
-        hand_over: Callable[[], None],
+        hand_over: Callable[[Order], object],
         **more: Any,
     ) -> None:
         """`hand_over` brings what is on disk to where node 0 can read it."""
         super().__init__(job, directory, options, cell=cell, **more)
         self._link, self._hand_over = link, hand_over
-        self._number = self._answered = self._looked_at = 0
+        self._number = self._answered = self._looked_at = self.brought = 0
         self._told_at = 0.0
         self._told: State | None = None
+        self._order = Order(cell=cell)
         self.is_alone = False
 
     def _loop(self) -> None:
@@ -258,7 +294,10 @@ class MemberWatch(_Among):
             if order.look > self._looked_at:
                 self._look_along(order.look)
             if order.answer > self._answered:
+                self._order = order
                 self._answer(order.answer)
+            if order.want > self.brought:
+                self.bring(order)
         self.is_alone = True
         super()._loop()
 
@@ -313,10 +352,17 @@ class MemberWatch(_Among):
             super()._answer(capture)
             return
         self.write()
-        self._hand_over()
+        self._hand_over(self._order)
         self.tell(answered=capture)
         if self.options.thorough:
             capture_slow([self._target(r, capture) for r in self._alive()])
+
+    def bring(self, order: Order) -> None:
+        """What node 0 wants of the ranks that are here."""
+        self.brought = order.want
+        if {*ranks_in(order.wanted)} & {*self.ranks}:
+            self._hand_over(order)
+        self.tell(brought=order.want)
 
     def _joined(self, pair: Pair) -> list[Motion]:
         world = set(self.ranks) | set(range(self._declared()))
@@ -335,6 +381,7 @@ class MemberWatch(_Among):
                 "over",
                 "ending",
                 "answered",
+                "brought",
                 "ended",
                 "kept",
                 "interrupted",
@@ -361,6 +408,7 @@ class MemberWatch(_Among):
             "exit_code": self.job.poll(),
             "ending": earlier.ending,
             "answered": earlier.answered,
+            "brought": earlier.brought,
             "ended": earlier.ended,
             "kept": earlier.kept,
             "interrupted": earlier.interrupted,

@@ -17,6 +17,7 @@ from nsadiag.cluster.hello import Hello
 from nsadiag.cluster.join import Crew, dismiss, enter, gather
 from nsadiag.cluster.place import Place, with_token
 from nsadiag.cluster.seal import TOKEN_VARIABLE
+from nsadiag.cluster.watches import Crowd
 from nsadiag.commands import output
 from nsadiag.engines.room import this_machine
 from nsadiag.engines.static import Lead, Member
@@ -77,6 +78,15 @@ def hello_for(place: Place, task: Any) -> Hello:
     )
 
 
+def crowd() -> Crowd:
+    """Evidence of very many ranks is reduced and chosen by analysis, which agents do not know."""
+    from nsadiag.analysis.digests.chosen import wanted_in
+    from nsadiag.analysis.digests.make import write_digest
+    from nsadiag.analysis.digests.wanted import FEW_RANKS
+
+    return Crowd(few=FEW_RANKS, reduce=write_digest, choose=wanted_in)
+
+
 def lead(place: Place, task: Any, run: RunDir, *, kind: str) -> Lead:
     """Node 0: all are here, and know where the evidence goes. Raises NsadiagError; what is empty then is removed."""
     made = not place.token
@@ -86,7 +96,7 @@ def lead(place: Place, task: Any, run: RunDir, *, kind: str) -> Lead:
     crew: Crew | None = None
     try:
         crew = gather(place, hello_for(place, task), run.path, say)
-        led = Lead(crew, run)
+        led = Lead(crew, run, crowd())
         led.open(kind=kind)
         return led
     except BaseException as error:
@@ -116,7 +126,9 @@ def led(act: Callable[[], tuple[int, str]], lead: Lead) -> None:
 def member(place: Place, task: Any, *, out: Path | None, force: bool) -> Member:
     """Another node: let in, with a directory to write to. Raises NsadiagError."""
     seat = enter(place, hello_for(place, task), say)
-    found = Member(seat, prepare=lambda path: output.prepare(path, path.name, force=force), out=out)
+    found = Member(
+        seat, prepare=lambda path: output.prepare(path, path.name, force=force), out=out, crowd=crowd()
+    )
     try:
         found.open()
     except BaseException:

@@ -17,12 +17,13 @@ from nsadiag.agent.watch import WatchOptions
 from nsadiag.cluster.join import Crew, Seat, Stopped, farewell
 from nsadiag.cluster.link import Lost
 from nsadiag.cluster.merge import Story, merge
-from nsadiag.cluster.notes import state_of
+from nsadiag.cluster.notes import Order, order_of, state_of
 from nsadiag.cluster.place import free_port
 from nsadiag.cluster.ship import Shipment, Shipped
-from nsadiag.cluster.watches import ALONE_S, LeadWatch, MemberWatch
+from nsadiag.cluster.watches import ALONE_S, Crowd, LeadWatch, MemberWatch
 from nsadiag.errors import EXIT_ENVIRONMENT, MachineError
 from nsadiag.evidence.layout import NODE, RunDir, make_private_dir, write_private
+from nsadiag.evidence.spans import ranks_in
 
 READY_S = 60.0
 KEPT_S = 120.0  # for evidence that travels, as long as it does
@@ -74,8 +75,8 @@ def spread(world_size: int, nnodes: int) -> tuple[int, ...]:
 class Lead:
     """Node 0's side of a run on several nodes."""
 
-    def __init__(self, crew: Crew, root: RunDir) -> None:
-        self.crew, self.root = crew, root
+    def __init__(self, crew: Crew, root: RunDir, crowd: Crowd) -> None:
+        self.crew, self.root, self._crowd = crew, root, crowd
         self.name = crew.names[0]
         self._count = 0
         self._ready: dict[int, dict[str, Any]] = {}
@@ -129,7 +130,7 @@ class Lead:
         def make(job: Any, directory: RunDir, options: WatchOptions, **more: Any) -> LeadWatch:
             self.watch = LeadWatch(
                 job, directory, options, cell=part.cell, hub=self.crew.hub, members=self.members(part),
-                names=self.crew.names, gather=lambda watch: self._merge(run, watch, ended=False), **more,
+                names=self.crew.names, gather=lambda watch: self._merge(run, watch, ended=False), crowd=self._crowd, **more,
             )  # fmt: skip
             return self.watch
 
@@ -141,6 +142,7 @@ class Lead:
         if watch is None:
             return  # it never came to a job
         self._wait_for_evidence(watch)
+        watch.want(last=True)
         self._merge(run, watch, ended=True)
         for rank in watch.members:
             if rank in watch.lost:
@@ -190,8 +192,11 @@ class Lead:
 class Member:
     """The side of every other node."""
 
-    def __init__(self, seat: Seat, *, prepare: Callable[[Path], RunDir], out: Path | None) -> None:
+    def __init__(
+        self, seat: Seat, *, prepare: Callable[[Path], RunDir], out: Path | None, crowd: Crowd
+    ) -> None:
         """`prepare` makes a directory of our own, where node 0's cannot be reached."""
+        self._crowd = crowd
         self.seat, self.link = seat, seat.link
         self._prepare, self._out = prepare, out
         self.name = ""
@@ -273,29 +278,50 @@ class Member:
         def make(job: Any, directory: RunDir, options: WatchOptions, **more: Any) -> MemberWatch:
             self.watch = MemberWatch(
                 job, directory, options, cell=part.cell, link=self.link,
-                hand_over=lambda: self._hand_over(part, run), **more,
+                hand_over=lambda order: self._hand_over(part, run, order), **more,
             )  # fmt: skip
             return self.watch
 
         return make
 
-    def _hand_over(self, part: Part, run: RunDir) -> None:
-        self._ship(run, part)
+    def _hand_over(self, part: Part, run: RunDir, order: Order) -> Shipped:
+        """Everything, or of very many ranks the digest, and those that are wanted."""
+        if not order.many:
+            return self._ship(run, part)
+        if self.watch is not None:
+            self.watch.reduce(self._crowd)
+        return self._ship(run, part, frozenset(ranks_in(order.wanted)))
 
     def finish(self, part: Part, run: RunDir) -> None:
         """Brings the evidence to node 0, and says that this part is over."""
         if self.watch is not None:
-            shipped = self._ship(run, part)
+            shipped = self._hand_over(part, run, self._order(part))
             self.watch.tell(ended=True, kept=dataclasses.asdict(shipped))
+            self._bring_the_last(part)
             self._say_it()
 
-    def _ship(self, run: RunDir, part: Part) -> Shipped:
+    def _order(self, part: Part) -> Order:
+        order = order_of(self.link.heard("order"))
+        return order if order is not None and order.cell == part.cell else Order(cell=part.cell)
+
+    def _bring_the_last(self, part: Part) -> None:
+        """By what the nodes' last digests show, node 0 may want other ranks."""
+        deadline = time.monotonic() + KEPT_S
+        while self.watch is not None and self._order(part).many and time.monotonic() < deadline:
+            order = self._order(part)
+            if order.want > self.watch.brought:
+                self.watch.bring(order)
+            if order.last or self.link.heard("bye") or self.link.silent_s() > ALONE_S:
+                return
+            time.sleep(0.05)
+
+    def _ship(self, run: RunDir, part: Part, only: frozenset[int] | None = None) -> Shipped:
         """After Lost once more, as long as node 0 may come back."""
         if self.shared:
             return Shipped()
         while True:
             try:
-                return Shipment(self.link, self.name).send(run.path, part.at)
+                return Shipment(self.link, self.name).send(run.path, part.at, only)
             except Lost:
                 if self.link.silent_s() > ALONE_S:
                     return Shipped(left=["all of them: node 0 is lost"])

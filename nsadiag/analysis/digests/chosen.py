@@ -52,6 +52,14 @@ def chosen_in(run: RunDir) -> Chosen:
     return Chosen(ranks=ranks, kinds=everyone.kinds, world_size=everyone.world_size, gaps=tuple(gaps))
 
 
+def wanted_in(run: RunDir) -> Ranks:
+    """By the digests that lie there, whose evidence is worth having; never raises on what is in them."""
+    try:
+        return wanted(newest(_read(run)[0]))
+    except DigestRefused:
+        return ()
+
+
 def _read(run: RunDir) -> tuple[list[Digest], list[str]]:
     digests, gaps = [], []
     for path in run.digests():

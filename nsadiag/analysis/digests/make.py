@@ -13,7 +13,7 @@ from nsadiag.analysis.digests.counters import counters_of
 from nsadiag.analysis.digests.shape import Digest, Shown, packed
 from nsadiag.analysis.digests.traits import traits_of
 from nsadiag.analysis.load import RankEvidence, each_rank
-from nsadiag.evidence.layout import RunDir, make_private_dir, replace_private
+from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, replace_private
 
 
 def digest_of(
@@ -51,7 +51,10 @@ def write_digest(
     run: RunDir, *, host: str, ranks: Iterable[int], look: int, motions: Iterable[Mapping[str, Any]] = ()
 ) -> Path:
     """Of these ranks in the run directory. Raises OSError."""
-    return kept(run, digest_of(each_rank(run, ranks), host=host, look=look, motions=motions))
+    # On one of several nodes, how its ranks ended is in its own folder.
+    ends = read_json(run.node(host) / run.ends.name)
+    found = each_rank(run, ranks, ends=ends if isinstance(ends, dict) else None)
+    return kept(run, digest_of(found, host=host, look=look, motions=motions))
 
 
 def kept(run: RunDir, digest: Digest) -> Path:
