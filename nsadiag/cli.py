@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from nsadiag.spec import Matrix
 
 TOKEN_VARIABLE = "NSADIAG_RUN_TOKEN"
+# Engines that run cells where nsadiag runs, without a scheduler.
+ON_NODES = ("local", "static")
 app = typer.Typer(
     name="nsadiag",
     help="Say who, where and why a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
@@ -273,7 +275,10 @@ def matrix(
         ),
     ] = "auto",
     engine: Annotated[
-        str, typer.Option(help="Where cells run: local, slurm, or one that another package adds")
+        str,
+        typer.Option(
+            help="Where cells run: local, static (with --nnodes), slurm, or one that another package adds"
+        ),
     ] = "local",
     nodes: Annotated[int | None, typer.Option(help="Slurm: nodes of a cell, at most", min=1)] = None,
     partition: Annotated[str | None, typer.Option(help="Slurm: the partition to submit to")] = None,
@@ -288,12 +293,23 @@ def matrix(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated"),
     ] = None,
+    nnodes: Annotated[int | None, NNODES] = None,
+    node_rank: Annotated[int | None, NODE_RANK] = None,
+    master_addr: Annotated[str | None, MASTER_ADDR] = None,
+    master_port: Annotated[int | None, MASTER_PORT] = None,
+    local_addr: Annotated[str | None, LOCAL_ADDR] = None,
+    run_token: Annotated[str | None, RUN_TOKEN] = None,
+    wait: Annotated[float, WAIT] = 300.0,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run a matrix of experiments and report on the whole; without SPEC, the built-in NSA quick matrix."""
     from nsadiag import spec as specs
 
+    place = _place(nnodes, node_rank, master_addr, master_port, local_addr, run_token, wait)
+    if place is not None and engine == "local":
+        engine = "static"
+    _check_static(engine, place)
     _check_engine(
         engine,
         nodes=nodes,
@@ -309,7 +325,7 @@ def matrix(
     _check_criteria(loaded)
     every_cell = loaded.cells(repeat, specs.checked_strategy(strategy), strength)
     cells = specs.select(every_cell, select) if select else every_cell
-    if dry_run and engine == "local":
+    if dry_run and engine in ON_NODES:
         _print_cells(cells, as_json=as_json)
         return
     from nsadiag.commands.matrix import MatrixRequest, run_matrix
@@ -326,6 +342,11 @@ def matrix(
         slots=most,
         engine=engine,
     )
+    progress = matrix_progress(_console(stderr=True))
+    if place is not None:
+        from nsadiag.commands.matrix_on_nodes import matrix_on_nodes
+
+        _print_of_node(matrix_on_nodes(request, place, progress), as_json=as_json)
     if engine != "local":
         from nsadiag.commands import batch_options, batched
         from nsadiag.engines.registry import batch_engine
@@ -346,14 +367,25 @@ def matrix(
             print(batched.plan(request, scheduler, options).rstrip())
             return
         request = batched.through(request, scheduler, options)
-    result = run_matrix(request, matrix_progress(_console(stderr=True)))
+    result = run_matrix(request, progress)
     _print(result.directory, as_json=as_json)
     raise typer.Exit(result.exit_code)
 
 
+def _check_static(engine: str, place: Place | None) -> None:
+    """Raises UsageError where the engine and --nnodes do not go together."""
+    if engine == "static" and place is None:
+        raise UsageError(
+            "--engine static needs --nnodes, --node-rank and --master-addr",
+            "nsadiag matrix SPEC --nnodes 2 --node-rank 0 --master-addr HOST, the same on each node but for --node-rank",
+        )
+    if place is not None and engine != "static":
+        raise UsageError(f"--nnodes is for --engine static, not for {engine}", "leave one of the two out")
+
+
 def _check_engine(engine: str, **options: Any) -> None:
     """Raises UsageError if there is no such engine, or if it is given what it has no use for."""
-    if engine == "local":
+    if engine in ON_NODES:
         given = next((name for name, value in options.items() if value), None)
         if given:
             raise UsageError(

@@ -132,7 +132,8 @@ class Nodes:
     def __init__(self, root: Path) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = self.listener.getsockname()
-        self.arrivals = Arrivals(root)
+        self.arrivals = Arrivals()
+        self.arrivals.open(root)
         self.hub = Hub(TOKEN, self.listener, take=self.arrivals.take)
         self.links: list[Link] = []
 

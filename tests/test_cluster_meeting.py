@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,7 +62,7 @@ def test_who_does_not_belong_is_told_why(other: Hello, words: str, code: int) ->
     assert (found.exit_code, found.fatal) == (code, True)
 
 
-def test_a_rank_that_was_given_twice_keeps_the_first(tmp_path: Path) -> None:
+def test_a_rank_that_was_given_twice_keeps_the_first() -> None:
     found = mismatch(hello(0), hello(1, agent="b", host="hostx"), {1: hello(1)})
     assert found is not None
     assert found.message == "--node-rank 1 was given to host1 and to hostx"
@@ -134,9 +133,9 @@ def refusal(of: Any) -> NsadiagError:
     return caught.value
 
 
-def test_who_does_not_come_is_named(tmp_path: Path) -> None:
+def test_who_does_not_come_is_named() -> None:
     at = place(0, port(), nnodes=3, wait_s=0.5)
-    error = refusal(lambda: gather(at, hello(0, nnodes=3), tmp_path, lambda _: None))
+    error = refusal(lambda: gather(at, hello(0, nnodes=3), lambda _: None))
     assert error.message == "nodes 1, 2 did not come within 0.5 s"
     assert f"127.0.0.1:{at.master_port}" in error.hint
     assert isinstance(error, MachineError)
@@ -148,27 +147,27 @@ def test_nobody_at_the_master_address_is_one_clear_line() -> None:
     assert f"nobody answers at 127.0.0.1:{at.master_port} (Connection refused) after 0.5 s" in error.message
 
 
-def test_an_address_that_is_none_or_another_machines_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_address_that_is_none_or_another_machines_is_one_clear_line() -> None:
     unknown = refusal(
         lambda: enter(place(1, 1, master_addr="no.such.host.invalid"), hello(1), lambda _: None)
     )
     assert "--master-addr no.such.host.invalid is no address that this machine knows" in unknown.message
     elsewhere = place(0, port(), master_addr="192.0.2.1")
-    error = refusal(lambda: gather(elsewhere, hello(0), tmp_path, lambda _: None))
+    error = refusal(lambda: gather(elsewhere, hello(0), lambda _: None))
     assert "192.0.2.1, which is no address of this machine" in error.message
     assert error.exit_code == 2
 
 
-def test_a_port_that_another_run_has_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_port_that_another_run_has_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         at = place(0, other.getsockname()[1])
-        error = refusal(lambda: gather(at, hello(0), tmp_path, lambda _: None))
+        error = refusal(lambda: gather(at, hello(0), lambda _: None))
     assert error.message == f"port {at.master_port} of 127.0.0.1 is taken"
     assert "--master-port" in error.hint
     assert error.exit_code == 3
 
 
-def test_what_listens_there_but_is_no_store_is_told(tmp_path: Path) -> None:
+def test_what_listens_there_but_is_no_store_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=_answer_nonsense, args=(other,), daemon=True).start()
         error = refusal(lambda: enter(place(1, other.getsockname()[1]), hello(1), lambda _: None))
@@ -191,9 +190,9 @@ def _answer_nonsense(listener: socket.socket) -> None:
 class Gathering(threading.Thread):
     """Node 0, waiting for the others."""
 
-    def __init__(self, at: Place, root: Path, **changed: Any) -> None:
+    def __init__(self, at: Place, **changed: Any) -> None:
         super().__init__(daemon=True)
-        self.at, self.root, self.hello = at, root, hello(0, **changed)
+        self.at, self.hello = at, hello(0, **changed)
         self.said: list[str] = []
         self.crew: Crew | None = None
         self.error: BaseException | None = None
@@ -202,14 +201,14 @@ class Gathering(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.crew = gather(self.at, self.hello, self.root, self.said.append)
+            self.crew = gather(self.at, self.hello, self.said.append)
         except BaseException as error:
             self.error = error
 
 
-def test_agents_meet_in_the_store_whatever_else_talks_to_it(tmp_path: Path) -> None:
+def test_agents_meet_in_the_store_whatever_else_talks_to_it() -> None:
     at = place(0, port())
-    first = Gathering(at, tmp_path)
+    first = Gathering(at)
     draw = random.Random(3)
     strangers = [socket.create_connection(("127.0.0.1", at.master_port)) for _ in range(60)]
     for stranger in strangers:
@@ -238,9 +237,9 @@ def _listens(at: int) -> bool:
         return probe.connect_ex(("127.0.0.1", at)) == 0
 
 
-def test_a_node_with_another_spec_ends_the_run_on_both_sides_with_one_line(tmp_path: Path) -> None:
+def test_a_node_with_another_spec_ends_the_run_on_both_sides_with_one_line() -> None:
     at = place(0, port())
-    first = Gathering(at, tmp_path)
+    first = Gathering(at)
     error = refusal(lambda: enter(place(1, at.master_port), hello(1, task="another"), lambda _: None))
     assert isinstance(error, Stopped)
     assert "node 1 (host1) was started with something else than node 0 (host0)" in error.message

@@ -184,7 +184,7 @@ def test_what_a_lost_node_had_is_a_gap_that_names_it(tmp_path: Path) -> None:
     story = Story(node_rank=1, name="hostb", directory="/scratch/run", shared=False, lost_s=12.0)
     merge(run, "hosta", [story])
     gaps = load_cell(tmp_path).gaps
-    assert "hostb: node 1 was lost 12 s after the start: its agent died, or its network" in gaps
+    assert "hostb: node 1 was lost 12 s after the start: its agent died, or the network to it" in gaps
     assert "hostb: its evidence did not come; it is in /scratch/run there" in gaps
 
 

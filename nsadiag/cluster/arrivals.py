@@ -56,9 +56,13 @@ class _Sender:
 class Arrivals:
     """Takes frames of files, for the hub; called in its thread alone."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self) -> None:
+        self._root = Path()
         self._senders: dict[int, _Sender] = {}
+
+    def open(self, root: Path) -> None:
+        """From here on there is a place for them."""
+        self._root = root
 
     def admit(self, node_rank: int, name: str) -> None:
         """From here on that node may send what lies under its name."""
@@ -80,7 +84,8 @@ class Arrivals:
 
     def close(self) -> None:
         """What did not come whole is no evidence."""
-        shutil.rmtree(self._root / ARRIVING, ignore_errors=True)
+        if self._senders:
+            shutil.rmtree(self._root / ARRIVING, ignore_errors=True)
 
     def _begin(self, sender: _Sender, note: Mapping[str, Any]) -> dict[str, Any]:
         size, digest, number = int(note["size"]), str(note["sha256"]), int(note["id"])

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
@@ -111,12 +110,12 @@ class _Meeting:
                 stream.close()
 
 
-def gather(place: Place, hello: Hello, root: Path, say: Say) -> Crew:
+def gather(place: Place, hello: Hello, say: Say) -> Crew:
     """Node 0: everybody who belongs to the run, connected. Raises NsadiagError, having told those who came."""
     family, address = address_to_bind(place)
     store = listen(place, family, address, place.master_port)
     door = listen(place, family, address, 0)
-    arrivals = Arrivals(root)
+    arrivals = Arrivals()
     hub = Hub(place.token, door, take=arrivals.take)
     request = {
         "role": "host",
@@ -138,8 +137,6 @@ def gather(place: Place, hello: Hello, root: Path, say: Say) -> Crew:
         dismiss(crew, error)
         raise
     crew.names = named_apart(crew.hellos)
-    for rank in crew.others:
-        arrivals.admit(rank, crew.names[rank])
     return crew
 
 

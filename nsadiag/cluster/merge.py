@@ -25,6 +25,7 @@ class Story:
     shared: bool  # that directory is node 0's own
     offset: Offset | None = None
     lost_s: float | None = None  # since when, from the start of the job
+    why: str = "its agent died, or the network to it"
     left: Sequence[str] = ()  # files that did not come, and why
 
 
@@ -78,7 +79,7 @@ def _in_our_time(
 def _gaps(story: Story, watch: Mapping[str, Any]) -> Iterator[str]:
     at = f"{story.name}: "
     if story.lost_s is not None:
-        yield f"{at}node {story.node_rank} was lost {story.lost_s:.0f} s after the start: its agent died, or its network"
+        yield f"{at}node {story.node_rank} was lost {story.lost_s:.0f} s after the start: {story.why}"
     if not watch and not story.shared:
         yield f"{at}its evidence did not come; it is in {story.directory} there"
     elif not watch:

@@ -35,6 +35,7 @@ class State:
     ended: bool = False
     kept: Mapping[str, Any] | None = None  # what became of the evidence, at the end
     interrupted: bool = False
+    failed: str = ""  # why the agent there cannot go on
 
 
 @dataclass(frozen=True, kw_only=True)

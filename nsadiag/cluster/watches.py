@@ -117,14 +117,18 @@ class LeadWatch(_Among):
     def _feel_pulses(self) -> None:
         super()._feel_pulses()
         for member in self.members:
-            if self._hub.is_lost(member):
-                self.lost.setdefault(member, time.monotonic() - self._started)
+            if self._hub.is_lost(member) or self.state(member).failed:
+                self.note_lost(member)
             else:
                 self.lost.pop(member, None)
             found = state_of(self._hub.heard(member, "state"))
             if found is not None and found.cell == self.cell and found.number != self.state(member).number:
                 before, self._states[member] = self.state(member), found
                 self._hear(before, found)
+
+    def note_lost(self, member: int) -> None:
+        """That node takes part no more."""
+        self.lost.setdefault(member, time.monotonic() - self._started)
 
     def _hear(self, before: State, now: State) -> None:
         if now.interrupted and self._ending_since_ns is None:

@@ -81,6 +81,11 @@ def run_cell(
     """Runs it to its end, and judges it. Raises KeyboardInterrupt where that came first: then it is to be run again."""
     directory, started = directory_of(run, cell), time.monotonic()
     run_warm(launcher, cell.argv, directory, options, world_size=cell.world_size, probes=probes_of(matrix))
+    return judged_now(directory, started)
+
+
+def judged_now(directory: RunDir, started: float) -> Outcome:
+    """Of a cell that has just ended; it was started at that moment of the monotonic clock."""
     wall_s = round(time.monotonic() - started, 3)
     verdict, costs = _judged(directory, live=True)
     return Outcome(wall_s=wall_s, verdict=verdict, costs=costs)

@@ -99,9 +99,10 @@ def _run(run: RunDir, request: MatrixRequest, running: Running, progress: Matrix
     output.write_run(run, **about)
     results = _results(run, request)
     state = MatrixState(run=run, request=request, results=results, progress=progress)
+    state.launcher_starts = running.launcher_starts
     interrupted = False
     try:
-        request.runner(state) if request.runner else _run_here(state, running)
+        request.runner(state) if request.runner else _run_here(state)
     except KeyboardInterrupt:
         interrupted = True
     state.write(scaling=state.forecast.summary())
@@ -114,14 +115,18 @@ def _run(run: RunDir, request: MatrixRequest, running: Running, progress: Matrix
     )
 
 
-def _run_here(state: MatrixState, running: Running) -> None:
-    log = make_private_dir(state.directory.node(this_node())) / "launcher.log"
-    preload = tuple(state.matrix.preload)
-    pool = LauncherPool(log, preload=preload, before_start=running.launcher_starts)
+def _run_here(state: MatrixState) -> None:
+    pool = launchers(state)
     try:
         state.run(pool)
     finally:
         pool.close()
+
+
+def launchers(state: MatrixState) -> LauncherPool:
+    """None is started yet; to be closed."""
+    log = make_private_dir(state.directory.node(this_node())) / "launcher.log"
+    return LauncherPool(log, preload=tuple(state.matrix.preload), before_start=state.launcher_starts)
 
 
 class MatrixState:
@@ -134,6 +139,8 @@ class MatrixState:
         self.matrix = request.matrix
         self.forecast = Forecast(request.matrix)
         self.machine = this_machine()
+        # Told the mark of each launcher on this machine before it exists (commands.running).
+        self.launcher_starts: Callable[[str], None] = lambda _: None
         self._timed = timed_cells(request.matrix, [result.cell for result in results])
         spent_s = read_json(run.path / "matrix.json", {}).get("totals", {}).get("wall_s", 0.0)
         self._started = time.monotonic() - (float(spent_s) if request.resume else 0.0)
@@ -158,7 +165,7 @@ class MatrixState:
             machine=self.machine,
             most=self.request.slots,
             need=self._need,
-            before=self._before,
+            before=self.before,
             run_one=self._run_one,
             after=self.after,
             seconds=self.forecast.seconds,
@@ -177,18 +184,22 @@ class MatrixState:
             or bool(uses_gpus and "CUDA_VISIBLE_DEVICES" in cell.env),
         )
 
-    def _before(self, result: CellResult, beside: bool) -> None:
+    def before(self, result: CellResult, beside: bool) -> None:
+        """It is about to be started; whether others run."""
         result.state, result.predicted = "running", self.forecast.predict(result, beside=beside)
         announce(self.directory, result)
         self.progress.cell_started(result.cell.id)
 
-    def _run_one(self, result: CellResult, launcher: WarmLauncher) -> Outcome:
-        options = WatchOptions(
+    def options(self, result: CellResult) -> WatchOptions:
+        """How patient to be with it."""
+        return WatchOptions(
             stall_after_s=self.matrix.stall_after_s,
             expected_quiet_s=expected_quiet_s(result.predicted),
             timeout_s=result.cell.timeout_s,
         )
-        return run_cell(self.directory, self.matrix, result.cell, launcher, options)
+
+    def _run_one(self, result: CellResult, launcher: WarmLauncher) -> Outcome:
+        return run_cell(self.directory, self.matrix, result.cell, launcher, self.options(result))
 
     def after(self, result: CellResult, outcome: Outcome, beside: float) -> None:
         """It is done; the share of its time in which others ran."""

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.cluster.hello import Hello
-from nsadiag.cluster.join import Crew, dismiss, enter, gather
+from nsadiag.cluster.join import Crew, dismiss, enter, farewell, gather
 from nsadiag.cluster.place import Place, with_token
 from nsadiag.cluster.seal import TOKEN_VARIABLE
 from nsadiag.cluster.watches import Crowd
 from nsadiag.commands import output
 from nsadiag.engines.room import this_machine
-from nsadiag.engines.static import Lead, Member
-from nsadiag.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, NsadiagError, UsageError
-from nsadiag.evidence.layout import RunDir
+from nsadiag.engines.static import Member
+from nsadiag.errors import EXIT_INTERNAL, NsadiagError, UsageError
 
 SAME_EVERYWHERE = ("nsadiag", "torch")
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
@@ -87,40 +86,26 @@ def crowd() -> Crowd:
     return Crowd(few=FEW_RANKS, reduce=write_digest, choose=wanted_in)
 
 
-def lead(place: Place, task: Any, run: RunDir, *, kind: str) -> Lead:
-    """Node 0: all are here, and know where the evidence goes. Raises NsadiagError; what is empty then is removed."""
+def gathered(place: Place, task: Any) -> Crew:
+    """Node 0: all are here. Raises NsadiagError, and has told those who came."""
     made = not place.token
     place = with_token(place)
     if made:
         say(f"on the other nodes, the same line with its own --node-rank, and {TOKEN_VARIABLE}={place.token}")
-    crew: Crew | None = None
-    try:
-        crew = gather(place, hello_for(place, task), run.path, say)
-        led = Lead(crew, run, crowd())
-        led.open(kind=kind)
-        return led
-    except BaseException as error:
-        if crew is not None:
-            dismiss(crew, error)
-        if not any(run.path.iterdir()):
-            run.path.rmdir()
-        raise
+    return gather(place, hello_for(place, task), say)
 
 
-def led(act: Callable[[], tuple[int, str]], lead: Lead) -> None:
-    """Acts, and tells the others how it ended, whichever way that is."""
+def led(act: Callable[[], tuple[int, str]], crew: Crew) -> None:
+    """Acts, and tells the others how it ended, whichever way that is. `act` returns exit code and summary."""
     try:
         code, summary = act()
-    except NsadiagError as error:
-        lead.close({"message": error.message, "hint": error.hint, "exit_code": error.exit_code})
-        raise
-    except KeyboardInterrupt:
-        lead.close({"message": "node 0 was interrupted", "exit_code": EXIT_INTERRUPTED})
+    except (NsadiagError, KeyboardInterrupt) as error:
+        dismiss(crew, error)
         raise
     except BaseException as error:
-        lead.close({"message": f"nsadiag failed on node 0: {error!r}", "exit_code": EXIT_INTERNAL})
+        farewell(crew, {"message": f"nsadiag failed on node 0: {error!r}", "exit_code": EXIT_INTERNAL})
         raise
-    lead.close({"summary": summary, "exit_code": code})
+    farewell(crew, {"summary": summary, "exit_code": code})
 
 
 def member(place: Place, task: Any, *, out: Path | None, force: bool) -> Member:

@@ -35,21 +35,25 @@ def run_on_nodes(request: RunRequest, place: Place) -> RunResult | nodes.NodeRes
 
 def _lead(request: RunRequest, place: Place, line: nodes.Line) -> RunResult:
     run = output.prepare(request.out, name_of(request.command), force=request.force)
-    lead = nodes.lead(place, TASK, run, kind="run")
     results: list[RunResult] = []
 
     def act() -> tuple[int, str]:
-        result = _run(request, place, line, lead)
+        result = _run(request, place, line, Lead(crew, run, nodes.crowd()))
         results.append(result)
-        verdict = result.verdict
-        return result.exit_code, f"{verdict.outcome}: {verdict.summary}"
+        return result.exit_code, f"{result.verdict.outcome}: {result.verdict.summary}"
 
-    nodes.led(act, lead)
+    try:
+        crew = nodes.gathered(place, TASK)
+        nodes.led(act, crew)
+    finally:
+        if not any(run.path.iterdir()):
+            run.path.rmdir()  # it never came to a run
     return results[0]
 
 
 def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> RunResult:
     run = lead.root
+    lead.open(kind="run")
     about = begin(run, request) | {"nodes": [lead.crew.names[rank] for rank in sorted(lead.crew.names)]}
     part = lead.announce(at=".", name="", counts=(), probes=request.probes, options=options_of(request))
     interrupted, watch = False, None
@@ -84,6 +88,9 @@ def _take_part(request: RunRequest, place: Place, line: nodes.Line) -> nodes.Nod
                 _run_part(request, nodes.completed(line, place, part.endpoint), member, part)
             except KeyboardInterrupt:
                 code = EXIT_INTERRUPTED
+            except Exception as error:
+                member.give_up(part, error)
+                raise
             member.finish(part, run)
             if code is not None:
                 break

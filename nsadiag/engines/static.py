@@ -14,10 +14,10 @@ from typing import Any
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.watch import WatchOptions
-from nsadiag.cluster.join import Crew, Seat, Stopped, farewell
+from nsadiag.cluster.join import Crew, Seat, Stopped
 from nsadiag.cluster.link import Lost
 from nsadiag.cluster.merge import Story, merge
-from nsadiag.cluster.notes import Order, order_of, state_of
+from nsadiag.cluster.notes import Order, State, order_of, state_of, to_document
 from nsadiag.cluster.place import free_port
 from nsadiag.cluster.ship import Shipment, Shipped
 from nsadiag.cluster.watches import ALONE_S, Crowd, LeadWatch, MemberWatch
@@ -82,6 +82,9 @@ class Lead:
         self._ready: dict[int, dict[str, Any]] = {}
         self.gone: dict[int, str] = {}  # nodes that take part no more, and why
         self.watch: LeadWatch | None = None  # of the job that runs, or ran last
+        crew.arrivals.open(root.path)
+        for rank in crew.others:
+            crew.arrivals.admit(rank, crew.names[rank])
         os.environ[NODE] = self.name
 
     def open(self, *, kind: str) -> None:
@@ -146,7 +149,10 @@ class Lead:
         self._merge(run, watch, ended=True)
         for rank in watch.members:
             if rank in watch.lost:
-                self.gone[rank] = f"{self._called(rank)} was lost {watch.lost[rank]:.0f} s after the start"
+                self.gone[rank] = f"{self._called(rank)} was lost: {self._why(watch, rank)}"
+
+    def _why(self, watch: LeadWatch, rank: int) -> str:
+        return watch.state(rank).failed or "its agent died, or the network to it"
 
     def _wait_for_evidence(self, watch: LeadWatch) -> None:
         deadline = time.monotonic() + KEPT_S
@@ -169,7 +175,7 @@ class Lead:
         for rank in watch.members:
             ready, kept = self._ready[rank], self._kept(rank, watch.cell) or {}
             if ended and self.crew.hub.is_lost(rank):
-                watch.lost.setdefault(rank, 0.0)
+                watch.note_lost(rank)
             at = Path(str(ready["directory"])) / run.path.relative_to(self.root.path)
             stories.append(
                 Story(
@@ -179,14 +185,11 @@ class Lead:
                     shared=bool(ready["shared"]),
                     offset=self.crew.hub.offset(rank),
                     lost_s=watch.lost.get(rank),
+                    why=self._why(watch, rank),
                     left=list(kept.get("left") or []),
                 )
             )
         merge(run, self.name, stories)
-
-    def close(self, body: Mapping[str, Any]) -> None:
-        """The last word to all."""
-        farewell(self.crew, dict(body))
 
 
 class Member:
@@ -291,6 +294,12 @@ class Member:
         if self.watch is not None:
             self.watch.reduce(self._crowd)
         return self._ship(run, part, frozenset(ranks_in(order.wanted)))
+
+    def give_up(self, part: Part, error: Exception) -> None:
+        """Tells node 0 that this node's agent cannot go on."""
+        why = f"{type(error).__name__}: {error}"
+        self.link.tell("state", to_document(State(cell=part.cell, number=-1, failed=why[:500])))
+        self._say_it()
 
     def finish(self, part: Part, run: RunDir) -> None:
         """Brings the evidence to node 0, and says that this part is over."""
