@@ -141,6 +141,13 @@ class FSDPConfig(Config):
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
 
 
+class ContextConfig(Config):
+    """How many neighbouring ranks share a sequence, and which of its tokens each has."""
+
+    ranks: PositiveInt = 1
+    layout: Literal["contiguous", "zigzag"] = "contiguous"  # zigzag: two stretches each, equal work
+
+
 class ParallelConfig(Config):
     """How the model is spread over ranks, and what it recomputes to save memory."""
 
@@ -151,6 +158,7 @@ class ParallelConfig(Config):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     timeout_s: PositiveFloat = 600.0  # of the process group
+    context: ContextConfig = ContextConfig()
     ddp: DDPConfig = DDPConfig()
     fsdp: FSDPConfig = FSDPConfig()
 

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from nsa.config import ConfigError, DDPConfig, FSDPConfig, ParallelConfig
+from nsa.context import ContextShard
 from nsa.model import Block, NSAModel, run_in_order
 
 try:
@@ -75,6 +76,35 @@ def _init_process_group(config: ParallelConfig, device: torch.device) -> None:
         device_id=device if backend == "nccl" else None,
         **({} if under_torchrun else {"store": dist.HashStore(), "rank": 0, "world_size": 1}),
     )
+
+
+def context_shard(config: ParallelConfig, seq_len: int, placement: Placement) -> ContextShard | None:
+    """Which part of every sequence this rank has; None where it has all. ConfigError where that cannot be."""
+    ranks, layout = config.context.ranks, config.context.layout
+    if ranks == 1:
+        return None
+    if placement.world_size % ranks:
+        raise ConfigError(
+            f"parallel.context.ranks is {ranks}, which does not divide {placement.world_size} ranks",
+            "sequences are shared by equal groups of neighbouring ranks",
+        )
+    parts = ranks * (2 if layout == "zigzag" else 1)
+    if seq_len % parts:
+        raise ConfigError(
+            f"data.seq_len is {seq_len}, which {ranks} ranks cannot share in the layout {layout}",
+            f"take a multiple of {parts}",
+        )
+    mesh_shape = (placement.world_size // ranks, ranks)
+    mesh = init_device_mesh(placement.device.type, mesh_shape, mesh_dim_names=("data", "context"))
+    group = mesh["context"].get_group()
+    return ContextShard(group=group, rank=placement.rank % ranks, size=ranks, layout=layout)
+
+
+def apply_context(model: NSAModel, shard: ContextShard, seq_len: int, device: torch.device) -> None:
+    """Have the attention of `model` take its input for this rank's part of sequences of `seq_len` tokens."""
+    model.rotations.upto(seq_len, device)
+    for block in model.blocks:
+        block.attn.context = shard
 
 
 def apply_parallel(

@@ -27,8 +27,10 @@ from nsa.optimizer import build_optimizer, learning_rate
 from nsa.options import help_text, parse_command_line
 from nsa.parallel import (
     Placement,
+    apply_context,
     apply_parallel,
     clip_gradients,
+    context_shard,
     gradient_sync,
     mean_over_ranks,
     process_group,
@@ -78,6 +80,9 @@ class _Run:
         model = _build_model(config, placement.device)
         self.parameters = parameter_count(model)
         decayed = {name for name, parameter in model.named_parameters() if parameter.ndim >= 2}
+        self.context = context_shard(config.parallel, config.data.seq_len, placement)
+        if self.context is not None:
+            apply_context(model, self.context, config.data.seq_len, placement.device)
         wrapped = apply_parallel(model, config.parallel, config.train.precision, placement.device)
         torch.manual_seed(config.train.seed + placement.rank)
         self.progress = Progress(
@@ -186,7 +191,10 @@ class _Run:
 
     def _loss(self, tokens: Tensor) -> Tensor:
         with _autocast(self.config, self.placement.device):
-            return self.progress.model(tokens[:, :-1], tokens[:, 1:])
+            inputs, targets = tokens[:, :-1], tokens[:, 1:]
+            if self.context is not None:
+                inputs, targets = (self.context.take(x, 1) for x in (inputs, targets))
+            return self.progress.model(inputs, targets)
 
     def _evaluate_if_due(self) -> None:
         train = self.config.train
@@ -222,8 +230,8 @@ class _Run:
             self.config.data,
             vocab_size=self.config.model.vocab_size,
             seed=self.config.train.seed,
-            rank=self.placement.rank,
-            world_size=self.placement.world_size,
+            rank=self.placement.rank // self.config.parallel.context.ranks,
+            world_size=self.placement.world_size // self.config.parallel.context.ranks,
             evaluation=evaluation,
         )
 
@@ -260,7 +268,8 @@ def _autocast(config: TrainConfig, device: torch.device) -> AbstractContextManag
 
 def _tokens_a_step(config: TrainConfig, placement: Placement) -> int:
     """Of all ranks together."""
-    return config.data.batch_size * config.data.seq_len * config.train.accumulate * placement.world_size
+    sequences = config.data.batch_size * config.train.accumulate * placement.world_size
+    return sequences * config.data.seq_len // config.parallel.context.ranks
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nsa.attention import BRANCHES, BranchKV, nsa_attention
-from nsa.attention.blocks import block_layout, compress_tokens, sequence_borders
+from nsa.attention.blocks import block_layout, compress_tokens, n_compress_slots, sequence_borders
 from nsa.attention.compressed import BlockCompression
 from nsa.attention.decoding import decode_attention
 from nsa.attention.dense import causal_attention, grouped_attention
@@ -15,6 +15,7 @@ from nsa.attention.rope import RotationTable, rotate, rotation
 from nsa.attention.selected import select_blocks, selected_key_counts
 from nsa.cache import DecodeCache, DenseCache, DenseDecodeCache, NSACache, Rows
 from nsa.config import AttentionConfig
+from nsa.context import ContextShard, Span
 
 
 class NSAAttention(nn.Module):
@@ -50,6 +51,7 @@ class NSAAttention(nn.Module):
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
         self.rotations = rotations or RotationTable(head_dim)
+        self.context: ContextShard | None = None  # x is then this rank's part of the sequence
         self.collect_stats = False
         self.last_gates: Tensor | None = None
         self.last_selected_counts: Tensor | None = None
@@ -111,6 +113,9 @@ class NSAAttention(nn.Module):
         `positions` is [T] or [B, T]; by default tokens are counted from the start of their sequence.
         `cu_seqlens` as in `nsa_attention`; not together with a cache (ValueError).
         """
+        if self.context is not None:
+            _check_sharded(positions, cu_seqlens, cache)
+            return self._forward_sharded(x, self.context)
         past_length = cache.length if cache is not None else 0
         check_packing(x.shape[0], cu_seqlens, past=cache is not None)
         turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
@@ -119,8 +124,25 @@ class NSAAttention(nn.Module):
         gates = self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
         out = nsa_attention(q, k, v, gates, self.config, cu_seqlens=cu_seqlens, past_length=past_length)
         if self.collect_stats:
-            self._remember(q, k, gates, cu_seqlens, past_length)
+            self._remember(gates, self._selected_counts(q, k, cu_seqlens, past_length))
         return self.o_proj(out.flatten(2))
+
+    def _forward_sharded(self, x: Tensor, context: ContextShard) -> Tensor:
+        """Attend from this rank's tokens to those of all ranks."""
+        turn = first_rotations(self.rotations, x, context.size * x.shape[1])
+        q, own_k, own_v = self._project(x, context.take(turn, 0))
+        k, v = self._keys_and_values(*_gathered(context, own_k, own_v), turn, None, None)
+        gates = self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
+        outs, counts = [], []
+        for span in context.spans(x.shape[1]):
+            seen = [_until(kv, span, self.config) for kv in (k, v)]
+            part, part_gates = q[:, span.local], gates[:, span.local]
+            outs.append(nsa_attention(part, *seen, part_gates, self.config, past_length=span.past))
+            if self.collect_stats:
+                counts.append(self._selected_counts(part, seen[0], None, span.past))
+        if self.collect_stats:
+            self._remember(gates, None if counts[0] is None else torch.cat(counts, dim=-1))
+        return self.o_proj(torch.cat(outs, dim=1).flatten(2))
 
     def _project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """Queries, and by branch the keys and values of x; under "compressed" what φ reads, not rotated yet."""
@@ -172,15 +194,16 @@ class NSAAttention(nn.Module):
         return rotate(compressed, turn), v if v is None else self.compress_v(v, cu_seqlens)
 
     @torch.no_grad()
-    def _remember(
-        self, q: Tensor, k: BranchKV, gates: Tensor, cu_seqlens: Tensor | None, past_length: int
-    ) -> None:
-        self.last_gates = gates.detach()
-        self.last_selected_counts = None
-        if "selected" in self.config.branches:
-            layout = block_layout(self.config, q.shape[1], q.device, cu_seqlens, past_length)
-            blocks = select_blocks(q, k.compressed, layout)
-            self.last_selected_counts = selected_key_counts(blocks, layout)
+    def _selected_counts(
+        self, q: Tensor, k: BranchKV, cu_seqlens: Tensor | None, past_length: int
+    ) -> Tensor | None:
+        if "selected" not in self.config.branches:
+            return None
+        layout = block_layout(self.config, q.shape[1], q.device, cu_seqlens, past_length)
+        return selected_key_counts(select_blocks(q, k.compressed, layout), layout)
+
+    def _remember(self, gates: Tensor, selected_counts: Tensor | None) -> None:
+        self.last_gates, self.last_selected_counts = gates.detach(), selected_counts
 
 
 class DenseAttention(nn.Module):
@@ -201,6 +224,7 @@ class DenseAttention(nn.Module):
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
         self.rotations = rotations or RotationTable(head_dim)
+        self.context: ContextShard | None = None
         width = (n_heads + n_kv_heads) * head_dim + n_kv_heads * self.v_head_dim
         self.in_proj = nn.Linear(dim, width, bias=False)
         self.o_proj = nn.Linear(n_heads * self.v_head_dim, dim, bias=False)
@@ -229,6 +253,9 @@ class DenseAttention(nn.Module):
         cache: DenseCache | None = None,
     ) -> Tensor:
         """Attend causally within x [B, T, dim]; arguments as in `NSAAttention.forward`."""
+        if self.context is not None:
+            _check_sharded(positions, cu_seqlens, cache)
+            return self._forward_sharded(x, self.context)
         past_length = cache.length if cache is not None else 0
         check_packing(x.shape[0], cu_seqlens, past=cache is not None)
         turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
@@ -238,6 +265,16 @@ class DenseAttention(nn.Module):
         visible = _causal(x.shape[1], x.device, cu_seqlens, past_length)
         out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
         return self.o_proj(out.flatten(2))
+
+    def _forward_sharded(self, x: Tensor, context: ContextShard) -> Tensor:
+        turn = first_rotations(self.rotations, x, context.size * x.shape[1])
+        q, own_k, own_v = self._project(x, context.take(turn, 0))
+        k, v = (context.gather(kv.flatten(2)).unflatten(-1, kv.shape[2:]) for kv in (own_k, own_v))
+        outs = []
+        for span in context.spans(x.shape[1]):
+            visible = _causal(span.end - span.past, x.device, None, span.past)
+            outs.append(grouped_attention(q[:, span.local], k[:, : span.end], v[:, : span.end], visible))
+        return self.o_proj(torch.cat(outs, dim=1).flatten(2))
 
     def _project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         turned_heads, value_width = self.n_heads + self.n_kv_heads, self.n_kv_heads * self.v_head_dim
@@ -251,12 +288,42 @@ def rotation_of(
     table: RotationTable, x: Tensor, positions: Tensor | None, cu_seqlens: Tensor | None, past_length: int
 ) -> Tensor:
     """The rotation of each token of x [B, T, dim]: [T, D] or [B, T, D], in fp32, or fp64 where x is."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    if positions is None and cu_seqlens is None and wide == torch.float32:
-        return table.upto(past_length + x.shape[1], x.device)[past_length:]
+    if positions is None and cu_seqlens is None:
+        return first_rotations(table, x, past_length + x.shape[1])[past_length:]
     if positions is None:
         positions = token_positions(x.shape[1], x.device, cu_seqlens, past_length)
-    return rotation(positions, table.dim, table.base, wide)
+    return rotation(positions, table.dim, table.base, torch.promote_types(x.dtype, torch.float32))
+
+
+def first_rotations(table: RotationTable, x: Tensor, n: int) -> Tensor:
+    """Those of positions 0 to n - 1, [n, D]: in fp32, or fp64 where x is."""
+    if x.dtype != torch.float64:
+        return table.upto(n, x.device)
+    return rotation(torch.arange(n, device=x.device), table.dim, table.base, torch.float64)
+
+
+def _gathered(
+    context: ContextShard, k: dict[str, Tensor], v: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The keys and values of all ranks, by branch, in one collective."""
+    tensors = [*k.values(), *v.values()]
+    everything = context.gather(torch.cat([x.flatten(2) for x in tensors], dim=-1))
+    parts = everything.split([x.shape[2] * x.shape[3] for x in tensors], dim=-1)
+    parts = [part.unflatten(-1, x.shape[2:]) for part, x in zip(parts, tensors, strict=True)]
+    return dict(zip(k, parts, strict=False)), dict(zip(v, parts[len(k) :], strict=True))
+
+
+def _until(kv: BranchKV, span: Span, config: AttentionConfig) -> BranchKV:
+    """What the queries of a span may see: the blocks and tokens before its end, and the newest of the window."""
+    n_blocks = n_compress_slots(config, span.end, packed=False)
+    oldest = max(0, span.past + 1 - config.window)
+    kept = (slice(n_blocks), slice(span.end), slice(oldest, span.end))
+    return BranchKV(*(x if x is None else x[:, which] for x, which in zip(kv, kept, strict=True)))
+
+
+def _check_sharded(positions: object, cu_seqlens: object, cache: object) -> None:
+    if any(given is not None for given in (positions, cu_seqlens, cache)):
+        raise ValueError("context parallelism takes whole sequences: no positions, cu_seqlens or cache")
 
 
 def token_positions(

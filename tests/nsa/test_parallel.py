@@ -1,10 +1,11 @@
 """Parallel modes and activation checkpointing: equal to plain training, except for the specimen."""
 
+import json
 import os
 
 import pytest
 import torch
-from launching import run_cells
+from launching import ROOT, TWO_RANKS, run_cells, run_python
 
 from nsa.config import ConfigError, DDPConfig
 from nsa.model import NSAModel
@@ -26,6 +27,19 @@ CELLS = {
 }
 
 
+CONTEXT = {
+    f"{mode} {layout} {attention}": [
+        f"parallel.mode={mode}", "train.steps=2", "model.layers=3", "parallel.context.ranks=2",
+        f"parallel.context.layout={layout}", f"model.attention={attention}",
+    ]
+    for mode, layout, attention in [
+        ("ddp", "contiguous", "nsa"), ("ddp", "zigzag", "nsa"), ("ddp", "zigzag", "dense"),
+        ("fsdp2", "zigzag", "nsa"), ("fsdp1", "contiguous", "nsa"),
+    ]
+}  # fmt: skip
+CONTEXT["ddp recomputed"] = [*CONTEXT["ddp zigzag nsa"], *CHECKPOINTING["non-reentrant"]]
+
+
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory):
     accumulated = {
@@ -37,7 +51,7 @@ def losses(tmp_path_factory):
         ]
         for mode in MODES
     }
-    return run_cells(tmp_path_factory.mktemp("cells"), CELLS | accumulated)
+    return run_cells(tmp_path_factory.mktemp("cells"), CELLS | CONTEXT | accumulated)
 
 
 def single(*overrides):
@@ -47,6 +61,26 @@ def single(*overrides):
 @pytest.mark.parametrize("cell", CELLS)
 def test_two_ranks_train_as_one_does_on_the_same_batch(losses, cell):
     assert losses[cell] == pytest.approx(single("data.batch_size=2"), abs=1e-5)
+
+
+@pytest.mark.parametrize("cell", CONTEXT)
+def test_two_ranks_that_share_each_sequence_train_as_one_does(losses, cell):
+    attention = "dense" if "dense" in cell else "nsa"
+    assert losses[cell] == pytest.approx(single(f"model.attention={attention}"), abs=1e-5)
+
+
+def test_shared_sequences_give_the_outputs_and_gradients_of_whole_ones(tmp_path):
+    result = tmp_path / "errors.json"
+    done = run_python(*TWO_RANKS, str(ROOT / "tests/nsa/run_context.py"), str(result))
+    assert result.exists(), done.stderr
+    errors = json.loads(result.read_text())
+    assert len(errors) == 6
+    assert max(errors.values()) < 1e-10, errors
+
+
+def test_sequences_that_cannot_be_shared_are_refused():
+    with pytest.raises(ConfigError, match=r"parallel.context.ranks is 2, which does not divide 1 ranks"):
+        single("parallel.context.ranks=2")
 
 
 @pytest.mark.parametrize("mode", MODES)
