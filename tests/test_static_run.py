@@ -16,6 +16,7 @@ from support.jobs import Jobs
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.agent.stillness import Motion, Stance
 from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cluster.clock import Offset
 from nsadiag.cluster.merge import Story, merge
 from nsadiag.cluster.notes import (
@@ -185,7 +186,27 @@ def test_what_a_lost_node_had_is_a_gap_that_names_it(tmp_path: Path) -> None:
     merge(run, "hosta", [story])
     gaps = load_cell(tmp_path).gaps
     assert "hostb: node 1 was lost 12 s after the start: its agent died, or the network to it" in gaps
-    assert "hostb: its evidence did not come; it is in /scratch/run there" in gaps
+    assert "hostb: how its ranks ended did not come; what there is lies in /scratch/run there" in gaps
+
+
+def test_ranks_that_lost_their_peers_with_a_host_are_told_from_those_that_failed(tmp_path: Path) -> None:
+    run = RunDir(path=tmp_path)
+    recorded(run, 0, "hosta")
+    closed = {"type": "RuntimeError", "message": "Connection closed by peer [10.0.0.2]:1", "frames": []}
+    closed["thread"] = "MainThread"
+    run.rank(0).exception.write_text(json.dumps(closed | {"t_mono_ns": 15_000_000_000}))
+    run.node("hosta").mkdir(parents=True)
+    about = {"started_mono_ns": 0, "launcher_exit_code": 1, "looks": []}
+    (run.node("hosta") / "watch.json").write_text(json.dumps(about))
+    end = {"pid": 5, "t_s": 15.1, "exit_code": 1, "signal": None, "by_us": False, "clean": True, "steps": 3}
+    (run.node("hosta") / "ends.json").write_text(json.dumps({"0": end}))
+    story = Story(node_rank=1, name="hostb", directory="/x", shared=False, lost_s=14.0, ranks=(1,))
+    merge(run, "hosta", [story])
+    verdict = judge_directory(tmp_path)
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "rank_killed", (1,))
+    assert "Host hostb was lost 14 s after the start" in verdict.summary
+    assert verdict.where is not None
+    assert verdict.where.host == "hostb"
 
 
 def test_a_source_that_differs_between_nodes_is_told(tmp_path: Path) -> None:

@@ -458,7 +458,7 @@ class Watch:
 
     def _end_everything(self) -> None:
         self._discover()
-        self._ending_since_ns = time.monotonic_ns()
+        self._ending_since_ns = self._ending_since_ns or time.monotonic_ns()
         if self.stopped in ("hang", "timeout"):
             # With the number of the last look, whose deaths and errors from here on are our doing.
             capture_last([self._target(r, self._captures) for r in self._alive()])

@@ -55,7 +55,7 @@ def _lost(cell: CellEvidence) -> dict[str, float]:
 
 def _where(cell: CellEvidence, cause: Finding) -> Where | None:
     hosts = {_hosts(cell).get(rank) for rank in cause.guilty_ranks}
-    if cause.where is None or len(hosts) != 1 or None in hosts:
+    if cause.where is None or cause.where.host or len(hosts) != 1 or None in hosts:
         return cause.where
     return dataclasses.replace(cause.where, host=hosts.pop())
 
@@ -70,9 +70,11 @@ def _with_hosts(cell: CellEvidence, cause: Finding) -> str:
     told = [
         f"{'ranks' if len(ranks) > 1 else 'rank'} {spans(ranks)} {'are' if len(ranks) > 1 else 'is'} on {host}"
         for host, ranks in on.items()
+        if host not in cause.summary
     ]
     more = [", ".join(told)] if 0 < len(told) <= HOSTS_NAMED else []
-    more += [f"{name} was lost {s:.0f} s after the start" for name, s in _lost(cell).items()]
+    lost = {name: s for name, s in _lost(cell).items() if name not in cause.summary}
+    more += [f"host {name} was lost {s:.0f} s after the start" for name, s in lost.items()]
     if not more:
         return cause.summary
     words = "; ".join(more)

@@ -93,6 +93,11 @@ class Hub:
             limit = BACK_S if node.connection is None else SILENT_S
             return time.monotonic() - node.last_heard > limit
 
+    def last_heard(self, node_rank: int) -> float:
+        """When that was, in monotonic seconds."""
+        with self._lock:
+            return self._nodes[node_rank].last_heard
+
     def offset(self, node_rank: int) -> Offset | None:
         """How far its clocks are from ours."""
         with self._lock:

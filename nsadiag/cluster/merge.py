@@ -23,6 +23,7 @@ class Story:
     name: str
     directory: str  # there
     shared: bool  # that directory is node 0's own
+    ranks: Sequence[int] = ()  # that appeared there, as far as it was heard
     offset: Offset | None = None
     lost_s: float | None = None  # since when, from the start of the job
     why: str = "its agent died, or the network to it"
@@ -46,6 +47,7 @@ def merge(run: RunDir, first: str, others: Sequence[Story]) -> None:
         alive += theirs.get("left_alive") or []
         gaps += _gaps(story, theirs)
         where = {"directory": story.directory, "shared": story.shared, "lost_s": story.lost_s}
+        where |= {"ranks": list(story.ranks)}
         nodes.append({"node_rank": story.node_rank, "name": story.name, **where, **_about(theirs)})
         gaps += _take_sources(run, story)
     failed = [code for code in codes if code]
@@ -81,11 +83,14 @@ def _gaps(story: Story, watch: Mapping[str, Any]) -> Iterator[str]:
     if story.lost_s is not None:
         yield f"{at}node {story.node_rank} was lost {story.lost_s:.0f} s after the start: {story.why}"
     if not watch and not story.shared:
-        yield f"{at}its evidence did not come; it is in {story.directory} there"
+        yield f"{at}how its ranks ended did not come; what there is lies in {story.directory} there"
     elif not watch:
         yield f"{at}its agent did not write how its ranks ended"
     if story.left:
-        yield f"{at}{len(story.left)} files did not come, among them {story.left[0]}"
+        count = (
+            f"{len(story.left)} files did not come, among them" if len(story.left) > 1 else "did not come:"
+        )
+        yield f"{at}{count} {story.left[0]}"
     if story.offset is None:
         yield f"{at}its clocks were never compared with node 0's"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ class LeadWatch(_Among):
         self._over_since: float | None = None
         self._remote_work: dict[int, tuple[float, str]] = {}
         self._unseen: list[int] = []
-        self.lost: dict[int, float] = {}  # node to the moment since when it has been known to be
+        self.lost: dict[int, float] = {}  # node to when it was last heard, in seconds from the start
         self._give(Order(cell=cell))
 
     def state(self, member: int) -> State:
@@ -128,7 +129,7 @@ class LeadWatch(_Among):
 
     def note_lost(self, member: int) -> None:
         """That node takes part no more."""
-        self.lost.setdefault(member, time.monotonic() - self._started)
+        self.lost.setdefault(member, self._hub.last_heard(member) - self._started)
 
     def _hear(self, before: State, now: State) -> None:
         if now.interrupted and self._ending_since_ns is None:
@@ -217,8 +218,10 @@ class LeadWatch(_Among):
         return ", ".join(f"node {n} ({self._names[n]})" for n in nodes)
 
     def _progress(self) -> None:
-        super()._progress()
-        self._remote_work = {}
+        # What ranks say when their peers are being ended is no progress.
+        if self._ending_since_ns is None:
+            super()._progress()
+            self._remote_work = {}
 
     def _answer(self, capture: int) -> None:
         self.stopped = "hang"
@@ -285,6 +288,7 @@ class MemberWatch(_Among):
         self._told: State | None = None
         self._order = Order(cell=cell)
         self.is_alone = False
+        self.unwritten: str | None = None  # what could not be written here, and why
 
     def _loop(self) -> None:
         heard: tuple[int, ...] = ()
@@ -325,10 +329,19 @@ class MemberWatch(_Among):
 
     def _end_everything(self) -> None:
         if self.stopped == "interrupt" and self._ending_since_ns is None:
-            # Someone has interrupted this node: the others must not take it for the job's own end.
+            # Someone has interrupted this node, or we failed: the others must not take it for the job's own end.
             self._ending_since_ns = time.monotonic_ns()
-            self.tell(ending=True, interrupted=True)
+            error = sys.exc_info()[1]
+            why = {"interrupted": True} if isinstance(error, KeyboardInterrupt) else {"failed": repr(error)}
+            self.tell(ending=True, **why)
         super()._end_everything()
+
+    def write(self) -> None:
+        """What of it finds no room here is still told to node 0, and what is there goes to it."""
+        try:
+            super().write()
+        except OSError as error:
+            self.unwritten = f"{self.directory.watch.name}: {error.strerror}"
 
     def _stop_as(self, why: str) -> None:
         if why in ("hang", "timeout", "interrupt"):
@@ -416,5 +429,6 @@ class MemberWatch(_Among):
             "ended": earlier.ended,
             "kept": earlier.kept,
             "interrupted": earlier.interrupted,
+            "failed": earlier.failed,
         }
         return State(cell=self.cell, number=self._number, **fields | more)

@@ -183,6 +183,7 @@ class Lead:
                     name=self.crew.names[rank],
                     directory=str(at),
                     shared=bool(ready["shared"]),
+                    ranks=watch.state(rank).ranks,
                     offset=self.crew.hub.offset(rank),
                     lost_s=watch.lost.get(rank),
                     why=self._why(watch, rank),
@@ -305,6 +306,8 @@ class Member:
         """Brings the evidence to node 0, and says that this part is over."""
         if self.watch is not None:
             shipped = self._hand_over(part, run, self._order(part))
+            if self.watch.unwritten:
+                shipped.left.append(self.watch.unwritten)
             self.watch.tell(ended=True, kept=dataclasses.asdict(shipped))
             self._bring_the_last(part)
             self._say_it()

@@ -27,6 +27,7 @@ from nsadiag.analysis.detectors.healthy import healthy
 from nsadiag.analysis.detectors.io_stall import io_stall
 from nsadiag.analysis.detectors.livelock_user_code import livelock_user_code
 from nsadiag.analysis.detectors.local_lock_deadlock import local_lock_deadlock
+from nsadiag.analysis.detectors.lost_host import lost_host
 from nsadiag.analysis.detectors.missing_rank import missing_rank, stopped_rank
 from nsadiag.analysis.detectors.model_structure_mismatch import model_structure_mismatch
 from nsadiag.analysis.detectors.network_stall import network_stall
@@ -71,6 +72,8 @@ DETECTORS: tuple[Detector, ...] = (
     ddp_static_graph_violation,
     ddp_unused_parameter,
     rank_exception,
+    # Whatever is missing of its ranks was not missing before it.
+    lost_host,
     # Its peers have ended already: not early, but in time.
     teardown_hang,
     rank_exited_early,
