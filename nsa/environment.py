@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import nsa
+from nsa.attention import resolve_backend
 from nsa.config import TrainConfig
 
 _SHOWN = ("NCCL_", "TORCH", "PYTORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "TRITON_", "SLURM_", "HF_")
@@ -42,12 +43,20 @@ def describe_environment(config: TrainConfig, device: torch.device) -> dict[str,
         "versions": _versions(),
         "host": {"name": platform.node(), "platform": platform.platform(), "cpus": os.cpu_count()},
         "device": _describe_device(device),
+        "attention": attention_backend(config, device),
         "command": sys.argv,
         "config": config.model_dump(mode="json"),
         "torch": _torch_settings(),
         "environment": shown_environment(os.environ),
         "warnings": guard_environment(os.environ),
     }
+
+
+def attention_backend(config: TrainConfig, device: torch.device) -> str:
+    """What attends: "nsa (triton)", say, or "dense". ConfigError for a backend that is not there."""
+    if config.model.attention == "dense":
+        return "dense"
+    return f"nsa ({resolve_backend(config.attention.backend, device)})"
 
 
 def shown_environment(environment: Any) -> dict[str, str]:

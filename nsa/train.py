@@ -21,7 +21,7 @@ from torch import Tensor
 from nsa.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
 from nsa.config import ConfigError, TrainConfig, make_directory
 from nsa.data import Stream, open_stream
-from nsa.environment import guard_environment
+from nsa.environment import attention_backend, guard_environment
 from nsa.model import NSAModel, parameter_count
 from nsa.optimizer import build_optimizer, learning_rate
 from nsa.options import help_text, parse_command_line
@@ -76,6 +76,7 @@ class _Run:
 
     def __init__(self, config: TrainConfig, placement: Placement) -> None:
         self.config, self.placement = config, placement
+        self.attention = attention_backend(config, placement.device)
         torch.manual_seed(config.train.seed)  # the same on every rank: equal initial weights
         model = _build_model(config, placement.device)
         self.parameters = parameter_count(model)
@@ -240,7 +241,7 @@ class _Run:
         for warning in guard_environment(os.environ) if placement.rank == 0 else ():
             print(f"warning: {warning}", file=sys.stderr)
         self._say(
-            f"{self.parameters / 1e6:.2f} M parameters, {config.model.attention} attention, "
+            f"{self.parameters / 1e6:.2f} M parameters, {self.attention} attention, "
             f"{config.parallel.mode} on {placement.world_size} x {placement.device.type}, "
             f"{config.train.precision}, {_tokens_a_step(config, placement)} tokens a step"
         )

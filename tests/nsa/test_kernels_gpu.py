@@ -98,6 +98,26 @@ def test_outputs_and_gradients_equal_those_of_torch_in_fp32(
     assert_bits_equal(output_and_gradients(tensors), actual)
 
 
+def test_offsets_beyond_2_to_the_31_reach_the_right_elements():
+    n_tokens, n_last = 2**31 // (64 * 128) + 1000, 5
+    torch.use_deterministic_algorithms(False)  # the fills would take longer than the kernels
+    *leaves, dout = inputs(64, 4, 128, 128, n_tokens)
+    assert leaves[0].numel() > 2**31
+    dout[:, :-n_last] = 0
+    out, dq, *dkv, dgates = output_and_gradients([*leaves, dout])
+    q, *kv, gates = (
+        x.detach().float() for x in (leaves[0][:, -n_last:], *leaves[1:-1], leaves[-1][:, -n_last:])
+    )
+    last = [x.requires_grad_() for x in (q, *kv, gates)]
+    k, v = BranchKV(*last[1:4]), BranchKV(*last[4:7])
+    expected = nsa_attention(q, k, v, gates, CONFIG, past_length=n_tokens - n_last, backend="torch")
+    gradients = torch.autograd.grad(expected, last, dout[:, -n_last:].float(), allow_unused=True)
+    actual = (out[:, -n_last:], dq[:, -n_last:], *dkv, dgates[:, -n_last:])
+    for a, e in zip(actual, (expected, *gradients), strict=True):
+        assert (a.float() - e).norm() <= TOLERANCE[torch.bfloat16] * e.norm()
+    assert not dq[:, :-n_last].any()
+
+
 @pytest.mark.parametrize("shape", [(64, 4, 128, 128), (12, 4, 64, 64)])
 def test_long_sequences_repeat_bit_for_bit_and_are_finite(shape):
     tensors = inputs(*shape, 16384)

@@ -79,6 +79,7 @@ def test_environment_memory_and_data_types_are_reported(recorded):
     environment = json.loads((recorded / "env.json").read_text())
     assert environment["versions"]["torch"] == torch.__version__
     assert environment["config"]["model"]["layers"] == 2
+    assert environment["attention"] == "nsa (torch)"
     assert {file.name for file in recorded.glob("mem_*.json")} == {
         "mem_boot.json",
         "mem_step1.json",

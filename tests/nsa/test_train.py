@@ -109,3 +109,10 @@ def test_the_dense_control_trains():
 def test_a_step_graph_without_a_gpu_is_refused():
     with pytest.raises(ConfigError, match="cuda_graph is true, and there is no GPU"):
         train(load_train_config("tiny", ["train.cuda_graph=true", "parallel.device=cpu"]))
+
+
+def test_the_attention_that_was_chosen_is_said_and_one_that_is_not_there_refused(capsys):
+    train(load_train_config("tiny"))
+    assert "M parameters, nsa (torch) attention, single on" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="'triton' is not available on cpu"):
+        train(load_train_config("tiny", ["attention.backend=triton"]))

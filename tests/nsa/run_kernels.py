@@ -1,0 +1,45 @@
+"""Every attention kernel once, on a GPU, at a shape that a sanitizer can follow: plain, packed and decoding.
+
+usage: run_kernels.py
+"""
+
+import torch
+
+from nsa.attention import BranchKV, nsa_attention
+from nsa.attention.blocks import n_compress_slots
+from nsa.attention.decoding import decode_attention
+from nsa.cache import DecodeCache, Rows
+from nsa.config import AttentionConfig
+
+CONFIG = AttentionConfig(
+    compress_block=8, compress_stride=4, select_block=16, select_count=4, window=24, backend="triton"
+)
+N_TOKENS = 203  # ragged in every tile
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").to(torch.bfloat16).requires_grad_()
+
+
+def train(cu_seqlens: torch.Tensor | None) -> None:
+    lengths = (n_compress_slots(CONFIG, N_TOKENS, packed=cu_seqlens is not None), N_TOKENS, N_TOKENS)
+    k, v = (BranchKV(*(draw(1, n, 2, 64) for n in lengths)) for _ in range(2))
+    gates = draw(1, N_TOKENS, 6, 3).sigmoid()
+    out = nsa_attention(draw(1, N_TOKENS, 6, 64), k, v, gates, CONFIG, cu_seqlens=cu_seqlens)
+    out.backward(torch.ones_like(out))
+
+
+@torch.no_grad()
+def decode() -> None:
+    rows = Rows(torch.tensor([N_TOKENS, 5], device="cuda"), 210)
+    cache = DecodeCache(CONFIG, rows)
+    sizes = (n_compress_slots(CONFIG, 210, packed=False), 210, cache.window_ring)
+    cache.keys, cache.values = (BranchKV(*(draw(2, n, 2, 64) for n in sizes)) for _ in range(2))
+    decode_attention(draw(2, 1, 6, 64), draw(2, 1, 6, 3).sigmoid(), cache)
+
+
+train(None)
+train(torch.tensor([0, 90, 91, 160], device="cuda"))
+decode()
+torch.cuda.synchronize()
+print("ran")
