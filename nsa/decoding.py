@@ -16,8 +16,8 @@ WARM_UP_STEPS = 2
 class RecordedDecode:
     """Steps of one token a row; `step` gives logits [B, 1, vocab] of tokens [B, 1] from caches at fixed places."""
 
-    def __init__(self, step: Callable[[Tensor], Tensor], rows: Rows) -> None:
-        self._step, self._rows = step, rows
+    def __init__(self, step: Callable[[Tensor], Tensor], rows: Rows, *, recordable: bool = True) -> None:
+        self._step, self._rows, self._recordable = step, rows, recordable
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._tokens: Tensor | None = None
@@ -26,7 +26,7 @@ class RecordedDecode:
     def __call__(self, tokens: Tensor) -> Tensor:
         """Logits [B, vocab] of what follows `tokens` [B, 1]; the next call overwrites them."""
         self._calls += 1
-        if tokens.device.type != "cuda" or self._calls <= WARM_UP_STEPS:
+        if tokens.device.type != "cuda" or not self._recordable or self._calls <= WARM_UP_STEPS:
             return self._advance(tokens)
         if self._graph is None:
             self._record(tokens)

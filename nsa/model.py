@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nsa.attention.layer import DenseAttention, NSAAttention
+from nsa.attention.dense_layer import DenseAttention
+from nsa.attention.layer import NSAAttention
 from nsa.attention.rope import RotationTable
 from nsa.cache import Rows
 from nsa.config import AttentionConfig, ModelConfig
@@ -120,7 +121,9 @@ class NSAModel(nn.Module):
         out = F.pad(tokens.where(inside, 0), (0, count))
         caches = [block.attn.new_decode_cache(rows) for block in self.blocks]
         logits = self._prefill(tokens, caches, rows)
-        step = RecordedDecode(lambda new: self.decode_step(new, caches), rows)
+        attentions = (block.attn for block in self.blocks)
+        recordable = all(attn.records(cache) for attn, cache in zip(attentions, caches, strict=True))
+        step = RecordedDecode(lambda new: self.decode_step(new, caches), rows, recordable=recordable)
         for made in range(count):
             new = _sample(logits, temperature, generator)
             out.scatter_(1, rows.lengths[:, None], new)

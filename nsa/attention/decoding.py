@@ -18,23 +18,34 @@ def decode_attention(q: Tensor, gates: Tensor, cache: DecodeCache) -> Tensor:
     else row by row as `nsa_attention` has it, which waits for the device to say how long the rows are.
     """
     config = cache.config
-    backend = resolve_backend(config.backend, q.device)
-    reason = triton_backend.cannot_decode(q, cache.keys, cache.values, config)
-    if backend == "triton" and reason is None:
+    backend, reason = decode_backend(cache)
+    if backend == "triton":
         from nsa.attention.kernels.decode import decode
 
         COUNTER.called("triton")
         return decode(
             q.contiguous(), cache.keys, cache.values, gates.contiguous(), cache.rows.lengths, config
         )
-    if backend == "triton":
-        COUNTER.fell_back("triton", "torch", reason)
-        backend = "torch"
+    if reason is not None:
+        COUNTER.fell_back("triton", backend, reason)
     rows = [
         _row_attention(q[b : b + 1], gates[b : b + 1], cache, b, past, backend)
         for b, past in enumerate(cache.rows.lengths.tolist())
     ]
     return torch.cat(rows)
+
+
+def decode_backend(cache: DecodeCache) -> tuple[str, str | None]:
+    """The backend that decodes from `cache`, once it holds a prompt, and why it is not triton where that was meant.
+
+    Only the kernels of triton can be recorded: the others ask the device for the lengths of the rows.
+    """
+    held = next(x for x in cache.values if x is not None)
+    backend = resolve_backend(cache.config.backend, held.device)
+    if backend != "triton":
+        return backend, None
+    reason = triton_backend.cannot_decode(held, cache.keys, cache.values, cache.config)
+    return ("triton", None) if reason is None else ("torch", reason)
 
 
 def _row_attention(q: Tensor, gates: Tensor, cache: DecodeCache, row: int, past: int, backend: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention as a layer of a model: Native Sparse Attention, and dense attention as its control."""
+"""Native Sparse Attention as a layer of a model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from nsa.attention import BRANCHES, BranchKV, nsa_attention
-from nsa.attention.blocks import block_layout, compress_tokens, n_compress_slots, sequence_borders
+from nsa.attention.blocks import block_layout, compress_tokens, n_compress_slots
 from nsa.attention.compressed import BlockCompression
-from nsa.attention.decoding import decode_attention
-from nsa.attention.dense import causal_attention, grouped_attention
+from nsa.attention.decoding import decode_attention, decode_backend
 from nsa.attention.inputs import check_packing
-from nsa.attention.rope import RotationTable, rotate, rotation
+from nsa.attention.positions import check_heads, check_sharded, first_rotations, rotation_of
+from nsa.attention.rope import RotationTable, rotate
 from nsa.attention.selected import select_blocks, selected_key_counts
-from nsa.cache import DecodeCache, DenseCache, DenseDecodeCache, NSACache, Rows
+from nsa.cache import DecodeCache, NSACache, Rows
 from nsa.config import AttentionConfig
 from nsa.context import ContextShard, Span
 
@@ -46,7 +46,7 @@ class NSAAttention(nn.Module):
         rotations: RotationTable | None = None,
     ) -> None:
         super().__init__()
-        _check_heads(n_heads, n_kv_heads)
+        check_heads(n_heads, n_kv_heads)
         self.config = config
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
@@ -81,6 +81,10 @@ class NSAAttention(nn.Module):
         """An empty one for `decode`, of at most `new_tokens` at once."""
         return DecodeCache(self.config, rows, new_tokens)
 
+    def records(self, cache: DecodeCache) -> bool:
+        """Whether `decode` can be part of a CUDA graph, with a prompt in `cache`."""
+        return decode_backend(cache)[0] == "triton"
+
     def decode(self, x: Tensor, cache: DecodeCache) -> Tensor:
         """Attend from the next tokens x [B, T, dim] of each row to those in `cache`, which x then joins.
 
@@ -114,7 +118,7 @@ class NSAAttention(nn.Module):
         `cu_seqlens` as in `nsa_attention`; not together with a cache (ValueError).
         """
         if self.context is not None:
-            _check_sharded(positions, cu_seqlens, cache)
+            check_sharded(positions, cu_seqlens, cache)
             return self._forward_sharded(x, self.context)
         past_length = cache.length if cache is not None else 0
         check_packing(x.shape[0], cu_seqlens, past=cache is not None)
@@ -206,102 +210,6 @@ class NSAAttention(nn.Module):
         self.last_gates, self.last_selected_counts = gates.detach(), selected_counts
 
 
-class DenseAttention(nn.Module):
-    """Causal attention to every key, grouped query heads, rotary positions: the control of NSAAttention."""
-
-    def __init__(
-        self,
-        dim: int,
-        n_heads: int,
-        n_kv_heads: int,
-        head_dim: int,
-        *,
-        v_head_dim: int | None = None,
-        rotations: RotationTable | None = None,
-    ) -> None:
-        super().__init__()
-        _check_heads(n_heads, n_kv_heads)
-        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
-        self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
-        self.rotations = rotations or RotationTable(head_dim)
-        self.context: ContextShard | None = None
-        width = (n_heads + n_kv_heads) * head_dim + n_kv_heads * self.v_head_dim
-        self.in_proj = nn.Linear(dim, width, bias=False)
-        self.o_proj = nn.Linear(n_heads * self.v_head_dim, dim, bias=False)
-
-    def new_cache(self) -> DenseCache:
-        """An empty cache, for one batch of sequences."""
-        return DenseCache()
-
-    def new_decode_cache(self, rows: Rows) -> DenseDecodeCache:
-        """An empty one for `decode`."""
-        return DenseDecodeCache(rows)
-
-    def decode(self, x: Tensor, cache: DenseDecodeCache) -> Tensor:
-        """As `NSAAttention.decode`."""
-        wide = torch.promote_types(x.dtype, torch.float32)
-        turn = self.rotations.at(cache.rows.tokens(x.shape[1]), cache.rows.capacity, wide)
-        q, k, v = self._project(x, turn)
-        cache.write(k, v)
-        return self.o_proj(grouped_attention(q, cache.k, cache.v, cache.visible(x.shape[1])).flatten(2))
-
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor | None = None,
-        cu_seqlens: Tensor | None = None,
-        cache: DenseCache | None = None,
-    ) -> Tensor:
-        """Attend causally within x [B, T, dim]; arguments as in `NSAAttention.forward`."""
-        if self.context is not None:
-            _check_sharded(positions, cu_seqlens, cache)
-            return self._forward_sharded(x, self.context)
-        past_length = cache.length if cache is not None else 0
-        check_packing(x.shape[0], cu_seqlens, past=cache is not None)
-        turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
-        q, k, v = self._project(x, turn)
-        if cache is not None:
-            k, v = cache.append(k, v)
-        visible = _causal(x.shape[1], x.device, cu_seqlens, past_length)
-        out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
-        return self.o_proj(out.flatten(2))
-
-    def _forward_sharded(self, x: Tensor, context: ContextShard) -> Tensor:
-        turn = first_rotations(self.rotations, x, context.size * x.shape[1])
-        q, own_k, own_v = self._project(x, context.take(turn, 0))
-        k, v = (context.gather(kv.flatten(2)).unflatten(-1, kv.shape[2:]) for kv in (own_k, own_v))
-        outs = []
-        for span in context.spans(x.shape[1]):
-            visible = _causal(span.end - span.past, x.device, None, span.past)
-            outs.append(grouped_attention(q[:, span.local], k[:, : span.end], v[:, : span.end], visible))
-        return self.o_proj(torch.cat(outs, dim=1).flatten(2))
-
-    def _project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        turned_heads, value_width = self.n_heads + self.n_kv_heads, self.n_kv_heads * self.v_head_dim
-        turned, v = self.in_proj(x).split([turned_heads * self.head_dim, value_width], dim=-1)
-        turned = rotate(turned.unflatten(-1, (turned_heads, self.head_dim)), turn)
-        q, k = turned.split([self.n_heads, self.n_kv_heads], dim=2)
-        return q, k, v.unflatten(-1, (self.n_kv_heads, self.v_head_dim))
-
-
-def rotation_of(
-    table: RotationTable, x: Tensor, positions: Tensor | None, cu_seqlens: Tensor | None, past_length: int
-) -> Tensor:
-    """The rotation of each token of x [B, T, dim]: [T, D] or [B, T, D], in fp32, or fp64 where x is."""
-    if positions is None and cu_seqlens is None:
-        return first_rotations(table, x, past_length + x.shape[1])[past_length:]
-    if positions is None:
-        positions = token_positions(x.shape[1], x.device, cu_seqlens, past_length)
-    return rotation(positions, table.dim, table.base, torch.promote_types(x.dtype, torch.float32))
-
-
-def first_rotations(table: RotationTable, x: Tensor, n: int) -> Tensor:
-    """Those of positions 0 to n - 1, [n, D]: in fp32, or fp64 where x is."""
-    if x.dtype != torch.float64:
-        return table.upto(n, x.device)
-    return rotation(torch.arange(n, device=x.device), table.dim, table.base, torch.float64)
-
-
 def _gathered(
     context: ContextShard, k: dict[str, Tensor], v: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -319,42 +227,3 @@ def _until(kv: BranchKV, span: Span, config: AttentionConfig) -> BranchKV:
     oldest = max(0, span.past + 1 - config.window)
     kept = (slice(n_blocks), slice(span.end), slice(oldest, span.end))
     return BranchKV(*(x if x is None else x[:, which] for x, which in zip(kv, kept, strict=True)))
-
-
-def _check_sharded(positions: object, cu_seqlens: object, cache: object) -> None:
-    if any(given is not None for given in (positions, cu_seqlens, cache)):
-        raise ValueError("context parallelism takes whole sequences: no positions, cu_seqlens or cache")
-
-
-def token_positions(
-    n_tokens: int, device: torch.device, cu_seqlens: Tensor | None = None, past_length: int = 0
-) -> Tensor:
-    """int64 [T]: each token's place in its sequence."""
-    tokens = torch.arange(past_length, past_length + n_tokens, device=device)
-    if cu_seqlens is None:
-        return tokens
-    return tokens - _sequence_start(tokens, cu_seqlens)
-
-
-def _causal(
-    n_queries: int, device: torch.device, cu_seqlens: Tensor | None, past_length: int
-) -> Tensor | None:
-    """bool [1, 1, T, S]; None where plain causal attention will do."""
-    if cu_seqlens is None and not past_length:
-        return None
-    keys = torch.arange(past_length + n_queries, device=device)
-    queries = keys[past_length:, None]
-    visible = keys <= queries
-    if cu_seqlens is not None:
-        visible = visible & (keys >= _sequence_start(keys, cu_seqlens)[:, None])
-    return visible[None, None]
-
-
-def _sequence_start(tokens: Tensor, cu_seqlens: Tensor) -> Tensor:
-    borders = sequence_borders(len(tokens), tokens.device, cu_seqlens)
-    return borders[torch.searchsorted(borders, tokens, right=True) - 1]
-
-
-def _check_heads(n_heads: int, n_kv_heads: int) -> None:
-    if n_heads % n_kv_heads:
-        raise ValueError(f"n_heads is {n_heads}, which n_kv_heads ({n_kv_heads}) does not divide")

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from attention_cases import SMALL
 from torch import Tensor, nn
 
-from nsa.attention.layer import DenseAttention, NSAAttention
+from nsa.attention.dense_layer import DenseAttention
+from nsa.attention.layer import NSAAttention
 from nsa.context import ContextShard
 
 N_TOKENS, DIM = 48, 16

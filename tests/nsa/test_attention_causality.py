@@ -8,7 +8,8 @@ from attention_cases import SMALL, Case, random_inputs
 
 from nsa.attention import nsa_attention
 from nsa.attention.blocks import block_layout
-from nsa.attention.layer import DenseAttention, NSAAttention
+from nsa.attention.dense_layer import DenseAttention
+from nsa.attention.layer import NSAAttention
 from nsa.attention.sliding import sliding_attention
 from nsa.config import AttentionConfig
 

@@ -8,7 +8,8 @@ from attention_cases import SMALL
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nsa.attention.layer import DenseAttention, NSAAttention
+from nsa.attention.dense_layer import DenseAttention
+from nsa.attention.layer import NSAAttention
 from nsa.attention.rope import apply_rope
 from nsa.config import AttentionConfig
 

@@ -7,7 +7,8 @@ import torch
 from attention_cases import SMALL
 from torch import Tensor
 
-from nsa.attention.layer import DenseAttention, NSAAttention
+from nsa.attention.dense_layer import DenseAttention
+from nsa.attention.layer import NSAAttention
 from nsa.cache import NSACache, Rows
 from nsa.config import AttentionConfig
 

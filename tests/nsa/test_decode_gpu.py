@@ -82,6 +82,18 @@ def test_decoding_equals_the_prefill_kernels():
     torch.testing.assert_close(decode_attention(q, gates, cache), expected, rtol=2e-2, atol=2e-2)
 
 
+def test_generation_that_cannot_be_recorded_goes_row_by_row():
+    torch.manual_seed(0)
+    config = load_train_config("tiny", ["attention.branches=selected,sliding"])
+    model = NSAModel(config.model, config.attention).cuda()
+    prompt = torch.randint(256, (2, 20), device="cuda")
+    on_cpu = NSAModel(config.model, config.attention)
+    on_cpu.load_state_dict(model.state_dict())
+    assert torch.equal(
+        model.generate(prompt, 8, temperature=0).cpu(), on_cpu.generate(prompt.cpu(), 8, temperature=0)
+    )
+
+
 @pytest.mark.parametrize("attention", ["nsa", "dense"])
 def test_recorded_generation_is_what_full_forwards_would_choose(attention):
     torch.manual_seed(0)

@@ -42,7 +42,7 @@ def test_the_heartbeat_goes_on_while_the_main_thread_is_inside_a_long_backward(t
     telemetry = open_telemetry(config, torch.nn.Linear(1, 1), rank=0, device=CPU)
     x = torch.randn(512, 512, requires_grad=True)
     y = x
-    for _ in range(40):
+    for _ in range(60):
         y = torch.tanh(y @ x)
     telemetry.phase("backward", step=7)
     y.sum().backward()  # one call into C++, several tenths of a second long

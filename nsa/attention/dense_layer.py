@@ -1,0 +1,109 @@
+"""Dense attention as a layer of a model: the control of `NSAAttention`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nsa.attention.dense import causal_attention, grouped_attention
+from nsa.attention.inputs import check_packing
+from nsa.attention.positions import check_heads, check_sharded, first_rotations, rotation_of, sequence_start
+from nsa.attention.rope import RotationTable, rotate
+from nsa.cache import DenseCache, DenseDecodeCache, Rows
+from nsa.context import ContextShard
+
+
+class DenseAttention(nn.Module):
+    """Causal attention to every key, grouped query heads, rotary positions: the control of NSAAttention."""
+
+    def __init__(
+        self,
+        dim: int,
+        n_heads: int,
+        n_kv_heads: int,
+        head_dim: int,
+        *,
+        v_head_dim: int | None = None,
+        rotations: RotationTable | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(n_heads, n_kv_heads)
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+        self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
+        self.rotations = rotations or RotationTable(head_dim)
+        self.context: ContextShard | None = None
+        width = (n_heads + n_kv_heads) * head_dim + n_kv_heads * self.v_head_dim
+        self.in_proj = nn.Linear(dim, width, bias=False)
+        self.o_proj = nn.Linear(n_heads * self.v_head_dim, dim, bias=False)
+
+    def new_cache(self) -> DenseCache:
+        """An empty cache, for one batch of sequences."""
+        return DenseCache()
+
+    def new_decode_cache(self, rows: Rows) -> DenseDecodeCache:
+        """An empty one for `decode`."""
+        return DenseDecodeCache(rows)
+
+    def records(self, cache: DenseDecodeCache) -> bool:
+        """As `NSAAttention.records`."""
+        return True
+
+    def decode(self, x: Tensor, cache: DenseDecodeCache) -> Tensor:
+        """As `NSAAttention.decode`."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        turn = self.rotations.at(cache.rows.tokens(x.shape[1]), cache.rows.capacity, wide)
+        q, k, v = self._project(x, turn)
+        cache.write(k, v)
+        return self.o_proj(grouped_attention(q, cache.k, cache.v, cache.visible(x.shape[1])).flatten(2))
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        cache: DenseCache | None = None,
+    ) -> Tensor:
+        """Attend causally within x [B, T, dim]; arguments as in `NSAAttention.forward`."""
+        if self.context is not None:
+            check_sharded(positions, cu_seqlens, cache)
+            return self._forward_sharded(x, self.context)
+        past_length = cache.length if cache is not None else 0
+        check_packing(x.shape[0], cu_seqlens, past=cache is not None)
+        turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
+        q, k, v = self._project(x, turn)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        visible = _causal(x.shape[1], x.device, cu_seqlens, past_length)
+        out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
+        return self.o_proj(out.flatten(2))
+
+    def _forward_sharded(self, x: Tensor, context: ContextShard) -> Tensor:
+        turn = first_rotations(self.rotations, x, context.size * x.shape[1])
+        q, own_k, own_v = self._project(x, context.take(turn, 0))
+        k, v = (context.gather(kv.flatten(2)).unflatten(-1, kv.shape[2:]) for kv in (own_k, own_v))
+        outs = []
+        for span in context.spans(x.shape[1]):
+            visible = _causal(span.end - span.past, x.device, None, span.past)
+            outs.append(grouped_attention(q[:, span.local], k[:, : span.end], v[:, : span.end], visible))
+        return self.o_proj(torch.cat(outs, dim=1).flatten(2))
+
+    def _project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        turned_heads, value_width = self.n_heads + self.n_kv_heads, self.n_kv_heads * self.v_head_dim
+        turned, v = self.in_proj(x).split([turned_heads * self.head_dim, value_width], dim=-1)
+        turned = rotate(turned.unflatten(-1, (turned_heads, self.head_dim)), turn)
+        q, k = turned.split([self.n_heads, self.n_kv_heads], dim=2)
+        return q, k, v.unflatten(-1, (self.n_kv_heads, self.v_head_dim))
+
+
+def _causal(
+    n_queries: int, device: torch.device, cu_seqlens: Tensor | None, past_length: int
+) -> Tensor | None:
+    """bool [1, 1, T, S]; None where plain causal attention will do."""
+    if cu_seqlens is None and not past_length:
+        return None
+    keys = torch.arange(past_length + n_queries, device=device)
+    queries = keys[past_length:, None]
+    visible = keys <= queries
+    if cu_seqlens is not None:
+        visible = visible & (keys >= sequence_start(keys, cu_seqlens)[:, None])
+    return visible[None, None]
