@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
+from nsadiag.cluster.seal import new_token
 from nsadiag.commands import node, output
 from nsadiag.commands.batch_options import nodes_of
 from nsadiag.commands.cells import CellResult, Outcome, announce, directory_of, from_disk, restored
 from nsadiag.commands.matrix import MatrixRequest, MatrixState
 from nsadiag.engines.batch import BatchEngine, BatchOptions, JobState, Task
-from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
+from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json, write_private
 from nsadiag.evidence.records import Evidence, Progress, Times, Verdict
 from nsadiag.spec import Cell
 
+TOKEN = "token"
 LOOK_S = 1.0  # at the files
 ASK_S = 5.0  # the scheduler, which has others to serve
 # From the end of a job on until its result must be there: other machines' files may be seen late.
@@ -27,13 +29,13 @@ LATE_S = 10.0
 AROUND_S = 300.0  # what a job takes besides its cell's own time: torch's imports, two looks, the judgement
 
 
-def task_of(cell: Cell, *, spec: str, run: RunDir, options: BatchOptions) -> Task:
+def task_of(cell: Cell, *, spec: str, run: RunDir, logs: Path, options: BatchOptions) -> Task:
     """The cell's job."""
     nodes = nodes_of(cell, options.nodes)
     limit_s = max(options.time_s - AROUND_S, options.time_s / 2) if options.time_s else None
     return Task(
         name=cell.id,
-        command=node.command(spec, run, cell, limit_s=limit_s),
+        command=node.command(spec, run, cell, limit_s=limit_s, token=logs / TOKEN),
         nodes=nodes,
         ranks_per_node=cell.world_size // nodes,
         seconds=cell.timeout_s + AROUND_S,
@@ -43,8 +45,11 @@ def task_of(cell: Cell, *, spec: str, run: RunDir, options: BatchOptions) -> Tas
 def plan(request: MatrixRequest, engine: BatchEngine, options: BatchOptions) -> str:
     """What would be submitted."""
     run = RunDir(path=(request.out or Path("artifacts") / request.matrix.name).resolve())
-    tasks = [task_of(cell, spec=request.source, run=run, options=options) for cell in request.cells]
-    return engine.plan(tasks, logs_of(run, request.engine))
+    logs = logs_of(run, request.engine)
+    tasks = [
+        task_of(cell, spec=request.source, run=run, logs=logs, options=options) for cell in request.cells
+    ]
+    return engine.plan(tasks, logs)
 
 
 def through(request: MatrixRequest, engine: BatchEngine, options: BatchOptions) -> MatrixRequest:
@@ -108,12 +113,16 @@ class Batched:
             else:
                 fresh.append(result)
         spec, options = self._state.request.source, self._options
-        tasks = [task_of(r.cell, spec=spec, run=self._run, options=options) for r in fresh]
+        tasks = [task_of(r.cell, spec=spec, run=self._run, logs=self._logs, options=options) for r in fresh]
         if not tasks:
             return
+        # Whoever can read the directory may speak with its agents, and nobody else.
+        token = make_private_dir(self._logs) / TOKEN
+        if not token.exists():
+            write_private(token, new_token())
         for result in fresh:
             announce(self._run, result)
-        ids = self._engine.submit(tasks, make_private_dir(self._logs))
+        ids = self._engine.submit(tasks, self._logs)
         for result, job in zip(fresh, ids, strict=True):
             about = {"engine": self._name, "id": job, "submitted_at": output.now()}
             write_json(directory_of(self._run, result.cell).path / "job.json", about)

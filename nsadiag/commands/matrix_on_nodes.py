@@ -78,7 +78,9 @@ def _run_cells(state: MatrixState, lead: Lead, pool: LauncherPool) -> None:
         interrupts.check()
         state.before(result, False)
         part = announced(lead, state.matrix, result.cell, state.options(result))
-        outcome = run_part_of_node_0(lead, part, pool, state.directory, result.cell)
+        outcome = run_part_of_node_0(
+            lead, part, pool, directory_of(state.directory, result.cell), result.cell
+        )
         state.after(result, outcome, 0.0)
         if lead.gone:
             state.progress.note(f"{'; '.join(lead.gone.values())}: --resume goes on from here")
@@ -92,9 +94,9 @@ def announced(lead: Lead, matrix: Matrix, cell: Cell, options: WatchOptions) -> 
     return lead.announce(at=at, name=cell.id, counts=counts, probes=probes_of(matrix), options=options)
 
 
-def run_part_of_node_0(lead: Lead, part: Part, pool: LauncherPool, run: RunDir, cell: Cell) -> Outcome:
+def run_part_of_node_0(lead: Lead, part: Part, pool: LauncherPool, directory: RunDir, cell: Cell) -> Outcome:
     """Runs it to its end on all nodes, and judges it. Raises KeyboardInterrupt where that came first."""
-    directory, started = directory_of(run, cell), time.monotonic()
+    started = time.monotonic()
     launcher = pool.take(cell.env)
     try:
         run_warm(

@@ -8,25 +8,36 @@ import shutil
 import signal
 import sys
 import time
+import zlib
 from pathlib import Path
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.watch import WatchOptions
-from nsadiag.commands.cells import CellResult, directory_of, note_done, run_cell
-from nsadiag.engines.batch import JOB_ID, NNODES
+from nsadiag.cluster.place import Place
+from nsadiag.commands import nodes
+from nsadiag.commands.cells import CellResult, Outcome, directory_of, note_done, run_cell
+from nsadiag.commands.matrix_on_nodes import run_part_of_node_0, take_parts, task_of
+from nsadiag.commands.parity import probes_of
+from nsadiag.engines.batch import JOB_ID, MASTER_ADDR, NNODES, NODE_RANK
 from nsadiag.engines.pool import LauncherPool
+from nsadiag.engines.static import Lead, spread
 from nsadiag.errors import EXIT_HEALTHY, EXIT_INTERRUPTED, MachineError, NsadiagError, UsageError
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node
 from nsadiag.evidence.secrets import hide
 from nsadiag.spec import Cell, Matrix, find_spec, load_matrix
 
+# Jobs may share a node: each has a port of its own, as far as their numbers tell them apart.
+FIRST_PORT, PORTS = 20_000, 12_000
 KNOWN_S = 60.0  # from the job's start, until whoever submitted it has written down its id
 KEPT = {"cell.json", "job.json"}
 
 
-def command(spec: str, run: RunDir, cell: Cell, *, limit_s: float | None) -> list[str]:
-    """What is to be run on each node of the cell's job; `limit_s` is of the job, as far as it is less than the cell's."""
-    about = json.dumps({"factors": cell.factors, "limit_s": limit_s})
+def command(spec: str, run: RunDir, cell: Cell, *, limit_s: float | None, token: Path) -> list[str]:
+    """What is to be run on each node of the cell's job.
+
+    `limit_s` is of the job, as far as it is less than the cell's; `token` is the file with the run's, where there are several nodes.
+    """
+    about = json.dumps({"factors": cell.factors, "limit_s": limit_s, "token": str(token.resolve())})
     return [sys.executable, "-m", "nsadiag.commands.node", spec, str(run.path.resolve()), about]
 
 
@@ -41,19 +52,77 @@ def main(spec: str, directory: str, about: str) -> int:
     hide(result.cell.env, result.cell.command())
     if not _is_ours(directory_of(run, result.cell)):
         return EXIT_HEALTHY
-    if int(os.environ.get(NNODES, "1")) > 1:
-        raise UsageError("a cell on several nodes is not there yet", "one node a cell: --nodes 1")
-    _clear(directory_of(run, result.cell))
     limits = [s for s in (result.cell.timeout_s, asked["limit_s"]) if s]
     options = WatchOptions(stall_after_s=matrix.stall_after_s, timeout_s=min(limits, default=0.0))
-    log = make_private_dir(directory_of(run, result.cell).node(this_node())) / "warm.log"
-    pool = LauncherPool(log, preload=tuple(matrix.preload))
-    try:
-        outcome = run_cell(run, matrix, result.cell, pool.take(result.cell.env), options)
-    finally:
-        pool.close()
+    nnodes = int(os.environ.get(NNODES, "1"))
+    if nnodes == 1:
+        outcome = _alone(run, matrix, result.cell, options)
+    else:
+        found = _with_others(run, matrix, result.cell, options, _place(nnodes, Path(asked["token"])))
+        if isinstance(found, int):
+            return found
+        outcome = found
     note_done(run, result, outcome, beside=0.0)
     return EXIT_HEALTHY
+
+
+def _alone(run: RunDir, matrix: Matrix, cell: Cell, options: WatchOptions) -> Outcome:
+    directory = directory_of(run, cell)
+    _clear(directory)
+    pool = _launchers(directory, matrix)
+    try:
+        return run_cell(run, matrix, cell, pool.take(cell.env), options)
+    finally:
+        pool.close()
+
+
+def _launchers(directory: RunDir, matrix: Matrix) -> LauncherPool:
+    log = make_private_dir(directory.node(this_node())) / "launcher.log"
+    return LauncherPool(log, preload=tuple(matrix.preload))
+
+
+def _place(nnodes: int, token: Path) -> Place:
+    port = FIRST_PORT + zlib.crc32(os.environ[JOB_ID].encode()) % PORTS
+    return Place(
+        nnodes=nnodes,
+        node_rank=int(os.environ[NODE_RANK]),
+        master_addr=os.environ[MASTER_ADDR],
+        master_port=port,
+        token=token.read_text(),
+    )
+
+
+def _with_others(
+    run: RunDir, matrix: Matrix, cell: Cell, options: WatchOptions, place: Place
+) -> Outcome | int:
+    """What came of it, on node 0; the exit code of every other one."""
+    directory, task = directory_of(run, cell), task_of(matrix, [cell])
+    if not place.is_first:
+        member = nodes.member(place, task, out=None, force=False)
+        try:
+            code = take_parts(member, matrix, [cell])
+            return member.exit_code if code is None else code
+        finally:
+            member.close()
+    outcomes: list[Outcome] = []
+
+    def act() -> tuple[int, str]:
+        # The cell's directory is the root: other cells' jobs meet beside it at the same time.
+        lead = Lead(crew, directory, nodes.crowd())
+        lead.open(kind="matrix")
+        counts = spread(cell.world_size, place.nnodes)
+        part = lead.announce(at=".", name=cell.id, counts=counts, probes=probes_of(matrix), options=options)
+        pool = _launchers(directory, matrix)
+        try:
+            outcomes.append(run_part_of_node_0(lead, part, pool, directory, cell))
+        finally:
+            pool.close()
+        return EXIT_HEALTHY, outcomes[0].verdict.summary
+
+    _clear(directory)
+    crew = nodes.gathered(place, task)
+    nodes.led(act, crew)
+    return outcomes[0]
 
 
 def _cell(matrix: Matrix, factors: dict[str, str]) -> Cell:
