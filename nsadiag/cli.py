@@ -326,7 +326,7 @@ def matrix(
     every_cell = loaded.cells(repeat, specs.checked_strategy(strategy), strength)
     cells = specs.select(every_cell, select) if select else every_cell
     if dry_run and engine in ON_NODES:
-        _print_cells(cells, as_json=as_json)
+        _print_cells(cells, nnodes=place.nnodes if place else 1, as_json=as_json)
         return
     from nsadiag.commands.matrix import MatrixRequest, run_matrix
     from nsadiag.reports.live import matrix_progress
@@ -397,8 +397,31 @@ def _check_engine(engine: str, **options: Any) -> None:
     check_engine(engine)
 
 
-def _print_cells(cells: list[Any], *, as_json: bool) -> None:
+def _print_cells(cells: list[Any], *, nnodes: int, as_json: bool) -> None:
     import shlex
+
+    def command(cell: Any) -> list[str]:
+        """What node 0 would start, on one node or on several."""
+        words: list[str] = cell.command()
+        if nnodes == 1 or cell.world_size == 1 or "--standalone" not in words:
+            return words
+        from nsadiag.engines.static import spread
+
+        used = [count for count in spread(cell.world_size, nnodes) if count]
+        at = words.index("--standalone")
+        told = [
+            "--nnodes",
+            str(len(used)),
+            "--node-rank",
+            "0",
+            "--master-addr",
+            "HOST",
+            "--master-port",
+            "PORT",
+        ]
+        words = [*words[:at], *told, *words[at + 1 :]]
+        words[words.index("--nproc-per-node") + 1] = str(used[0])
+        return words
 
     if as_json:
         print(
@@ -409,7 +432,7 @@ def _print_cells(cells: list[Any], *, as_json: bool) -> None:
                         "factors": c.factors,
                         "world_size": c.world_size,
                         "env": c.env,
-                        "command": c.command(),
+                        "command": command(c),
                     }
                     for c in cells
                 ],
@@ -418,7 +441,7 @@ def _print_cells(cells: list[Any], *, as_json: bool) -> None:
         )
         return
     for cell in cells:
-        print(f"{cell.id}\n    {shlex.join([*(f'{k}={v}' for k, v in cell.env.items()), *cell.command()])}")
+        print(f"{cell.id}\n    {shlex.join([*(f'{k}={v}' for k, v in cell.env.items()), *command(cell)])}")
 
 
 @app.command(

@@ -160,6 +160,9 @@ class Hub:
             self._drop(connection, str(error))
         except OSError:
             self._drop(connection, "no agent of nsadiag" if connection in self._strangers else None)
+        except Exception as error:
+            # Nobody who connects may end this thread, whatever nobody has foreseen.
+            self._drop(connection, repr(error))
 
     def _hear(self, connection: Connection, note: dict[str, Any], blob: bytes) -> None:
         rank, kind = connection.node_rank, str(note.get("kind"))

@@ -45,7 +45,8 @@ class Crew:
     arrivals: Arrivals
     hellos: dict[int, Hello]
     names: dict[int, str]
-    address: str  # of node 0, as jobs reach it
+    place: Place
+    address: str  # on which node 0 listens
     family: socket.AddressFamily
     turned_away: list[str] = field(default_factory=list)
 
@@ -125,7 +126,9 @@ def gather(place: Place, hello: Hello, say: Say) -> Crew:
         "hello": hello.document(),
         "door": door.getsockname()[1],
     }
-    crew = Crew(hub=hub, arrivals=arrivals, hellos={0: hello}, names={}, address=address, family=family)
+    crew = Crew(
+        hub=hub, arrivals=arrivals, hellos={0: hello}, names={}, place=place, address=address, family=family
+    )
     try:
         meeting = _Meeting(request, store)
         store.close()

@@ -130,6 +130,8 @@ class Link:
                 self.refused = str(error)
             except OSError:
                 pass
+            except Exception as error:
+                self.refused = repr(error)
             finally:
                 connection.close()
                 self._forget_connection()

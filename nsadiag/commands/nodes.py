@@ -99,6 +99,7 @@ def led(act: Callable[[], tuple[int, str]], crew: Crew) -> None:
     """Acts, and tells the others how it ended, whichever way that is. `act` returns exit code and summary."""
     try:
         code, summary = act()
+        _tell_of_strangers(crew)
     except (NsadiagError, KeyboardInterrupt) as error:
         dismiss(crew, error)
         raise
@@ -106,6 +107,12 @@ def led(act: Callable[[], tuple[int, str]], crew: Crew) -> None:
         farewell(crew, {"message": f"nsadiag failed on node 0: {error!r}", "exit_code": EXIT_INTERNAL})
         raise
     farewell(crew, {"summary": summary, "exit_code": code})
+
+
+def _tell_of_strangers(crew: Crew) -> None:
+    """Whoever wanted to take part and could not."""
+    for why, count in crew.hub.refused.items():
+        say(f"refused {count} connection{'s' if count > 1 else ''}: {why}")
 
 
 def member(place: Place, task: Any, *, out: Path | None, force: bool) -> Member:

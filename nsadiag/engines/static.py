@@ -116,7 +116,8 @@ class Lead:
     ) -> Part:
         """All start their part of it."""
         self._count += 1
-        endpoint = f"{self.crew.address}:{free_port(self.crew.family, self.crew.address)}"
+        # As the user would have given it to torchrun: the address that we listen on may be a wildcard.
+        endpoint = f"{self.crew.place.master_addr}:{free_port(self.crew.family, self.crew.address)}"
         part = Part(
             cell=self._count, at=at, name=name, counts=tuple(counts), endpoint=endpoint,
             id=secrets.token_hex(8), probes=probes, options=options,
