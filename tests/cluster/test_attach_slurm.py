@@ -33,6 +33,7 @@ srun {BIN}/torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-end
 """
 
 
+@pytest.mark.slow  # README's lines, which are run as well, have one like it
 def test_a_job_on_two_nodes_is_judged_as_one_and_goes_on(slurm: Slurm, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "job.sh").write_text(BATCH)

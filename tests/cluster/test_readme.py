@@ -1,4 +1,4 @@
-"""README, "Several nodes": its lines, run as they are written, on two hosts and under Slurm."""
+"""The lines of README, "Several nodes", and the job script of docs/clusters.md, run as they are written, on two hosts and under Slurm."""
 
 import json
 import re
@@ -9,7 +9,8 @@ from support.hosts import Host, Hosts
 from support.jobs import wait_until
 from support.slurm import Slurm
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
 SECTION = README.partition("\n## Several nodes\n")[2].partition("\n## ")[0]
 SPEC = next(
     block for block in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "name: threads" in block
@@ -90,3 +91,19 @@ def test_the_lines_for_slurm_run_as_they_are_written(slurm: Slurm, directory: Pa
     said = slurm.head.run("bash", "-c", attach, cwd=directory, env={"JOB": job}, seconds=120, check=False)
     assert said.returncode == 1 and outcome(directory / "ATTACHED") == "hung", said.stdout + said.stderr
     slurm.head.run("scancel", job)
+
+
+@pytest.mark.slow
+def test_the_job_script_of_the_docs_runs_as_it_is_written(slurm: Slurm, directory: Path) -> None:
+    """But for eight GPUs a node, which there are not."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/clusters.md").read_text(), re.DOTALL)
+    (script,) = [block for block in blocks if "#SBATCH" in block]
+    assert "--gpus-per-node=8" in script and "--nproc-per-node 8" in script
+    script = script.replace("--gpus-per-node=8", "--gpus-per-node=2")
+    (directory / "job.sh").write_text(script.replace("--nproc-per-node 8", "--nproc-per-node 2"))
+    job = slurm.head.run("sbatch", "--parsable", "job.sh", cwd=directory).stdout.strip()
+    wait_until(
+        lambda: slurm.job(job).get("JobState") not in ("PENDING", "RUNNING", "COMPLETING"), "it ends", 120
+    )
+    said = (directory / f"slurm-{job}.out").read_text()
+    assert outcome(directory / "runs" / job) == "healthy" and slurm.job(job)["JobState"] == "COMPLETED", said

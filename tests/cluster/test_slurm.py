@@ -79,6 +79,7 @@ def test_each_cell_is_a_job_and_a_job_without_a_result_is_unknown_in_slurms_word
     )
 
 
+@pytest.mark.slow
 def test_jobs_are_cancelled_by_ctrl_c_and_left_to_go_on_by_a_kill(
     slurm: Slurm, spec: Path, tmp_path: Path
 ) -> None:

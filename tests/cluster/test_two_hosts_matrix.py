@@ -81,6 +81,7 @@ def test_the_same_command_on_both_hosts(hosts: Hosts, job: Path) -> None:
     assert hosts.left() == {}
 
 
+@pytest.mark.slow
 def test_a_job_on_two_nodes_for_each_cell(slurm: Slurm, job: Path) -> None:
     line = (NSADIAG, "matrix", "m.yaml", "--engine", "slurm", "--nodes", "2", "--slots", "1", "--out", "out")
     done = slurm.head.run(*line, cwd=job, seconds=280, check=False)
