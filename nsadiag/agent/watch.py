@@ -33,6 +33,7 @@ POLL_S = 0.1
 LOOKS_APART_S = 2.0
 QUIET_S = 1.0  # of silence, from which on the ranks are watched from outside as well
 KEEP_LOOKS = 3
+MANY_MOTIONS = 64  # ranks, of which watch.json would grow by megabytes a look
 WARM_UP_STEPS = 2
 LAUNCHER_GRACE_S = 10.0
 Stopped = Literal["hang", "timeout", "interrupt"]
@@ -284,7 +285,7 @@ class Watch:
                 second=pair.second,
                 judgement=judgement,
                 reason=reason,
-                motions=[dataclasses.asdict(m) for m in moved],
+                motions=[dict(vars(m)) for m in moved],
             )
         )
         self._after_look(judgement, moved, started)
@@ -417,6 +418,8 @@ class Watch:
     def _forget_old_captures(self) -> None:
         """A job that is silent and busy for hours is looked at hundreds of times: the disk stays bounded."""
         for look in self.looks[:-KEEP_LOOKS][-1:]:
+            if len(look.motions) > MANY_MOTIONS:
+                look.motions = []
             for number in (look.first, look.second):
                 shutil.rmtree(self._node_capture(number), ignore_errors=True)
                 for rank in self.ranks.values():
@@ -496,7 +499,7 @@ class Watch:
             "stopped": self.stopped,
             "ending_s": self._s(self._ending_since_ns) if self.stopped else None,
             "left_alive": sorted(p.pid for p in self.left_alive),
-            "looks": [dataclasses.asdict(look) for look in self.looks],
+            "looks": [dict(vars(look)) for look in self.looks],
         }
 
     def _s(self, mono_ns: int | None) -> float | None:

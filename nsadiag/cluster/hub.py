@@ -22,6 +22,7 @@ from nsadiag.cluster.wire import Refused, ServerGreeting
 
 TICK_S = 0.2
 PING_S = 1.0
+PING_EACH_S = 0.004  # of a thousand nodes each is asked every four seconds
 GREETING_S = 5.0
 MOST_STRANGERS = 64
 BACK_S = 10.0  # a connection that broke may come back
@@ -54,6 +55,7 @@ class Hub:
         self._nodes: dict[int, _Node] = {}
         self._lock = threading.Lock()
         self._strangers: list[Connection] = []
+        self._full: set[Connection] = set()  # that do not take all we have for them
         self.refused: Counter[str] = Counter()
         self._closing = False
         self._pinged = 0.0
@@ -143,7 +145,8 @@ class Hub:
             sock, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._strangers) >= MOST_STRANGERS:
+        # All nodes of a large job come at the same moment.
+        if len(self._strangers) >= MOST_STRANGERS + len(self._nodes):
             self._drop(self._strangers[0], "one of too many that did not say who they are")
         connection = Connection(sock, ServerGreeting(self._token))
         self._strangers.append(connection)
@@ -204,7 +207,11 @@ class Hub:
 
     def _send_out(self) -> None:
         with self._lock:
-            ready = [(n, n.connection) for n in self._nodes.values() if n.connection]
+            ready = [
+                (n, n.connection)
+                for n in self._nodes.values()
+                if n.connection and (n.untold or n.connection.waiting or n.connection in self._full)
+            ]
         for node, connection in ready:
             with self._lock:
                 notes = [node.told[kind] | {"kind": kind} for kind in sorted(node.untold)]
@@ -213,17 +220,23 @@ class Hub:
                 for note in notes:
                     connection.send(note)
                 connection.flush()
-                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.waiting else 0)
-                self._selector.modify(connection.sock, wanted, connection)
+                self._wait_for_room(connection)
             except (Refused, OSError):
                 self._drop(connection, None)
+
+    def _wait_for_room(self, connection: Connection) -> None:
+        """With a thousand nodes, the selector is not asked again for what it waits for already."""
+        if bool(connection.waiting) != (connection in self._full):
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.waiting else 0)
+            self._selector.modify(connection.sock, wanted, connection)
+            self._full ^= {connection}
 
     def _look_round(self) -> None:
         """Asks for a sign of life, and closes to those who never said who they are."""
         now = time.monotonic()
         for stranger in [c for c in self._strangers if now - c.began > GREETING_S]:
             self._drop(stranger, "one that did not say who it is")
-        if now - self._pinged < PING_S:
+        if now - self._pinged < max(PING_S, PING_EACH_S * len(self._nodes)):
             return
         self._pinged = now
         with self._lock:
@@ -243,6 +256,7 @@ class Hub:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.sock)
         connection.close()
+        self._full.discard(connection)
         if connection in self._strangers:
             self._strangers.remove(connection)
         with self._lock:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nsadiag.agent.stillness import Motion, Stance
-from nsadiag.evidence.spans import ranks_in
+from nsadiag.evidence.spans import ranks_in, spelled
 
 Document = Mapping[str, Any]
 
@@ -66,7 +66,9 @@ class Looked:
 
 
 def to_document(note: State | Order) -> dict[str, Any]:
-    return dataclasses.asdict(note)
+    """An order goes to every node: ten thousand ranks are told as spans."""
+    more = {"waiting": spelled(note.waiting)} if isinstance(note, Order) else {}
+    return dataclasses.asdict(note) | more
 
 
 def looked_document(note: Looked) -> dict[str, Any]:
@@ -88,8 +90,8 @@ def order_of(document: Document | None) -> Order | None:
     try:
         found = Order(**{k: v for k, v in (document or {}).items() if k in known})
         ranks_in(str(found.wanted))
-        return dataclasses.replace(found, waiting=tuple(int(rank) for rank in found.waiting))
-    except (TypeError, ValueError):
+        return dataclasses.replace(found, waiting=ranks_in(str((document or {})["waiting"])))
+    except (KeyError, TypeError, ValueError):
         return None
 
 

@@ -35,6 +35,7 @@ from nsadiag.evidence.layout import RunDir, make_private_dir, this_node
 from nsadiag.evidence.spans import ranks_in, spelled
 
 TELL_S = 0.5
+STILL_S = 5.0  # where nothing has changed
 BROUGHT_S = 60.0  # evidence of a few ranks that is wanted
 LOOKED_S = 30.0  # captures of a loaded machine take long
 ANSWERED_S = 30.0
@@ -99,6 +100,7 @@ class LeadWatch(_Among):
         self._crowd = crowd
         self._order = Order(cell=cell)
         self._states: dict[int, State] = {}
+        self._notes: dict[int, Any] = {}  # what those were read from
         self._over_since: float | None = None
         self._remote_work: dict[int, tuple[float, str]] = {}
         self._unseen: list[int] = []
@@ -108,6 +110,10 @@ class LeadWatch(_Among):
     def state(self, member: int) -> State:
         """The last that was heard of that node in this job."""
         return self._states.get(member) or State(cell=self.cell)
+
+    def _declared(self) -> int:
+        """On a node of its own, node 0 has no ranks that could say."""
+        return max([super()._declared(), *(state.world_size for state in self._states.values())])
 
     def _give(self, order: Order) -> None:
         self._order = order
@@ -122,7 +128,11 @@ class LeadWatch(_Among):
                 self.note_lost(member)
             else:
                 self.lost.pop(member, None)
-            found = state_of(self._hub.heard(member, "state"))
+            note = self._hub.heard(member, "state")
+            if note is self._notes.get(member):
+                continue
+            self._notes[member] = note
+            found = state_of(note)
             if found is not None and found.cell == self.cell and found.number != self.state(member).number:
                 before, self._states[member] = self.state(member), found
                 self._hear(before, found)
@@ -185,7 +195,7 @@ class LeadWatch(_Among):
         found: dict[int, Looked] = {}
         while time.monotonic() < deadline:
             interrupts.check()
-            for member in self.members:
+            for member in (m for m in self.members if m not in found):
                 told = looked_of(self._hub.heard(member, "looked"))
                 if told is not None and (told.cell, told.first) == (self.cell, pair.first):
                     found[member] = told
@@ -286,6 +296,8 @@ class MemberWatch(_Among):
         self._number = self._answered = self._looked_at = self.brought = 0
         self._told_at = 0.0
         self._told: State | None = None
+        self._stirred_at: float | None = None
+        self._told_stirred_at: float | None = None
         self._order = Order(cell=cell)
         self.is_alone = False
         self.unwritten: str | None = None  # what could not be written here, and why
@@ -404,7 +416,13 @@ class MemberWatch(_Among):
                 "interrupted",
             )
         )
-        if changed or now - self._told_at > TELL_S:
+        # A thousand nodes that all stand still have nothing new to say twice a second.
+        moved = self._told is None or (state.worked, self._stirred_at) != (
+            self._told.worked,
+            self._told_stirred_at,
+        )
+        if changed or now - self._told_at > (TELL_S if moved else STILL_S):
+            self._told_stirred_at = self._stirred_at
             self._told, self._told_at = state, now
             self._link.tell("state", to_document(state))
 
@@ -413,6 +431,7 @@ class MemberWatch(_Among):
         earlier = self._told or State(cell=self.cell)
         alive = self._alive()
         worked_at = max((moment for moment, _ in self._worked(self._may_spin()).values()), default=None)
+        self._stirred_at = worked_at
         fields: dict[str, Any] = {
             "ranks": tuple(sorted(self.ranks)),
             "alive": len(alive),

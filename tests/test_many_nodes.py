@@ -1,0 +1,26 @@
+"""benchmarks/many_nodes.py: agents that replay a hang, and node 0 as it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).resolve().parents[1] / "benchmarks" / "many_nodes.py"
+
+
+@pytest.mark.slow
+def test_a_stall_of_very_many_ranks_is_judged_by_what_few_of_them_ship() -> None:
+    """More nodes than strangers are let in at a time, and more ranks than are compared one by one."""
+    told = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--json", "--ranks", "640", "--runs", "1"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    figures = json.loads(told.stdout)["figures"]["640"]
+    assert figures["looks"] == 1
+    assert 7.0 < figures["stall_to_verdict_s"] < 60.0
+    assert figures["mib_travelled"] < 10
