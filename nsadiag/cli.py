@@ -364,7 +364,8 @@ def matrix(
         scheduler = batch_engine(engine, options)
         batch_options.check_cells(cells, options)
         if dry_run:
-            print(batched.plan(request, scheduler, options).rstrip())
+            text = batched.plan(request, scheduler, options).rstrip()
+            print(json.dumps({"engine": engine, "plan": text}, indent=1) if as_json else text)
             return
         request = batched.through(request, scheduler, options)
     result = run_matrix(request, progress)

@@ -8,6 +8,8 @@ import pytest
 from support.jobs import Jobs
 
 from nsadiag.commands.batch_options import nodes_of, seconds_of
+from nsadiag.engines.batch import BatchOptions, Task
+from nsadiag.engines.slurm import Slurm
 from nsadiag.errors import UsageError
 from nsadiag.spec import Cell
 
@@ -20,6 +22,8 @@ class Mine:
     "Starts each job here, all at once."
     def __init__(self, options):
         self.options, self.jobs = options, {}
+    def check(self):
+        pass
     def plan(self, tasks, logs):
         return "".join(f"{task.name} on {task.nodes} nodes\\n" for task in tasks)
     def submit(self, tasks, logs):
@@ -49,6 +53,7 @@ axes:
     values:
       ok: {args: ok}
       crash: {args: crash}
+      device: {args: ok, gpus: 4}
 """
 CELL = """
 import sys
@@ -77,10 +82,13 @@ def test_an_engine_of_another_package_runs_a_matrix(jobs: Jobs, package: dict[st
     listed = json.loads(jobs.run("list", "--json", env=package).stdout)["engines"]
     assert list(listed) == ["local", "static", "slurm", "mine"]
     planned = jobs.run("matrix", "m.yaml", "--engine", "mine", "--dry-run", env=package)
-    assert planned.stdout == "what=ok on 1 nodes\nwhat=crash on 1 nodes\n"
-    done = jobs.run("matrix", "m.yaml", "--engine", "mine", "--out", out, env=package)
+    assert planned.stdout == "what=ok on 1 nodes\nwhat=crash on 1 nodes\nwhat=device on 1 nodes\n"
+    as_json = jobs.run("matrix", "m.yaml", "--engine", "mine", "--dry-run", "--json", env=package).stdout
+    assert json.loads(as_json) == {"engine": "mine", "plan": planned.stdout.rstrip()}
+    done = jobs.run("matrix", "m.yaml", "--engine", "mine", "--gpus-per-node", "2", "--out", out, env=package)
     cells = json.loads((out / "matrix.json").read_text())["cells"]
-    assert [cell["verdict"]["class"] for cell in cells] == ["healthy", "rank_exception"], done.stderr
+    assert [cell["state"] for cell in cells] == ["done", "done", "skipped"], "there are two GPUs at most"
+    assert [cell["verdict"]["class"] for cell in cells[:2]] == ["healthy", "rank_exception"], done.stderr
     assert done.returncode == 1 and "submitted 2 jobs to mine" in done.stderr
 
 
@@ -110,6 +118,7 @@ def test_without_slurm_or_submitit_one_line_says_so(jobs: Jobs, tmp_path: Path) 
     assert done.returncode == 3 and "pip install 'nsadiag[slurm]'" in done.stderr
     done = jobs.run("matrix", "--engine", "slurm", env={"PATH": str(Path(sys.executable).parent)})
     assert done.returncode == 3 and "there is no sbatch here" in done.stderr
+    assert not (jobs.directory / "artifacts").exists()
 
 
 @pytest.mark.parametrize(
@@ -129,3 +138,13 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("ranks", "most", "nodes"), [(4, 2, 2), (1, 4, 1), (3, 2, 1), (6, 4, 3), (2, 8, 2)])
 def test_ranks_are_spread_evenly_over_as_many_nodes_as_that_allows(ranks: int, most: int, nodes: int) -> None:
     assert nodes_of(Cell(factors={}, argv=[], world_size=ranks), most) == nodes
+
+
+def test_more_cells_than_an_array_may_have_are_several_arrays(tmp_path: Path) -> None:
+    tasks = [
+        Task(name=f"n={n}", command=["true"], nodes=1, ranks_per_node=1, seconds=60) for n in range(2100)
+    ]
+    text = Slurm(BatchOptions()).plan(tasks, tmp_path)
+    assert [line for line in text.splitlines() if "--array" in line] == [
+        "#SBATCH --array=0-999%256", "#SBATCH --array=0-999%256", "#SBATCH --array=0-99%100",
+    ]  # fmt: skip

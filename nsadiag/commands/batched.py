@@ -15,10 +15,10 @@ from nsadiag.cluster.seal import new_token
 from nsadiag.commands import node, output
 from nsadiag.commands.batch_options import nodes_of
 from nsadiag.commands.cells import CellResult, Outcome, announce, directory_of, from_disk, restored
+from nsadiag.commands.lost_job import lost
 from nsadiag.commands.matrix import MatrixRequest, MatrixState
 from nsadiag.engines.batch import BatchEngine, BatchOptions, JobState, Task
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json, write_private
-from nsadiag.evidence.records import Evidence, Progress, Times, Verdict
 from nsadiag.spec import Cell
 
 TOKEN = "token"
@@ -26,6 +26,8 @@ LOOK_S = 1.0  # at the files
 ASK_S = 5.0  # the scheduler, which has others to serve
 # From the end of a job on until its result must be there: other machines' files may be seen late.
 LATE_S = 10.0
+LEAVING_S = 15.0  # from the last cell's verdict on, for the agents to end their launchers
+JOB = "job.json"
 AROUND_S = 300.0  # what a job takes besides its cell's own time: torch's imports, two looks, the judgement
 
 
@@ -53,25 +55,36 @@ def plan(request: MatrixRequest, engine: BatchEngine, options: BatchOptions) -> 
 
 
 def through(request: MatrixRequest, engine: BatchEngine, options: BatchOptions) -> MatrixRequest:
-    """The same, with its cells run by the engine."""
+    """The same, with its cells run by the engine. Raises MachineError where that cannot be used here."""
+    engine.check()
+    living: set[str] | None = None
 
     def restore(run: RunDir, cell: Cell) -> CellResult:
-        return restored_or_running(run, cell, engine)
+        """As `restored`; but a cell whose job still waits or runs, though nobody waited for it, is left alone."""
+        nonlocal living
+        living = _living(run, engine) if living is None else living
+        if _job_of(run, cell) in living and from_disk(run, cell) is None:
+            return CellResult(cell=cell)
+        return restored(run, cell)
 
     return replace(request, runner=lambda state: Batched(state, engine, options).run(), restore=restore)
+
+
+def _living(run: RunDir, engine: BatchEngine) -> set[str]:
+    """Jobs of the matrix that have not ended, as far as anyone knows: asked once for all of them."""
+    known = {read_json(path, {}).get("id") for path in run.path.glob("cells/*/job.json")}
+    ids = sorted(job for job in known if job)
+    return {job for job, state in engine.states(ids).items() if state.phase != "ended"} if ids else set()
+
+
+def _job_of(run: RunDir, cell: Cell) -> str | None:
+    job = read_json(directory_of(run, cell).path / JOB, {}).get("id")
+    return str(job) if job else None
 
 
 def logs_of(run: RunDir, engine: str) -> Path:
     """Where jobs' output goes."""
     return run.path / engine
-
-
-def restored_or_running(run: RunDir, cell: Cell, engine: BatchEngine) -> CellResult:
-    """As `restored`; but a cell whose job still waits or runs, though nobody waited for it any more, is left alone."""
-    job = read_json(directory_of(run, cell).path / "job.json", {}).get("id")
-    if job and engine.states([job])[job].phase != "ended" and from_disk(run, cell) is None:
-        return CellResult(cell=cell)
-    return restored(run, cell)
 
 
 class Batched:
@@ -84,10 +97,12 @@ class Batched:
         self._jobs: dict[str, CellResult] = {}  # by id, of those that are not done
         self._told: dict[str, JobState] = {}
         self._ended: dict[str, float] = {}  # by id, when the scheduler first said so
+        self._finished: list[str] = []  # jobs whose cell is done
 
     def run(self) -> None:
         """Until every cell has a verdict. A Ctrl-C cancels the jobs that are left."""
-        waiting = [r for r in self._state.begin() if r.state == "pending"]
+        self._skip()
+        waiting = self._state.begin()
         try:
             with interrupts.held_off():
                 self._take_up_or_submit(waiting)
@@ -99,16 +114,25 @@ class Batched:
                     self._ask()
                 self._collect()
                 time.sleep(LOOK_S)
+            self._see_them_end()
         except BaseException:
             with interrupts.held_off():
                 self._cancel()
             raise
 
+    def _skip(self) -> None:
+        """Cells that cannot do without more GPUs than a job gets; how many that is without the option, nobody says."""
+        if self._options.gpus_per_node is None:
+            return
+        for result in self._state.results:
+            most = nodes_of(result.cell, self._options.nodes) * self._options.gpus_per_node
+            if result.state != "done" and result.cell.gpus > most:
+                result.state = "skipped"
+
     def _take_up_or_submit(self, waiting: Sequence[CellResult]) -> None:
         fresh = []
         for result in waiting:
-            job = read_json(directory_of(self._run, result.cell).path / "job.json", {}).get("id")
-            if job:
+            if job := _job_of(self._run, result.cell):
                 self._jobs[job] = result
             else:
                 fresh.append(result)
@@ -125,7 +149,7 @@ class Batched:
         ids = self._engine.submit(tasks, self._logs)
         for result, job in zip(fresh, ids, strict=True):
             about = {"engine": self._name, "id": job, "submitted_at": output.now()}
-            write_json(directory_of(self._run, result.cell).path / "job.json", about)
+            write_json(directory_of(self._run, result.cell).path / JOB, about)
             self._jobs[job] = result
         count = f"{len(ids)} jobs" if len(ids) > 1 else "one job"
         self._state.progress.note(f"submitted {count} to {self._name}: {', '.join(_in_short(ids))}")
@@ -149,13 +173,26 @@ class Batched:
             list(directory_of(self._run, cell).path.iterdir())
         return from_disk(self._run, cell)
 
+    def _see_them_end(self) -> None:
+        """A cell is done before its job is; one that does not end, as where a node is gone, is cancelled."""
+        deadline = time.monotonic() + LEAVING_S
+        while True:
+            states = self._engine.states(self._finished) if self._finished else {}
+            self._finished = [job for job, state in states.items() if state.phase not in ("ended", "untold")]
+            if not self._finished or time.monotonic() > deadline:
+                break
+            interrupts.check()
+            time.sleep(LOOK_S)
+        self._engine.cancel(self._finished)
+
     def _done(self, job: str, result: CellResult, outcome: Outcome) -> None:
         self._jobs.pop(job)
+        self._finished.append(job)
         self._state.after(result, outcome, 0.0)
 
     def _lost(self, job: str, result: CellResult) -> None:
         epitaph = self._engine.epitaph(job, self._logs)
-        verdict = lost(job, result.cell, epitaph, self._run, self._name)
+        verdict = lost(job, result.cell, epitaph, self._run, self._logs)
         write_json(directory_of(self._run, result.cell).verdict, verdict.to_json())
         self._done(job, result, Outcome(wall_s=0.0, verdict=verdict, costs={}))
 
@@ -180,36 +217,10 @@ class Batched:
         self._engine.cancel(left)
         for job in left:
             # The next --resume submits the cell anew.
-            path = directory_of(self._run, self._jobs[job].cell).path / "job.json"
+            path = directory_of(self._run, self._jobs[job].cell).path / JOB
             write_json(path, read_json(path, {}) | {"id": None, "cancelled": job})
         if left:
             self._state.progress.note(f"cancelled {', '.join(_in_short(left))}")
-
-
-def lost(job: str, cell: Cell, epitaph: list[tuple[str, Path | None]], run: RunDir, engine: str) -> Verdict:
-    """The verdict on a job that has ended and left no result."""
-    words = epitaph[0][0] if epitaph else "nothing is known of it"
-    logs = logs_of(run, engine)
-    return Verdict(
-        outcome="unknown",
-        cls="unknown",
-        confidence=0.0,
-        summary=f"The job of this cell ended without a result: {words}.",
-        guilty_ranks=(),
-        blocked_ranks=(),
-        world_size=cell.world_size,
-        where=None,
-        peers_at=None,
-        progress=Progress(),
-        evidence=tuple(
-            Evidence(claim=claim, source=str((path or logs).relative_to(run.path))) for claim, path in epitaph
-        ),
-        rejected=(),
-        gaps=(f"{engine} job {job} wrote no verdict",),
-        fix=None,
-        next=f"read the job's output in {logs}; then nsadiag matrix ... --resume, after removing {run.path / 'cells' / cell.id}",
-        times=Times(),
-    )
 
 
 def _sentence(states: Any) -> str:

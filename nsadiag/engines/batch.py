@@ -52,6 +52,9 @@ class JobState:
 class BatchEngine(Protocol):
     """Made of BatchOptions; `engines.registry` finds those of others by entry point."""
 
+    def check(self) -> None:
+        """Raises MachineError where nothing can be submitted from here; `plan` may be possible all the same."""
+
     def plan(self, tasks: Sequence[Task], logs: Path) -> str:
         """What `submit` would hand over, to read."""
 

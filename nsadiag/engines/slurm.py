@@ -21,6 +21,7 @@ from nsadiag.errors import MachineError, UsageError
 ASK_S = 30.0  # Slurm's commands answer at once, or wait for a controller that is away
 # Slurm warns a job so long before its time is up, and then the agent ends its ranks and writes what it knows.
 WARNING_S = 90
+ARRAY_MOST = 1000  # tasks of one array, where nobody has changed Slurm's MaxArraySize
 OURS = {
     "nodes": "--nodes",
     "partition": "--partition",
@@ -59,6 +60,15 @@ class Slurm:
                 raise UsageError(f"--slurm {key} is not for you to set", instead)
         self._options = options
 
+    def check(self) -> None:
+        """Raises MachineError where there is no Slurm, or no submitit."""
+        _submitit()
+        if shutil.which("sbatch") is None:
+            raise MachineError(
+                "there is no sbatch here",
+                "start it where jobs are submitted from, or read the script: --dry-run",
+            )
+
     def plan(self, tasks: Sequence[Task], logs: Path) -> str:
         """The scripts, each with the cells that it is for."""
         scripts = []
@@ -69,12 +79,7 @@ class Slurm:
         return "\n".join(scripts)
 
     def submit(self, tasks: Sequence[Task], logs: Path) -> list[str]:
-        """Raises MachineError where there is no Slurm, or where it refuses."""
-        if shutil.which("sbatch") is None:
-            raise MachineError(
-                "there is no sbatch here",
-                "start it where jobs are submitted from, or read the script: --dry-run",
-            )
+        """Raises MachineError where Slurm refuses."""
         submitit = _submitit()
         ids: dict[str, str] = {}
         for parameters, group in self._arrays(tasks):
@@ -123,7 +128,8 @@ class Slurm:
 
         for _, group in itertools.groupby(sorted(tasks, key=shape), key=shape):
             members = list(group)
-            yield self._parameters(members[0]), members
+            for first in range(0, len(members), ARRAY_MOST):
+                yield self._parameters(members[0]), members[first : first + ARRAY_MOST]
 
     def _minutes(self, task: Task) -> int:
         seconds = self._options.time_s or task.seconds + WARNING_S

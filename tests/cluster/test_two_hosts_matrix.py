@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.hosts import Hosts
-from support.jobs import BIN
+from support.jobs import BIN, wait_until
 from support.slurm import Slurm
 
 NSADIAG = BIN / "nsadiag"
@@ -40,6 +40,18 @@ for step in range(5):
         upload()
     dist.all_reduce(torch.ones(4))
 dist.destroy_process_group()
+"""
+
+LONG = """
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+for step in range(1000):
+    dist.all_reduce(torch.ones(4))
+    open(f"step-{dist.get_rank()}", "w").close()
+    time.sleep(0.2)
 """
 
 
@@ -89,3 +101,62 @@ def test_a_job_on_two_nodes_for_each_cell(slurm: Slurm, job: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr + logs
     check(job / "out", done.stdout + logs)
     assert slurm.jobs() == []
+
+
+@pytest.mark.slow
+def test_a_node_lost_to_slurm_in_mid_cell_is_named_and_its_job_ended(slurm: Slurm, job: Path) -> None:
+    (job / "train.py").write_text(LONG)
+    line = (NSADIAG, "matrix", "m.yaml", "--engine", "slurm", "--nodes", "2", "-k", "first", "--out", "out")
+    started = slurm.head.start(*line, cwd=job)
+    wait_until(lambda: len(list(job.glob("step-*"))) == 4, "all ranks make steps", 90)
+    slurm.nodes[1].unplug()
+    said = "".join(started.communicate(timeout=150))
+    verdict = json.loads((job / "out/cells/what=first/verdict.json").read_text())
+    assert (started.returncode, verdict["class"], verdict["guilty_ranks"]) == (1, "network_stall", [2, 3]), (
+        said
+    )
+    assert "Host node1 was lost" in verdict["summary"]
+    wait_until(lambda: not any("RUNNING" in one for one in slurm.jobs()), "its job does not run on", 60)
+    wait_until(
+        lambda: not [p for p in slurm.nodes[0].processes().values() if "nsadiag" in p], "no orphan", 60
+    )
+    wait_until(
+        lambda: not [p for p in slurm.nodes[1].processes().values() if "nsadiag" in p], "no orphan", 60
+    )
+
+
+@pytest.mark.slow
+def test_a_matrix_whose_second_host_drops_off_ends_cleanly_and_is_taken_up(hosts: Hosts, job: Path) -> None:
+    (job / "train.py").write_text(LONG)
+    words = (
+        NSADIAG,
+        "matrix",
+        "m.yaml",
+        "-k",
+        "first or last",
+        "--nnodes",
+        "2",
+        "--master-addr",
+        "node0",
+        "--out",
+        "out",
+    )
+    env = {"NSADIAG_RUN_TOKEN": TOKEN}
+    started = [host.start(*words, "--node-rank", str(n), cwd=job, env=env) for n, host in enumerate(hosts)]
+    wait_until(lambda: len(list(job.glob("step-*"))) == 4, "all ranks make steps", 90)
+    hosts[1].unplug()
+    said = ["".join(one.communicate(timeout=150)) for one in started]
+    assert [one.returncode for one in started] == [3, 3], said
+    cells = json.loads((job / "out/matrix.json").read_text())["cells"]
+    assert [cell["state"] for cell in cells] == ["done", "pending"] and "--resume" in said[0]
+    assert cells[0]["verdict"]["class"] == "network_stall" and "Host node1" in cells[0]["verdict"]["summary"]
+    assert hosts.left() == {}
+    hosts[1].plug()
+    (job / "train.py").write_text(SCRIPT)
+    started = [
+        host.start(*words, "--node-rank", str(n), "--resume", cwd=job, env=env)
+        for n, host in enumerate(hosts)
+    ]
+    said = ["".join(one.communicate(timeout=150)) for one in started]
+    cells = json.loads((job / "out/matrix.json").read_text())["cells"]
+    assert [cell["verdict"]["class"] for cell in cells] == ["network_stall", "healthy"], said
