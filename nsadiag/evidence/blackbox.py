@@ -96,7 +96,7 @@ class Names:
     """Strings seen in events, each written once to a side file and known by number from then on."""
 
     def __init__(self, path: Path) -> None:
-        self._ids: dict[str, int] = {}
+        self.known: dict[str, int] = {}  # to be read alone: a look-up without a call, where that matters
         self._lock = threading.Lock()
         self._silent = False
         self.lost = 0  # names that found the table full
@@ -104,27 +104,27 @@ class Names:
 
     def __call__(self, name: str) -> int:
         """The number of `name`; 0 once the table is full."""
-        known = self._ids.get(name)
+        known = self.known.get(name)
         if known is None:
             return 0 if self._silent else self._add(name)
         return known
 
     def _add(self, name: str) -> int:
         with self._lock:
-            if name in self._ids:
-                return self._ids[name]
-            if len(self._ids) >= MAX_NAMES:
+            if name in self.known:
+                return self.known[name]
+            if len(self.known) >= MAX_NAMES:
                 self.lost += 1
                 return 0
-            number = len(self._ids) + 1
+            number = len(self.known) + 1
             # One write a line, before the number is used: a reader never meets a number without its name.
             os.write(self._file, (json.dumps({"id": number, "name": name}) + "\n").encode())
-            self._ids[name] = number
+            self.known[name] = number
             return number
 
     def by_number(self) -> dict[int, str]:
         """All names known so far."""
-        return {number: name for name, number in self._ids.copy().items()}
+        return {number: name for name, number in self.known.copy().items()}
 
     def silence(self) -> None:
         """Adds nothing from here on: two processes that number names by themselves would clash."""
@@ -173,8 +173,8 @@ class BlackBox:
         COUNTER.pack_into(self._map, COUNTERS_AT + counter * COUNTER.size, value)
 
     def silence(self) -> None:
-        """Makes every later event a no-op: a forked child must not write into its parent's ring."""
-        self.emit = lambda *_args, **_kwargs: None
+        """Makes every later event a no-op, through whatever copy of `emit`: a forked child must not write into its parent's ring."""
+        self.emit.divert()
 
 
 def _made_at_once(path: Path, size: int) -> mmap.mmap:
@@ -190,7 +190,7 @@ def _made_at_once(path: Path, size: int) -> mmap.mmap:
 def make_emit(ring: Any, capacity: int, stepper: Any) -> Any:
     """The function that writes one event into `ring`, a buffer with room for a header and `capacity` records.
 
-    `stepper.step` is the step that events belong to.
+    `stepper.step` is the step that events belong to. `divert` of the function makes it write where nobody looks.
     """
     # A closure over locals: an attribute look-up less per event, of about ten, is measurable.
     pack, now = RECORD.pack_into, time.monotonic_ns
@@ -199,7 +199,10 @@ def make_emit(ring: Any, capacity: int, stepper: Any) -> Any:
     # next() on a count is one C call, hence atomic: two threads never get the same slot.
     next_sequence = itertools.count(1).__next__
 
-    def emit(kind: int, phase: int, name: int = 0, a: int = 0, b: int = 0, c: int = 0) -> None:
+    # The last argument is whatever a caller adds to what a `partial` of this was given: torch, the parameter of a hook.
+    def emit(
+        kind: int, phase: int, name: int = 0, a: int = 0, b: int = 0, c: int = 0, _added: Any = None
+    ) -> None:
         me = ident()
         tid = tids.get(me)
         if tid is None:
@@ -208,4 +211,9 @@ def make_emit(ring: Any, capacity: int, stepper: Any) -> Any:
         offset = HEADER_BYTES + (n - 1) % capacity * RECORD_BYTES
         pack(ring, offset, n, now(), name, tid, kind, phase, 0, stepper.step, a, b, c, n)
 
+    def divert() -> None:
+        nonlocal ring, capacity
+        ring, capacity = bytearray(HEADER_BYTES + RECORD_BYTES), 1
+
+    emit.divert = divert  # type: ignore[attr-defined]
     return emit

@@ -21,7 +21,7 @@ PROBE_NAMES = (
 )
 # What `light` and `full` leave out: it reads every gradient.
 ON_REQUEST = ("parity",)
-NEEDS = {"parity": ("backward", "optimizer")}
+NEEDS = {"parity": ("backward", "optimizer"), "memory": ("optimizer",), "settings": ("optimizer",)}
 
 
 def chosen(spec: str) -> list[str]:

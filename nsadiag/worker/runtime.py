@@ -29,6 +29,8 @@ from nsadiag.worker.on_import import when_imported
 _runtime: Runtime | None = None
 LAST = -1_000_000  # priority among multiprocessing's finalizers
 _said_goodbye = False
+# Plain integers: reading a member of an enumeration costs as much as half the event.
+_STEP, _POINT = int(Kind.STEP), int(Phase.POINT)
 _settled = False  # whether this process knows if it is a rank that is to be recorded
 
 
@@ -51,6 +53,7 @@ class Runtime:
         self._gaps = 0
         self.emit = self.box.emit
         self.silenced = False
+        self._lost = 0
         self.keep: list[Any] = []  # what must live as long as the process: files, servers, hook handles
 
     def gap(self, what: str) -> None:
@@ -64,17 +67,19 @@ class Runtime:
 
     def step_ended(self) -> None:
         """The events that follow belong to the next step."""
-        self.box.step += 1
-        self.box.count(Counter.STEPS, self.box.step)
-        self.box.count(Counter.NAMES_LOST, self.names.lost)
-        self.emit(Kind.STEP, Phase.POINT, 0, self.box.step, time.process_time_ns())
+        box = self.box
+        box.step = step = box.step + 1
+        box.count(Counter.STEPS, step)
+        if self._lost != self.names.lost:
+            self._lost = self.names.lost
+            box.count(Counter.NAMES_LOST, self._lost)
+        self.emit(_STEP, _POINT, 0, step, time.process_time_ns())
 
     def silence(self) -> None:
         """In a forked child: the parent's ring, names and sockets are not ours to write to."""
         self.silenced = True
         self.names.silence()
         self.box.silence()
-        self.emit = self.box.emit
 
 
 def current() -> Runtime | None:

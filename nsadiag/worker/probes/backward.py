@@ -17,7 +17,7 @@ from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
 from nsadiag.worker import raised, runtime
 from nsadiag.worker.place import user_place
-from nsadiag.worker.probes.patch import harmless, replaced
+from nsadiag.worker.probes.patch import failed, not_compiled, replaced
 
 COUNT_AT_MOST = 20_000  # nodes; the walk costs one to two microseconds each
 COUNTED_STEPS = 2
@@ -25,16 +25,20 @@ MARKS_AT_MOST = 100_000
 SLOW_S = 1.0  # a backward longer than this has its successor's graph counted again
 NOT_NUMBERED = 1 << 62  # AccumulateGrad nodes carry the largest number there is
 
+_BACKWARD, _BEGIN, _END = int(Kind.BACKWARD), int(Phase.BEGIN), int(Phase.END)
 # Called with the roots and the gradients handed in (None for a loss), before an outermost backward.
 on_backward: list[Callable[[Any, Any], None]] = []
-_depth = 0  # of nested calls
 _backwards = 0
-_last_s = 0.0
 
 
-def is_running() -> bool:
-    """Whether a forward that is seen now is a recomputation."""
-    return _depth > 0
+class Now:
+    """What other probes look at without a call."""
+
+    depth = 0  # of nested backwards; in one, a forward that is seen is a recomputation
+    counting = True  # whether the graph that is being built will be counted: the first ones, and after a long backward
+
+
+now = Now()
 
 
 class Census:
@@ -68,18 +72,13 @@ class Census:
         return self._modules[at] if at >= 0 else 0
 
 
-def wants_census() -> bool:
-    """Whether the graph that is being built now will be counted."""
-    return _backwards < COUNTED_STEPS or _last_s > SLOW_S
-
-
 _census: Census | None = None  # of the forwards since the last backward, while graphs are counted
 
 
 def census() -> Census | None:
     """Where modules say that they begin and end; None while nobody will count."""
     global _census
-    if _census is None and (_backwards < COUNTED_STEPS or _last_s > SLOW_S) and _depth == 0:
+    if _census is None and now.counting and now.depth == 0:
         _census = Census()
     return _census
 
@@ -120,46 +119,50 @@ def _count(rank: runtime.Runtime, tensors: Any) -> None:
     )
 
 
-@harmless
 def _begin(tensors: Any) -> None:
-    rank = runtime.ensure_rank()
-    if rank is None:
-        return
-    place = rank.names("\t" + user_place())
-    if wants_census():
-        _count(rank, tensors)
-    rank.emit(Kind.BACKWARD, Phase.BEGIN, 0, 0, 0, place)
+    try:
+        rank = runtime.ensure_rank()
+        if rank is None:
+            return
+        place = "\t" + user_place()
+        if now.counting:
+            _count(rank, tensors)
+        rank.emit(_BACKWARD, _BEGIN, 0, 0, 0, rank.names.known.get(place) or rank.names(place))
+    except Exception as error:
+        failed(_begin, error)
 
 
-@harmless
 def _end(seconds: float) -> None:
-    global _backwards, _last_s, _census
+    global _backwards, _census
     _backwards += 1
-    _last_s, _census = seconds, None
+    _census, now.counting = None, _backwards < COUNTED_STEPS or seconds > SLOW_S
     rank = runtime.current()
     if rank is not None:
-        rank.emit(Kind.BACKWARD, Phase.END)
+        rank.emit(_BACKWARD, _END)
+
+
+for _function in (_begin, _end):
+    not_compiled(_function, what_it_calls=True)
 
 
 def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        global _depth
         # Reentrant checkpointing calls backward inside backward: only the outermost is the job's own.
-        if _depth or is_dynamo_compiling():
+        if now.depth or is_dynamo_compiling():
             return run(tensors, *args, **kwargs)
         for subscriber in on_backward:
             subscriber(tensors, args[0] if args else kwargs.get("grad_tensors"))
         _begin(tensors)
         started = time.monotonic()
-        _depth += 1
+        now.depth += 1
         try:
             return run(tensors, *args, **kwargs)
         except Exception as error:
             raised.left(error, "backward")
             raise
         finally:
-            _depth -= 1
+            now.depth -= 1
             _end(time.monotonic() - started)
 
     return backward

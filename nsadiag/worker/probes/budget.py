@@ -11,19 +11,21 @@ from types import SimpleNamespace
 
 from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
 from nsadiag.evidence.probes import is_light
-from nsadiag.worker.probes.patch import harmless
 
 # Of a step's time, for one kind of observation; what comes of it is measured by benchmarks/overhead.py.
-SHARE = {"light": 0.001, "full": 0.02}
+SHARE = {"light": 0.001, "full": 0.015}
 TIMED_EVENTS = 30
 CACHE_BYTES = 1 << 20  # written between two of them
-AT_LEAST = 4
+AT_LEAST = {"light": 2, "full": 4}
 REVIEWS = (4, 16, 64, 256, 1024)  # steps after which the budget is looked at again; then every 1024
 
 # Called with the typical step's seconds when a budget is due for review.
 on_review: list[Callable[[float], None]] = []
 # Called at the end of every step.
 on_step: list[Callable[[], None]] = []
+learning = (
+    True  # whether the step that begins now is one of the few that are looked at closely even by light probes
+)
 _recent: deque[float] = deque(maxlen=15)
 _steps = 0
 _last = 0.0
@@ -54,30 +56,21 @@ def event_s() -> float:
 
 def afforded(step_s: float, events: float) -> int:
     """How many observations a step of `step_s` seconds has room for, each as dear as so many events."""
-    share = SHARE["full" if is_full() else "light"]
-    return max(AT_LEAST, int(step_s * share / (events * event_s())))
+    probes = "full" if is_full() else "light"
+    return max(AT_LEAST[probes], int(step_s * SHARE[probes] / (events * event_s())))
 
 
-def is_learning() -> bool:
-    """Whether the step that begins now is one of the few that are looked at closely even by light probes."""
-    return _steps < 1 or _is_review(_steps)
-
-
-def _is_review(steps: int) -> bool:
-    return steps in REVIEWS or steps % REVIEWS[-1] == 0
-
-
-@harmless
 def step_ended() -> None:
     """To be called once a step, at its end."""
-    global _steps, _last
+    global _steps, _last, learning
     now = time.monotonic()
     if _last:
         _recent.append(now - _last)
     _last = now
     _steps += 1
+    learning = _steps in REVIEWS or _steps % REVIEWS[-1] == 0
     for subscriber in on_step:
         subscriber()
-    if _is_review(_steps):
+    if learning:
         for review in on_review:
             review(statistics.median(_recent))

@@ -24,8 +24,8 @@ WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoin
 on_root: list[Callable[[torch.nn.Module], None]] = []
 # Called with each outermost module, and what it is called with.
 on_call: list[Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]] = []
-# What the modules probe does around every observed call: (number, depth), and (number, depth, output).
-Enter = Callable[[int, int], None]
+# What the modules probe does around every observed call: (rank, number, depth), and (number, depth, output).
+Enter = Callable[[runtime.Runtime, int, int], None]
 Leave = Callable[[int, int, Any], None]
 _enter: Enter | None = None
 _leave: Leave | None = None
@@ -56,7 +56,7 @@ def name_of(module: torch.nn.Module, rank: runtime.Runtime) -> int:
 
 def _learn(root: torch.nn.Module, rank: runtime.Runtime) -> None:
     """Names all modules under a root that is met for the first time."""
-    _patches.add_root(root)
+    patches.add_root(root)
     for name, module in root.named_modules():
         number = rank.names(qualified(name) or type(root).__name__)
         _names[id(module)] = (weakref.ref(module), number)
@@ -103,7 +103,7 @@ def _begin(module: torch.nn.Module, nested: int) -> int:
     if _entered is not None and nested == _entered_at:
         _entered.append(number)
     if _enter is not None:
-        _enter(number, nested)
+        _enter(rank, number, nested)
     return number
 
 
@@ -197,27 +197,27 @@ def _replaced_call(owner: type[torch.nn.Module]) -> Iterator[None]:
             del owner.__call__
 
 
-_patches = _Patches()
+patches = _Patches()
 
 
 def observe_everything(yes: bool) -> None:
     """Every module call, or the outermost ones of the classes met so far as outermost: those cost next to nothing."""
     global _limit
     _limit = EVERY_DEPTH if yes else 1
-    if _patches.everywhere != yes:
-        _patches.place(everywhere=yes)
+    if patches.everywhere != yes:
+        patches.place(everywhere=yes)
 
 
 def observing_everything() -> bool:
     """Whether calls are seen wherever they are made."""
-    return _patches.everywhere
+    return patches.everywhere
 
 
 @contextlib.contextmanager
 def observed_calls() -> Iterator[None]:
     """Puts the frame around module calls, once, whoever asks first. Raises ImportError, see `acquire`."""
-    _patches.acquire()
+    patches.acquire()
     try:
         yield
     finally:
-        _patches.release()
+        patches.release()

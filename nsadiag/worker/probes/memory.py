@@ -15,12 +15,11 @@ import torch
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import read_json, write_json
 from nsadiag.worker import runtime
+from nsadiag.worker.probes.optimizer import on_some_steps
 from nsadiag.worker.probes.patch import harmless
 
-EVERY_STEPS = 50
 STATM = Path("/proc/self/statm")
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
-_steps = 0
 
 
 def resident_kib() -> int:
@@ -44,15 +43,8 @@ def record(when: str) -> None:
         rank.emit(Kind.MEMORY, Phase.POINT, rank.names(when), now, resident_kib(), peak)
 
 
-def _after_step(*_: Any) -> None:
-    global _steps
-    if torch.compiler.is_dynamo_compiling():
-        return
-    _steps += 1
-    if _steps == 1:
-        record("step 1")
-    elif _steps % EVERY_STEPS == 0:
-        record("step")
+def _after_step(_optimizer: Any, steps: int) -> None:
+    record("step 1" if steps == 1 else "step")
 
 
 @harmless
@@ -73,13 +65,11 @@ def _at_exit() -> None:
 @contextlib.contextmanager
 def memory() -> Iterator[None]:
     """Memory on the device and resident: at boot, after step 1, every 50 steps, at exit (also in meta.json)."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
     record("boot")
-    handle = register_optimizer_step_post_hook(_after_step)
+    on_some_steps.append(_after_step)
     atexit.register(_at_exit)
     try:
         yield
     finally:
-        handle.remove()
+        on_some_steps.remove(_after_step)
         atexit.unregister(_at_exit)

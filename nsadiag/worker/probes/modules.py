@@ -17,8 +17,7 @@ from nsadiag.worker import runtime
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import budget, calls
 from nsadiag.worker.probes.backward import census as graph_census
-from nsadiag.worker.probes.backward import is_running as backward_is_running
-from nsadiag.worker.probes.backward import wants_census
+from nsadiag.worker.probes.backward import now as backward_now
 from nsadiag.worker.probes.patch import harmless
 
 # Plain integers: reading a member of an enumeration costs as much as half the event.
@@ -35,17 +34,14 @@ _depth_limit = calls.EVERY_DEPTH
 _innermost = 0  # depth of the call that began last
 
 
-def _enter(name: int, nested: int) -> None:
+def _enter(rank: runtime.Runtime, name: int, nested: int) -> None:
     global _innermost
-    rank = runtime.current()
-    if rank is None:
-        return
-    census = graph_census()
-    if census is not None:
+    if backward_now.counting and (census := graph_census()) is not None:
         census.enter(name)
-    recomputed = backward_is_running()
+    recomputed = backward_now.depth > 0
     if nested == 0 and not recomputed:
-        rank.emit(_FORWARD, _BEGIN, name, 0, 0, rank.names("\t" + user_place()))
+        place = "\t" + user_place()
+        rank.emit(_FORWARD, _BEGIN, name, 0, 0, rank.names.known.get(place) or rank.names(place))
     elif _full:
         rank.emit(_MODULE, _BEGIN, name, recomputed)
         _innermost = nested
@@ -55,10 +51,9 @@ def _leave(name: int, nested: int, output: Any) -> None:
     rank = runtime.current()
     if rank is None:
         return
-    census = graph_census()
-    if census is not None:
+    if backward_now.counting and (census := graph_census()) is not None:
         census.leave()
-    recomputed = backward_is_running()
+    recomputed = backward_now.depth > 0
     if nested == 0 and not recomputed:
         rank.emit(_FORWARD, _END, name)
     elif _full:
@@ -123,7 +118,9 @@ def _review(step_s: float) -> None:
 
 def _learn_or_not() -> None:
     """Between two steps: the next one is looked at closely if its graph is to be counted, or a review has come."""
-    calls.observe_everything(wants_census() or budget.is_learning())
+    closely = backward_now.counting or budget.learning
+    if closely != calls.patches.everywhere:
+        calls.observe_everything(closely)
 
 
 def _count_step() -> None:

@@ -4,37 +4,63 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.worker import runtime
 from nsadiag.worker.probes import budget
-from nsadiag.worker.probes.patch import harmless
+from nsadiag.worker.probes.patch import failed, not_compiled
 
+SOME_STEPS = 50
+# Called after the first step and every SOME_STEPS, with the optimizer and the number of steps so far.
+on_some_steps: list[Callable[[Any, int], None]] = []
+_OPTIMIZER, _BEGIN, _END = int(Kind.OPTIMIZER), int(Phase.BEGIN), int(Phase.END)
+_stepped = 0
 # Only the first optimizer counts steps: a job with two of them still has one loop.
 _counting: weakref.ref[Any] | None = None
 
 
-@harmless
+# Both guard themselves: they run in every step, and `harmless` would cost each a frame.
 def _before(optimizer: Any, *_: Any) -> None:
-    rank = runtime.ensure_rank()
-    if rank is not None:
-        rank.emit(Kind.OPTIMIZER, Phase.BEGIN, rank.names(type(optimizer).__name__))
-
-
-@harmless
-def _after(optimizer: Any, *_: Any) -> None:
-    global _counting
-    rank = runtime.current()
-    if rank is None:
+    if is_dynamo_compiling():
         return
-    rank.emit(Kind.OPTIMIZER, Phase.END, rank.names(type(optimizer).__name__))
-    if _counting is None or _counting() is None:
-        _counting = weakref.ref(optimizer)
-    if _counting() is optimizer:
-        rank.step_ended()
-        budget.step_ended()
+    try:
+        rank = runtime.ensure_rank()
+        if rank is not None:
+            name = type(optimizer).__name__
+            rank.emit(_OPTIMIZER, _BEGIN, rank.names.known.get(name) or rank.names(name))
+    except Exception as error:
+        failed(_before, error)
+
+
+def _after(optimizer: Any, *_: Any) -> None:
+    global _counting, _stepped
+    if is_dynamo_compiling():
+        return
+    try:
+        rank = runtime.current()
+        if rank is None:
+            return
+        name = type(optimizer).__name__
+        rank.emit(_OPTIMIZER, _END, rank.names.known.get(name) or rank.names(name))
+        if _counting is None or _counting() is None:
+            _counting = weakref.ref(optimizer)
+        if _counting() is optimizer:
+            rank.step_ended()
+            budget.step_ended()
+            _stepped += 1
+            if _stepped == 1 or _stepped % SOME_STEPS == 0:
+                for subscriber in on_some_steps:
+                    subscriber(optimizer, _stepped)
+    except Exception as error:
+        failed(_after, error)
+
+
+for _function in (_before, _after):
+    not_compiled(_function, what_it_calls=True)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.probes import calls
-from nsadiag.worker.probes.backward import is_running, on_backward
+from nsadiag.worker.probes.backward import now, on_backward
 from nsadiag.worker.probes.fingerprints import autocast, digest, precisions, randomness, tensors_in
 from nsadiag.worker.probes.modules import subscribe
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
@@ -76,7 +76,7 @@ def _learn_root(root: torch.nn.Module) -> None:
 @harmless
 def _see_inputs(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Of an outermost module that is called for training."""
-    if _over or is_running() or not torch.is_grad_enabled() or _capturing():
+    if _over or now.depth or not torch.is_grad_enabled() or _capturing():
         return
     if _step.before is None:
         _step.before = randomness()

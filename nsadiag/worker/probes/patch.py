@@ -43,28 +43,34 @@ def not_compiled(function: F, *, what_it_calls: bool = False) -> F:
     return function
 
 
+_failed: set[Callable[..., Any]] = set()
+
+
+def failed(observe: Callable[..., Any], error: Exception) -> None:
+    """A gap for the first failure of an observation; `observe` itself may call this, where a guard's frame is too dear."""
+    rank = runtime.current()
+    if observe not in _failed and rank is not None:
+        _failed.add(observe)
+        with contextlib.suppress(OSError):
+            rank.gap(f"{observe.__module__.rsplit('.', 1)[-1]}.{observe.__name__} failed: {error!r}")
+
+
 def harmless(observe: F) -> F:
     """The same observation, except that it returns None and records a gap, once, where it would raise.
 
     To Dynamo it is nothing at all: an observation that it traced would break the graph, or become a part of it.
     """
-    failed = False
     is_traced = torch.compiler.is_dynamo_compiling  # the cheaper of the two tests
 
     @functools.wraps(observe)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        nonlocal failed
         # Dynamo folds this test: a hook of ours that it meets leaves nothing in the graph.
         if is_traced():
             return None
         try:
             return observe(*args, **kwargs)
         except Exception as error:
-            rank = runtime.current()
-            if not failed and rank is not None:
-                failed = True
-                with contextlib.suppress(OSError):
-                    rank.gap(f"{observe.__module__.rsplit('.', 1)[-1]}.{observe.__name__} failed: {error!r}")
+            failed(observe, error)
             return None
 
     return not_compiled(guarded, what_it_calls=True)  # type: ignore[return-value]

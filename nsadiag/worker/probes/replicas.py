@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.probes import works
 from nsadiag.worker.probes.gradients import name_of
-from nsadiag.worker.probes.patch import harmless
+from nsadiag.worker.probes.patch import failed, not_compiled
 
 SHARE = 0.003  # of the time between two steps, for looking through the gradients
 SUMMED = 6  # parameters
@@ -46,26 +47,31 @@ def _name(parameter: torch.Tensor, index: int) -> str:
     return name_of(parameter) or f"parameter {index}"
 
 
-@harmless
+# Both guard themselves: they run in every step, and `harmless` would cost each a frame.
 def _before_step(optimizer: Any, *_: Any) -> None:
-    global _before
-    rank = runtime.current()
-    if rank is None:
+    global _before, _skip
+    if is_dynamo_compiling():
         return
-    number = _optimizers.setdefault(id(optimizer), len(_optimizers))
-    _note_missing(rank, optimizer, number)
-    if works.is_any_open():
-        _before = works.now_open()
-    if number == 0 and rank.box.step == 0:
-        _sum(rank, optimizer, 0)
+    try:
+        rank = runtime.current()
+        if rank is None:
+            return
+        number = _optimizers.setdefault(id(optimizer), len(_optimizers))
+        if _skip > 0:
+            _skip -= 1
+        else:
+            _note_missing(rank, optimizer, number)
+        if works.opened:
+            _before = works.now_open()
+        if number == 0 and rank.box.step == 0:
+            _sum(rank, optimizer, 0)
+    except Exception as error:
+        failed(_before_step, error)
 
 
 def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int) -> None:
     """A row whenever the set of parameters without a gradient has changed."""
     global _skip, _last, _rows, _each_s
-    if _skip > 0:
-        _skip -= 1
-        return
     started = time.monotonic()
     parameters = _parameters(optimizer)
     missing: tuple[int, ...] = ()
@@ -89,19 +95,27 @@ def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int) -> None:
     _skip, _last = min(int(_each_s * len(parameters) / max(apart * SHARE, 1e-9)), 64), started
 
 
-@harmless
 def _after_step(optimizer: Any, *_: Any) -> None:
     global _before
-    rank = runtime.current()
-    if rank is None:
+    if is_dynamo_compiling():
         return
-    if _before:
-        before, _before = _before, set()
-        works.report(rank, {_name(p, i) for i, p in enumerate(_parameters(optimizer))}, before)
-    # The optimizer probe, listed before this one, has counted the step already.
-    step = rank.box.step
-    if _optimizers.get(id(optimizer)) == 0 and step & (step - 1) == 0:
-        _sum(rank, optimizer, step)
+    try:
+        rank = runtime.current()
+        if rank is None:
+            return
+        if _before:
+            before, _before = _before, set()
+            works.report(rank, {_name(p, i) for i, p in enumerate(_parameters(optimizer))}, before)
+        # The optimizer probe, listed before this one, has counted the step already.
+        step = rank.box.step
+        if step & (step - 1) == 0 and _optimizers.get(id(optimizer)) == 0:
+            _sum(rank, optimizer, step)
+    except Exception as error:
+        failed(_after_step, error)
+
+
+for _function in (_before_step, _after_step):
+    not_compiled(_function, what_it_calls=True)
 
 
 def _is_sharded(parameter: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.worker import runtime
@@ -22,7 +23,18 @@ class _Here(threading.local):
     stepped = False  # the optimizer's own step has begun
 
 
-_here = _Here()
+class _Hook:
+    """In place from the first scaler's first step on: other jobs do without it."""
+
+    handle: Any = None
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+
+
+_here, _hook = _Here(), _Hook()
 
 
 def _note_step(*_: Any) -> None:
@@ -53,6 +65,8 @@ def _begin(scaler: Any, optimizer: Any) -> tuple[int, int] | None:
     rank = runtime.current()
     if rank is None:
         return None
+    if _hook.handle is None:
+        _hook.handle = register_optimizer_step_pre_hook(_note_step)
     _here.stepped = False
     name, scale = rank.names(type(optimizer).__name__), _scale_of(scaler)
     rank.emit(Kind.SCALER, Phase.BEGIN, name, 0, scale, rank.names("\t" + user_place()))
@@ -86,12 +100,10 @@ def _observed(call: Callable[..., Any]) -> Callable[..., Any]:
 def scaler() -> Iterator[None]:
     """GradScaler.step: the scale, and whether the optimizer's step was skipped."""
     from torch.amp.grad_scaler import GradScaler
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    handle = register_optimizer_step_pre_hook(_note_step)
-    try:
-        # torch.cuda.amp's and FSDP1's scalers inherit it.
-        with replaced(GradScaler, "step", _observed(GradScaler.step)):
+    # torch.cuda.amp's and FSDP1's scalers inherit it.
+    with replaced(GradScaler, "step", _observed(GradScaler.step)):
+        try:
             yield
-    finally:
-        handle.remove()
+        finally:
+            _hook.close()

@@ -20,6 +20,7 @@ from nsadiag.evidence.secrets import mask_environment
 from nsadiag.worker import runtime
 from nsadiag.worker.probes.calls import on_root
 from nsadiag.worker.probes.collectives import on_group
+from nsadiag.worker.probes.optimizer import on_some_steps
 from nsadiag.worker.probes.patch import harmless
 
 MAX_ROOTS = 16  # a module that is called by itself is a root too
@@ -204,32 +205,21 @@ def _first_forward(root: torch.nn.Module) -> None:
 
 
 @harmless
-def _after_first_step(optimizer: Any) -> None:
+def _after_first_step(optimizer: Any, steps: int) -> None:
     rank = runtime.current()
-    if rank is not None:
+    if rank is not None and steps == 1:
         _write(rank, "first step", optimizer)
 
 
 @contextlib.contextmanager
 def settings() -> Iterator[None]:
     """Versions, flags, dtypes, autocast, groups, environment: on each new group, at the first forward, after step 1."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    stepped = False
-
-    def after_step(optimizer: Any, *_: Any) -> None:
-        nonlocal stepped
-        # A hook that removed itself here would end the job: torch is going through the hooks, and others follow.
-        if not stepped and not torch.compiler.is_dynamo_compiling():
-            stepped = True
-            _after_first_step(optimizer)
-
     on_group.append(_after_group)
     on_root.append(_first_forward)
-    handle = register_optimizer_step_post_hook(after_step)
+    on_some_steps.append(_after_first_step)
     try:
         yield
     finally:
         on_group.remove(_after_group)
         on_root.remove(_first_forward)
-        handle.remove()
+        on_some_steps.remove(_after_first_step)

@@ -51,7 +51,7 @@ class Handle:
     dropped: bool = False
 
 
-_open: dict[int, Handle] = {}  # by the address of its Work, or of itself once that is gone
+opened: dict[int, Handle] = {}  # open ones; by the address of its Work, or of itself once that is gone
 _reports = 0
 _asked = 0
 
@@ -69,7 +69,7 @@ def _gradient_among(tensors: Iterable[Any]) -> str | None:
 def started(work: Any, op: str, group: str, number: int, tensors: Iterable[Any], caller: FrameType) -> None:
     """To be called with the frame that called the collective."""
     rank = runtime.current()
-    if rank is None or not is_user_code(caller.f_code) or len(_open) >= MOST_OPEN:
+    if rank is None or not is_user_code(caller.f_code) or len(opened) >= MOST_OPEN:
         return
     handle = Handle(
         op=op,
@@ -81,37 +81,32 @@ def started(work: Any, op: str, group: str, number: int, tensors: Iterable[Any],
     )
     key = id(work)
     handle.work = weakref.ref(work, functools.partial(_gone, key, handle))
-    _open[key] = handle
+    opened[key] = handle
 
 
 def _gone(key: int, handle: Handle, _reference: Any) -> None:
-    if _open.get(key) is handle:
-        del _open[key]
+    if opened.get(key) is handle:
+        del opened[key]
         handle.dropped = True
-        if len(_open) < MOST_OPEN:
-            _open[id(handle)] = handle
+        if len(opened) < MOST_OPEN:
+            opened[id(handle)] = handle
 
 
 def looked_after(work: Any) -> None:
     """It was waited for, or asked."""
-    if _open:
-        _open.pop(id(work), None)
-
-
-def is_any_open() -> bool:
-    """Whether a handle is open at all: most jobs never have one."""
-    return bool(_open)
+    if opened:
+        opened.pop(id(work), None)
 
 
 @harmless
 def report(rank: runtime.Runtime, stepped: set[str], before: set[int]) -> None:
     """After an optimizer's step over the parameters `stepped`: those in `before` that nobody waited for."""
     global _reports
-    for key, handle in list(_open.items()):
+    for key, handle in list(opened.items()):
         parameter = handle.parameter if handle.parameter in stepped else None
         if id(handle) not in before or (parameter is None and not handle.dropped):
             continue
-        del _open[key]
+        del opened[key]
         _reports += 1
         if _reports <= MOST_REPORTS:
             append_json_line(
@@ -131,7 +126,7 @@ def report(rank: runtime.Runtime, stepped: set[str], before: set[int]) -> None:
 
 def now_open() -> set[int]:
     """Those that were started before the optimizer's step begins."""
-    return {id(handle) for handle in _open.values()}
+    return {id(handle) for handle in opened.values()}
 
 
 def _observed(call: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -150,4 +145,4 @@ def observe(stack: ExitStack, work: type) -> None:
         call = getattr(work, name, None)
         if call is not None:
             stack.enter_context(replaced(work, name, _observed(call, name)))
-    stack.callback(_open.clear)
+    stack.callback(opened.clear)
