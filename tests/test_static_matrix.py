@@ -11,7 +11,10 @@ import pytest
 from support.jobs import Jobs, wait_until
 
 from nsadiag.cluster.place import free_port
-from nsadiag.evidence.layout import RunDir
+from nsadiag.commands.batched import lost
+from nsadiag.commands.cells import directory_of, restored
+from nsadiag.evidence.layout import RunDir, write_json
+from nsadiag.spec import load_matrix
 
 JOB = """
 import os, sys, time
@@ -91,3 +94,18 @@ def test_an_interrupt_on_one_node_ends_the_matrix_on_both(jobs: Jobs, matrix: Pa
     (_, err0), (_, err1) = first.communicate(timeout=60), second.communicate(timeout=60)
     assert jobs.left() == {}
     assert [first.returncode, second.returncode] == [130, 130], err0 + err1
+
+
+def test_a_cell_in_which_a_node_was_lost_is_run_again(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(SPEC)
+    run = RunDir(path=tmp_path / "out")
+    for cell, lost_s in zip(
+        load_matrix(tmp_path / "m.yaml").cells(None, None, None)[:2], (None, 7.0), strict=True
+    ):
+        directory = directory_of(run, cell)
+        directory.path.mkdir(parents=True)
+        directory.watch.write_text(json.dumps({"nodes": [{"name": "hostb", "lost_s": lost_s}]}))
+        write_json(directory.verdict, lost("1", cell, [], run, "static").to_json())
+        write_json(directory.cell, {"wall_s": 3.0})
+        assert restored(run, cell).state == ("done" if lost_s is None else "pending")
+        assert directory.path.exists() is (lost_s is None)

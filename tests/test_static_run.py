@@ -189,6 +189,16 @@ def test_what_a_lost_node_had_is_a_gap_that_names_it(tmp_path: Path) -> None:
     assert "hostb: how its ranks ended did not come; what there is lies in /scratch/run there" in gaps
 
 
+def test_a_node_on_which_no_rank_appeared_is_a_gap(tmp_path: Path) -> None:
+    run = RunDir(path=tmp_path)
+    for host in ("hosta", "hostb"):
+        run.node(host).mkdir(parents=True)
+        (run.node(host) / "watch.json").write_text('{"launcher_exit_code": 0}')
+    merge(run, "hosta", [Story(node_rank=1, name="hostb", directory="/x", shared=True)])
+    told = "hostb: no rank of the job appeared there: was its launcher told of the other nodes?"
+    assert told in load_cell(tmp_path).gaps
+
+
 def test_ranks_that_lost_their_peers_with_a_host_are_told_from_those_that_failed(tmp_path: Path) -> None:
     run = RunDir(path=tmp_path)
     recorded(run, 0, "hosta")
@@ -228,6 +238,21 @@ def started(
     at = ("--nnodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1", "--master-port", str(port))
     env = {"NSADIAG_RUN_TOKEN": "the token of these tests"}
     return jobs.start("run", "--out", out, "--json", *at, "--", *line, env=env, behind=behind)
+
+
+@pytest.mark.slow
+def test_nodes_that_run_a_job_each_are_told_so(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(JOB)
+    port, own = free_port(socket.AF_INET, "127.0.0.1"), [free_port(socket.AF_INET, "127.0.0.1") for _ in "ab"]
+    both = [
+        started(jobs, rank, port, f"run{rank}", "torchrun", "--master-port", str(own[rank]), "--nproc-per-node", "1", "job.py")
+        for rank in (0, 1)
+    ]  # fmt: skip
+    said = [agent.communicate(timeout=120)[1] for agent in both]
+    assert jobs.left() == {}
+    for agent, err in zip(both, said, strict=True):
+        assert agent.returncode == 2, err
+        assert "error: rank 0 has appeared on two nodes: each runs a job of its own" in err
 
 
 def test_a_hang_on_the_second_node_is_judged_by_the_evidence_of_both(jobs: Jobs) -> None:

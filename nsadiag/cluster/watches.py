@@ -31,6 +31,7 @@ from nsadiag.cluster.notes import (
     state_of,
     to_document,
 )
+from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir, make_private_dir, this_node
 from nsadiag.evidence.spans import ranks_in, spelled
 
@@ -144,6 +145,7 @@ class LeadWatch(_Among):
     def _hear(self, before: State, now: State) -> None:
         if now.interrupted and self._ending_since_ns is None:
             raise KeyboardInterrupt
+        self._check_apart(now)
         if (now.worked, now.ranks, now.deaths) != (before.worked, before.ranks, before.deaths):
             self._waiting -= set(now.ranks) if now.worked != before.worked else set()
             if self._ending_since_ns is None:
@@ -152,6 +154,15 @@ class LeadWatch(_Among):
             moment = time.monotonic() - now.stirred_ago_s
             if moment > self.patience.stirred:
                 self.patience.stir(moment - now.still_before_s, moment, settled=self._settled())
+
+    def _check_apart(self, now: State) -> None:
+        """Two jobs with the same ranks would be taken for one, and write over each other's evidence."""
+        twice = sorted(set(now.ranks) & self.ranks.keys())
+        if twice and self._ending_since_ns is None:
+            raise UsageError(
+                f"rank {twice[0]} has appeared on two nodes: each runs a job of its own",
+                "tell the launcher of the other nodes, as for torchrun: --nnodes, --node-rank, --master-addr, --master-port",
+            )
 
     def _settled(self) -> bool:
         return super()._settled() or any(state.settled for state in self._states.values())

@@ -101,8 +101,11 @@ def note_done(run: RunDir, result: CellResult, outcome: Outcome, *, beside: floa
 def restored(run: RunDir, cell: Cell) -> CellResult:
     """The cell as an earlier nsadiag left it: what is done stays, what only lacks its verdict is judged.
 
-    A cell that had not come to its end is removed, to be started over.
+    A cell that had not come to its end, or in which a node was lost, is removed, to be started over.
     """
+    if _has_lost_a_node(directory_of(run, cell)):
+        shutil.rmtree(directory_of(run, cell).path, ignore_errors=True)
+        return CellResult(cell=cell)
     if (done := from_disk(run, cell)) is not None:
         return done
     directory = directory_of(run, cell)
@@ -138,6 +141,13 @@ def _as_announced(cell: Cell, about: dict[str, Any]) -> CellResult:
         beside=about.get("beside") or 0.0,
         gpus=tuple(about.get("gpus") or ()),
     )
+
+
+def _has_lost_a_node(directory: RunDir) -> bool:
+    """Then its verdict says something of a machine, and nothing of the cell."""
+    watch = read_json(directory.watch)
+    nodes = watch.get("nodes") if isinstance(watch, dict) else None
+    return any(node.get("lost_s") is not None for node in nodes or [])
 
 
 def _has_ended(directory: RunDir) -> bool:

@@ -256,6 +256,7 @@ class Member:
                 done = part.cell
                 if part.takes(self.seat.node_rank):
                     yield part
+                    continue  # node 0 may have said goodbye meanwhile
             if self.link.silent_s() > ALONE_S:
                 raise self.lost()
             time.sleep(0.05)
@@ -336,8 +337,8 @@ class Member:
             try:
                 return Shipment(self.link, self.name).send(run.path, part.at, only)
             except Lost:
-                if self.link.silent_s() > ALONE_S:
-                    return Shipped(left=["all of them: node 0 is lost"])
+                if self.link.heard("bye") or self.link.silent_s() > ALONE_S:
+                    return Shipped(left=["all of them: node 0 is gone"])
                 time.sleep(0.2)
 
     def _say_it(self) -> None:
