@@ -25,10 +25,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nsa.attention import BranchKV, nsa_attention
 from nsa.attention.blocks import n_compress_slots
-from nsa.attention.kernels import band, gates, ops, selected, selection
+from nsa.attention.kernels import band, branches, gates, selected, selection
 from nsa.config import AttentionConfig
 
 CONFIG = AttentionConfig()
+LENGTHS = branches.Lengths(
+    CONFIG.compress_stride, CONFIG.compress_block, CONFIG.select_block, CONFIG.window, past=0
+)
 SELECTION = selection.Selection(
     stride=CONFIG.compress_stride, length=CONFIG.compress_block, block=CONFIG.select_block,
     count=CONFIG.select_count, initial=CONFIG.initial_blocks, local=CONFIG.local_blocks,
@@ -164,8 +167,8 @@ def branch_runs(shape: Shape, inputs: Inputs) -> dict[str, Callable[[], object]]
     """The kernels one by one, as the whole op calls them."""
     q, gate = inputs.q.detach(), inputs.gates.detach()
     k, v = (BranchKV(*(x.detach() for x in each)) for each in (inputs.k, inputs.v))
-    compressed_band = ops.compressed_band(CONFIG.compress_stride, CONFIG.compress_block, 0)
-    sliding_band = ops.sliding_band(q, k.sliding, CONFIG.window, 0)
+    compressed_band = branches.compressed_band(LENGTHS)
+    sliding_band = branches.sliding_band(q, k.sliding, LENGTHS)
     block = CONFIG.select_block
     out, lse = band.band_forward(q, k.compressed, v.compressed, compressed_band)
     blocks = selection.select(q, k.compressed, lse, SELECTION, 0)
@@ -207,7 +210,7 @@ def floor_ms(shape: Shape, n_tokens: int) -> float:
 def union_factor(shape: Shape, inputs: Inputs, tokens: int = 4) -> float:
     """Blocks that `tokens` neighbours select together, over those of one."""
     q, k = inputs.q.detach(), inputs.k.compressed.detach()
-    compressed_band = ops.compressed_band(CONFIG.compress_stride, CONFIG.compress_block, 0)
+    compressed_band = branches.compressed_band(LENGTHS)
     blocks = selection.select(q, k, band.band_forward(q, k, k, compressed_band)[1], SELECTION, 0)
     together = selected.unions(blocks, tokens).count.double().mean()
     return round(float(together / (blocks >= 0).sum(-1).double().mean()), 2)

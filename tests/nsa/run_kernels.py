@@ -8,6 +8,7 @@ import torch
 from nsa.attention import BranchKV, nsa_attention
 from nsa.attention.blocks import n_compress_slots
 from nsa.attention.decoding import decode_attention
+from nsa.attention.kernels import descriptors
 from nsa.cache import DecodeCache, Rows
 from nsa.config import AttentionConfig
 
@@ -21,11 +22,11 @@ def draw(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda").to(torch.bfloat16).requires_grad_()
 
 
-def train(cu_seqlens: torch.Tensor | None) -> None:
+def train(cu_seqlens: torch.Tensor | None, dim: int = 64) -> None:
     lengths = (n_compress_slots(CONFIG, N_TOKENS, packed=cu_seqlens is not None), N_TOKENS, N_TOKENS)
-    k, v = (BranchKV(*(draw(1, n, 2, 64) for n in lengths)) for _ in range(2))
+    k, v = (BranchKV(*(draw(1, n, 2, dim) for n in lengths)) for _ in range(2))
     gates = draw(1, N_TOKENS, 6, 3).sigmoid()
-    out = nsa_attention(draw(1, N_TOKENS, 6, 64), k, v, gates, CONFIG, cu_seqlens=cu_seqlens)
+    out = nsa_attention(draw(1, N_TOKENS, 6, dim), k, v, gates, CONFIG, cu_seqlens=cu_seqlens)
     out.backward(torch.ones_like(out))
 
 
@@ -41,5 +42,8 @@ def decode() -> None:
 train(None)
 train(torch.tensor([0, 90, 91, 160], device="cuda"))
 decode()
+descriptors.WORTHWHILE = 0  # tiles by descriptors, where there are any
+train(None)
+train(None, dim=128)
 torch.cuda.synchronize()
 print("ran")

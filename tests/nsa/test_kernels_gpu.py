@@ -118,6 +118,29 @@ def test_offsets_beyond_2_to_the_31_reach_the_right_elements():
     assert not dq[:, :-n_last].any()
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "v_dim", "n_tokens", "batch", "dtype"),
+    [
+        (64, 4, 128, 128, 2048, 1, torch.bfloat16),
+        (12, 4, 64, 64, 3001, 2, torch.bfloat16),
+        (8, 2, 128, 64, 2500, 2, torch.float16),
+    ],
+)
+def test_tiles_by_descriptors_equal_torch_in_fp32(
+    monkeypatch, heads, kv_heads, dim, v_dim, n_tokens, batch, dtype
+):
+    from nsa.attention.kernels import descriptors
+
+    monkeypatch.setattr(descriptors, "WORTHWHILE", 0)
+    tensors = inputs(heads, kv_heads, dim, v_dim, n_tokens, batch=batch, dtype=dtype)
+    actual = output_and_gradients(tensors)
+    torch.use_deterministic_algorithms(False)  # the oracle scatters
+    expected = output_and_gradients([x.float() for x in tensors], "torch")
+    for a, e in zip(actual, expected, strict=True):
+        assert (a.float() - e).norm() <= TOLERANCE[dtype] * e.norm() + 1e-6
+    assert_bits_equal(output_and_gradients(tensors), actual)
+
+
 @pytest.mark.parametrize("shape", [(64, 4, 128, 128), (12, 4, 64, 64)])
 def test_long_sequences_repeat_bit_for_bit_and_are_finite(shape):
     tensors = inputs(*shape, 16384)
@@ -157,6 +180,30 @@ def test_compiled_without_a_graph_break_gives_the_same_bits():
     tensors = inputs(12, 4, 64, 64, 2048)
     compiled = torch.compile(call, fullgraph=True)
     assert_bits_equal(output_and_gradients(tensors, run=compiled), output_and_gradients(tensors))
+
+
+def test_inputs_that_are_not_aligned_give_the_same_bits():
+    tensors = inputs(12, 4, 64, 64, 2048)
+    expected = output_and_gradients(tensors)
+    shifted = [torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)[1:].view_as(x) for x in tensors]
+    for x, shift in zip(tensors, shifted, strict=True):
+        shift.copy_(x)
+    assert shifted[0].data_ptr() % 16 != 0
+    assert_bits_equal(output_and_gradients(shifted), expected)
+    assert_bits_equal(output_and_gradients(tensors), expected)
+
+
+def test_a_step_allocates_its_output_its_gradients_and_less_than_two_tensors_as_large_as_q():
+    tensors = inputs(64, 4, 128, 128, 16384)
+    torch.use_deterministic_algorithms(False)
+    output_and_gradients(tensors)  # compiles
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    leaves = [x.detach().requires_grad_() for x in tensors[:-1]]
+    torch.autograd.grad(call(leaves), leaves, tensors[-1])
+    outputs = sum(x.nbytes for x in (*leaves, tensors[-1]))
+    assert torch.cuda.max_memory_allocated() - before < outputs + 2 * tensors[0].nbytes
 
 
 def test_the_ops_pass_opcheck():

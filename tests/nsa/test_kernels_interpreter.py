@@ -6,6 +6,8 @@ first lines below start; there this file holds the tests themselves.
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import torch
 from attention_cases import SMALL, Case, output_and_gradients, random_inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backend
 from nsa.attention.blocks import block_layout, n_compress_slots, packed_borders
@@ -45,9 +48,10 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 else:
     from nsa.attention.decoding import decode_attention
-    from nsa.attention.kernels import decode
+    from nsa.attention.kernels import band, decode, lists, nodes, selected
     from nsa.attention.kernels.band import Band, band_forward
     from nsa.attention.kernels.selection import Selection, select
+    from nsa.attention.kernels.tiles import Tile
 
     @pytest.fixture(autouse=True)
     def uninitialised_memory_is_nan():
@@ -178,6 +182,88 @@ else:
             kept.append(BranchKV(draw[0], draw[1], ring))
         cache.keys, cache.values = kept
         return cache
+
+    def test_tiles_by_descriptors_equal_the_reference(monkeypatch):
+        for module in (band, selected):
+            monkeypatch.setattr(module, "describable", lambda *_: True)
+        for name in ("band_forward_tile", "band_dkv_tile"):  # several tiles of few tokens
+            monkeypatch.setattr(band, name, lambda *_: Tile(32, 32, 4, 2))
+        config = AttentionConfig(
+            compress_block=4,
+            compress_stride=2,
+            select_block=16,
+            select_count=2,
+            window=13,
+            initial_blocks=0,
+            local_blocks=1,
+        )
+        case = Case(config=config, n_tokens=50, n_heads=2, n_kv_heads=1, qk_dim=16, v_dim=128, batch=2)
+        assert_equals_the_reference(case)
+
+    def test_lists_of_tokens_are_the_same_by_looking_and_by_sorting(monkeypatch):
+        monkeypatch.setattr(lists, "TOKENS", 16)  # several shares of several tiles
+        monkeypatch.setattr(lists, "TILE", 8)
+        generator = torch.Generator().manual_seed(0)
+        blocks = torch.full((2, 2, 37, 3), -1, dtype=torch.int32)
+        for at in itertools.product(range(2), range(2), range(37)):
+            chosen = torch.randperm(at[2] // 4 + 1, generator=generator)[:3].sort().values
+            blocks[at][: len(chosen)] = chosen
+        looked, starts = lists.lists_of_tokens(blocks, 10)
+        by_sorting, expected_starts = lists._sorted(blocks, 10)
+        n_entries = int((blocks >= 0).sum())
+        assert torch.equal(starts, expected_starts) and starts[-1] == n_entries
+        assert torch.equal(looked[:n_entries], by_sorting[:n_entries])
+        monkeypatch.setattr(lists, "LOOK_UNTIL", 36)
+        assert torch.equal(lists.lists_of_tokens(blocks, 10)[0], by_sorting)
+
+    def test_as_operators_they_give_the_same_bits_as_autograd_nodes():
+        class Recorder(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+                seen.add(str(function).split(".")[1])
+                return function(*arguments, **(keywords or {}))
+
+        seen: set[str] = set()
+        case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1)
+        inputs = random_inputs(case, dtype=torch.float32)
+        nodes = output_and_gradients(case, inputs, "triton")
+        with Recorder():
+            operators = output_and_gradients(case, inputs, "triton")
+        assert {"compressed_attention", "select_blocks", "gated_attention"} <= seen
+        assert all(torch.equal(a, b) for a, b in zip(nodes, operators, strict=True))
+
+    def test_compiled_without_a_graph_break_they_give_the_same_bits():
+        case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1)
+        inputs = random_inputs(case, dtype=torch.float32)
+
+        def attend(*leaves: torch.Tensor) -> torch.Tensor:
+            q, *kv, gates = leaves
+            return nsa_attention(q, BranchKV(*kv[:3]), BranchKV(*kv[3:]), gates, TINY, backend="triton")
+
+        results = []
+        for call in (attend, torch.compile(attend, fullgraph=True, backend="aot_eager")):
+            out = call(*inputs.leaves())
+            results.append([out, *torch.autograd.grad(out.sin().sum(), inputs.leaves(), allow_unused=True)])
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True) if (a is None) + (b is None) == 0)
+        assert [x is None for x in results[0]] == [x is None for x in results[1]]
+
+    def test_backward_frees_the_branches_outputs_before_it_allocates_gradients(monkeypatch):
+        held, freed = [], []
+        case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1)
+        forward, backward = nodes.gated_sum, nodes.branches_backward
+
+        def gated_sum(outs, gates):
+            held.extend(out.untyped_storage()._weak_ref() for out in outs)
+            return forward(outs, gates)
+
+        def branches_backward(*arguments):
+            gc.collect()  # the interpreter keeps arguments in cycles
+            freed.extend(torch.UntypedStorage._expired(storage) for storage in held)
+            return backward(*arguments)
+
+        monkeypatch.setattr(nodes, "gated_sum", gated_sum)
+        monkeypatch.setattr(nodes, "branches_backward", branches_backward)
+        output_and_gradients(case, random_inputs(case, dtype=torch.float32), "triton")
+        assert freed == [True, True, True]
 
     def test_the_same_inputs_give_the_same_bits():
         case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1)

@@ -14,8 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nsa.attention.inputs import BranchKV
-from nsa.attention.kernels.band import LOG2_E
-from nsa.attention.kernels.tiles import ceil_div, padded, power_of_two
+from nsa.attention.kernels.tiles import LOG2_E, ceil_div, padded, power_of_two
 from nsa.config import AttentionConfig
 
 KEYS_EACH, KEYS = 256, 64  # compressed keys of a program of `_scores`, and of one of its tiles

@@ -7,9 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.tiles import ceil_div, power_of_two
 
 
+@Launcher
 @triton.jit
 def _gated_sum(
     A, B, C, GATES, OUT, n_rows,
@@ -50,6 +52,7 @@ def _branch_backward(
     tl.store(DGATES + row * 3 + BRANCH, dot.to(DGATES.dtype.element_ty), mask=live)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["rows_all"])
 def _gate_backward(
     DOUT, A, B, C, LSE_A, LSE_B, LSE_C, GATES, DGATES, LSE_OUT, DOT_OUT, T, rows_all,
@@ -104,22 +107,22 @@ def gated_sum(outs: list[Tensor | None], gates: Tensor) -> Tensor:
 
 def gate_backward(
     dout: Tensor, outs: list[Tensor | None], lses: list[Tensor | None], gates: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """The gradient of the gates [B, T, H, 3], and for every branch lse - log2(gate) and dout · out.
 
-    The last two are [3, B, H, T], fp32. With them the backward of a branch takes `dout` as if it had no gate:
+    The last two are [2, 3, B, H, T], fp32. With them the backward of a branch takes `dout` as if it had no gate:
     with P' = gate * P, dV = P'^T dout and dS = P' (dout V^T - dout · out).
     """
     batch, n_queries, heads, width = dout.shape
     like_out = next(o for o in outs if o is not None)
     like_lse = next(x for x in lses if x is not None)
     dgates = torch.empty_like(gates)
-    lse = like_lse.new_empty(3, *like_lse.shape)
-    dot = torch.empty_like(lse)
+    stats = like_lse.new_empty(2, 3, *like_lse.shape)
     rows = max(1, 4096 // power_of_two(width))
     _gate_backward[(batch * heads, ceil_div(n_queries, rows))](
         dout, *(like_out if o is None else o for o in outs), *(like_lse if x is None else x for x in lses),
-        gates, dgates, lse, dot, n_queries, like_lse.numel(), H=heads, DV=width, DVP=power_of_two(width),
-        HAS_A=outs[0] is not None, HAS_B=outs[1] is not None, HAS_C=outs[2] is not None, ROWS=rows, num_warps=4,
+        gates, dgates, stats[0], stats[1], n_queries, like_lse.numel(), H=heads, DV=width,
+        DVP=power_of_two(width), HAS_A=outs[0] is not None, HAS_B=outs[1] is not None,
+        HAS_C=outs[2] is not None, ROWS=rows, num_warps=4,
     )  # fmt: skip
-    return dgates, lse, dot
+    return dgates, stats

@@ -1,7 +1,8 @@
 """The kernels as torch custom ops: traced by torch.compile without a break, with the backward written out.
 
-Three ops, so that selection stands alone: activation checkpointing may save its result (`nsa::select_blocks`
-is the name for a policy), and nothing else decides which blocks a query sees.
+Selection stands alone: activation checkpointing may save its result (`nsa::select_blocks` is the name for a
+policy), and nothing else decides which blocks a query sees. In eager mode, where nobody looks for operators,
+`nodes` does the same with less Python and less memory.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ from torch import Tensor
 
 from nsa.attention.blocks import packed_borders
 from nsa.attention.inputs import BRANCHES, BranchKV
-from nsa.attention.kernels.band import Band, band_dkv, band_dq, band_forward
+from nsa.attention.kernels import nodes
+from nsa.attention.kernels.branches import (
+    BLOCKS,
+    COMPRESSED,
+    Lengths,
+    branches_backward,
+    chosen_forward,
+    compressed_forward,
+    packing,
+    sliding_forward,
+)
 from nsa.attention.kernels.gates import gate_backward, gated_sum
-from nsa.attention.kernels.packing import Packing
-from nsa.attention.kernels.selected import selected_dkv, selected_dq, selected_forward
 from nsa.attention.kernels.selection import Selection, select
 from nsa.config import AttentionConfig
-
-TOKENS, COMPRESSED, BLOCKS = range(3)  # the rows of `blocks.packed_borders`
 
 
 @torch.library.custom_op("nsa::compressed_attention", mutates_args=())
@@ -29,7 +36,7 @@ def compressed_attention(
 
     `borders` are those of `blocks.packed_borders`, for a packed row.
     """
-    return band_forward(q, k, v, compressed_band(stride, length, past), _packing(borders, COMPRESSED))
+    return compressed_forward(q, k, v, Lengths(stride, length, 0, 0, past), borders)
 
 
 @compressed_attention.register_fake
@@ -47,7 +54,7 @@ def select_blocks(
     """int32 [B, Hkv, T, n]: as `nsa.attention.selected.select_blocks`, from the lse of the compressed branch."""
     lengths = Selection(stride, length, block, count, initial, local)
     first_blocks = None if borders is None else borders[BLOCKS]
-    return select(q, k, lse, lengths, past, _packing(borders, COMPRESSED), first_blocks)
+    return select(q, k, lse, lengths, past, packing(borders, COMPRESSED), first_blocks)
 
 
 @select_blocks.register_fake
@@ -84,18 +91,13 @@ def gated_attention(
     of their own: the backward of this op is that of all branches, compressed attention included. No `blocks`
     means that every query selects all it may. A branch that is not there has empty outputs.
     """
+    lengths = Lengths(stride, length, block, window, past)
     selected, selected_lse = q.new_empty(0), q.new_empty(0)
     sliding, sliding_lse = q.new_empty(0), q.new_empty(0)
     if v_selected is not None:
-        if blocks is None:
-            packing = _packing(borders, TOKENS)
-            selected, selected_lse = band_forward(q, k_selected, v_selected, dense_band(past), packing)
-        else:
-            packing = _packing(borders, BLOCKS)
-            selected, selected_lse = selected_forward(q, k_selected, v_selected, blocks, block, past, packing)
+        selected, selected_lse = chosen_forward(q, k_selected, v_selected, blocks, lengths, borders)
     if v_sliding is not None:
-        band = sliding_band(q, k_sliding, window, past)
-        sliding, sliding_lse = band_forward(q, k_sliding, v_sliding, band, _packing(borders, TOKENS))
+        sliding, sliding_lse = sliding_forward(q, k_sliding, v_sliding, lengths, borders)
     present = (v_compressed, v_selected, v_sliding)
     outs = [
         o if v is not None else None for o, v in zip((compressed, selected, sliding), present, strict=True)
@@ -115,15 +117,27 @@ def _(
     return (_fake_branch(q, v)[0], *selected, *sliding)
 
 
-@torch.library.custom_op("nsa::gated_attention_backward", mutates_args=())
-def gated_attention_backward(
+@torch.library.custom_op("nsa::gates_backward", mutates_args=())
+def gates_backward(
+    dout: Tensor, outs: list[Tensor | None], lses: list[Tensor | None], gates: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As `gates.gate_backward`; an op of its own, so that the branches' outputs are free after it."""
+    return gate_backward(dout, outs, lses, gates)
+
+
+@gates_backward.register_fake
+def _(dout, outs, lses, gates):
+    batch, n_queries, heads, _ = dout.shape
+    return torch.empty_like(gates), dout.new_empty(2, 3, batch, heads, n_queries, dtype=torch.float32)
+
+
+@torch.library.custom_op("nsa::branches_backward", mutates_args=())
+def _branches_backward(
     dout: Tensor,
     q: Tensor,
     k: list[Tensor | None],
     v: list[Tensor | None],
-    gates: Tensor,
-    outs: list[Tensor | None],
-    lses: list[Tensor | None],
+    stats: Tensor,
     blocks: Tensor | None,
     stride: int,
     length: int,
@@ -132,41 +146,17 @@ def gated_attention_backward(
     past: int,
     borders: Tensor | None = None,
 ) -> list[Tensor]:
-    """The gradients of q, gates, and k and v of every branch; empty for a branch that is not there.
-
-    Lists are in the order of BRANCHES.
-    """
-    dgates, lse, dot = gate_backward(dout, outs, lses, gates)
-    dq = torch.empty_like(q)
-    dk, dv = [q.new_empty(0)] * 3, [q.new_empty(0)] * 3
-    add = False
-    for i, branch in enumerate(BRANCHES):
-        if v[i] is None:
-            dk[i], dv[i] = q.new_empty(0), q.new_empty(0)  # no two outputs of an op may be one tensor
-            continue
-        inputs = (q, k[i], v[i], dout, lse[i], dot[i])
-        if branch == "selected" and blocks is not None:
-            packing = _packing(borders, BLOCKS)
-            selected_dq(*inputs, dq, blocks, block, past, packing, add=add)
-            dk[i], dv[i] = selected_dkv(*inputs, blocks, block, past, packing)
-        else:
-            bands = {
-                "compressed": compressed_band(stride, length, past),
-                "selected": dense_band(past),
-                "sliding": sliding_band(q, k[i], window, past),
-            }
-            packing = _packing(borders, COMPRESSED if branch == "compressed" else TOKENS)
-            band_dq(*inputs, dq, bands[branch], packing, add=add)
-            dk[i], dv[i] = band_dkv(*inputs, bands[branch], packing)
-        add = True
-    return [dq, dgates, *dk, *dv]
+    """As `branches.branches_backward`: dq, three dk, three dv; empty for a branch that is not there."""
+    lengths = Lengths(stride, length, block, window, past)
+    dq, dk, dv = branches_backward(dout, q, k, v, stats, blocks, lengths, borders)
+    return [dq, *(q.new_empty(0) if x is None else x for x in (*dk, *dv))]
 
 
-@gated_attention_backward.register_fake
-def _(dout, q, k, v, gates, outs, lses, blocks, stride, length, block, window, past, borders=None):
+@_branches_backward.register_fake
+def _(dout, q, k, v, stats, blocks, stride, length, block, window, past, borders=None):
     dk = [q.new_empty(0) if b is None else torch.empty_like(a) for a, b in zip(k, v, strict=True)]
     dv = [q.new_empty(0) if b is None else torch.empty_like(b) for b in v]
-    return [torch.empty_like(q), torch.empty_like(gates), *dk, *dv]
+    return [torch.empty_like(q), *dk, *dv]
 
 
 def _save(ctx, inputs, output) -> None:
@@ -190,9 +180,9 @@ def _backward(ctx, dout, *_):
         [x if present is not None else None for x, present in zip(each, v, strict=True)]
         for each in (outs, lses)
     )
-    dq, dgates, *dkv = gated_attention_backward(
-        dout.contiguous(), q, k, v, gates, outs, lses, blocks, *ctx.lengths, borders
-    )
+    dout = dout.contiguous()
+    dgates, stats = gates_backward(dout, outs, lses, gates)
+    dq, *dkv = _branches_backward(dout, q, k, v, stats, blocks, *ctx.lengths, borders)
     dkv = [None if v[i % 3] is None else grad for i, grad in enumerate(dkv)]
     return (dq, *dkv, dgates, *nothing[8:])
 
@@ -213,55 +203,51 @@ def attend(
     borders = None if cu_seqlens is None else packed_borders(config, q.shape[1], cu_seqlens.to(q.device))
     q, gates = q.contiguous(), gates.contiguous()
     k, v = (BranchKV(*(x if x is None else x.contiguous() for x in each)) for each in (k, v))
-    present = [branch in config.branches for branch in BRANCHES]
-    block_lengths = config.compress_stride, config.compress_block
-    compressed = lse = blocks = None
+    lengths = Lengths(
+        config.compress_stride, config.compress_block, config.select_block, config.window, past_length
+    )
     # While all blocks fit into the n, every query selects all it may: dense attention, and nothing to choose.
     chooses = past_length + q.shape[1] > config.select_count * config.select_block
-    chooses = chooses and "selected" in config.branches
-    if "compressed" in config.branches or chooses:
-        keys = k.compressed.detach()
-        values = v.compressed.detach() if "compressed" in config.branches else keys
-        compressed, lse = compressed_attention(q.detach(), keys, values, *block_lengths, past_length, borders)
-    if chooses:
-        blocks = select_blocks(
-            q.detach(), k.compressed.detach(), lse, *block_lengths, config.select_block, config.select_count,
-            config.initial_blocks, config.local_blocks, past_length, borders,
-        )  # fmt: skip
-    k, v = ([x if here else None for x, here in zip(each, present, strict=True)] for each in (k, v))
-    return gated_attention(
-        q,
-        *k,
-        *v,
-        gates,
-        compressed,
-        lse,
-        blocks,
-        *block_lengths,
-        config.select_block,
-        config.window,
-        past_length,
-        borders,
-    )[0]
+    selection = _selection(config) if chooses and "selected" in config.branches else None
+    scoring = None if selection is None else k.compressed.detach()
+    k, v = (
+        [x if branch in config.branches else None for branch, x in zip(BRANCHES, each, strict=True)]
+        for each in (k, v)
+    )
+    if nodes.serve(q, *k, *v, gates):
+        return nodes.attend(q, k, v, gates, scoring, selection, lengths, borders)
+    return _attend(q, k, v, gates, scoring, selection, lengths, borders)
 
 
-def compressed_band(stride: int, length: int, past: int) -> Band:
-    """The compressed keys that end in a query's past (Eq. 7)."""
-    return Band(stride=stride, length=length, window=0, past=past, offset=0)
+def _attend(
+    q: Tensor,
+    k: list[Tensor | None],
+    v: list[Tensor | None],
+    gates: Tensor,
+    scoring: Tensor | None,
+    selection: Selection | None,
+    lengths: Lengths,
+    borders: Tensor | None,
+) -> Tensor:
+    """As `nodes.attend`, by the ops."""
+    compressed = lse = blocks = None
+    block_lengths = lengths.stride, lengths.length, lengths.past
+    if v[0] is not None:
+        compressed, lse = compressed_attention(
+            q.detach(), k[0].detach(), v[0].detach(), *block_lengths, borders
+        )
+    if selection is not None:
+        if lse is None:
+            lse = compressed_attention(q.detach(), scoring, scoring, *block_lengths, borders)[1]
+        blocks = select_blocks(q.detach(), scoring, lse, *selection, lengths.past, borders)
+    return gated_attention(q, *k, *v, gates, compressed, lse, blocks, *lengths, borders)[0]
 
 
-def sliding_band(q: Tensor, k: Tensor, window: int, past: int) -> Band:
-    """The last `window` tokens; k may hold the newest tokens only, as a cache does."""
-    return Band(stride=1, length=1, window=window, past=past, offset=past + q.shape[1] - k.shape[1])
-
-
-def dense_band(past: int) -> Band:
-    """All tokens of the past: what selection gives while it may select every block."""
-    return Band(stride=1, length=1, window=0, past=past, offset=0)
-
-
-def _packing(borders: Tensor | None, keys: int) -> Packing | None:
-    return None if borders is None else Packing(borders[TOKENS], borders[keys])
+def _selection(config: AttentionConfig) -> Selection:
+    return Selection(
+        config.compress_stride, config.compress_block, config.select_block, config.select_count,
+        config.initial_blocks, config.local_blocks,
+    )  # fmt: skip
 
 
 def _fake_branch(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

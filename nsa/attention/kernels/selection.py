@@ -9,9 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nsa.attention.kernels.band import LOG2_E, wide
+from nsa.attention.kernels.band_kernels import wide
+from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.packing import NOT_PACKED, Packing, n_sequences, n_tiles, tile_of_slab
-from nsa.attention.kernels.tiles import Tile, padded, power_of_two, selection_tile
+from nsa.attention.kernels.tiles import LOG2_E, Tile, padded, power_of_two, selection_tile
 
 
 class Selection(NamedTuple):
@@ -25,80 +26,32 @@ class Selection(NamedTuple):
     local: int
 
 
-TAPS = tl.constexpr(4)
-
-
 @triton.jit
-def _keys(
-    K, j0, TAP: tl.constexpr, N, KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    PER_BLOCK: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Key TAP of each of the blocks from j0 on, [DP, COLUMNS]; `K` is at the first block."""
-    key, od = tl.arange(0, COLUMNS) * PER_BLOCK + TAP, tl.arange(0, DP)
-    mask = (j0 * PER_BLOCK + key < N)[None, :] & (od < D)[:, None]
-    return tl.load(K + key[None, :] * (KV_HEADS * D) + od[:, None], mask=mask, other=0.0)
+def _insert(best, chosen, importance, column, j0, COUNT_P: tl.constexpr, COLUMNS: tl.constexpr):
+    """Insert the best newcomer of each row until no row has one better than its worst.
 
-
-@triton.jit
-def _score(
-    importance, spilled, q, k, lse, block, token, N, scale_log2, TAP: tl.constexpr, STRIDE: tl.constexpr,
-    LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """Add the probability of key TAP of each block, as often as it shares a stride with the block."""
-    if TAP < PER_BLOCK:
-        s = tl.dot(q, k, input_precision="ieee")
-        p = tl.exp2(s * scale_log2 - lse[:, None])
-        if MASKED:
-            key = block * PER_BLOCK + TAP
-            seen = (key * STRIDE + LENGTH - 1)[None, :] <= token[:, None]
-            p = tl.where(seen & (key < N)[None, :], p, 0.0)
-        if TAP + REACH < PER_BLOCK:
-            importance += (REACH + 1) * p
-        else:
-            importance += (PER_BLOCK - TAP) * p
-            spilled += (TAP + REACH + 1 - PER_BLOCK) * p
-    return importance, spilled
-
-
-@triton.jit
-def _score_heads(
-    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, token, row_length, N, scale_log2,
-    TAP: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, STRIDE: tl.constexpr,
-    LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """Add what up to four keys of every block give, for all heads of the group.
-
-    Every block adds its keys in the same order, so blocks of equal keys tie bit for bit.
+    That takes a few steps, as later tiles have few newcomers; sorting each tile took as long.
     """
-    od = tl.arange(0, DP)
-    for g in range(GROUP):
-        q = tl.load(q_at + g * D, mask=live[:, None] & (od < D)[None, :], other=0.0)
-        lse = tl.load(lse_at + wide(g) * row_length, mask=live, other=0.0)
-        importance, spilled = _score(
-            importance, spilled, q, k0, lse, block, token, N, scale_log2, TAP, STRIDE, LENGTH, PER_BLOCK,
-            REACH, MASKED,
-        )  # fmt: skip
-        importance, spilled = _score(
-            importance, spilled, q, k1, lse, block, token, N, scale_log2, TAP + 1, STRIDE, LENGTH, PER_BLOCK,
-            REACH, MASKED,
-        )  # fmt: skip
-        importance, spilled = _score(
-            importance, spilled, q, k2, lse, block, token, N, scale_log2, TAP + 2, STRIDE, LENGTH, PER_BLOCK,
-            REACH, MASKED,
-        )  # fmt: skip
-        importance, spilled = _score(
-            importance, spilled, q, k3, lse, block, token, N, scale_log2, TAP + 3, STRIDE, LENGTH, PER_BLOCK,
-            REACH, MASKED,
-        )  # fmt: skip
-    return importance, spilled
+    value, worst = tl.max(importance, 1), tl.min(best, 1)
+    while tl.max((value > worst).to(tl.int32), 0) > 0:
+        # Not return_indices, whose reduction of pairs takes five times the instructions.
+        at = tl.min(tl.where(importance == value[:, None], column[None, :], COLUMNS), 1)
+        leaves = tl.max(tl.where(best == worst[:, None], chosen, -COUNT_P - 1), 1)
+        out = (value > worst)[:, None] & (best == worst[:, None]) & (chosen == leaves[:, None])
+        best = tl.where(out, value[:, None], best)
+        chosen = tl.where(out, j0 + at[:, None], chosen)
+        importance = tl.where(column[None, :] == at[:, None], float("-inf"), importance)
+        value, worst = tl.max(importance, 1), tl.min(best, 1)
+    return best, chosen
 
 
+@Launcher
 @triton.jit(do_not_specialize=["N", "past", "n_blocks", "n_sequences"])
 def _select(
     Q, K, LSE, BLOCKS, TOKENS, FIRST_KEYS, FIRST_BLOCKS, T, N, past, n_blocks, scale_log2, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, STRIDE: tl.constexpr,
-    LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, REACH: tl.constexpr, COUNT: tl.constexpr,
-    COUNT_P: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, PACKED: tl.constexpr,
+    LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, PER_BLOCK_P: tl.constexpr, REACH: tl.constexpr,
+    COUNT: tl.constexpr, COUNT_P: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, PACKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """PER_BLOCK compressed keys begin in a selection block, and REACH others end in it."""
@@ -131,59 +84,43 @@ def _select(
     )
     chosen = (-1 - slot)[None, :] + tl.zeros([ROWS, COUNT_P], tl.int32)
     carried = tl.zeros([ROWS], tl.float32)  # what the last block's keys give to the next tile's first block
+    # One axis for the keys of all blocks of a tile: PER_BLOCK_P for each, of which PER_BLOCK are keys.
+    KEYS: tl.constexpr = COLUMNS * PER_BLOCK_P
+    each = tl.arange(0, KEYS)
+    tap = tl.arange(0, PER_BLOCK_P)
+    # How many strides a key shares with its block, and with the one behind it.
+    shared = tl.maximum(tl.minimum(PER_BLOCK - tap, REACH + 1), 0).to(tl.float32)
+    spills = tl.where(tap < PER_BLOCK, tl.maximum(tap + REACH + 1 - PER_BLOCK, 0), 0).to(tl.float32)
     for j0 in range(0, newest // (PER_BLOCK * STRIDE) + 1, COLUMNS):
         block = j0 + column
-        importance = tl.zeros([ROWS, COLUMNS], tl.float32)
-        spilled = tl.zeros([ROWS, COLUMNS], tl.float32)  # what each block's keys give to the block behind it
+        key = (j0 + each // PER_BLOCK_P) * PER_BLOCK + each % PER_BLOCK_P
+        is_key = (each % PER_BLOCK_P < PER_BLOCK) & (key < N)
         keys_at = k_at + wide(j0) * (PER_BLOCK * kv_heads * D)
-        # Four keys of every block stay in shared memory while the heads of the group pass by.
-        for tap in tl.static_range(0, PER_BLOCK, TAPS):
-            k0 = _keys(keys_at, j0, tap, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
-            k1 = (
-                k0
-                if tap + 1 >= PER_BLOCK
-                else _keys(keys_at, j0, tap + 1, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
-            )
-            k2 = (
-                k0
-                if tap + 2 >= PER_BLOCK
-                else _keys(keys_at, j0, tap + 2, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
-            )
-            k3 = (
-                k0
-                if tap + 3 >= PER_BLOCK
-                else _keys(keys_at, j0, tap + 3, N, kv_heads, D, DP, PER_BLOCK, COLUMNS)
-            )
-            if ((j0 + COLUMNS) * PER_BLOCK - 1) * STRIDE + LENGTH - 1 <= past + first:
-                importance, spilled = _score_heads(
-                    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, past + first + row, row_length, N,
-                    scale_log2, tap, GROUP, D, DP, STRIDE, LENGTH, PER_BLOCK, REACH, False,
-                )  # fmt: skip
-            else:
-                importance, spilled = _score_heads(
-                    importance, spilled, k0, k1, k2, k3, q_at, lse_at, live, block, past + first + row, row_length, N,
-                    scale_log2, tap, GROUP, D, DP, STRIDE, LENGTH, PER_BLOCK, REACH, True,
-                )  # fmt: skip
+        keys_at += (key - j0 * PER_BLOCK)[None, :] * (kv_heads * D) + od[:, None]
+        # The keys stay in shared memory while the heads of the group pass by.
+        k = tl.load(keys_at, mask=is_key[None, :] & (od < D)[:, None], other=0.0)
+        p = tl.zeros([ROWS, KEYS], tl.float32)
+        for g in range(GROUP):
+            q = tl.load(q_at + g * D, mask=live[:, None] & (od < D)[None, :], other=0.0)
+            lse = tl.load(lse_at + wide(g) * row_length, mask=live, other=0.0)
+            s = tl.dot(q, k, input_precision="ieee")
+            p += tl.exp2(s * scale_log2 - lse[:, None])
+        last_end = ((j0 + COLUMNS) * PER_BLOCK - 1) * STRIDE + LENGTH - 1
+        if PER_BLOCK != PER_BLOCK_P or last_end > past + first:
+            seen = (key * STRIDE + LENGTH - 1)[None, :] <= (past + first + row)[:, None]
+            p = tl.where(seen & is_key[None, :], p, 0.0)
+        # Every block adds its keys in the same order, so blocks of equal keys tie bit for bit.
+        p = tl.reshape(p, [ROWS, COLUMNS, PER_BLOCK_P])
+        importance = tl.sum(p * shared[None, None, :], 2)
         if REACH > 0:
+            spilled = tl.sum(p * spills[None, None, :], 2)
             before = tl.broadcast_to(tl.maximum(column - 1, 0)[None, :], [ROWS, COLUMNS])
             importance += tl.where((column == 0)[None, :], carried[:, None], tl.gather(spilled, before, 1))
             carried = tl.sum(tl.where((column == COLUMNS - 1)[None, :], spilled, 0.0), 1)
         forced = (block < INITIAL)[None, :] | (block[None, :] > own[:, None] - LOCAL)
         importance = tl.where(forced, float("inf"), importance)
         importance = tl.where(block[None, :] <= own[:, None], importance, float("-inf"))
-
-        # Insert the best newcomer of each row until no row has one better than its worst. That takes a few
-        # steps, as later tiles have few newcomers; sorting each tile took as long.
-        value, worst = tl.max(importance, 1), tl.min(best, 1)
-        while tl.max((value > worst).to(tl.int32), 0) > 0:
-            # Not return_indices, whose reduction of pairs takes five times the instructions.
-            at = tl.min(tl.where(importance == value[:, None], column[None, :], COLUMNS), 1)
-            leaves = tl.max(tl.where(best == worst[:, None], chosen, -COUNT_P - 1), 1)
-            out = (value > worst)[:, None] & (best == worst[:, None]) & (chosen == leaves[:, None])
-            best = tl.where(out, value[:, None], best)
-            chosen = tl.where(out, j0 + at[:, None], chosen)
-            importance = tl.where(column[None, :] == at[:, None], float("-inf"), importance)
-            value, worst = tl.max(importance, 1), tl.min(best, 1)
+        best, chosen = _insert(best, chosen, importance, column, j0, COUNT_P, COLUMNS)
     chosen = tl.sort(tl.where(chosen < 0, n_blocks, chosen), 1)
     chosen = tl.where(chosen == n_blocks, -1, chosen + first_block)
     blocks_at = BLOCKS + (tl.program_id(0).to(tl.int64) * row_length + first) * COUNT
@@ -204,15 +141,16 @@ def select(
     batch, n_queries, heads, dim = q.shape
     kv_heads, n_keys = k.shape[2], k.shape[1]
     n_blocks = n_tiles(past + n_queries, lengths.block, packing)
-    tile = tile or selection_tile(padded(dim), q.dtype, n_blocks)
+    per_block = lengths.block // lengths.stride
+    tile = tile or selection_tile(padded(dim), q.dtype, n_blocks, power_of_two(per_block))
     blocks = q.new_empty(batch, kv_heads, n_queries, lengths.count, dtype=torch.int32)
     grid = (batch * kv_heads, n_tiles(n_queries, tile.rows, packing))
     _select[grid](
         q, k, lse, blocks, *(packing or NOT_PACKED), first_blocks, n_queries, n_keys, past, n_blocks,
         dim**-0.5 * LOG2_E, n_sequences(packing),
         H=heads, GROUP=heads // kv_heads, D=dim, DP=padded(dim), STRIDE=lengths.stride,
-        LENGTH=lengths.length, PER_BLOCK=lengths.block // lengths.stride,
-        REACH=lengths.length // lengths.stride - 1, COUNT=lengths.count,
+        LENGTH=lengths.length, PER_BLOCK=per_block,
+        PER_BLOCK_P=power_of_two(per_block), REACH=lengths.length // lengths.stride - 1, COUNT=lengths.count,
         COUNT_P=power_of_two(lengths.count), INITIAL=lengths.initial, LOCAL=lengths.local, PACKED=packing is not None,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

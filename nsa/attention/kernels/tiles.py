@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import torch
 
+LOG2_E = 1.4426950408889634
+
 # Programs that fill the GPU a few times over; a constant, so that no result depends on the device's size.
 FULL_GRID = 528
 
@@ -41,10 +43,12 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def band_forward_tile(dim: int, dtype: torch.dtype) -> Tile:
-    """`dim` is the wider of the padded head dims."""
+def band_forward_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
+    """`dim` is the wider of the padded head dims; `described` tiles come by tensor descriptors."""
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
+    if described:
+        return Tile(64, 64, 4, 3)
     return Tile(128, 64, 8, 3) if dim <= 128 else Tile(64, 32, 4, 2)
 
 
@@ -57,21 +61,26 @@ def band_dq_tile(dim: int, dtype: torch.dtype) -> Tile:
     return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 1)
 
 
-def band_dkv_tile(dim: int, dtype: torch.dtype) -> Tile:
+def band_dkv_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
     """As `band_forward_tile`, for the gradients of k and v: rows are queries, columns the program's keys."""
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
+    if described:
+        return Tile(64, 64, 4, 2) if dim > 64 else Tile(32, 64, 4, 3)
     if dim <= 64:
         return Tile(64, 64, 4, 3)
     return Tile(32, 64, 4, 3) if dim <= 128 else Tile(32, 64, 8, 1)
 
 
-def selection_tile(dim: int, dtype: torch.dtype, n_blocks: int) -> Tile:
-    """Rows are queries, columns selection blocks, of `n_blocks` in all."""
+def selection_tile(dim: int, dtype: torch.dtype, n_blocks: int, keys_per_block: int) -> Tile:
+    """Rows are queries, columns selection blocks, of `n_blocks` in all, each of so many keys, a power of two."""
     if dtype == torch.float32:
-        return Tile(32, 16, 4, 1)
-    rows, warps = (128, 8) if 64 < dim <= 128 else (64, 4)
-    return Tile(rows, 64 if n_blocks > 128 else 32, warps, 2)
+        rows, keys, warps, stages = 32, 64, 4, 1
+    elif dim <= 64 and n_blocks > 64:
+        rows, keys, warps, stages = 64, 256, 8, 2
+    else:
+        rows, keys, warps, stages = 64, 128 if dim <= 128 else 64, 4, 3 if dim <= 128 else 2
+    return Tile(rows, max(1, keys // keys_per_block), warps, stages)
 
 
 def tokens_per_tile(group: int, dtype: torch.dtype) -> int:
@@ -83,9 +92,16 @@ def tokens_per_tile(group: int, dtype: torch.dtype) -> int:
     return max(1, min(32, rows // power_of_two(group)))
 
 
-def selected_launch(dim: int) -> tuple[int, int]:
-    """Warps and stages of the selected branch's forward and gradient of q."""
+def selected_launch(dim: int, described: bool) -> tuple[int, int]:
+    """Warps and stages of the selected branch's forward."""
+    if described:
+        return 4, 3
     return (4, 2) if dim <= 128 else (4, 1)
+
+
+def selected_dq_launch(dim: int, described: bool) -> tuple[int, int]:
+    """The same of its gradient of q: at head dim 128 a third stage would leave room for one program only."""
+    return (4, 3) if described and dim <= 64 else selected_launch(dim, False)
 
 
 def selected_dkv_launch(dim: int, dtype: torch.dtype) -> tuple[int, int, int]:

@@ -1,0 +1,314 @@
+"""The kernels of `selected`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from nsa.attention.kernels.band_kernels import wide
+from nsa.attention.kernels.launch import Launcher
+from nsa.attention.kernels.packing import (
+    first_slab,
+    list_of_entry,
+    list_of_slab,
+    tile_of_slab,
+)
+
+
+@triton.jit
+def _merge(block_a, tokens_a, block_b, tokens_b):
+    """Scan step over sorted blocks: collect the tokens of equal ones."""
+    return block_b, tl.where(block_a == block_b, tokens_a | tokens_b, tokens_b)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["n_sequences"])
+def unions_kernel(
+    BLOCKS, UNION, TOKENS, UNION_COUNT, STARTS, T, n_sequences,
+    COUNT: tl.constexpr, COUNT_P: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    ENTRIES: tl.constexpr = TOKENS_P * COUNT_P
+    entry = tl.arange(0, ENTRIES)
+    token, slot = entry // COUNT_P, entry % COUNT_P
+    first, row_length = tl.program_id(0) * TOKENS_P, T
+    if PACKED:
+        first, _, T, _, _ = tile_of_slab(STARTS, STARTS, tl.program_id(0), n_sequences, TOKENS_P)
+    query = first + token
+    blocks_at = BLOCKS + (tl.program_id(1).to(tl.int64) * row_length + query) * COUNT + slot
+    block = tl.load(blocks_at, mask=(slot < COUNT) & (query < T), other=-1)
+    NONE: tl.constexpr = 0x7FFFFFFF
+    key = tl.sort(tl.where(block >= 0, block * TOKENS_P + token, NONE))
+    block = key // TOKENS_P
+    bit = tl.full([ENTRIES], 1, tl.int32) << (key % TOKENS_P)
+    block, bits = tl.associative_scan((block, bit), 0, _merge)
+    following = tl.gather(block, tl.minimum(entry + 1, ENTRIES - 1), 0)
+    last = (key != NONE) & ((following != block) | (entry == ENTRIES - 1))
+    place = tl.cumsum(last.to(tl.int32), 0) - 1
+    tile = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(UNION + tile * (TOKENS_P * COUNT) + place, block, mask=last)
+    tl.store(TOKENS + tile * (TOKENS_P * COUNT) + place, bits, mask=last)
+    tl.store(UNION_COUNT + tile, tl.sum(last.to(tl.int32), 0))
+
+
+@triton.jit
+def _block_of(
+    X, b, kv, first, S, KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK_P: tl.constexpr, DESCRIBED: tl.constexpr,
+):  # fmt: skip
+    """The keys, or values, of one block, [BLOCK_P, DP]; 0 from S on. X is DESCRIBED by a tensor descriptor, or not."""
+    if DESCRIBED:
+        tile = tl.reshape(X.load([b, first, kv * D]), (BLOCK_P, DP))
+    else:
+        od, ob = tl.arange(0, DP), tl.arange(0, BLOCK_P)
+        at = X + (first.to(tl.int64) * KV_HEADS + kv) * D + ob[:, None] * (KV_HEADS * D) + od[None, :]
+        inside = (first + ob < S) & (ob < BLOCK)
+        tile = tl.load(at, mask=inside[:, None] & (od < D)[None, :], other=0.0)
+    return tile
+
+
+@Launcher
+@triton.jit(do_not_specialize=["past", "S", "n_sequences"])
+def forward_kernel(
+    Q, K, V, OUT, LSE, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, past, scale_log2, n_sequences,
+    H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
+    COUNT: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr, DESCRIBED: tl.constexpr,
+):  # fmt: skip
+    ROWS: tl.constexpr = TOKENS_P * GROUP_P
+    kv_heads: tl.constexpr = H // GROUP
+    b, kv = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
+    first, row_length = tl.program_id(0) * TOKENS_P, T
+    shift = tl.program_id(0) * 0  # block i begins at token i * BLOCK + shift
+    if PACKED:  # from here on T and S are the end of the tile's sequence
+        first, start, T, first_block, _ = tile_of_slab(
+            STARTS, FIRST_BLOCKS, tl.program_id(0), n_sequences, TOKENS_P
+        )
+        S, shift = T, start - first_block * BLOCK
+    row = tl.arange(0, ROWS)
+    token, head = row // GROUP_P, row % GROUP_P
+    live = (first + token < T) & (head < GROUP)
+    od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
+    begin_row = (b.to(tl.int64) * row_length + first) * H + kv * GROUP
+    row_offset = token * H + head
+    q_at = Q + begin_row * D + row_offset[:, None] * D + od[None, :]
+    q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
+    if not DESCRIBED:
+        K += b.to(tl.int64) * S * kv_heads * D
+        V += b.to(tl.int64) * S * kv_heads * DV
+    query = past + first + token
+
+    m = tl.full([ROWS], -1e30, tl.float32)  # finite, so that a score of -inf is a probability of 0
+    norm = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DVP], tl.float32)
+    tile = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    count = tl.load(UNION_COUNT + tile)
+    UNION += tile * (TOKENS_P * COUNT)
+    TOKENS += tile * (TOKENS_P * COUNT)
+    # Fetched a round ahead, or every round would wait for where its keys are.
+    next_block = tl.load(UNION, mask=count > 0, other=0)
+    next_tokens = tl.load(TOKENS, mask=count > 0, other=0)
+    for i in range(0, count):
+        block, tokens = next_block, next_tokens
+        following = tl.minimum(i + 1, count - 1)
+        next_block, next_tokens = tl.load(UNION + following), tl.load(TOKENS + following)
+        first_key = block * BLOCK + shift
+        k = _block_of(K, b, kv, first_key, S, kv_heads, D, DP, BLOCK, BLOCK_P, DESCRIBED)
+        v = _block_of(V, b, kv, first_key, S, kv_heads, DV, DVP, BLOCK, BLOCK_P, DESCRIBED)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee")
+        # A token that did not select the block sees no key up to -1: one comparison does for both masks.
+        until = tl.where(((tokens >> token) & 1) != 0, query, -1)
+        seen = first_key + ob[None, :] <= until[:, None]
+        if BLOCK != BLOCK_P:
+            seen = seen & (ob < BLOCK)[None, :]
+        s = tl.where(seen, s, float("-inf"))
+        m_new = tl.maximum(m, tl.max(s, 1) * scale_log2)
+        p = tl.exp2(s * scale_log2 - m_new[:, None])
+        shrink = tl.exp2(m - m_new)
+        norm = norm * shrink + tl.sum(p, 1)
+        acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+        m = m_new
+    norm = tl.where(norm > 0, norm, 1.0)
+    out = acc / norm[:, None]
+    out_at = OUT + begin_row * DV + row_offset[:, None] * DV + odv[None, :]
+    tl.store(out_at, out.to(OUT.dtype.element_ty), mask=live[:, None] & (odv < DV)[None, :])
+    lse_at = LSE + (b * H + kv * GROUP + head).to(tl.int64) * row_length + first + token
+    tl.store(lse_at, m + tl.log2(norm), mask=live)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["past", "S", "n_sequences"])
+def dq_kernel(
+    Q, K, V, DOUT, LSE, DOT, DQ, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, past, scale, scale_log2,
+    n_sequences,
+    H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
+    COUNT: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr, DESCRIBED: tl.constexpr,
+    ADD: tl.constexpr,
+):  # fmt: skip
+    ROWS: tl.constexpr = TOKENS_P * GROUP_P
+    kv_heads: tl.constexpr = H // GROUP
+    b, kv = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
+    first, row_length = tl.program_id(0) * TOKENS_P, T
+    shift = tl.program_id(0) * 0  # block i begins at token i * BLOCK + shift
+    if PACKED:  # from here on T and S are the end of the tile's sequence
+        first, start, T, first_block, _ = tile_of_slab(
+            STARTS, FIRST_BLOCKS, tl.program_id(0), n_sequences, TOKENS_P
+        )
+        S, shift = T, start - first_block * BLOCK
+    row = tl.arange(0, ROWS)
+    token, head = row // GROUP_P, row % GROUP_P
+    live = (first + token < T) & (head < GROUP)
+    od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
+    begin_row = (b.to(tl.int64) * row_length + first) * H + kv * GROUP
+    row_offset = token * H + head
+    q_offset = begin_row * D + row_offset[:, None] * D + od[None, :]
+    q_mask = live[:, None] & (od < D)[None, :]
+    q = tl.load(Q + q_offset, mask=q_mask, other=0.0)
+    do_at = DOUT + begin_row * DV + row_offset[:, None] * DV + odv[None, :]
+    do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
+    row_at = (b * H + kv * GROUP + head).to(tl.int64) * row_length + first + token
+    lse = tl.load(LSE + row_at, mask=live, other=0.0)
+    dot = tl.load(DOT + row_at, mask=live, other=0.0)
+    if not DESCRIBED:
+        K += b.to(tl.int64) * S * kv_heads * D
+        V += b.to(tl.int64) * S * kv_heads * DV
+    query = past + first + token
+
+    acc = tl.zeros([ROWS, DP], tl.float32)
+    tile = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    count = tl.load(UNION_COUNT + tile)
+    UNION += tile * (TOKENS_P * COUNT)
+    TOKENS += tile * (TOKENS_P * COUNT)
+    # Fetched a round ahead, or every round would wait for where its keys are.
+    next_block = tl.load(UNION, mask=count > 0, other=0)
+    next_tokens = tl.load(TOKENS, mask=count > 0, other=0)
+    for i in range(0, count):
+        block, tokens = next_block, next_tokens
+        following = tl.minimum(i + 1, count - 1)
+        next_block, next_tokens = tl.load(UNION + following), tl.load(TOKENS + following)
+        first_key = block * BLOCK + shift
+        k = _block_of(K, b, kv, first_key, S, kv_heads, D, DP, BLOCK, BLOCK_P, DESCRIBED)
+        v = _block_of(V, b, kv, first_key, S, kv_heads, DV, DVP, BLOCK, BLOCK_P, DESCRIBED)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee")
+        dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+        until = tl.where(((tokens >> token) & 1) != 0, query, -1)
+        seen = first_key + ob[None, :] <= until[:, None]
+        if BLOCK != BLOCK_P:
+            seen = seen & (ob < BLOCK)[None, :]
+        p = tl.where(seen, tl.exp2(s * scale_log2 - lse[:, None]), 0.0)
+        ds = p * (dp - dot[:, None])
+        acc = tl.dot(ds.to(k.dtype), k, acc, input_precision="ieee")
+    acc = acc * scale
+    if ADD:
+        acc += tl.load(DQ + q_offset, mask=q_mask, other=0.0).to(tl.float32)
+    tl.store(DQ + q_offset, acc.to(DQ.dtype.element_ty), mask=q_mask)
+
+
+@triton.jit
+def _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+    """The first token of a block, and the end of its sequence."""
+    first = block * BLOCK
+    if PACKED:
+        number = list_of_entry(FIRST_BLOCKS, block, n_sequences)
+        first = tl.load(STARTS + number) + (block - tl.load(FIRST_BLOCKS + number)) * BLOCK
+        S = tl.load(STARTS + number + 1)
+    return first, S
+
+
+@Launcher
+@triton.jit(do_not_specialize=["past", "S", "n_blocks", "n_lists", "n_sequences"])
+def dkv_kernel(
+    Q, K, V, DOUT, LSE, DOT, DK, DV_OUT, TOKEN, LIST, STARTS, FIRST_BLOCKS, T, S, past, n_blocks, n_lists, scale,
+    scale_log2, n_sequences,
+    H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
+    COUNT: tl.constexpr, CHUNK: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """One program: one chunk of the tokens that chose one block."""
+    slab = tl.program_id(0)
+    number = list_of_slab(LIST, slab, n_lists, CHUNK)  # which list: (batch, head, block)
+    begin = tl.load(LIST + number) + (slab - first_slab(LIST, number, CHUNK)) * CHUNK
+    list_end = tl.load(LIST + number + 1)
+    if begin >= list_end:
+        return
+    end = tl.minimum(begin + CHUNK, list_end)
+    kv_heads: tl.constexpr = H // GROUP
+    ROWS: tl.constexpr = TOKENS_P * GROUP_P
+    block, bh = number % n_blocks, number // n_blocks
+    b, kv = bh // kv_heads, bh % kv_heads
+    row = tl.arange(0, ROWS)
+    head = row % GROUP_P
+    od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
+    all_keys = S
+    first_key, S = _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK, PACKED)
+    key = first_key + ob
+    inside = (key < S) & (ob < BLOCK)
+    key_row = (b.to(tl.int64) * all_keys + first_key) * kv_heads + kv
+    k_at = K + key_row * D + ob[:, None] * (kv_heads * D) + od[None, :]
+    v_at = V + key_row * DV + ob[:, None] * (kv_heads * DV) + odv[None, :]
+    k = tl.load(k_at, mask=inside[:, None] & (od < D)[None, :], other=0.0)
+    v = tl.load(v_at, mask=inside[:, None] & (odv < DV)[None, :], other=0.0)
+    dk = tl.zeros([BLOCK_P, DP], tl.float32)
+    dv = tl.zeros([BLOCK_P, DVP], tl.float32)
+    first_row = b.to(tl.int64) * T * H + kv * GROUP
+    head_row = (b * H + kv * GROUP).to(tl.int64) * T
+    for i in range(begin, end, TOKENS_P):
+        entry = i + row // GROUP_P
+        live = (entry < end) & (head < GROUP)
+        token = tl.load(TOKEN + entry, mask=live, other=0)
+        q_row = first_row + token.to(tl.int64) * H + head
+        q = tl.load(Q + q_row[:, None] * D + od[None, :], mask=live[:, None] & (od < D)[None, :], other=0.0)
+        do_at = DOUT + q_row[:, None] * DV + odv[None, :]
+        do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
+        row_at = head_row + head.to(tl.int64) * T + token
+        lse = tl.load(LSE + row_at, mask=live, other=0.0)
+        dot = tl.load(DOT + row_at, mask=live, other=0.0)
+        s = tl.dot(k, tl.trans(q), input_precision="ieee")
+        seen = key[:, None] <= tl.where(live, past + token, -1)[None, :]
+        p = tl.where(seen, tl.exp2(s * scale_log2 - lse[None, :]), 0.0)
+        dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
+        dp = tl.dot(v, tl.trans(do), input_precision="ieee")
+        ds = p * (dp - dot[None, :])
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
+    slab_row = slab.to(tl.int64) * BLOCK
+    within = (ob < BLOCK)[:, None]
+    dk_at = DK + slab_row * D + ob[:, None] * D + od[None, :]
+    dv_at = DV_OUT + slab_row * DV + ob[:, None] * DV + odv[None, :]
+    tl.store(dk_at, dk * scale, mask=within & (od < D)[None, :])
+    tl.store(dv_at, dv, mask=within & (odv < DV)[None, :])
+
+
+@triton.jit
+def _sum_slabs(
+    PART, OUT, begin, end, first_row, kv, n_keys,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
+    od = tl.arange(0, DP)
+    mask = (key < BLOCK)[:, None] & (od < D)[None, :]
+    acc = tl.zeros([KEYS, DP], tl.float32)
+    for chunk in range(begin, end):
+        slab = wide(chunk) * BLOCK * D
+        acc += tl.load(PART + slab + key[:, None] * D + od[None, :], mask=mask, other=0.0)
+    out_at = OUT + (first_row * KV_HEADS + kv) * D + key[:, None] * (KV_HEADS * D) + od[None, :]
+    mask = mask & (key < n_keys)[:, None]
+    tl.store(out_at, acc.to(OUT.dtype.element_ty), mask=mask)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["S", "n_blocks", "n_sequences"])
+def sum_chunks_kernel(
+    DK_PART, DV_PART, DK, DV_OUT, LIST, STARTS, FIRST_BLOCKS, S, n_blocks, n_sequences,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Sum the chunks of one block in their order, and put the sums where its keys are."""
+    number = tl.program_id(0)
+    block, bh = number % n_blocks, number // n_blocks
+    b, kv = bh // KV_HEADS, bh % KV_HEADS
+    begin = first_slab(LIST, number, CHUNK)
+    end = begin + tl.cdiv(tl.load(LIST + number + 1) - tl.load(LIST + number), CHUNK)
+    first_key, sequence_end = _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK, PACKED)
+    row = b.to(tl.int64) * S + first_key
+    _sum_slabs(DK_PART, DK, begin, end, row, kv, sequence_end - first_key, KV_HEADS, D, DP, BLOCK, KEYS)
+    _sum_slabs(DV_PART, DV_OUT, begin, end, row, kv, sequence_end - first_key, KV_HEADS, DV, DVP, BLOCK, KEYS)
