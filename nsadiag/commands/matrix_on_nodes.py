@@ -18,7 +18,8 @@ from nsadiag.commands.matrix import MatrixRequest, MatrixResult, MatrixState, la
 from nsadiag.commands.parity import probes_of
 from nsadiag.engines.local import run_warm
 from nsadiag.engines.pool import LauncherPool
-from nsadiag.engines.static import Lead, Member, Part, spread
+from nsadiag.engines.static import Lead, Part, spread
+from nsadiag.engines.static_member import Member
 from nsadiag.errors import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, UsageError
 from nsadiag.evidence.layout import RunDir, make_private_dir
 from nsadiag.evidence.secrets import hide

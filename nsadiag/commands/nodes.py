@@ -20,7 +20,7 @@ from nsadiag.cluster.seal import TOKEN_VARIABLE
 from nsadiag.cluster.watches import Crowd
 from nsadiag.commands import output
 from nsadiag.engines.room import this_machine
-from nsadiag.engines.static import Member
+from nsadiag.engines.static_member import Member
 from nsadiag.errors import EXIT_INTERNAL, NsadiagError, UsageError
 
 SAME_EVERYWHERE = ("nsadiag", "torch")

@@ -18,7 +18,8 @@ from nsadiag.commands.run import (
     options_of,
 )
 from nsadiag.engines.local import run_command
-from nsadiag.engines.static import Lead, Member, Part
+from nsadiag.engines.static import Lead, Part
+from nsadiag.engines.static_member import Member
 from nsadiag.errors import EXIT_INTERRUPTED
 
 # Lines may well differ between nodes: their own --node-rank, another path.
