@@ -9,6 +9,13 @@ from pathlib import Path
 
 import pytest
 
+LIMITED = """
+import resource, sys
+from nsadiag.cluster.join import _make_room
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
+_make_room(500)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
 BENCHMARK = Path(__file__).resolve().parents[1] / "benchmarks" / "many_nodes.py"
 
 
@@ -24,3 +31,13 @@ def test_a_stall_of_very_many_ranks_is_judged_by_what_few_of_them_ship() -> None
     assert figures["looks"] == 1
     assert 7.0 < figures["stall_to_verdict_s"] < 60.0
     assert figures["mib_travelled"] < 10
+
+
+def limited(hard: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", LIMITED, str(hard)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_node_0_has_room_for_a_connection_to_each_node_or_says_what_it_lacks() -> None:
+    assert int(limited(1000).stdout) == 756
+    assert "500 nodes need 756 open files on node 0, and its limit is 400" in limited(400).stderr

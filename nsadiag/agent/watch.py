@@ -33,6 +33,7 @@ POLL_S = 0.1
 LOOKS_APART_S = 2.0
 QUIET_S = 1.0  # of silence, from which on the ranks are watched from outside as well
 KEEP_LOOKS = 3
+DISCOVER_PAUSES = 10.0  # times as long as it took is not looked for new ranks
 MANY_MOTIONS = 64  # ranks, of which watch.json would grow by megabytes a look
 WARM_UP_STEPS = 2
 LAUNCHER_GRACE_S = 10.0
@@ -121,6 +122,8 @@ class Watch:
         self._activity = Activity()
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self._captures = 0
+        self._discover_at = 0.0
+        self._elsewhere: set[int] = set()  # ranks on other machines
         self._sampler = Sampler()
         self._oom = OomWatch()
         self._loops = Loops()
@@ -196,13 +199,24 @@ class Watch:
 
     def _discover(self) -> None:
         """Ranks announce themselves by their black box; nobody has to tell us their number."""
+        began = time.monotonic()
+        if began < self._discover_at and self._ending_since_ns is None:
+            return
+        self._discover_new()
+        # On a shared file system ten thousand ranks may lie beside ours.
+        self._discover_at = began + DISCOVER_PAUSES * (time.monotonic() - began)
+
+    def _discover_new(self) -> None:
         for directory in self.directory.ranks():
             known = self.ranks.get(directory.rank)
-            if known is not None and known.end is None:
+            if (known is not None and known.end is None) or directory.rank in self._elsewhere:
                 continue
             meta = read_json(directory.meta)
             # A dead rank whose file names another process has been restarted by its launcher.
-            if not meta or (known is not None and known.pid == meta["pid"]) or not self._is_here(meta):
+            if not meta or (known is not None and known.pid == meta["pid"]):
+                continue
+            if not self._is_here(meta):
+                self._elsewhere.add(directory.rank)
                 continue
             try:
                 pulse = Pulse(directory.blackbox)
@@ -263,6 +277,8 @@ class Watch:
             for rank in self.ranks.values():
                 if rank.process == process:
                     rank.end = end
+                    # A launcher that starts its ranks anew may have others here than before.
+                    self._elsewhere.clear()
             if self._ending_since_ns is None:
                 self._progress()
 

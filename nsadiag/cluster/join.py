@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from nsadiag.errors import EXIT_ENVIRONMENT, MachineError, NsadiagError, UsageEr
 
 TICK_S = 0.2
 KNOCK_S = 2.0
+OTHER_FILES = 256  # that the command, its job and the meeting have open
 DOOR_S = 30.0  # from the meeting to the side channel
 Say = Callable[[str], None]
 
@@ -113,6 +115,7 @@ class _Meeting:
 
 def gather(place: Place, hello: Hello, say: Say) -> Crew:
     """Node 0: everybody who belongs to the run, connected. Raises NsadiagError, having told those who came."""
+    _make_room(place.nnodes)
     family, address = address_to_bind(place)
     store = listen(place, family, address, place.master_port)
     door = listen(place, family, address, 0)
@@ -141,6 +144,20 @@ def gather(place: Place, hello: Hello, say: Say) -> Crew:
         raise
     crew.names = named_apart(crew.hellos)
     return crew
+
+
+def _make_room(nnodes: int) -> None:
+    """A connection to each node is an open file, of which a shell's limit is often 1024. Raises MachineError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = nnodes + OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise MachineError(
+            f"{nnodes} nodes need {needed} open files on node 0, and its limit is {hard}",
+            "raise it with ulimit -n, or in limits.conf",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _meet_all(meeting: _Meeting, crew: Crew, place: Place, say: Say) -> None:

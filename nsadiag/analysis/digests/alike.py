@@ -22,7 +22,10 @@ from nsadiag.analysis.dumps.crowd import Crowd
 MOST_KINDS = 48
 # A rank whose numbers are so far from the median of all is of another kind: by factor, and at least by so much.
 FAR = 1.5
-RHYTHM = {"step_s": 0.02, "step_cpu_s": 0.02, "work_s": 0.02, "rss_mib": 512.0}
+RHYTHM = {
+    "step_s": 0.02, "step_cpu_s": 0.02, "work_s": 0.02, "rss_mib": 512.0,
+    "cpu_share": 0.3, "main_cpu_share": 0.3, "gpu_pct": 30.0,
+}  # fmt: skip
 DIGITS = re.compile(r"\d+")
 
 Numbers = npt.NDArray[np.int64]

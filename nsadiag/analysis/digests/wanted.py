@@ -42,10 +42,10 @@ def _of_transfers(everyone: Everyone, chosen: Ranks) -> Iterable[int]:
     """Whoever waits for one peer's send or receive: that peer, and whom it waits for itself."""
     peers = everyone.column("peer")
     next_of = {r: int(p) for r, p in zip(everyone.ranks, peers, strict=True) if not math.isnan(p)}
-    seen = set(chosen)
+    known, seen = {*everyone.ranks}, set(chosen)
     for rank in chosen:
         peer = next_of.get(rank)
-        while peer is not None and peer not in seen:
+        while peer in known and peer not in seen:
             seen.add(peer)
             yield peer
             peer = next_of.get(peer)
