@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,7 +13,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
@@ -63,6 +64,30 @@ def process_group(config: ParallelConfig) -> Iterator[Placement]:
     finally:
         if ours:
             dist.destroy_process_group()
+            _forget_meshes()
+
+
+_meshes: list[DeviceMesh] = []  # that were made for the process group
+
+
+def _mesh(device: torch.device, shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> DeviceMesh:
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+    _meshes.append(mesh)
+    return mesh
+
+
+def _forget_meshes() -> None:
+    """Ends gloo's threads while Python still runs.
+
+    FSDP's modules and states refer to each other and wait for the collector, DTensor's caches keep every mesh, and
+    both keep their groups, so that these outlive destroy_process_group. What
+    their threads then drop at exit takes the GIL of an interpreter that is going, and torch 2.13 aborts the process:
+    one FSDP2 run in four on an idle machine.
+    """
+    gc.collect()
+    while _meshes:
+        # Private, and not there in every version: without it things are as they were.
+        getattr(_meshes.pop(), "_pg_registry", {}).clear()
 
 
 def _init_process_group(config: ParallelConfig, device: torch.device) -> None:
@@ -95,7 +120,7 @@ def context_shard(config: ParallelConfig, seq_len: int, placement: Placement) ->
             f"take a multiple of {parts}",
         )
     mesh_shape = (placement.world_size // ranks, ranks)
-    mesh = init_device_mesh(placement.device.type, mesh_shape, mesh_dim_names=("data", "context"))
+    mesh = _mesh(placement.device, mesh_shape, ("data", "context"))
     group = mesh["context"].get_group()
     return ContextShard(group=group, rank=placement.rank % ranks, size=ranks, layout=layout)
 
@@ -167,7 +192,7 @@ def apply_ddp(model: nn.Module, config: DDPConfig) -> DistributedDataParallel:
 
 def apply_fsdp2(model: NSAModel, config: FSDPConfig, precision: str, device: torch.device) -> nn.Module:
     """fully_shard (FSDP version 2) on each block and on what is left, in place."""
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    mesh = _mesh(device, (dist.get_world_size(),))
     mixed = None if precision == "fp32" else DTYPES[precision]
     policy = MixedPrecisionPolicy(param_dtype=mixed, reduce_dtype=mixed and DTYPES[config.reduce_dtype])
     for unit in (*model.blocks, model):

@@ -159,3 +159,20 @@ def test_single_on_two_ranks_is_refused(monkeypatch):
 def test_wrapped_names_read_like_the_model_s():
     assert plain_name("module.blocks.1.mlp.fc2.weight") == "blocks.1.mlp.fc2.weight"
     assert plain_name("blocks.1._fsdp_wrapped_module.mlp.fc2.weight") == "blocks.1.mlp.fc2.weight"
+
+
+AFTER_TRAINING = """
+import os
+from pathlib import Path
+from nsa.train import main
+for mode in ("ddp", "fsdp1", "fsdp2"):
+    assert main(["tiny", "--train.steps", "1", "--parallel.mode", mode]) == 0
+    print("threads", mode, sorted(p.read_text().strip() for p in Path("/proc/self/task").glob("*/comm")))
+"""
+
+
+def test_no_thread_of_gloos_outlives_the_process_group() -> None:
+    done = run_python("-c", AFTER_TRAINING)
+    assert done.returncode == 0, done.stderr
+    threads = [line for line in done.stdout.splitlines() if line.startswith("threads")]
+    assert len(threads) == 3 and not any("gloo" in line for line in threads), "torch would abort now and then"
