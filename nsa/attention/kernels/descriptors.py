@@ -19,12 +19,12 @@ _DIMS = (64, 128)
 def describable(q: Tensor, k: Tensor, v: Tensor, packing: Packing | None, dout: Tensor | None = None) -> bool:
     """Whether tiles of these [B, T, H, D] can be described, and whether it is worth it."""
     return (
-        packing is None  # a tile may hold tokens of two sequences
+        q.numel() >= WORTHWHILE  # first, as short calls are bound by Python
+        and packing is None  # a tile may hold tokens of two sequences
         and q.is_cuda
         and q.dtype in (torch.bfloat16, torch.float16)
         and q.shape[3] in _DIMS
         and v.shape[3] in _DIMS
-        and q.numel() >= WORTHWHILE
         and k.shape[1] > 0
         and not any(x.data_ptr() % _ALIGNMENT for x in (q, k, v))
         and (dout is None or dout.data_ptr() % _ALIGNMENT == 0)
