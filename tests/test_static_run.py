@@ -242,7 +242,7 @@ def started(
 
 @pytest.mark.slow
 def test_nodes_that_run_a_job_each_are_told_so(jobs: Jobs) -> None:
-    (jobs.directory / "job.py").write_text(JOB)
+    (jobs.directory / "job.py").write_text(JOB + "time.sleep(60)\n")
     port, own = free_port(socket.AF_INET, "127.0.0.1"), [free_port(socket.AF_INET, "127.0.0.1") for _ in "ab"]
     both = [
         started(jobs, rank, port, f"run{rank}", "torchrun", "--master-port", str(own[rank]), "--nproc-per-node", "1", "job.py")

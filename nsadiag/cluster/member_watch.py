@@ -157,7 +157,7 @@ class MemberWatch(Among):
             for name in (
                 "ranks",
                 "alive",
-                "deaths",
+                "dead",
                 "over",
                 "ending",
                 "answered",
@@ -188,7 +188,7 @@ class MemberWatch(Among):
             "alive": len(alive),
             "world_size": self._declared(),
             "worked": sum(r.progress.worked for r in self.ranks.values() if r.progress),
-            "deaths": sum(r.end is not None for r in self.ranks.values()),
+            "dead": tuple(sorted(n for n, r in self.ranks.items() if r.end is not None)),
             "settled": self._settled(),
             "stirred_ago_s": None if worked_at is None else now - worked_at,
             "over": self._is_over(alive),

@@ -23,10 +23,9 @@ class State:
     alive: int = 0
     world_size: int = 0  # as the ranks there know it
     worked: int = 0  # events that were progress, so far
-    deaths: int = 0
+    dead: tuple[int, ...] = ()  # of the ranks
     settled: bool = False
     stirred_ago_s: float | None = None  # since work was last seen there
-    still_before_s: float = 0.0  # how long nothing had been before it
     over: bool = False  # the launcher has ended, and the ranks with it
     exit_code: int | None = None
     ending: bool = False  # deaths from here on are our doing
@@ -80,7 +79,8 @@ def state_of(document: Document | None) -> State | None:
     known = {f.name for f in dataclasses.fields(State)}
     try:
         found = State(**{k: v for k, v in (document or {}).items() if k in known})
-        return dataclasses.replace(found, ranks=tuple(int(rank) for rank in found.ranks))
+        ranks, dead = (tuple(int(rank) for rank in each) for each in (found.ranks, found.dead))
+        return dataclasses.replace(found, ranks=ranks, dead=dead)
     except (TypeError, ValueError):
         return None
 

@@ -38,6 +38,7 @@ LOOKED_S = 30.0  # captures of a loaded machine take long
 ANSWERED_S = 30.0
 ENDING_S = 3.0
 ALONE_S = 20.0
+APART_S = 4.0
 
 
 class Among(Watch):
@@ -101,6 +102,7 @@ class LeadWatch(Among):
         self._over_since: float | None = None
         self._remote_work: dict[int, tuple[float, str]] = {}
         self._unseen: list[int] = []
+        self._apart: dict[int, float] = {}  # node to since when a rank has lived there and here
         self.lost: dict[int, float] = {}  # node to when it was last heard, in seconds from the start
         self._give(Order(cell=cell))
 
@@ -132,6 +134,7 @@ class LeadWatch(Among):
             found = state_of(note)
             if found is not None and found.cell == self.cell and found.number != self.state(member).number:
                 before, self._states[member] = self.state(member), found
+                self._check_apart(member, found)
                 self._hear(before, found)
 
     def note_lost(self, member: int) -> None:
@@ -141,20 +144,27 @@ class LeadWatch(Among):
     def _hear(self, before: State, now: State) -> None:
         if now.interrupted and self._ending_since_ns is None:
             raise KeyboardInterrupt
-        self._check_apart(now)
-        if (now.worked, now.ranks, now.deaths) != (before.worked, before.ranks, before.deaths):
+        if (now.worked, now.ranks, now.dead) != (before.worked, before.ranks, before.dead):
             self._waiting -= set(now.ranks) if now.worked != before.worked else set()
             if self._ending_since_ns is None:
                 self._progress()
         if now.stirred_ago_s is not None:
             moment = time.monotonic() - now.stirred_ago_s
             if moment > self.patience.stirred:
-                self.patience.stir(moment - now.still_before_s, moment, settled=self._settled())
+                self.patience.stir(moment, moment, settled=self._settled())
 
-    def _check_apart(self, now: State) -> None:
-        """Two jobs with the same ranks would be taken for one, and write over each other's evidence."""
-        twice = sorted(set(now.ranks) & self.ranks.keys())
-        if twice and self._ending_since_ns is None:
+    def _check_apart(self, member: int, now: State) -> None:
+        """Two jobs with the same ranks would be taken for one, and write over each other's evidence.
+
+        A rank that an elastic launcher has moved to another node lives on one of them at a time, but for a moment.
+        """
+        here = {number for number, rank in self.ranks.items() if rank.end is None}
+        twice = sorted(here & set(now.ranks) - set(now.dead))
+        if not twice:
+            self._apart.pop(member, None)
+            return
+        since = self._apart.setdefault(member, time.monotonic())
+        if time.monotonic() - since > APART_S and self._ending_since_ns is None:
             raise UsageError(
                 f"rank {twice[0]} has appeared on two nodes: each runs a job of its own",
                 "tell the launcher of the other nodes, as for torchrun: --nnodes, --node-rank, --master-addr, --master-port",
