@@ -43,7 +43,9 @@ def attach_slurm(job: str, *, out: Path | None, force: bool) -> RunResult:
     if look.judgement == "still":
         slurm_steps.on_each_node(running, [*words, str(look.number)])
     write_joint(run, look, running.nodes, started_ns)
-    verdict = judge_and_report(run, about | {"gaps": look.gaps})
+    about["gaps"] = look.gaps
+    output.write_run(run, **about)
+    verdict = judge_and_report(run, about)
     return RunResult(
         directory=run.path, verdict=verdict, exit_code=exit_code(verdict, None, passthrough=False)
     )

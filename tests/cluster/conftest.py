@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    """node0 and node1, which share tmp_path; at the end nothing may run on either."""
+    """node0 and node1, which share tmp_path; what runs on them ends with the test."""
     if reason := namespaces.unavailable():
         pytest.skip(reason)
     both = Hosts(("node0", "node1"), tmp_path)
