@@ -211,6 +211,7 @@ def test_agents_meet_in_the_store_whatever_else_talks_to_it() -> None:
     first = Gathering(at)
     draw = random.Random(3)
     strangers = [socket.create_connection(("127.0.0.1", at.master_port)) for _ in range(60)]
+    assert not _listens(at.master_port, "127.0.0.2"), "on the given address alone"
     for stranger in strangers:
         stranger.send(draw.choice([b"", b"\0\xce\xf7\x85\x3c"]) + draw.randbytes(draw.randint(1, 2000)))
     error = refusal(
@@ -225,6 +226,9 @@ def test_agents_meet_in_the_store_whatever_else_talks_to_it() -> None:
     assert first.crew.names == {0: "host0", 1: "host1"}
     # The store is closed as soon as all have met.
     wait_until(lambda: not _listens(at.master_port), "the store's end")
+    door = first.crew.hub.port
+    assert _listens(door)
+    assert not _listens(door, "127.0.0.2")
     farewell(first.crew, {"message": "over"})
     wait_until(lambda: (seat.link.heard("bye") or {}).get("message") == "over", "the farewell")
     seat.link.close()
@@ -232,9 +236,9 @@ def test_agents_meet_in_the_store_whatever_else_talks_to_it() -> None:
         stranger.close()
 
 
-def _listens(at: int) -> bool:
+def _listens(at: int, address: str = "127.0.0.1") -> bool:
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", at)) == 0
+        return probe.connect_ex((address, at)) == 0
 
 
 def test_a_node_with_another_spec_ends_the_run_on_both_sides_with_one_line() -> None:

@@ -52,6 +52,7 @@ class Hub:
     def __init__(self, token: str, listener: socket.socket, *, take: Take) -> None:
         listener.setblocking(False)
         self._token, self._listener, self._take = token, listener, take
+        self.port = int(listener.getsockname()[1])
         self._nodes: dict[int, _Node] = {}
         self._lock = threading.Lock()
         self._strangers: list[Connection] = []
