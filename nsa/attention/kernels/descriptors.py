@@ -28,13 +28,14 @@ def describable(q: Tensor, k: Tensor, v: Tensor, packing: Packing | None, dout: 
         and k.shape[1] > 0
         and not any(x.data_ptr() % _ALIGNMENT for x in (q, k, v))
         and (dout is None or dout.data_ptr() % _ALIGNMENT == 0)
-        and _is_hopper(q.device.index)
+        and is_hopper(q.device)
     )
 
 
 @lru_cache
-def _is_hopper(index: int) -> bool:
-    return torch.cuda.get_device_capability(index) == (9, 0)
+def is_hopper(device: torch.device) -> bool:
+    """Whether kernels may be what they are there; a CPU, which interprets them, counts as one."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def tokens_descriptor(x: Tensor, rows: int) -> TensorDescriptor:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 _ALIGNMENT = 16  # bytes: what Triton compiles a kernel for, where it can
+# What a compiled kernel is called with is no interface of Triton's: only where it was tried on a GPU.
+_TRIED = triton.__version__.startswith("3.6.")
 
 
 class Launcher:
@@ -24,7 +27,7 @@ class Launcher:
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
         self._compiled: dict[tuple[object, ...], CompiledKernel] = {}
-        self._direct = isinstance(kernel, JITFunction)  # not under the interpreter
+        self._direct = _TRIED and isinstance(kernel, JITFunction)  # not under the interpreter
         self._special = [not p.do_not_specialize for p in kernel.params] if self._direct else []
 
     def __getitem__(self, grid: tuple[int, ...]) -> _Launch:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nsa.attention.kernels.descriptors import describable, tokens_descriptor
+from nsa.attention.kernels.descriptors import describable, is_hopper, tokens_descriptor
 from nsa.attention.kernels.lists import lists_of_tokens
 from nsa.attention.kernels.packing import NOT_PACKED, Packing, n_sequences, n_slabs, n_tiles
 from nsa.attention.kernels.selected_kernels import (
@@ -114,7 +114,8 @@ def selected_dkv(
     n_lists = batch * kv_heads * n_blocks
     chunk = chunk or tokens_per_chunk(n_queries)
     constants = _constants(q, k, v, block, blocks.shape[3])
-    rows, warps, stages = selected_dkv_launch(max(constants["DP"], constants["DVP"]), q.dtype)
+    dim_p = max(constants["DP"], constants["DVP"])
+    rows, warps, stages = selected_dkv_launch(dim_p, q.dtype, is_hopper(q.device))
     tokens = tokens or max(1, rows // constants["GROUP_P"])
     listed, starts = lists_of_tokens(blocks, n_blocks)
     # A bound on the slabs that `first_slab` gives, which needs no look at the data.

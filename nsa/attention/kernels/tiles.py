@@ -104,10 +104,14 @@ def selected_dq_launch(dim: int, described: bool) -> tuple[int, int]:
     return (4, 3) if described and dim <= 64 else selected_launch(dim, False)
 
 
-def selected_dkv_launch(dim: int, dtype: torch.dtype) -> tuple[int, int, int]:
+def selected_dkv_launch(dim: int, dtype: torch.dtype, hopper: bool) -> tuple[int, int, int]:
     """Rows (tokens times heads), warps and stages of the selected branch's gradients of k and v."""
     if dtype == torch.float32 or dim > 128:
         return 32, 8, 1
+    if (
+        dim <= 64 and not hopper
+    ):  # sm_80 holds sums in registers that sm_90 need not: 128 rows spill 10 KB of them
+        return 32, 4, 3
     return (128 if dim <= 64 else 64), 4, 2
 
 
