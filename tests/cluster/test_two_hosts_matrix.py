@@ -159,4 +159,5 @@ def test_a_matrix_whose_second_host_drops_off_ends_cleanly_and_is_taken_up(hosts
     ]
     said = ["".join(one.communicate(timeout=150)) for one in started]
     cells = json.loads((job / "out/matrix.json").read_text())["cells"]
-    assert [cell["verdict"]["class"] for cell in cells] == ["network_stall", "healthy"], said
+    # What the lost host cut short is run again.
+    assert [cell["verdict"]["class"] for cell in cells] == ["healthy", "healthy"], said
