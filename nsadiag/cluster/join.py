@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -27,6 +28,7 @@ from nsadiag.errors import EXIT_ENVIRONMENT, MachineError, NsadiagError, UsageEr
 TICK_S = 0.2
 KNOCK_S = 2.0
 OTHER_FILES = 256  # that the command, its job and the meeting have open
+LAST_PORT = 65535
 DOOR_S = 30.0  # from the meeting to the side channel
 Say = Callable[[str], None]
 
@@ -118,7 +120,7 @@ def gather(place: Place, hello: Hello, say: Say) -> Crew:
     _make_room(place.nnodes)
     family, address = address_to_bind(place)
     store = listen(place, family, address, place.master_port)
-    door = listen(place, family, address, 0)
+    door = _open_door(place, family, address)
     arrivals = Arrivals()
     hub = Hub(place.token, door, take=arrivals.take)
     request = {
@@ -158,6 +160,14 @@ def _make_room(nnodes: int) -> None:
             "raise it with ulimit -n, or in limits.conf",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _open_door(place: Place, family: socket.AddressFamily, address: str) -> socket.socket:
+    """For the side channel: the next port, which a firewall can be told of, or any where that is taken."""
+    if place.master_port < LAST_PORT:
+        with contextlib.suppress(MachineError):
+            return listen(place, family, address, place.master_port + 1)
+    return listen(place, family, address, 0)
 
 
 def _meet_all(meeting: _Meeting, crew: Crew, place: Place, say: Say) -> None:
