@@ -1,0 +1,29 @@
+"""The command line: parse, call one function, print. Heavy rooms are imported inside the commands.
+
+Each command registers itself with `shared.app`; their order here is that of `nsadiag --help`.
+"""
+
+from nsadiag.cli.run import run  # isort: skip
+from nsadiag.cli.matrix import matrix  # isort: skip
+from nsadiag.cli.experiments import bisect, shrink  # isort: skip
+from nsadiag.cli.looking import analyze, attach, diff, report, top  # isort: skip
+from nsadiag.cli.showing import demo, doctor, list_  # isort: skip
+from nsadiag.cli.main import main
+from nsadiag.cli.shared import app
+
+__all__ = [
+    "analyze",
+    "app",
+    "attach",
+    "bisect",
+    "demo",
+    "diff",
+    "doctor",
+    "list_",
+    "main",
+    "matrix",
+    "report",
+    "run",
+    "shrink",
+    "top",
+]

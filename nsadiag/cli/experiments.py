@@ -1,0 +1,110 @@
+"""`nsadiag bisect` and `nsadiag shrink`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nsadiag.cli.shared import FORCE, JSON, OUT, app
+
+
+@app.command(
+    options_metavar="[OPTIONS]",
+    epilog="Example: nsadiag bisect nsa-quick --axis layers --from 1 --to 16 -k 'checkpointing=none and parallel=ddp'\n\n"
+    "Example: nsadiag bisect --git v1.2..HEAD -- torchrun --standalone --nproc-per-node 2 train.py",
+)
+def bisect(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SPEC | -- CMD...]", help="A matrix; with --git a launcher line"),
+    ] = None,
+    axis: Annotated[
+        str | None, typer.Option(help="The axis to halve; needed where more than one has an order")
+    ] = None,
+    low: Annotated[int | None, typer.Option("--from", help="The first value, instead of the spec's")] = None,
+    high: Annotated[int | None, typer.Option("--to", help="The last value, instead of the spec's")] = None,
+    select: Annotated[
+        str | None, typer.Option("-k", help="Fixes the other axes: only cells whose id matches")
+    ] = None,
+    git: Annotated[
+        str | None,
+        typer.Option("--git", metavar="GOOD..BAD", help="Along the commits of this checkout instead"),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(help="Run the points at the boundary this often; a failure may be flaky", min=1)
+    ] = 3,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Hard limit of a run in seconds; 0: none  [default: the spec's, or 300]", min=0),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the points and their commands and run nothing")
+    ] = False,
+    out: Annotated[Path | None, OUT] = None,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Find the value of an axis, or the commit, from which on a job fails; or say that cost just grows."""
+    from nsadiag.commands import bisect as command
+    from nsadiag.commands import points
+
+    request = points.parsed(
+        words or [],
+        axis=axis,
+        low=low,
+        high=high,
+        expression=select,
+        span=git,
+        timeout_s=timeout,
+        repeats=repeat,
+        out=out,
+        force=force,
+        line=("nsadiag", *sys.argv[1:]),
+    )
+    if dry_run:
+        print(points.plan(request, as_json=as_json))
+        return
+    result = command.run_bisect(request)
+    print(command.shown(result, as_json=as_json))
+    raise typer.Exit(result.exit_code)
+
+
+@app.command(epilog="Example: nsadiag shrink artifacts/20261120-101500-train --out repro/train")
+def shrink(
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_CELL", help="A run's directory, or cells/ID of a matrix")
+    ],
+    budget: Annotated[
+        float, typer.Option(help="Look for something smaller for so many seconds", min=1)
+    ] = 150.0,
+    slots: Annotated[
+        int | None, typer.Option(help="Trials at once  [default: one for two cores, at least 2]", min=1)
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would be cut down and what would stay, and run nothing"),
+    ] = False,
+    out: Annotated[Path | None, OUT] = None,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Cut a failing run down to a short script that stands alone and fails in the same way."""
+    from nsadiag.commands import shrink as command
+
+    request = command.ShrinkRequest(
+        path=path,
+        budget_s=budget,
+        slots=slots or command.most_slots(),
+        out=out,
+        force=force,
+        line=("nsadiag", *sys.argv[1:]),
+    )
+    if dry_run:
+        print(command.shown_plan(request, as_json=as_json))
+        return
+    result = command.run_shrink(request)
+    print(command.shown(result, as_json=as_json))
+    raise typer.Exit(result.exit_code)

@@ -1,0 +1,126 @@
+"""What only looks: `nsadiag attach`, `analyze`, `report`, `diff` and `top`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory, print_report
+from nsadiag.errors import UsageError
+
+
+@app.command(epilog="Example: nsadiag attach $(pgrep -f 'torchrun.*train.py')")
+def attach(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PID... | slurm:JOBID]", help="Ranks, or the launcher above them; or a Slurm job"
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="A directory whose job nsadiag run has, or left running")
+    ] = None,
+    out: Annotated[Path | None, OUT] = None,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Look at a job that is already running or stuck, judge it, and leave it as it was."""
+    from nsadiag.commands.attach import AttachRequest, attach_once
+
+    result = attach_once(AttachRequest(targets=targets or [], run=run, out=out, force=force))
+    print_directory(result.directory, as_json=as_json)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command(epilog="Example: nsadiag analyze /tmp/nccl_traces")
+def analyze(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A run or matrix directory, or flight-recorder dumps, stacks and logs from elsewhere"
+        ),
+    ],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Judge evidence that is already on disk; needs no torch and no GPU."""
+    from nsadiag.commands.analyze import analyze_path, is_matrix, is_ours
+    from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
+
+    if is_matrix(path):
+        from nsadiag.commands.rejudge import rejudge
+
+        outcome = "healthy" if rejudge(path) else "finding"
+        print_directory(path, as_json=as_json)
+    elif is_ours(path):
+        from nsadiag.analysis.verdict import judge_directory
+        from nsadiag.reports import write_reports
+
+        outcome = judge_directory(path).outcome
+        write_reports(path)
+        print_directory(path, as_json=as_json)
+    else:
+        report = analyze_path(path)
+        print_report(report, as_json=as_json)
+        outcome = report.state
+    raise typer.Exit(EXIT_HEALTHY if outcome == "healthy" else EXIT_FINDING)
+
+
+@app.command(epilog="Example: nsadiag report artifacts/20261120-101500-train --format md")
+def report(
+    path: Annotated[Path, typer.Argument(help="A run or matrix directory")],
+    format_: Annotated[
+        str, typer.Option("--format", help="terminal, md, html, json, junit, issue, perfetto or speedscope")
+    ] = "terminal",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Render what is on disk, to stdout."""
+    from nsadiag.reports import REPORTERS, load_report
+    from nsadiag.reports.experiments import is_experiment, render_experiment
+
+    if is_experiment(path):
+        print(render_experiment(path, "json" if as_json else format_), end="")
+        return
+    if format_ not in REPORTERS:
+        raise UsageError(f"no such format: {format_}", f"choose from {', '.join(REPORTERS)}")
+    if as_json or format_ == "terminal":
+        print_directory(path, as_json=as_json)
+    else:
+        print(REPORTERS[format_](load_report(path)))
+
+
+@app.command(epilog="Example: nsadiag diff artifacts/yesterday artifacts/today")
+def diff(
+    a: Annotated[Path, typer.Argument(help="A run, a cell of a matrix, or a rank: RUN/ranks/00000")],
+    b: Annotated[Path, typer.Argument(help="What to compare it with")],
+    everything: Annotated[bool, typer.Option("--all", help="Also show what agrees")] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show two runs or two ranks side by side: environment, versions, settings, verdict, timing, parameters.
+
+    Exit code 1 if anything differs but the timing.
+    """
+    from nsadiag.commands import diff as command
+
+    rows = command.rows_of(a, b)
+    if as_json:
+        print(command.as_json(rows, a, b))
+    else:
+        command.show(rows, a, b, console(), everything=everything)
+    raise typer.Exit(command.exit_code(rows))
+
+
+@app.command(epilog="Example: nsadiag top artifacts/20261120-101500-train")
+def top(
+    directory: Annotated[Path, typer.Argument(help="A run or matrix that is under way")],
+    once: Annotated[bool, typer.Option("--once", help="One look, and no more")] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show what every rank is doing while the job runs: step, rate, phase, line, last event. Nobody is paused for it."""
+    from nsadiag.commands import top as command
+
+    if as_json:
+        print(command.as_json(command.look(directory)))
+    else:
+        command.follow(directory, console(), once=once)

@@ -1,0 +1,65 @@
+"""The entry point: every error meant for a person becomes a line, a hint and an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from nsadiag.agent import interrupts
+from nsadiag.cli.shared import app
+from nsadiag.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, MachineError, NsadiagError
+
+
+def main() -> None:
+    """Entry point: every failure ends in one line, a hint, and the documented exit code."""
+    # A scheduler ends a job by SIGTERM: treat it as the Ctrl-C it stands for.
+    interrupts.listen()
+    try:
+        code = app(standalone_mode=False)
+        # Newer typers turn Ctrl-C into this code by themselves.
+        if code == EXIT_INTERRUPTED:
+            _interrupted()
+        sys.exit(code if isinstance(code, int) else 0)
+    except NsadiagError as error:
+        _fail(error.message, error.hint, error.exit_code)
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except KeyboardInterrupt:
+        _interrupted()
+    except BrokenPipeError:
+        sys.exit(EXIT_USAGE)
+    except OSError as error:
+        machine = MachineError(f"{error.strerror}: {error.filename}" if error.filename else str(error))
+        _fail(machine.message, "is there room and permission under --out? (df -h, ls -ld)", machine.exit_code)
+    except Exception as error:
+        _fail_ourselves(error)
+
+
+def _fail(message: str, hint: str, code: int) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _fail_ourselves(error: Exception) -> None:
+    if isinstance(error, typer.Abort):
+        _interrupted()
+    # Newer typers carry a click of their own, so its exceptions are known by what they can do.
+    format_message = getattr(error, "format_message", None)
+    if format_message is not None:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(format_message())
+            sys.exit(EXIT_USAGE)
+        _fail(format_message(), "nsadiag --help lists the commands and their options", EXIT_USAGE)
+    import traceback
+
+    traceback.print_exception(error)
+    _fail(
+        f"this is a fault of nsadiag: {error!r}", "please report it with the traceback above", EXIT_INTERNAL
+    )
+
+
+def _interrupted() -> None:
+    _fail("interrupted", "what was written stays; a matrix goes on with --resume", EXIT_INTERRUPTED)

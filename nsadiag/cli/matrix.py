@@ -1,0 +1,262 @@
+"""`nsadiag matrix`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nsadiag.cli.shared import (
+    FORCE,
+    JSON,
+    LOCAL_ADDR,
+    MASTER_ADDR,
+    MASTER_PORT,
+    NNODES,
+    NODE_RANK,
+    OUT,
+    RUN_TOKEN,
+    WAIT,
+    app,
+    check_probes,
+    console,
+    place_of,
+    print_directory,
+    print_of_node,
+)
+from nsadiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from nsadiag.cluster.place import Place
+    from nsadiag.spec import Matrix
+
+# Engines that run cells where nsadiag runs, without a scheduler.
+ON_NODES = ("local", "static")
+
+
+@app.command(epilog="Example: nsadiag matrix -k 'layers=1 and not fsdp2'")
+def matrix(
+    spec: Annotated[str, typer.Argument(help="YAML file, or the name of a built-in matrix")] = "nsa-quick",
+    out: Annotated[Path | None, OUT] = None,
+    select: Annotated[
+        str | None, typer.Option("-k", help="Only cells whose id matches: words with and, or, not")
+    ] = None,
+    repeat: Annotated[
+        int | None, typer.Option(help="Run each cell this often  [default: as the spec says]", min=1)
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="all: every combination; pairwise: few, where any two settings meet; hypotheses: what they need"
+        ),
+    ] = None,
+    strength: Annotated[
+        int | None, typer.Option(help="Of pairwise: the settings of so many factors meet", min=1)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print each cell's command and run nothing")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the matrix in --out; done cells stay")
+    ] = False,
+    slots: Annotated[
+        str,
+        typer.Option(
+            help="Cells at once, or auto: as many as there are cores and GPUs for, where that saves time"
+        ),
+    ] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where cells run: local, static (with --nnodes), slurm, or one that another package adds"
+        ),
+    ] = "local",
+    nodes: Annotated[int | None, typer.Option(help="Slurm: nodes of a cell, at most", min=1)] = None,
+    partition: Annotated[str | None, typer.Option(help="Slurm: the partition to submit to")] = None,
+    account: Annotated[str | None, typer.Option(help="Slurm: the account that pays")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="Slurm: GPUs that a cell gets on each node", min=1)
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Slurm: limit of a cell's job  [default: as its timeout_s needs]")
+    ] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated"),
+    ] = None,
+    nnodes: Annotated[int | None, NNODES] = None,
+    node_rank: Annotated[int | None, NODE_RANK] = None,
+    master_addr: Annotated[str | None, MASTER_ADDR] = None,
+    master_port: Annotated[int | None, MASTER_PORT] = None,
+    local_addr: Annotated[str | None, LOCAL_ADDR] = None,
+    run_token: Annotated[str | None, RUN_TOKEN] = None,
+    wait: Annotated[float, WAIT] = 300.0,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Run a matrix of experiments and report on the whole; without SPEC, the built-in NSA quick matrix."""
+    from nsadiag import spec as specs
+
+    place = place_of(nnodes, node_rank, master_addr, master_port, local_addr, run_token, wait)
+    if place is not None and engine == "local":
+        engine = "static"
+    _check_static(engine, place)
+    _check_engine(
+        engine,
+        nodes=nodes,
+        partition=partition,
+        account=account,
+        gpus_per_node=gpus_per_node,
+        time=time,
+        slurm=slurm,
+    )
+    most = _slots(slots)
+    loaded = specs.load_matrix(specs.find_spec(spec))
+    check_probes(loaded.probes)
+    _check_criteria(loaded)
+    every_cell = loaded.cells(repeat, specs.checked_strategy(strategy), strength)
+    cells = specs.select(every_cell, select) if select else every_cell
+    if dry_run and engine in ON_NODES:
+        _print_cells(cells, nnodes=place.nnodes if place else 1, as_json=as_json)
+        return
+    from nsadiag.commands.matrix import MatrixRequest, run_matrix
+    from nsadiag.reports.live import matrix_progress
+
+    request = MatrixRequest(
+        matrix=loaded,
+        cells=cells,
+        every_cell=every_cell,
+        source=spec,
+        out=out,
+        resume=resume,
+        force=force,
+        slots=most,
+        engine=engine,
+    )
+    progress = matrix_progress(console(stderr=True))
+    if place is not None:
+        from nsadiag.commands.matrix_on_nodes import matrix_on_nodes
+
+        print_of_node(matrix_on_nodes(request, place, progress), as_json=as_json)
+    if engine != "local":
+        from nsadiag.commands import batch_options, batched
+        from nsadiag.engines.registry import batch_engine
+
+        options = batch_options.parsed(
+            name=loaded.name,
+            nodes=nodes,
+            partition=partition,
+            account=account,
+            gpus_per_node=gpus_per_node,
+            time=time,
+            at_once=most,
+            more=slurm or [],
+        )
+        scheduler = batch_engine(engine, options)
+        batch_options.check_cells(cells, options)
+        if dry_run:
+            text = batched.plan(request, scheduler, options).rstrip()
+            print(json.dumps({"engine": engine, "plan": text}, indent=1) if as_json else text)
+            return
+        request = batched.through(request, scheduler, options)
+    result = run_matrix(request, progress)
+    print_directory(result.directory, as_json=as_json)
+    raise typer.Exit(result.exit_code)
+
+
+def _slots(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise UsageError(f"--slots is {text!r}", "give a number from 1 on, or auto")
+    return int(text)
+
+
+def _check_criteria(matrix: Matrix) -> None:
+    """The outcomes and classes that hypotheses name are known ones."""
+    from nsadiag.analysis.classes import CLASSES
+    from nsadiag.spec import words_named
+    from nsadiag.spec.strict import nearest
+
+    known = ["hung", "crashed", "slow", "wrong", *CLASSES]
+    for hypothesis in matrix.hypotheses:
+        for word in words_named(hypothesis):
+            if word not in known:
+                raise UsageError(
+                    f"hypothesis {hypothesis.claim!r}: no outcome or class is called {word!r}",
+                    nearest(word, known),
+                )
+
+
+def _check_static(engine: str, place: Place | None) -> None:
+    """Raises UsageError where the engine and --nnodes do not go together."""
+    if engine == "static" and place is None:
+        raise UsageError(
+            "--engine static needs --nnodes, --node-rank and --master-addr",
+            "nsadiag matrix SPEC --nnodes 2 --node-rank 0 --master-addr HOST, the same on each node but for --node-rank",
+        )
+    if place is not None and engine != "static":
+        raise UsageError(f"--nnodes is for --engine static, not for {engine}", "leave one of the two out")
+
+
+def _check_engine(engine: str, **options: Any) -> None:
+    """Raises UsageError if there is no such engine, or if it is given what it has no use for."""
+    if engine in ON_NODES:
+        given = next((name for name, value in options.items() if value), None)
+        if given:
+            raise UsageError(
+                f"--{given.replace('_', '-')} is for another engine", "add --engine slurm, or leave it out"
+            )
+        return
+    from nsadiag.engines.registry import check_engine
+
+    check_engine(engine)
+
+
+def _print_cells(cells: list[Any], *, nnodes: int, as_json: bool) -> None:
+    import shlex
+
+    def command(cell: Any) -> list[str]:
+        """What node 0 would start, on one node or on several."""
+        words: list[str] = cell.command()
+        if nnodes == 1 or cell.world_size == 1 or "--standalone" not in words:
+            return words
+        from nsadiag.engines.static import spread
+
+        used = [count for count in spread(cell.world_size, nnodes) if count]
+        at = words.index("--standalone")
+        told = [
+            "--nnodes",
+            str(len(used)),
+            "--node-rank",
+            "0",
+            "--master-addr",
+            "HOST",
+            "--master-port",
+            "PORT",
+        ]
+        words = [*words[:at], *told, *words[at + 1 :]]
+        words[words.index("--nproc-per-node") + 1] = str(used[0])
+        return words
+
+    if as_json:
+        print(
+            json.dumps(
+                [
+                    {
+                        "id": c.id,
+                        "factors": c.factors,
+                        "world_size": c.world_size,
+                        "env": c.env,
+                        "command": command(c),
+                    }
+                    for c in cells
+                ],
+                indent=1,
+            )
+        )
+        return
+    for cell in cells:
+        print(f"{cell.id}\n    {shlex.join([*(f'{k}={v}' for k, v in cell.env.items()), *command(cell)])}")

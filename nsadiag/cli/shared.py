@@ -1,0 +1,134 @@
+"""The application, the options that several commands share, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from nsadiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nsadiag.cluster.place import Place
+    from nsadiag.commands.matrix import MatrixResult
+    from nsadiag.commands.nodes import NodeResult
+    from nsadiag.commands.run import RunResult
+    from nsadiag.reports import Report
+
+TOKEN_VARIABLE = "NSADIAG_RUN_TOKEN"
+app = typer.Typer(
+    name="nsadiag",
+    help="Say who, where and why a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: rich's takes as long to import as all the rest
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+OUT = typer.Option("--out", help="Directory to write to  [default: artifacts/<time>-<name>]")
+JSON = typer.Option("--json", help="Print one JSON document on stdout, and nothing else")
+FORCE = typer.Option("--force", help="Replace what an earlier run left in --out")
+# Spelled as torchrun's, which takes both dashes and underscores.
+NNODES = typer.Option("--nnodes", help="The same command runs on so many nodes", min=1)
+NODE_RANK = typer.Option("--node-rank", "--node_rank", help="The number of this one, from 0")
+MASTER_ADDR = typer.Option(
+    "--master-addr", "--master_addr", help="Name or address of node 0, as the others reach it"
+)
+MASTER_PORT = typer.Option(
+    "--master-port", "--master_port", help="Where agents meet  [default: 29450]", min=1, max=65535
+)
+LOCAL_ADDR = typer.Option(
+    "--local-addr", "--local_addr", help="Node 0: listen on this address, or interface, alone"
+)
+RUN_TOKEN = typer.Option(
+    "--run-token", help="What agents know each other by; better given as NSADIAG_RUN_TOKEN"
+)
+WAIT = typer.Option("--wait", help="Seconds until all nodes must have come", min=1)
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def print_directory(directory: Path, *, as_json: bool) -> None:
+    from nsadiag.reports import load_report
+
+    print_report(load_report(directory), as_json=as_json)
+
+
+def print_report(report: Report, *, as_json: bool) -> None:
+    from nsadiag.reports import REPORTERS, print_report
+
+    if as_json:
+        print(REPORTERS["json"](report))
+    else:
+        print_report(report, console())
+
+
+def stall(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise UsageError(f"--stall-after is {text!r}", "give seconds, or auto") from None
+    if not seconds > 0:  # not a number is not positive either
+        raise UsageError(f"--stall-after is {text}", "give a positive number of seconds, or auto")
+    return seconds
+
+
+def place_of(
+    nnodes: int | None,
+    node_rank: int | None,
+    master_addr: str | None,
+    master_port: int | None,
+    local_addr: str | None,
+    run_token: str | None,
+    wait: float,
+) -> Place | None:
+    """Where this node's agent meets the others; None where it is alone."""
+    given = nnodes, node_rank, master_addr, master_port, local_addr, run_token
+    if nnodes == 1 or (all(value is None for value in given) and TOKEN_VARIABLE not in os.environ):
+        return None
+    from nsadiag.cluster.place import checked_place
+
+    return checked_place(
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master_addr=master_addr,
+        master_port=master_port,
+        local_addr=local_addr,
+        token=run_token,
+        wait_s=wait,
+    )
+
+
+def print_of_node(result: RunResult | MatrixResult | NodeResult, *, as_json: bool) -> None:
+    """Node 0 has the whole to show, the others what they saw."""
+    from nsadiag.commands.nodes import NodeResult
+
+    if not isinstance(result, NodeResult):
+        print_directory(result.directory, as_json=as_json)
+    elif as_json:
+        print(json.dumps(result.to_json(), indent=1))
+    else:
+        print(result.shown())
+    raise typer.Exit(result.exit_code)
+
+
+def check_probes(spec: str) -> None:
+    from nsadiag.evidence.probes import PROBE_NAMES, unknown_in
+
+    unknown = unknown_in(spec)
+    if unknown:
+        raise UsageError(
+            f"no such probe: {unknown[0]}", f"choose light, full, none, or from {', '.join(PROBE_NAMES)}"
+        )

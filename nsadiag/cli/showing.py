@@ -1,0 +1,68 @@
+"""What nsadiag is and has: `nsadiag demo`, `doctor` and `list`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory
+
+
+@app.command(epilog="Example: nsadiag demo rank_killed_sigkill")
+def demo(
+    fault: Annotated[
+        str, typer.Argument(help="A script of repro/, or a class: nsadiag list --faults")
+    ] = "local_lock_deadlock_dropped_record",
+    out: Annotated[Path | None, OUT] = None,
+    force: Annotated[bool, FORCE] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Run a job that fails on purpose on this machine, and report on it, in under a minute."""
+    from nsadiag.commands.demo import demo_request
+    from nsadiag.commands.run import run_once
+
+    result = run_once(demo_request(fault, out=out, force=force, quiet_stdout=as_json))
+    print_directory(result.directory, as_json=as_json)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command(epilog="Example: nsadiag doctor")
+def doctor(
+    python: Annotated[
+        str | None, typer.Option(help="The Python that your jobs run with  [default: the first on PATH]")
+    ] = None,
+    pid: Annotated[
+        int | None, typer.Option(help="Try a process that runs already, without a pause to it")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where runs would be written")] = Path("artifacts"),
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Say what evidence could be collected here, what stops the rest, and the remedy."""
+    from nsadiag.commands import doctor as command
+
+    checks, tried = command.run_checks(python=python, out=out, pid=pid)
+    if as_json:
+        print(command.as_json(checks, tried))
+    else:
+        command.show(checks, tried, console())
+    raise typer.Exit(command.exit_code(checks))
+
+
+@app.command("list", epilog="Example: nsadiag list --faults")
+def list_(
+    faults: Annotated[bool, typer.Option("--faults", help="The scripts that nsadiag demo can run")] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """List probes, captures, detectors, engines, reporters and classes, or the faults to try."""
+    from nsadiag.commands import demo as command
+    from nsadiag.commands.faults import faults as every_fault
+
+    if as_json:
+        known = {"faults": {f.name: f.to_json() for f in every_fault()}} if faults else command.parts()
+        print(json.dumps(known, indent=1))
+        return
+    for line in command.fault_table() if faults else command.part_table():
+        print(line)
