@@ -65,6 +65,8 @@ class _Known:
     at: tuple[str, str]  # file and function: of nested loops now the one, now the other shows
     since: float
     values: dict[Key, set[str]] = field(default_factory=dict)
+    # What was seen to run in it: the samples of one look may miss a part.
+    within: set[Frame] = field(default_factory=set)
     looks: int = 0
 
 
@@ -115,7 +117,7 @@ class Loops:
         if changes:
             known.since = time.monotonic()
         known.looks += 1
-        within = {frame for s in samples for frame in s.frames[depth + 1 :]}
+        known.within |= {frame for s in samples for frame in s.frames[depth + 1 :]}
         return Loop(
             file=file,
             function=function,
@@ -125,7 +127,7 @@ class Loops:
             samples=len(samples),
             changes=changes,
             decided=source.decided_by is not None and _are_visible(samples, depth, source.decided_by),
-            hidden=source.stores(within),
+            hidden=source.stores(known.within),
             seconds=time.monotonic() - known.since if known.looks > 1 else 0.0,
         )
 
