@@ -9,6 +9,10 @@ import pytest
 from support.hosts import DISK, Hosts, send
 from support.jobs import BIN, wait_until
 
+from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.blackbox import Kind, Phase
+
 TOKEN = "0123456789abcdef0123456789abcdef"
 SCRIPT = """
 import os, sys, time
@@ -30,21 +34,35 @@ for step in range(400 if what == "long" else 5):
         time.sleep(0.2)
 dist.destroy_process_group()
 """
+# Namespaces shift every clock but the wall's; this shifts it for all that is Python.
+AHEAD_S = 5
+WALL_CLOCK = f"""
+import time
+real, real_ns = time.time, time.time_ns
+time.time, time.time_ns = lambda: real() + {AHEAD_S}, lambda: real_ns() + {AHEAD_S} * 10**9
+"""
 
 
 class Run:
-    """One `nsadiag run` on both hosts."""
+    """One `nsadiag run` on both hosts; the wall clock of the second may be ahead."""
 
-    def __init__(self, hosts: Hosts, what: str, *, cwd: Path, out: Path, port: int | None = None) -> None:
+    def __init__(
+        self, hosts: Hosts, what: str, *, cwd: Path, out: Path, port: int | None = None, ahead: bool = False
+    ) -> None:
         self.hosts, self.cwd, self.out = hosts, cwd, out
         for host in hosts:
             host.path(cwd / "train.py").write_text(SCRIPT)
+        clock = cwd / "clock"
+        if ahead:
+            hosts[1].path(clock).mkdir()
+            hosts[1].path(clock / "sitecustomize.py").write_text(WALL_CLOCK)
+        ours = ({}, {"PYTHONPATH": str(clock)} if ahead else {})
         more = ("--master-port", str(port)) if port else ()
         self.started = [
             host.start(
                 BIN / "nsadiag", "run", "--nnodes", "2", "--node-rank", str(rank), "--master-addr", "node0", *more,
                 "--out", out, "--", "torchrun", "--nproc-per-node", "2", "train.py", what,
-                cwd=cwd, env={"NSADIAG_RUN_TOKEN": TOKEN},
+                cwd=cwd, env={"NSADIAG_RUN_TOKEN": TOKEN, **ours[rank]},
             )
             for rank, host in enumerate(hosts)
         ]  # fmt: skip
@@ -76,17 +94,25 @@ def test_a_rank_that_holds_up_the_others_is_named_with_its_host(
     hosts: Hosts, tmp_path: Path, shared: bool
 ) -> None:
     cwd = tmp_path if shared else DISK
-    run = Run(hosts, "hang", cwd=cwd, out=cwd / "out")
+    run = Run(hosts, "hang", cwd=cwd, out=cwd / "out", ahead=True)
     codes, verdict = run.finish()
     assert codes == [1, 1]
     assert (verdict["class"], verdict["guilty_ranks"]) == ("external_wait", [3])
     assert verdict["blocked_ranks"] == [0, 1, 2] and verdict["gaps"] == []
     assert verdict["where"]["host"] == "node1" and verdict["where"]["function"] == "upload"
-    # The hosts' clocks are a day apart.
+    # The hosts' monotonic clocks are a day apart, and their wall clocks five seconds.
     times = verdict["times"]
     assert 0 < times["onset_s"] < times["detected_s"] < times["verdict_s"] < 90, times
-    metas = sorted(hosts[0].path(run.out).glob("ranks/*/meta.json"))
-    assert [json.loads(meta.read_text())["host"] for meta in metas] == ["node0", "node0", "node1", "node1"]
+    metas = [json.loads(p.read_text()) for p in sorted(hosts[0].path(run.out).glob("ranks/*/meta.json"))]
+    assert [meta["host"] for meta in metas] == ["node0", "node0", "node1", "node1"]
+    clock = json.loads((hosts[0].path(run.out) / "nodes/node1/clock.json").read_text())
+    events = Tables(load_cell(hosts[0].path(run.out))).events
+    calls = events[(events.kind == Kind.COLLECTIVE) & (events.phase == Phase.END)]
+    ends = calls.groupby("rank").t_s.min()
+    assert ends.max() - ends.min() < 1.0, (
+        f"the first collective ends everywhere at once, not {ends.to_dict()}"
+    )
+    assert abs(abs(clock["wall_offset_ns"]) / 1e9 - AHEAD_S) < 1.0, clock
 
 
 def test_a_host_that_drops_off_the_network_is_named_and_the_other_sides_evidence_is_whole(
