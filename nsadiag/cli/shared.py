@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nsadiag.commands.run import RunResult
     from nsadiag.reports import Report
 
-TOKEN_VARIABLE = "NSADIAG_RUN_TOKEN"
 app = typer.Typer(
     name="nsadiag",
     help="Say who, where and why a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
@@ -95,6 +94,8 @@ def place_of(
     wait: float,
 ) -> Place | None:
     """Where this node's agent meets the others; None where it is alone."""
+    from nsadiag.cluster.seal import TOKEN_VARIABLE
+
     given = nnodes, node_rank, master_addr, master_port, local_addr, run_token
     if nnodes == 1 or (all(value is None for value in given) and TOKEN_VARIABLE not in os.environ):
         return None

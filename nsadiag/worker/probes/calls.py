@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from nsadiag.worker import raised, runtime
-from nsadiag.worker.probes.patch import harmless, not_compiled
+from nsadiag.worker.probes.patch import failed, not_compiled
 
 EVERY_DEPTH = 1 << 30
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
@@ -107,12 +107,6 @@ def _begin(module: torch.nn.Module, nested: int) -> int:
     return number
 
 
-@harmless
-def _failed(error: Exception) -> None:
-    """One gap for the first of them."""
-    raise error
-
-
 def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +120,7 @@ def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callabl
         try:
             number = _begin(self, nested)
         except Exception as error:
-            _failed(error)
+            failed(_begin, error)
         if not nested:
             for subscriber in on_call:
                 subscriber(self, args, kwargs)
@@ -143,7 +137,7 @@ def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callabl
                 try:
                     _leave(number, nested, output)
                 except Exception as error:
-                    _failed(error)
+                    failed(_begin, error)
 
     return __call__
 

@@ -18,7 +18,6 @@ SOME_STEPS = 50
 # Called after the first step and every SOME_STEPS, with the optimizer and the number of steps so far.
 on_some_steps: list[Callable[[Any, int], None]] = []
 _OPTIMIZER, _BEGIN, _END = int(Kind.OPTIMIZER), int(Phase.BEGIN), int(Phase.END)
-_stepped = 0
 # Only the first optimizer counts steps: a job with two of them still has one loop.
 _counting: weakref.ref[Any] | None = None
 
@@ -37,7 +36,7 @@ def _before(optimizer: Any, *_: Any) -> None:
 
 
 def _after(optimizer: Any, *_: Any) -> None:
-    global _counting, _stepped
+    global _counting
     if is_dynamo_compiling():
         return
     try:
@@ -51,10 +50,10 @@ def _after(optimizer: Any, *_: Any) -> None:
         if _counting() is optimizer:
             rank.step_ended()
             budget.step_ended()
-            _stepped += 1
-            if _stepped == 1 or _stepped % SOME_STEPS == 0:
+            steps = rank.box.step
+            if steps == 1 or steps % SOME_STEPS == 0:
                 for subscriber in on_some_steps:
-                    subscriber(optimizer, _stepped)
+                    subscriber(optimizer, steps)
     except Exception as error:
         failed(_after, error)
 
