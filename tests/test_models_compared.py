@@ -99,6 +99,15 @@ def test_shards_of_other_shapes_are_no_replicas(tmp_path: Path) -> None:
     assert drift(load_cell(tmp_path)) is None
 
 
+def test_parameters_of_one_name_are_told_apart_by_their_place(tmp_path: Path) -> None:
+    """Parts of a model that are called by themselves: each calls its own `weight`."""
+    run = ranks(tmp_path, 2)
+    for rank in (0, 1):
+        two = [["weight", [4], 1.0, 8.0], ["weight", [2, 2], 5.0, 8.0]]
+        append_json_line(run.rank(rank).replicas, {"step": 0, "elements": 8, "parameters": two})
+    assert drift(load_cell(tmp_path)) is None
+
+
 def ended(run: RunDir, signals: dict[int, int | None]) -> None:
     ends = {
         str(rank): {

@@ -10,9 +10,10 @@ import time
 import pytest
 
 from nsadiag.agent.activity import Activity, Usage, work
+from nsadiag.agent.captures.sleeping import waits_until
 from nsadiag.agent.queued import held_up, queue_of
-from nsadiag.agent.sampler import where_it_works
-from nsadiag.agent.stillness import Motion, gpu_pct, joining, judge, same_nap
+from nsadiag.agent.sampler import is_torn, where_it_works
+from nsadiag.agent.stillness import Motion, gpu_pct, joining, judge, naps, same_nap
 
 WAITING = Motion(
     rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0, waits_for_peers=True
@@ -112,6 +113,54 @@ def test_the_nap_of_a_child_counts_where_the_rank_waits_for_its_children() -> No
     assert same_nap(first, second) is None  # a tracker that sleeps beside the training
     woke = {**second, "children": [{"pid": 7, "sleeps_until_mono_ns": 13 * 10**9}]}
     assert same_nap(first, woke, waits_for_child=True) is None
+
+
+WAIT = [("Condition.wait", "/lib/python3.11/threading.py", 331), ("run", "/home/u/train.py", 15)]
+
+
+def in_wait(**more: object) -> dict[str, object]:
+    return {"pid": 5, "threads": [{"tid": 5}, {"tid": 6, "sleeps_until_mono_ns": 30 * 10**9}], **more}
+
+
+def test_a_wait_for_an_event_with_a_time_limit_is_a_sleep_that_ends() -> None:
+    first, second = (in_wait(t_mono_ns=t * 10**9, waits_until_mono_ns=12 * 10**9) for t in (7, 9))
+    assert naps(first, second, WAIT)["wakes_in_s"] == 3.0
+    assert naps(first, {**second, "waits_until_mono_ns": 15 * 10**9}, WAIT)["wakes_in_s"] is None
+    # torch polls with limits of its own: its peers, or its loader's workers.
+    polls = [WAIT[0], ("_try_get_data", "/lib/torch/utils/data/dataloader.py", 1243), WAIT[1]]
+    assert naps(first, second, polls)["wakes_in_s"] is None
+    assert naps(first, second, [("wait", "/lib/torch/distributed/x.py", 1), WAIT[1]])["wakes_in_s"] is None
+
+
+def test_a_thread_that_sleeps_counts_for_a_while_where_the_main_thread_waits_for_threads() -> None:
+    found = naps(in_wait(t_mono_ns=7 * 10**9), in_wait(t_mono_ns=9 * 10**9), WAIT)
+    assert found == {"wakes_in_s": None, "helper_wakes_in_s": 21.0}
+    computes = [("step", "/home/u/train.py", 3)]
+    assert naps(in_wait(t_mono_ns=7), in_wait(t_mono_ns=9), computes)["helper_wakes_in_s"] is None
+    waits = dataclasses.replace(IDLE, helper_wakes_in_s=21.0)
+    assert judge([waits])[0] == "asleep"
+    assert judge([waits], nap_credit_s=300.0 - 45.0)[0] == "still"  # one that naps for ever may not matter
+
+
+def test_the_kernel_says_until_when_a_lock_is_waited_for() -> None:
+    program = "import threading; print(flush=True); threading.Event().wait(50)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        deadline = time.monotonic() + 10.0
+        while waits_until(process.pid) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        limit_ns = waits_until(process.pid)
+        process.kill()
+    if sys.version_info < (3, 11):
+        pytest.skip("its locks wait by the other clock")
+    assert limit_ns and 30 < limit_ns / 1e9 - time.monotonic() < 51
+
+
+def test_a_glance_that_was_torn_names_no_line() -> None:
+    assert is_torn({"filename": "__doc__", "line": -15073507})
+    assert is_torn({"filename": "/home/u/train.py", "line": -1})
+    assert not is_torn({"filename": "<string>", "line": 0})
 
 
 def test_a_rank_whose_peers_wait_with_a_time_limit_is_not_asleep() -> None:

@@ -16,6 +16,7 @@ MIN_INTERVAL_S = 0.5
 # before: a job of half a minute has a dozen, and one of hours does not pay for what nobody will ask.
 PAUSE_PER_COST, MORE_EACH_TIME = 20, 10
 AT_MOST = 400  # samples a rank
+MOST_LINES = 10**7  # of a file
 
 
 class Sampler:
@@ -40,7 +41,7 @@ class Sampler:
 
     def _append(self, directory: RankDir, threads: list[dict[str, Any]]) -> None:
         frames = where_it_works(threads)
-        if not frames:
+        if not frames or any(is_torn(frame) for frame in frames):
             return
         line = (
             json.dumps(
@@ -54,6 +55,12 @@ class Sampler:
         )
         with open_private(directory.samples, "a") as file:
             file.write(line)
+
+
+def is_torn(frame: dict[str, Any]) -> bool:
+    """Whether it was read while the thread was changing it: a glance does not stop the process."""
+    file, line = str(frame["filename"]), int(frame["line"])
+    return not (0 <= line <= MOST_LINES and any(mark in file for mark in "/<."))
 
 
 def where_it_works(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:

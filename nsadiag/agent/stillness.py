@@ -20,6 +20,8 @@ GPU_WORKS_PCT = 10.0
 FOR_CHILDREN = re.compile(
     r"torch/utils/data/dataloader\.py|/(multiprocessing/\w+|subprocess|concurrent/futures/process)\.py$"
 )
+# Where Python's own locks, events, queues and joins wait; torch has waits with a limit of its own, for peers.
+FOR_THREADS = re.compile(r"/(threading|queue)\.py$")
 # Of other threads and children: with more, what the main thread spins for may come of them.
 BESIDE_SHARE = 0.06
 C10D = "torch/distributed/distributed_c10d.py"
@@ -28,6 +30,8 @@ GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a 
 # A rank that polls wakes between two looks, so that no nap is the same in both; one that sleeps for hours is stuck by
 # any measure. Below zero: it should have woken just before the second look, and got no CPU yet.
 NAP_S = (-1.0, 300.0)
+# Which thread a lock waits for nobody can see, and many processes have one that naps for ever and does not matter.
+HELPER_CREDIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,9 @@ class Motion:
     collectives: int  # issued, by the flight recorder
     wakes_in_s: float | None = (
         None  # after the second look, where it, or the child it waits for, is in one and the same timed sleep
+    )
+    helper_wakes_in_s: float | None = (
+        None  # the same, of another thread, where the main one waits for threads
     )
     waits_for_peers: bool  # a collective is pending that only peers can complete
     loop: dict[str, Any] | None = (
@@ -79,6 +86,11 @@ class Motion:
         return self.endless and idle_else and self.grown_mib < GROWS_MIB
 
     @property
+    def nap_s(self) -> float:
+        """How long it sleeps, or what it waits for, before another look can tell more."""
+        return self.wakes_in_s or self.helper_wakes_in_s or 0.0
+
+    @property
     def doing(self) -> str:
         """For a sentence about a rank that works."""
         if self.did:
@@ -101,6 +113,29 @@ def same_nap(before: dict[str, Any], after: dict[str, Any], *, waits_for_child: 
         naps |= {pid: (then.get(pid), until) for pid, until in now.items()}
     ends = [second for first, second in naps.values() if second and first == second]
     return (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
+
+
+def naps(
+    before: dict[str, Any], after: dict[str, Any], frames: list[tuple[Any, ...]]
+) -> dict[str, float | None]:
+    """Of two proc.json: how soon the main thread goes on by itself, and a thread that it may be waiting for.
+
+    `frames`: the main thread's stack at the second look, innermost first.
+    """
+    files = [str(frame[1]) for frame in frames]
+    own = same_nap(before, after, waits_for_child=any(FOR_CHILDREN.search(file) for file in files))
+    if not files or not FOR_THREADS.search(files[0]):
+        return {"wakes_in_s": own, "helper_wakes_in_s": None}
+    caller = next((file for file in files if not FOR_THREADS.search(file)), "")
+    limits = [proc.get("waits_until_mono_ns") for proc in (before, after)]
+    # torch asks again and again, with limits of its own.
+    if limits[1] and limits[0] == limits[1] and "/torch/" not in caller:
+        own = (limits[1] - after["t_mono_ns"]) / 1e9
+    then = {t["tid"]: t.get("sleeps_until_mono_ns") for t in before.get("threads", [])}
+    helpers = [t for t in after.get("threads", []) if t["tid"] != after.get("pid")]
+    ends = [end for t in helpers if (end := t.get("sleeps_until_mono_ns")) and then.get(t["tid"]) == end]
+    helper = (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
+    return {"wakes_in_s": own, "helper_wakes_in_s": helper}
 
 
 def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
@@ -172,7 +207,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         events=seen.events,
         # The recorder does not know threads: what a heartbeat issues beside the training looks the same to it.
         collectives=0 if seen.beside and not seen.events else max(counts[1] - counts[0], 0),
-        wakes_in_s=same_nap(*procs, waits_for_child=any(FOR_CHILDREN.search(f[1]) for f in now)),
+        **naps(*procs, now),
         waits_for_peers=False,
     )
 
@@ -262,13 +297,16 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
     if working:
         rank = max(working, key=lambda m: m.cpu_share)
         return "busy", f"rank {rank.rank} {rank.doing}"
-    naps = [(r.wakes_in_s, r.rank) for r in moved if not r.waits_for_peers and r.wakes_in_s is not None]
-    naps = [nap for nap in naps if nap[0] > NAP_S[0]]
-    if naps and max(naps)[0] < nap_credit_s:
-        wakes_in_s, sleeper = max(naps)
+    free = [rank for rank in moved if not rank.waits_for_peers]
+    slept = _longest([(m.rank, m.wakes_in_s) for m in free], nap_credit_s)
+    if slept:
+        return "asleep", f"rank {slept[0]} is in a sleep that ends by itself in {slept[1]:.0f} s"
+    helper_credit_s = nap_credit_s - NAP_S[1] + HELPER_CREDIT_S
+    slept = _longest([(m.rank, m.helper_wakes_in_s) for m in free], helper_credit_s)
+    if slept:
         return (
             "asleep",
-            f"rank {sleeper} is in a sleep that ends by itself in {max(wakes_in_s, 0.0):.0f} s",
+            f"rank {slept[0]} waits for a thread, and one of its threads is in a sleep that ends in {slept[1]:.0f} s",
         )
     spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
     spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
@@ -277,3 +315,10 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
     spins += f" (rank {', '.join(halted)} is stopped by a signal)" if halted else ""
     count, seconds = len(moved), moved[0].seconds
     return "still", f"no event, no new collective, no work on any of {count} ranks in {seconds:.1f} s{spins}"
+
+
+def _longest(sleepers: list[tuple[int, float | None]], credit_s: float) -> tuple[int, float] | None:
+    """The rank that sleeps longest, and for how long; None where nobody does, or it is too long to wait for."""
+    found = [(wakes_in_s, rank) for rank, wakes_in_s in sleepers if wakes_in_s is not None]
+    wakes_in_s, rank = max((nap for nap in found if nap[0] > NAP_S[0]), default=(credit_s, -1))
+    return (rank, max(wakes_in_s, 0.0)) if wakes_in_s < credit_s else None

@@ -422,7 +422,7 @@ class Watch:
         now = time.monotonic()
         if judgement == "progress":
             self._progress()
-        nap_s = max((m.wakes_in_s or 0.0 for m in moved if not m.waits_for_peers), default=0.0)
+        nap_s = max((m.nap_s for m in moved if not m.waits_for_peers), default=0.0)
         # Work that the samples show as well will be missed when it ends; a look alone has to be repeated.
         worked = self._worked(self._may_spin())
         in_sight = any(moment > started - MIN_STALL_S for moment, _ in worked.values())

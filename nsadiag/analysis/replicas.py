@@ -13,6 +13,8 @@ from nsadiag.analysis.load import CellEvidence
 
 # Of the sum of magnitudes. Copies that are kept equal are so to the last bit; the sums are taken in double.
 TOLERANCE = 1e-6
+# Parts of a model that are called by themselves have parameters of one name: the place in the list tells them apart.
+SAME = ["place", "parameter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ def drift(cell: CellEvidence, among: frozenset[str] | None = None) -> Drift | No
         table = table[table.parameter.isin(among)]
     if table.empty or table["rank"].nunique() < max(len(cell.met), 2):
         return None
-    shapes = table.groupby(["parameter", "rank"])["shape"].first().unstack("rank")
+    shapes = table.groupby([*SAME, "rank"])["shape"].first().unstack("rank")
     # Stages, shards and experts have other parameters on each rank: those are no copies.
     if shapes.isna().any(axis=None) or (shapes.nunique(axis=1) > 1).any():
         return None
@@ -74,7 +76,7 @@ def summed(cell: CellEvidence) -> dict[str, int]:
 
 
 def _at_step(rows: pd.DataFrame) -> tuple[str, dict[int, float], tuple[int, ...], float] | None:
-    for parameter, of in rows.groupby("parameter", sort=False):
+    for (_, parameter), of in rows.groupby(SAME, sort=False):
         spread = float(of["sum"].max() - of["sum"].min())
         magnitude = float(of["magnitude"].max())
         if spread > TOLERANCE * max(magnitude, 1e-30):
@@ -95,6 +97,7 @@ def _table(cell: CellEvidence) -> pd.DataFrame:
         {
             "rank": rank.rank,
             "step": int(row["step"]),
+            "place": place,
             "parameter": name,
             "shape": str(shape),
             "sum": float(total),
@@ -102,6 +105,6 @@ def _table(cell: CellEvidence) -> pd.DataFrame:
         }
         for rank in cell.ranks
         for row in rank.replicas
-        for name, shape, total, magnitude in row["parameters"]
+        for place, (name, shape, total, magnitude) in enumerate(row["parameters"])
     ]
-    return pd.DataFrame(rows, columns=["rank", "step", "parameter", "shape", "sum", "magnitude"])
+    return pd.DataFrame(rows, columns=["rank", "step", *SAME, "shape", "sum", "magnitude"])

@@ -11,7 +11,7 @@ import psutil
 
 from nsadiag.agent.captures.cgroups import cgroup
 from nsadiag.agent.captures.descriptors import descriptors
-from nsadiag.agent.captures.sleeping import sleeps_until
+from nsadiag.agent.captures.sleeping import sleeps_until, waits_until
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import stat_fields
 from nsadiag.evidence.layout import write_json
@@ -37,7 +37,7 @@ def _cpu_s(fields: list[str]) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def _thread(folder: Path) -> dict[str, Any] | None:
+def _thread(pid: int, folder: Path) -> dict[str, Any] | None:
     text = _text(folder / "stat")
     if text is None:
         return None
@@ -49,6 +49,7 @@ def _thread(folder: Path) -> dict[str, Any] | None:
         "state": fields[0],
         "cpu_s": _cpu_s(fields),
         "wchan": _text(folder / "wchan"),
+        "sleeps_until_mono_ns": sleeps_until(pid, int(folder.name)),
     }
 
 
@@ -99,7 +100,7 @@ def proc(target: Target) -> None:
     if fields is None:
         raise CaptureError("the process is gone")
     folder = Path(f"/proc/{target.pid}")
-    threads = [_thread(path) for path in sorted((folder / "task").iterdir())]
+    threads = [_thread(target.pid, path) for path in sorted((folder / "task").iterdir())]
     snapshot = {
         "t_mono_ns": time.monotonic_ns(),
         "pid": target.pid,
@@ -110,6 +111,7 @@ def proc(target: Target) -> None:
         "syscall": _text(folder / "syscall"),
         "kernel_stack": _text(folder / "stack"),
         "sleeps_until_mono_ns": sleeps_until(target.pid),
+        "waits_until_mono_ns": waits_until(target.pid),
         "oom_score": _whole(_text(folder / "oom_score")),
         "status": _status(target.pid),
         "io": _io(target.pid),
