@@ -117,7 +117,7 @@ def same_nap(before: dict[str, Any], after: dict[str, Any], *, waits_for_child: 
 
 def naps(
     before: dict[str, Any], after: dict[str, Any], frames: list[tuple[Any, ...]]
-) -> dict[str, float | None]:
+) -> tuple[float | None, float | None]:
     """Of two proc.json: how soon the main thread goes on by itself, and a thread that it may be waiting for.
 
     `frames`: the main thread's stack at the second look, innermost first.
@@ -125,7 +125,7 @@ def naps(
     files = [str(frame[1]) for frame in frames]
     own = same_nap(before, after, waits_for_child=any(FOR_CHILDREN.search(file) for file in files))
     if not files or not FOR_THREADS.search(files[0]):
-        return {"wakes_in_s": own, "helper_wakes_in_s": None}
+        return own, None
     caller = next((file for file in files if not FOR_THREADS.search(file)), "")
     limits = [proc.get("waits_until_mono_ns") for proc in (before, after)]
     # torch asks again and again, with limits of its own.
@@ -135,7 +135,7 @@ def naps(
     helpers = [t for t in after.get("threads", []) if t["tid"] != after.get("pid")]
     ends = [end for t in helpers if (end := t.get("sleeps_until_mono_ns")) and then.get(t["tid"]) == end]
     helper = (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
-    return {"wakes_in_s": own, "helper_wakes_in_s": helper}
+    return own, helper
 
 
 def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
@@ -192,6 +192,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     counts = [sum(issued(read_json(c.flight_recorder, {})).values()) for c in (a, b)]
     then, now = main_frames(a), main_frames(b)
     busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
+    own_nap_s, helper_nap_s = naps(*procs, now)
     return Motion(
         rank=rank.rank,
         seconds=seconds,
@@ -207,7 +208,8 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         events=seen.events,
         # The recorder does not know threads: what a heartbeat issues beside the training looks the same to it.
         collectives=0 if seen.beside and not seen.events else max(counts[1] - counts[0], 0),
-        **naps(*procs, now),
+        wakes_in_s=own_nap_s,
+        helper_wakes_in_s=helper_nap_s,
         waits_for_peers=False,
     )
 
