@@ -21,7 +21,7 @@ from nsadiag.evidence.reader import Recording, read_blackbox
 BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 # Each job says that it has come so far, and then never comes back.
 BLOCK = """
-import os, threading
+import atexit, os, threading
 import torch
 import torch.distributed as dist
 
@@ -38,6 +38,8 @@ def join(timeout_s=600):
     store = f"file://{os.getcwd()}/store"
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
+    # A gloo thread that lets go of a tensor while Python ends aborts the process: end the thread before.
+    atexit.register(dist.destroy_process_group)
     return rank
 """
 

@@ -25,6 +25,7 @@ for step in range(5):
         upload()
     dist.all_reduce(torch.ones(4))
 open(f"done-{rank}", "w").close()
+dist.destroy_process_group()
 """
 BATCH = f"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=2
