@@ -99,6 +99,25 @@ def test_shards_of_other_shapes_are_no_replicas(tmp_path: Path) -> None:
     assert drift(load_cell(tmp_path)) is None
 
 
+@pytest.mark.parametrize(("left_by", "outcome"), [("_exit", "healthy"), (None, "unknown")])
+def test_ranks_that_pass_their_exit_handlers_by_on_purpose_have_ended_well(
+    left_by: str | None, outcome: str, tmp_path: Path
+) -> None:
+    run = ranks(tmp_path, 2)
+    end = {"t_s": 5.0, "exit_code": 0, "signal": None, "by_us": False, "clean": False, "steps": 20}
+    write_json(run.ends, {str(n): {"pid": 100 + n, **end} for n in (0, 1)})
+    for n in (0, 1):
+        if left_by:
+            row = {
+                "call": left_by,
+                "arguments": "(0,)",
+                "place": "/home/me/train.py:9:main",
+                "handling": None,
+            }
+            write_json(run.rank(n).leaving, row)
+    assert judge_directory(tmp_path).outcome == outcome
+
+
 def test_parameters_of_one_name_are_told_apart_by_their_place(tmp_path: Path) -> None:
     """Parts of a model that are called by themselves: each calls its own `weight`."""
     run = ranks(tmp_path, 2)

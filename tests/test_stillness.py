@@ -11,9 +11,10 @@ import pytest
 
 from nsadiag.agent.activity import Activity, Usage, work
 from nsadiag.agent.captures.sleeping import waits_until
+from nsadiag.agent.naps import limit_s, naps, same_nap
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.agent.sampler import is_torn, where_it_works
-from nsadiag.agent.stillness import Motion, gpu_pct, joining, judge, naps, same_nap
+from nsadiag.agent.stillness import Motion, gpu_pct, joining, judge
 
 WAITING = Motion(
     rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0, waits_for_peers=True
@@ -138,8 +139,25 @@ def test_a_thread_that_sleeps_counts_for_a_while_where_the_main_thread_waits_for
     computes = [("step", "/home/u/train.py", 3)]
     assert naps(in_wait(t_mono_ns=7), in_wait(t_mono_ns=9), computes)[1] is None
     waits = dataclasses.replace(IDLE, helper_wakes_in_s=21.0)
-    assert judge([waits])[0] == "asleep"
-    assert judge([waits], nap_credit_s=300.0 - 45.0)[0] == "still"  # one that naps for ever may not matter
+    assert judge([waits], idle_s=9.0)[0] == "asleep"
+    assert (
+        judge([waits], nap_credit_s=300.0 - 45.0, idle_s=45.0)[0] == "still"
+    )  # one that naps for ever may not matter
+
+
+def test_a_wait_with_a_limit_counts_as_long_as_one_such_wait_can_last() -> None:
+    waits = [("select", "/lib/selectors.py", 468), ("_run_once", "/lib/asyncio/base_events.py", 1884)]
+    known = {"wait_limit_s": 20.0}
+    assert limit_s(known, known, waits) == 20.0
+    assert limit_s(known, {"wait_limit_s": None}, waits) is None
+    assert (
+        limit_s(known, known, [*waits[:1], ("_try_get_data", "/lib/torch/utils/data/dataloader.py", 1)])
+        is None
+    )
+    waits_for_it = dataclasses.replace(IDLE, limit_s=20.0)
+    assert judge([waits_for_it], idle_s=9.0)[0] == "asleep"
+    assert judge([waits_for_it], idle_s=25.0)[0] == "still"  # it asks again and again
+    assert judge([waits_for_it])[0] == "still"  # nobody knows since when
 
 
 def test_the_kernel_says_until_when_a_lock_is_waited_for() -> None:

@@ -78,6 +78,9 @@ class AttachedWatch(Watch):
         finally:
             self.close()
 
+    def _idle_s(self) -> None:
+        """Nobody watched before: it may stand there since yesterday."""
+
     def _capture(self) -> int:
         number = super()._capture()
         for rank in self._alive():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, work
+from nsadiag.agent.naps import limit_s, naps
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
@@ -16,12 +16,6 @@ Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
 SOME_SHARE = 0.03  # of the main thread, together with frames of it that change
 FULL_SHARE = 0.2  # the same, for a rank that has a collective under way and goes on meanwhile
 GPU_WORKS_PCT = 10.0
-# Where a main thread waits for processes of its own: a worker that waits to ask again is late, not stuck.
-FOR_CHILDREN = re.compile(
-    r"torch/utils/data/dataloader\.py|/(multiprocessing/\w+|subprocess|concurrent/futures/process)\.py$"
-)
-# Where Python's own locks, events, queues and joins wait; torch has waits with a limit of its own, for peers.
-FOR_THREADS = re.compile(r"/(threading|queue)\.py$")
 # Of other threads and children: with more, what the main thread spins for may come of them.
 BESIDE_SHARE = 0.06
 C10D = "torch/distributed/distributed_c10d.py"
@@ -30,7 +24,8 @@ GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a 
 # A rank that polls wakes between two looks, so that no nap is the same in both; one that sleeps for hours is stuck by
 # any measure. Below zero: it should have woken just before the second look, and got no CPU yet.
 NAP_S = (-1.0, 300.0)
-# Which thread a lock waits for nobody can see, and many processes have one that naps for ever and does not matter.
+# Which thread a lock waits for, or which timer a coroutine, nobody can see; many processes have one that naps for ever
+# and does not matter.
 HELPER_CREDIT_S = 60.0
 
 
@@ -55,8 +50,9 @@ class Motion:
         None  # after the second look, where it, or the child it waits for, is in one and the same timed sleep
     )
     helper_wakes_in_s: float | None = (
-        None  # the same, of another thread, where the main one waits for threads
+        None  # the same, of a thread or child that the main thread may be waiting for
     )
+    limit_s: float | None = None  # how long the wait lasts at most in which it stood both times
     waits_for_peers: bool  # a collective is pending that only peers can complete
     loop: dict[str, Any] | None = (
         None  # of Python, that the main thread, or a child's, was seen in (agent.looping)
@@ -88,7 +84,7 @@ class Motion:
     @property
     def nap_s(self) -> float:
         """How long it sleeps, or what it waits for, before another look can tell more."""
-        return self.wakes_in_s or self.helper_wakes_in_s or 0.0
+        return self.wakes_in_s or self.helper_wakes_in_s or self.limit_s or 0.0
 
     @property
     def doing(self) -> str:
@@ -98,44 +94,6 @@ class Motion:
         if self.gpu_pct is not None and self.gpu_pct >= GPU_WORKS_PCT:
             return f"kept its GPU {self.gpu_pct:.0f} % busy"
         return f"used {self.main_cpu_share:.2f} CPUs, at other lines each time"
-
-
-def same_nap(before: dict[str, Any], after: dict[str, Any], *, waits_for_child: bool = False) -> float | None:
-    """Seconds, after the second look, until the main thread wakes; None if it woke in between, or does not sleep.
-
-    `waits_for_child`: the same of the children, since the rank goes on when one of them does.
-    """
-    naps = {None: (before.get("sleeps_until_mono_ns"), after.get("sleeps_until_mono_ns"))}
-    if waits_for_child:
-        then, now = (
-            {c["pid"]: c.get("sleeps_until_mono_ns") for c in p.get("children", [])} for p in (before, after)
-        )
-        naps |= {pid: (then.get(pid), until) for pid, until in now.items()}
-    ends = [second for first, second in naps.values() if second and first == second]
-    return (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
-
-
-def naps(
-    before: dict[str, Any], after: dict[str, Any], frames: list[tuple[Any, ...]]
-) -> tuple[float | None, float | None]:
-    """Of two proc.json: how soon the main thread goes on by itself, and a thread that it may be waiting for.
-
-    `frames`: the main thread's stack at the second look, innermost first.
-    """
-    files = [str(frame[1]) for frame in frames]
-    own = same_nap(before, after, waits_for_child=any(FOR_CHILDREN.search(file) for file in files))
-    if not files or not FOR_THREADS.search(files[0]):
-        return own, None
-    caller = next((file for file in files if not FOR_THREADS.search(file)), "")
-    limits = [proc.get("waits_until_mono_ns") for proc in (before, after)]
-    # torch asks again and again, with limits of its own.
-    if limits[1] and limits[0] == limits[1] and "/torch/" not in caller:
-        own = (limits[1] - after["t_mono_ns"]) / 1e9
-    then = {t["tid"]: t.get("sleeps_until_mono_ns") for t in before.get("threads", [])}
-    helpers = [t for t in after.get("threads", []) if t["tid"] != after.get("pid")]
-    ends = [end for t in helpers if (end := t.get("sleeps_until_mono_ns")) and then.get(t["tid"]) == end]
-    helper = (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
-    return own, helper
 
 
 def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
@@ -193,6 +151,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     then, now = main_frames(a), main_frames(b)
     busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
     own_nap_s, helper_nap_s = naps(*procs, now)
+    stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
     return Motion(
         rank=rank.rank,
         seconds=seconds,
@@ -210,6 +169,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         collectives=0 if seen.beside and not seen.events else max(counts[1] - counts[0], 0),
         wakes_in_s=own_nap_s,
         helper_wakes_in_s=helper_nap_s,
+        limit_s=limit_s(*procs, stands),
         waits_for_peers=False,
     )
 
@@ -285,8 +245,12 @@ def motions(
     return joined(stances(ranks, looks, seen, gpus), world, quiet_s=quiet_s)
 
 
-def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judgement, str]:
-    """The verdict on one pair of captures, with its reason. `nap_credit_s`: how long sleepers may still be waited for."""
+def judge(
+    moved: list[Motion], *, nap_credit_s: float = NAP_S[1], idle_s: float | None = None
+) -> tuple[Judgement, str]:
+    """The verdict on one pair of captures, with its reason. `nap_credit_s`: how long sleepers may still be waited for;
+    `idle_s`: for how long nothing has worked, None where nobody watched.
+    """
     if not moved:
         return "unobserved", "no rank could be looked at twice"
     for rank in moved:
@@ -303,12 +267,12 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
     slept = _longest([(m.rank, m.wakes_in_s) for m in free], nap_credit_s)
     if slept:
         return "asleep", f"rank {slept[0]} is in a sleep that ends by itself in {slept[1]:.0f} s"
-    helper_credit_s = nap_credit_s - NAP_S[1] + HELPER_CREDIT_S
-    slept = _longest([(m.rank, m.helper_wakes_in_s) for m in free], helper_credit_s)
+    # Some job or other always has a thread that naps: without knowing how long it has stood so, that says nothing.
+    slept = _longest(_helpers(free, idle_s), nap_credit_s - NAP_S[1] + HELPER_CREDIT_S)
     if slept:
         return (
             "asleep",
-            f"rank {slept[0]} waits for a thread, and one of its threads is in a sleep that ends in {slept[1]:.0f} s",
+            f"rank {slept[0]} waits for something that a sleep or a time limit ends in {slept[1]:.0f} s",
         )
     spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
     spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
@@ -317,6 +281,14 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
     spins += f" (rank {', '.join(halted)} is stopped by a signal)" if halted else ""
     count, seconds = len(moved), moved[0].seconds
     return "still", f"no event, no new collective, no work on any of {count} ranks in {seconds:.1f} s{spins}"
+
+
+def _helpers(free: list[Motion], idle_s: float | None) -> list[tuple[int, float | None]]:
+    """Ranks whose thread or child naps, or whose wait has a limit that the silence has not reached: so, not one of many."""
+    if idle_s is None:
+        return []
+    limited = [(m.rank, m.limit_s - idle_s) for m in free if m.limit_s is not None]
+    return [*((m.rank, m.helper_wakes_in_s) for m in free), *limited]
 
 
 def _longest(sleepers: list[tuple[int, float | None]], credit_s: float) -> tuple[int, float] | None:

@@ -73,7 +73,9 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
         ending_s = cell.watch.get("ending_s")
         # What a rank says while we end it is no more a break than its death.
         if ending_s is None or t_s < ending_s:
-            follows = follows_a_peer(first_of(rank.exception))
+            # What was raised `from None` in its place may not say it.
+            hidden = rank.exception.get("hidden")
+            follows = follows_a_peer(first_of(rank.exception)) or bool(hidden and follows_a_peer(hidden))
             found.append(Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows))
     if end.get("signal") and not end.get("by_us") and not end.get("clean"):
         follows = end["signal"] == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
+from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.replicas import Drift, drift, summed
 from nsadiag.analysis.sources import tree_of
@@ -44,20 +46,43 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if found is None:
         return
     idle = not _were_reduced(cell, tables)
-    why = (
-        "its wrapper was passed by: no gradient was ever reduced, each rank trains a model of its own"
-        if idle
-        else "something changes the parameters on one rank alone"
-    )
-    yield _finding(
-        cell,
-        found,
-        f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on: {why}.",
-        _forward_place(cell.ranks[0], tables) if idle else None,
-        "Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what went through its forward."
-        if idle
-        else "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings.",
-    )
+    kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
+    alone = _loaded_alone(cell, tables) if found.from_start else {}
+    says = f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
+    if kept and (kept.all or not idle):
+        at, said = kept.place, f"{says}: {kept.says}."
+        fix = "Leave no_sync for the last backward before every optimizer.step(), also where an epoch ends within an accumulation."
+    elif idle:
+        at = _forward_place(cell.ranks[0], tables)
+        said = f"{says}: its wrapper was passed by: no gradient was ever reduced, each rank trains a model of its own."
+        fix = "Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what went through its forward."
+    elif alone:
+        at, found = next(iter(alone.values())), dataclasses.replace(found, odd=tuple(sorted(alone)))
+        said = f"The model is wrapped in DDP, and yet its replicas differ before the first step: rank {cell.names(found.odd)} loaded a checkpoint after the wrap, and the others did not."
+        fix = "Load before DDP wraps the model (it then copies rank 0's to all), or load on every rank."
+    else:
+        at, said = None, f"{says}: something changes the parameters on one rank alone."
+        fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
+    yield _finding(cell, found, said, at, fix)
+
+
+def _loaded_alone(cell: CellEvidence, tables: Tables) -> dict[int, Place | None]:
+    """Ranks that loaded something between the wrap and their first step, where others did not."""
+    alone: dict[int, Place | None] = {}
+    for rank in cell.ranks:
+        mine = tables.events[tables.events["rank"] == rank.rank]
+        kinds = mine.kind.tolist()
+        if Kind.WRAP not in kinds or Kind.STEP not in kinds:
+            continue
+        between = mine.iloc[kinds.index(Kind.WRAP) : kinds.index(Kind.STEP)]
+        loads = between[
+            (between.kind == Kind.IO)
+            & (between.phase == Phase.BEGIN)
+            & between.name.str.contains("load", regex=False)
+        ]
+        if len(loads):
+            alone[rank.rank] = places.of_text(str(loads.place.iloc[-1]).lstrip("\t"))
+    return alone if len(alone) < len(cell.ranks) else {}
 
 
 def _were_reduced(cell: CellEvidence, tables: Tables) -> bool:
@@ -95,6 +120,7 @@ def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         return
     found = drift(cell, averaged)
     if found is None:
+        yield from _left_out(cell, tables, averaged, at)
         return
     seeded = _seeded_by_rank(cell) if found.from_start else None
     yield _finding(
@@ -107,6 +133,32 @@ def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         "Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed."
         if found.from_start
         else "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings.",
+    )
+
+
+def _left_out(
+    cell: CellEvidence, tables: Tables, averaged: frozenset[str], at: Place | None
+) -> Iterator[Finding]:
+    """Most gradients are averaged, and a parameter's never are that all ranks began with alike."""
+    sizes = summed(cell)
+    whole = sizes.pop("", 0)
+    calls = tables.events[tables.events.kind == Kind.COLLECTIVE]
+    # Experts and shards are meant to differ: they have groups of their own, or exchange what is theirs.
+    apart = ~calls.place.str.startswith(DEFAULT) & (calls.place != "")
+    if apart.any() or calls.name.str.contains("all_to_all", regex=False).any():
+        return
+    if 2 * sum(sizes[name] for name in averaged) < whole:
+        return
+    found = drift(cell, frozenset(sizes) - averaged)
+    if found is None or found.from_start:
+        return
+    yield _finding(
+        cell,
+        found,
+        f"Gradients are averaged in every step, but not that of {found.parameter}: it is equal on all ranks at first, and differs from step {found.step} on.",
+        at,
+        "Reduce every gradient before the optimizer uses it; if this parameter is meant to be each rank's own, all is well.",
+        confidence=0.6,
     )
 
 
@@ -161,12 +213,14 @@ def _seeded_by_rank(cell: CellEvidence) -> Place | None:
     return lines[0] if len(lines) == 1 else None
 
 
-def _finding(cell: CellEvidence, found: Drift, summary: str, at: Place | None, fix: str) -> Finding:
+def _finding(
+    cell: CellEvidence, found: Drift, summary: str, at: Place | None, fix: str, confidence: float = 0.85
+) -> Finding:
     return Finding(
         detector="silently_wrong",
         cls="silently_wrong",
         outcome="wrong",
-        confidence=0.85,
+        confidence=confidence,
         summary=summary,
         guilty_ranks=found.odd,
         where=Where(parameter=found.parameter, step=found.step).at(at),

@@ -134,6 +134,7 @@ def describe(error: BaseException, trace: TracebackType | None, thread: str) -> 
         "t_wall_ns": time.time_ns(),
         "frames": _frames(trace),
         "cause": _cause(error),
+        "hidden": _hidden(error),
     }
 
 
@@ -147,6 +148,18 @@ def _frames(trace: TracebackType | None) -> list[dict[str, Any]]:
         }
         for f in traceback.extract_tb(trace)
     ]
+
+
+def _hidden(error: BaseException) -> dict[str, Any] | None:
+    """What was being handled when it was raised `from None`: not to be shown, but it says what came of a peer."""
+    earlier = error.__context__
+    if earlier is None or error.__cause__ is not None or not error.__suppress_context__:
+        return None
+    return {
+        "type": type(earlier).__name__,
+        "message": str(earlier)[:MAX_MESSAGE],
+        "frames": _frames(earlier.__traceback__),
+    }
 
 
 def _cause(error: BaseException, depth: int = 0) -> dict[str, Any] | None:

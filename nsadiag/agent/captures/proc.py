@@ -11,7 +11,7 @@ import psutil
 
 from nsadiag.agent.captures.cgroups import cgroup
 from nsadiag.agent.captures.descriptors import descriptors
-from nsadiag.agent.captures.sleeping import sleeps_until, waits_until
+from nsadiag.agent.captures.sleeping import sleeps_until, wait_limit_s, waits_until
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import stat_fields
 from nsadiag.evidence.layout import write_json
@@ -112,6 +112,7 @@ def proc(target: Target) -> None:
         "kernel_stack": _text(folder / "stack"),
         "sleeps_until_mono_ns": sleeps_until(target.pid),
         "waits_until_mono_ns": waits_until(target.pid),
+        "wait_limit_s": wait_limit_s(target.pid),
         "oom_score": _whole(_text(folder / "oom_score")),
         "status": _status(target.pid),
         "io": _io(target.pid),

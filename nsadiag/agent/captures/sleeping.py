@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import struct
 import time
@@ -15,6 +16,14 @@ TIMER_ABSTIME = 1
 FUTEX = {"x86_64": 202, "aarch64": 98}
 FUTEX_COMMAND, FUTEX_CLOCK_REALTIME = 0x7F, 0x100
 FUTEX_WAIT_BITSET = 9  # the one whose time limit is a moment, not a length
+# By which files, event loops and signals are waited for, and where the time limit, a length, stands among the arguments:
+# in milliseconds (-1: none), or in a timespec that it points to.
+MILLISECONDS = {"x86_64": {7: 2, 232: 3, 281: 3}, "aarch64": {22: 3}}  # poll, epoll_wait, epoll_pwait
+POINTERS = {
+    "x86_64": {128: 2, 270: 4, 271: 2},
+    "aarch64": {137: 2, 72: 4, 73: 2},
+}  # sigtimedwait, pselect, ppoll
+# A program that sleeps relative to when it began: `sleep 20` does nothing else.
 TIMESPEC = struct.Struct("qq")
 
 
@@ -25,13 +34,14 @@ def sleeps_until(pid: int, tid: int | None = None) -> int | None:
     """
     try:
         number, clock, flags, address = _syscall(pid, tid)[:4]
-        if (number, clock, flags) != (
-            CLOCK_NANOSLEEP.get(platform.machine()),
-            CLOCK_MONOTONIC,
-            TIMER_ABSTIME,
-        ):
+        if number != CLOCK_NANOSLEEP.get(platform.machine()):
             return None
-        wake_ns = _moment(pid, address)
+        if (clock, flags) == (CLOCK_MONOTONIC, TIMER_ABSTIME):
+            wake_ns = _moment(pid, address)
+        elif flags == 0 and tid in (None, pid):
+            wake_ns = _began_ns(pid) + _moment(pid, address)
+        else:
+            return None
     except (OSError, ValueError, struct.error):
         return None
     return wake_ns if wake_ns > time.monotonic_ns() else None
@@ -53,9 +63,37 @@ def waits_until(pid: int) -> int | None:
     return wake_ns if wake_ns > time.monotonic_ns() else None
 
 
+def wait_limit_s(pid: int) -> float | None:
+    """How long the main thread waits at most for what it waits for; None if for ever, or it waits for no file or signal.
+
+    The kernel does not say since when.
+    """
+    try:
+        number, *arguments = _syscall(pid, None)
+        in_ms = MILLISECONDS.get(platform.machine(), {}).get(number)
+        if in_ms is not None:
+            # An int: what lies above its 32 bits is left over from something else.
+            limit_ms = arguments[in_ms] & 0xFFFFFFFF
+            return limit_ms / 1e3 if 0 < limit_ms < 2**31 else None
+        at = POINTERS.get(platform.machine(), {}).get(number)
+        if at is None or not arguments[at]:
+            return None
+        return _moment(pid, arguments[at]) / 1e9
+    except (OSError, ValueError, IndexError, struct.error):
+        return None
+
+
 def _syscall(pid: int, tid: int | None) -> list[int]:
     """Its number and arguments. Raises ValueError if the thread is not in one."""
     return [int(word, 0) for word in Path(f"/proc/{pid}/task/{tid or pid}/syscall").read_text().split()]
+
+
+def _began_ns(pid: int) -> int:
+    """When the process started, by the monotonic clock."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    ticks = int(stat[stat.rindex(")") + 2 :].split()[19])
+    since_boot_ns = ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+    return since_boot_ns - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns())
 
 
 def _moment(pid: int, address: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from nsadiag.analysis import places
 from nsadiag.analysis.breaks import Break, breaks, first_break
 from nsadiag.analysis.exceptions import (
     first_of,
@@ -68,6 +69,10 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
     ]
     if root is not exception:
         evidence.append(Evidence(claim=f"what ended it came of that: {headline(exception)}", source=source))
+    if hidden := exception.get("hidden"):
+        at = place_of(hidden)
+        claim = f"it was raised in place of {headline(hidden)}" + (f" at {places.short(at)}" if at else "")
+        evidence.append(Evidence(claim=claim, source=source))
     evidence += [
         Evidence(
             claim=f"rank {v.rank.rank} failed {v.t_s - first.t_s:.1f} s later: {v.rank.exception['type']}",
@@ -116,8 +121,16 @@ def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         )
     failed = stuck or bool(breaks(cell) and _broke(cell)) or peers_failed(cell)
     if failed and (swallowed := gone_on(cell, tables)):
-        how = "in a thread" if swallowed.row["how"] == "thread" else "and swallowed it"
-        yield _finding(cell, tables, swallowed, f"{how}, so that its peers wait for what it never did")
+        yield _finding(cell, tables, swallowed, _then(swallowed))
+
+
+def _then(swallowed: Swallowed) -> str:
+    """What became of the rank and its peers."""
+    code = swallowed.rank.end.get("exit_code")
+    if code and not swallowed.rank.end.get("by_us"):
+        return f"and ended with exit code {code}; its peers wait for what it never did"
+    how = "in a thread" if swallowed.row["how"] == "thread" else "and swallowed it"
+    return f"{how}, so that its peers wait for what it never did"
 
 
 def _broke(cell: CellEvidence) -> bool:
@@ -142,7 +155,8 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
         peers_at=_peers_at(cell, tables, (rank.rank,)),
         evidence=(
             Evidence(
-                claim=f"rank {rank.rank} raised {headline(row)}{during} at {found.t_s:.1f} s, and did not end",
+                claim=f"rank {rank.rank} raised {headline(row)}{during} at {found.t_s:.1f} s, and "
+                + ("ended later" if rank.end.get("exit_code") else "did not end"),
                 source=found.source,
             ),
             Evidence(claim=found.why, source=f"{rank.source}/blackbox.bin"),

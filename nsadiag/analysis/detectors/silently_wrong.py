@@ -1,5 +1,5 @@
 """Silently wrong: checkpointing recomputed other modules than its forward ran; a control computes something else;
-or the replicas parted.
+the replicas parted; or what is trained is not finite.
 
 The usual cause is a loop variable bound late: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
 the last block every time. The loss falls, and every block but the last is trained by wrong gradients.
@@ -12,6 +12,7 @@ from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.not_finite import not_finite
 from nsadiag.analysis.parted import parted
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
@@ -49,6 +50,7 @@ def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     yield from _recomputed(cell)
     yield from _unlike_its_control(cell)
     yield from parted(cell, tables)
+    yield from not_finite(cell, tables)
 
 
 def _recomputed(cell: CellEvidence) -> Iterator[Finding]:

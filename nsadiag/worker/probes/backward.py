@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -119,6 +120,12 @@ def _count(rank: runtime.Runtime, tensors: Any) -> None:
     )
 
 
+def _is_lost(loss: Any) -> bool:
+    """Whether it is one number that is NaN or infinite; False where one would have to wait for a GPU to know."""
+    plain = type(loss) is torch.Tensor and loss.device.type == "cpu" and loss.numel() == 1
+    return plain and not math.isfinite(loss.item())
+
+
 def _begin(tensors: Any) -> None:
     try:
         rank = runtime.ensure_rank()
@@ -127,7 +134,9 @@ def _begin(tensors: Any) -> None:
         place = "\t" + user_place()
         if now.counting:
             _count(rank, tensors)
-        rank.emit(_BACKWARD, _BEGIN, 0, 0, 0, rank.names.known.get(place) or rank.names(place))
+        rank.emit(
+            _BACKWARD, _BEGIN, 0, int(_is_lost(tensors)), 0, rank.names.known.get(place) or rank.names(place)
+        )
     except Exception as error:
         failed(_begin, error)
 

@@ -1,0 +1,79 @@
+"""Until when a rank waits that moves nothing: sleeps and time limits, of its main thread and of what it may wait for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+# Where a main thread waits for processes of its own: a worker that waits to ask again is late, not stuck.
+FOR_CHILDREN = re.compile(
+    r"torch/utils/data/dataloader\.py|/(multiprocessing/\w+|subprocess|concurrent/futures/process)\.py$"
+)
+# Where Python's own locks, events, queues and joins wait; torch has waits with a limit of its own, for peers.
+FOR_THREADS = re.compile(r"/(threading|queue)\.py$")
+# The standard library on the way to such a wait.
+FOR_FILES = re.compile(
+    r"/(socket|ssl|selectors|subprocess|queue|threading)\.py$|/(asyncio|http|urllib|multiprocessing)/\w+\.py$"
+)
+# When a process began is known to a tick of the kernel only.
+ONE_SLEEP_NS = 20_000_000
+
+
+def same_nap(before: dict[str, Any], after: dict[str, Any], *, waits_for_child: bool = False) -> float | None:
+    """Seconds, after the second look, until the main thread wakes; None if it woke in between, or does not sleep.
+
+    `waits_for_child`: the same of the children, since the rank goes on when one of them does.
+    """
+    naps = {None: (before.get("sleeps_until_mono_ns"), after.get("sleeps_until_mono_ns"))}
+    if waits_for_child:
+        then, now = (
+            {c["pid"]: c.get("sleeps_until_mono_ns") for c in p.get("children", [])} for p in (before, after)
+        )
+        naps |= {pid: (then.get(pid), until) for pid, until in now.items()}
+    ends = [second for first, second in naps.values() if second and _is_one(first, second)]
+    return (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
+
+
+def naps(
+    before: dict[str, Any], after: dict[str, Any], frames: list[tuple[Any, ...]]
+) -> tuple[float | None, float | None]:
+    """Of two proc.json: how soon the main thread goes on by itself, and a thread that it may be waiting for.
+
+    `frames`: the main thread's stack at the second look, innermost first.
+    """
+    files = [str(frame[1]) for frame in frames]
+    waits_for_child = after.get("wchan") == "do_wait" or any(FOR_CHILDREN.search(file) for file in files)
+    own = same_nap(before, after, waits_for_child=waits_for_child)
+    if not files or not FOR_THREADS.search(files[0]):
+        return own, None
+    caller = next((file for file in files if not FOR_THREADS.search(file)), "")
+    limits = [proc.get("waits_until_mono_ns") for proc in (before, after)]
+    # torch asks again and again, with limits of its own.
+    if _is_one(*limits) and "/torch/" not in caller:
+        own = (limits[1] - after["t_mono_ns"]) / 1e9
+    then, now = _naps_beside(before), _naps_beside(after)
+    ends = [end for tid, end in now.items() if end and _is_one(then.get(tid), end)]
+    return own, (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
+
+
+def _naps_beside(proc: dict[str, Any]) -> dict[int, int | None]:
+    """When threads other than the main one wake, and children, by their ids."""
+    threads = {t["tid"]: t.get("sleeps_until_mono_ns") for t in proc.get("threads", [])}
+    threads.pop(proc.get("pid"), None)
+    return threads | {c["pid"]: c.get("sleeps_until_mono_ns") for c in proc.get("children", [])}
+
+
+def _is_one(first: int | None, second: int | None) -> bool:
+    """Whether two looks saw one and the same sleep."""
+    return first is not None and second is not None and abs(first - second) < ONE_SLEEP_NS
+
+
+def limit_s(before: dict[str, Any], after: dict[str, Any], frames: list[tuple[Any, ...]]) -> float | None:
+    """How long the main thread waits at most where it stood both times: for a socket, a pipe, a timer of its event loop.
+
+    None where torch waits, which has limits of its own and asks again.
+    """
+    files = [str(frame[1]) for frame in frames]
+    caller = next((file for file in files if not FOR_FILES.search(file)), "")
+    known: list[float] = [proc.get("wait_limit_s") or 0.0 for proc in (before, after)]
+    return known[0] if files and all(known) and "/torch/" not in caller else None

@@ -1,0 +1,114 @@
+"""Jobs that end well and train wrongly: gradients kept back or left out, a load on one rank, NaN; from tables by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import torch
+
+from nsadiag.analysis.kept_back import kept_back
+from nsadiag.analysis.load import CellEvidence, load_cell
+from nsadiag.analysis.not_finite import not_finite
+from nsadiag.analysis.parted import _left_out, _loaded_alone
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
+from nsadiag.worker.probes.backward import _is_lost
+
+BEGIN, END, POINT = Phase.BEGIN, Phase.END, Phase.POINT
+COLUMNS = ["rank", "kind", "phase", "name", "a", "b", "place"]
+AT = "\t/home/u/train.py:9:epoch"
+
+
+def tables(*rows: tuple[Any, ...]) -> Any:
+    return SimpleNamespace(events=pd.DataFrame([dict(zip(COLUMNS, row, strict=True)) for row in rows]))
+
+
+def cell(path: Path, sums: dict[int, list[list[float]]]) -> CellEvidence:
+    """Ranks whose parameters p0, p1, ... had these sums after steps 0, 1, ..."""
+    run = RunDir(path=path)
+    for rank, steps in sums.items():
+        make_private_dir(run.rank(rank).path)
+        write_json(run.rank(rank).meta, {"rank": rank, "world_size": len(sums), "pid": 100 + rank})
+        for step, values in enumerate(steps):
+            each = [[f"p{n}", [4], value, 8.0] for n, value in enumerate(values)]
+            append_json_line(run.rank(rank).replicas, {"step": step, "elements": 8, "parameters": each})
+    return load_cell(path)
+
+
+def micro(sync: bool) -> list[tuple[Any, ...]]:
+    """One backward of rank 0, in no_sync or not."""
+    backward = [(0, Kind.BACKWARD, phase, "", 0, 0, AT) for phase in (BEGIN, END)]
+    return backward if sync else [no_sync(BEGIN), *backward, no_sync(END)]
+
+
+def no_sync(phase: Phase) -> tuple[Any, ...]:
+    return (0, Kind.GRAD_SYNC, phase, "no_sync", 0, 0, AT if phase == BEGIN else "")
+
+
+def step(number: int, rank: int = 0) -> tuple[Any, ...]:
+    return (rank, Kind.STEP, POINT, "", number, 0, "")
+
+
+def test_an_epoch_that_ends_within_an_accumulation_steps_on_gradients_that_were_kept_back() -> None:
+    found = kept_back(tables(*micro(False), *micro(True), step(1), *micro(False), step(2)), 0)
+    assert found and (found.steps, found.of, found.first, found.all) == (1, 2, 2, False)
+    assert found.place and found.place.line == 9
+    assert kept_back(tables(*micro(False), *micro(True), step(1)), 0) is None
+    assert kept_back(tables(*micro(True), step(1), *micro(False), step(2)), 0, until=1) is None
+
+
+def test_no_sync_in_every_backward_is_told_from_a_wrapper_that_was_passed_by() -> None:
+    found = kept_back(tables(*micro(False), step(1), *micro(False), step(2)), 0)
+    assert found and found.all
+    assert kept_back(tables(*micro(True), step(1)), 0) is None
+
+
+def test_a_checkpoint_that_one_rank_loads_after_the_wrap_is_named(tmp_path: Path) -> None:
+    load = (0, Kind.IO, BEGIN, "torch.load last.pt", 0, 0, AT)
+    wraps = [(r, Kind.WRAP, BEGIN, "DDP", 0, 0, AT) for r in (0, 1)]
+    both = cell(tmp_path, {0: [[1.0]], 1: [[2.0]]})
+    assert list(_loaded_alone(both, tables(*wraps, load, step(1), step(1, 1)))) == [0]
+    assert not _loaded_alone(both, tables(load, *wraps, step(1), step(1, 1)))  # DDP copied it to all
+    assert not _loaded_alone(both, tables(*wraps, load, (1, *load[1:]), step(1), step(1, 1)))
+
+
+def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> None:
+    both = cell(tmp_path, {0: [[1.0, 1.0], [2.0, 2.0]], 1: [[1.0, 1.0], [2.0, 2.5]]})
+    reduce = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "default_pg" + AT)
+    (found,) = _left_out(both, tables(reduce), frozenset({"p0"}), None)
+    assert found.where.parameter == "p1" and found.confidence < 0.7
+    experts = (0, Kind.COLLECTIVE, BEGIN, "all_to_all_single", 1, 4, "default_pg" + AT)
+    assert not list(_left_out(both, tables(reduce, experts), frozenset({"p0"}), None))
+    own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
+    assert not list(_left_out(both, tables(reduce, own), frozenset({"p0"}), None))
+
+
+def loss(rank: int, lost: bool) -> tuple[Any, ...]:
+    return (rank, Kind.BACKWARD, BEGIN, "", int(lost), 0, AT)
+
+
+def test_the_rank_whose_loss_was_nan_first_is_guilty_of_nan_everywhere(tmp_path: Path) -> None:
+    nan = math.nan
+    both = cell(tmp_path, {r: [[1.0], [2.0], [nan]] for r in (0, 1)})
+    rows = [loss(0, False), loss(1, True), step(1), step(1, 1), loss(0, True), loss(1, True)]
+    (found,) = not_finite(both, tables(*rows))
+    assert (found.cls, found.guilty_ranks, found.where.step, found.where.line) == (
+        "silently_wrong", (1,), 0, 9,
+    )  # fmt: skip
+
+
+def test_a_parameter_that_is_infinite_from_the_start_is_meant_so_and_a_lost_batch_harms_nobody(
+    tmp_path: Path,
+) -> None:
+    both = cell(tmp_path, {r: [[-math.inf], [-math.inf]] for r in (0, 1)})
+    assert not list(not_finite(both, tables(loss(0, True), step(1), loss(0, False), step(2))))
+
+
+def test_only_a_single_number_on_the_cpu_is_read_as_a_loss() -> None:
+    assert _is_lost(torch.tensor(math.nan)) and _is_lost(torch.tensor([math.inf]))
+    assert not _is_lost(torch.tensor(1.0)) and not _is_lost(torch.full((2,), math.nan))
+    assert not _is_lost([torch.tensor(math.nan)]) and not _is_lost(torch.empty((), device="meta"))
