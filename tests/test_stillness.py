@@ -138,11 +138,10 @@ def test_a_thread_that_sleeps_counts_for_a_while_where_the_main_thread_waits_for
     assert found == (None, 21.0)
     computes = [("step", "/home/u/train.py", 3)]
     assert naps(in_wait(t_mono_ns=7), in_wait(t_mono_ns=9), computes)[1] is None
-    waits = dataclasses.replace(IDLE, helper_wakes_in_s=21.0)
-    assert judge([waits], idle_s=9.0)[0] == "asleep"
-    assert (
-        judge([waits], nap_credit_s=300.0 - 45.0, idle_s=45.0)[0] == "still"
-    )  # one that naps for ever may not matter
+    waits = dataclasses.replace(IDLE, helper_wakes_in_s=21.0, silent_s=9.0)
+    assert judge([waits])[0] == "asleep"
+    assert judge([dataclasses.replace(waits, silent_s=0.0)])[0] == "still"  # nobody knows since when
+    assert judge([waits], nap_credit_s=300.0 - 45.0)[0] == "still"  # one that naps for ever may not matter
 
 
 def test_a_wait_with_a_limit_counts_as_long_as_one_such_wait_can_last() -> None:
@@ -155,8 +154,8 @@ def test_a_wait_with_a_limit_counts_as_long_as_one_such_wait_can_last() -> None:
         is None
     )
     waits_for_it = dataclasses.replace(IDLE, limit_s=20.0)
-    assert judge([waits_for_it], idle_s=9.0)[0] == "asleep"
-    assert judge([waits_for_it], idle_s=25.0)[0] == "still"  # it asks again and again
+    assert judge([dataclasses.replace(waits_for_it, silent_s=9.0)])[0] == "asleep"
+    assert judge([dataclasses.replace(waits_for_it, silent_s=25.0)])[0] == "still"  # asks again and again
     assert judge([waits_for_it])[0] == "still"  # nobody knows since when
 
 

@@ -15,7 +15,8 @@ from nsadiag.agent.attach_recorder import dump_by_pipe
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.processes import End, Process
 from nsadiag.agent.progress import Progress
-from nsadiag.agent.watch import RankState, Watch, WatchOptions
+from nsadiag.agent.stillness import Motion, joined
+from nsadiag.agent.watch import Pair, RankState, Watch, WatchOptions
 from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node, write_json
 from nsadiag.evidence.reader import Pulse
@@ -78,8 +79,9 @@ class AttachedWatch(Watch):
         finally:
             self.close()
 
-    def _idle_s(self) -> None:
-        """Nobody watched before: it may stand there since yesterday."""
+    def _joined(self, pair: Pair) -> list[Motion]:
+        """Nobody watched before: it may have stood there since yesterday."""
+        return joined(pair.stances, set(self.ranks))
 
     def _capture(self) -> int:
         number = super()._capture()

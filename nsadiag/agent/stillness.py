@@ -53,6 +53,7 @@ class Motion:
         None  # the same, of a thread or child that the main thread may be waiting for
     )
     limit_s: float | None = None  # how long the wait lasts at most in which it stood both times
+    silent_s: float = 0.0  # for how long the whole job has written no event; 0 if nobody watched
     waits_for_peers: bool  # a collective is pending that only peers can complete
     loop: dict[str, Any] | None = (
         None  # of Python, that the main thread, or a child's, was seen in (agent.looping)
@@ -226,7 +227,7 @@ def joined(found: list[Stance], world: set[int], *, quiet_s: float = 0.0) -> lis
     inside = {stance.rank: stance.inside for stance in found} if quiet_s > CONNECT_S else {}
     waiting = held_up(queues, world) | joining(inside, world)
     return [
-        dataclasses.replace(stance.motion, waits_for_peers=stance.rank in waiting)
+        dataclasses.replace(stance.motion, waits_for_peers=stance.rank in waiting, silent_s=quiet_s)
         for stance in found
         if stance.motion is not None
     ]
@@ -245,12 +246,8 @@ def motions(
     return joined(stances(ranks, looks, seen, gpus), world, quiet_s=quiet_s)
 
 
-def judge(
-    moved: list[Motion], *, nap_credit_s: float = NAP_S[1], idle_s: float | None = None
-) -> tuple[Judgement, str]:
-    """The verdict on one pair of captures, with its reason. `nap_credit_s`: how long sleepers may still be waited for;
-    `idle_s`: for how long nothing has worked, None where nobody watched.
-    """
+def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judgement, str]:
+    """The verdict on one pair of captures, with its reason. `nap_credit_s`: how long sleepers may still be waited for."""
     if not moved:
         return "unobserved", "no rank could be looked at twice"
     for rank in moved:
@@ -267,8 +264,7 @@ def judge(
     slept = _longest([(m.rank, m.wakes_in_s) for m in free], nap_credit_s)
     if slept:
         return "asleep", f"rank {slept[0]} is in a sleep that ends by itself in {slept[1]:.0f} s"
-    # Some job or other always has a thread that naps: without knowing how long it has stood so, that says nothing.
-    slept = _longest(_helpers(free, idle_s), nap_credit_s - NAP_S[1] + HELPER_CREDIT_S)
+    slept = _longest(_helped(free), nap_credit_s - NAP_S[1] + HELPER_CREDIT_S)
     if slept:
         return (
             "asleep",
@@ -283,12 +279,14 @@ def judge(
     return "still", f"no event, no new collective, no work on any of {count} ranks in {seconds:.1f} s{spins}"
 
 
-def _helpers(free: list[Motion], idle_s: float | None) -> list[tuple[int, float | None]]:
-    """Ranks whose thread or child naps, or whose wait has a limit that the silence has not reached: so, not one of many."""
-    if idle_s is None:
-        return []
-    limited = [(m.rank, m.limit_s - idle_s) for m in free if m.limit_s is not None]
-    return [*((m.rank, m.helper_wakes_in_s) for m in free), *limited]
+def _helped(free: list[Motion]) -> list[tuple[int, float | None]]:
+    """Ranks whose thread or child naps, or whose wait has a limit that the silence has not reached: so, not one of many.
+
+    Without knowing how long it has been silent that says nothing: many a process has a thread that naps.
+    """
+    known = [m for m in free if m.silent_s > 0]
+    limited = [(m.rank, m.limit_s - m.silent_s) for m in known if m.limit_s is not None]
+    return [*((m.rank, m.helper_wakes_in_s) for m in known), *limited]
 
 
 def _longest(sleepers: list[tuple[int, float | None]], credit_s: float) -> tuple[int, float] | None:

@@ -289,11 +289,7 @@ class Watch:
         started = time.monotonic()
         pair = self._pair(apart_s or self.options.looks_apart_s)
         moved = self._joined(pair)
-        judgement, reason = judge(
-            moved,
-            nap_credit_s=self._nap_credit_s(),
-            idle_s=self._idle_s(),
-        )
+        judgement, reason = judge(moved, nap_credit_s=self._nap_credit_s())
         self._waiting = {m.rank for m in moved if m.waits_for_peers}
         if judgement == "still":
             judgement, reason = self._was_it_a_moment_ago(reason, {m.rank for m in moved if m.spins})
@@ -417,10 +413,6 @@ class Watch:
     def _worked(self, but: set[int]) -> dict[int, tuple[float, str]]:
         """When each rank that worked in this silence last did, and what; `but` are those whose work is none."""
         return {n: (t, self._activity.did[n]) for n, t in self._activity.worked.items() if n not in but}
-
-    def _idle_s(self) -> float | None:
-        """For how long nothing has worked; None if that is not known."""
-        return self.patience.idle_s(time.monotonic())
 
     def _nap_credit_s(self) -> float:
         """Sleepers are waited for, but not for ever: what sleeps time and again only polls."""
