@@ -157,6 +157,8 @@ def test_a_wait_with_a_limit_counts_as_long_as_one_such_wait_can_last() -> None:
     assert judge([dataclasses.replace(waits_for_it, silent_s=9.0)])[0] == "asleep"
     assert judge([dataclasses.replace(waits_for_it, silent_s=25.0)])[0] == "still"  # asks again and again
     assert judge([waits_for_it])[0] == "still"  # nobody knows since when
+    minute = dataclasses.replace(IDLE, limit_s=60.0, silent_s=8.0)
+    assert judge([minute], nap_credit_s=300.0 - 8.0)[0] == "asleep"
 
 
 def test_the_kernel_says_until_when_a_lock_is_waited_for() -> None:

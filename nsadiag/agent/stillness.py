@@ -26,7 +26,7 @@ GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a 
 NAP_S = (-1.0, 300.0)
 # Which thread a lock waits for, or which timer a coroutine, nobody can see; many processes have one that naps for ever
 # and does not matter.
-HELPER_CREDIT_S = 60.0
+HELPER_CREDIT_S = 62.0  # a minute is the limit that many a call has
 
 
 @dataclass(frozen=True, kw_only=True)

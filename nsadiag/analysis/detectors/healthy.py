@@ -49,6 +49,7 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
     if cell.ranks and not cell.absent and all(_finished(r) for r in cell.ranks):
         aborted = [r.rank for r in cell.ranks if r.end.get("signal")]
+        signals = {signal.Signals(r.end["signal"]).name for r in cell.ranks if r.end.get("signal")}
         evidence = [
             Evidence(
                 claim=f"all {cell.world_size} ranks ran to their exit handlers without an exception"
@@ -60,7 +61,7 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         if aborted:
             evidence.append(
                 Evidence(
-                    claim=f"rank {aborted} aborted after its exit handlers: teardown of the process group, not the job",
+                    claim=f"rank {cell.names(aborted)} was ended by {' or '.join(sorted(signals))} after its exit handlers: by its teardown, not by the job",
                     source="ends.json",
                 )
             )
