@@ -217,7 +217,11 @@ def test_an_exception_that_quotes_secrets_is_written_without_them(jobs: Jobs) ->
         ("https://host/x?token=abc&page=2", "https://host/x?token=***&page=2"),
         ("https://host/x?page=2&AWSAccessKeyId=abc", "https://host/x?page=2&AWSAccessKeyId=***"),
         ("Authorization: Bearer abc.def-ghi", "Authorization: Bearer ***"),
-        ("key hf_abcdefghij, ghp_abcdefghij1", "key ***, ***"),
+        ("key hf_abcdefghijklmnop, ghp_abcdefghij1 hf_aBcdefghij.pt", "key ***, *** ***.pt"),
+        (
+            "hf_rank0_evaluate.py hf_trainer/hf_accelerate.py",
+            "hf_rank0_evaluate.py hf_trainer/hf_accelerate.py",
+        ),
         ("eyJhbGciOiJI.eyJzdWIiOiIx.c2ln", "***"),
         ("https://host:8080/x?page=2#top", "https://host:8080/x?page=2#top"),
         (

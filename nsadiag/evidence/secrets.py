@@ -12,13 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 MASK = "***"
 SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
 PREFIXES = (
-    "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-",
-    "AKIA", "ASIA", "AIza", "glpat-", "npm_", "pypi-",
+    "hf_oauth_", "hf_jwt_", "sk-", "github_pat_", "xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-",
+    "AKIA", "ASIA", "AIza", "glpat-", "pypi-",
 )  # fmt: skip
+# Behind these come letters and digits alone, and files are called `hf_trainer_eval.py` and `npm_packages.json`.
+PLAIN_PREFIXES = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "npm_")
+PLAIN = r"(?:[A-Za-z0-9]{16,}|(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}(?![\w-]))"
 # By words one of which is in every text that it matches: looking for those is ten times as fast. None crosses a
 # quote or a backslash: a document stays JSON when secrets are masked in its text.
 SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (PREFIXES, re.compile(rf"\b(?:{'|'.join(PREFIXES)})[\w-]{{8,}}"), MASK),
+    (PLAIN_PREFIXES, re.compile(rf"\b(?:{'|'.join(PLAIN_PREFIXES)}){PLAIN}"), MASK),
     (("eyJ",), re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), MASK),  # a JSON web token
     (("://",), re.compile(r"(?<=://)[^/@\s\"\\?#]+(?=@)"), MASK),  # user and password in an address
     (("earer ",), re.compile(r"(?<=[Bb]earer )[\w.~+/=-]{8,}"), MASK),

@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from itertools import dropwhile, islice
 from types import ModuleType
 from typing import Any
 
 
 class _After(importlib.abc.MetaPathFinder):
-    """Finds the module where it would be found anyway, and wraps its loader for this one import."""
+    """Finds the module where it would be found anyway, and wraps its loader.
+
+    It stays until the module has run: libraries ask whether torch is there (`importlib.util.find_spec`) long before
+    they import it, and throw that answer away.
+    """
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self.name, self.callback = name, callback
+        self.called = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
+        if fullname != self.name or self.called:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        spec = self._found_elsewhere(fullname, path, target)
         if spec is not None and spec.loader is not None:
             self._call_after_exec(spec.loader)
         return spec
+
+    def _found_elsewhere(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """What the finders behind this one say, as they would without it."""
+        behind = dropwhile(lambda finder: finder is not self, list(sys.meta_path))
+        for finder in islice(behind, 1, None):
+            find = getattr(finder, "find_spec", None)
+            spec: importlib.machinery.ModuleSpec | None = find(fullname, path, target) if find else None
+            if spec is not None:
+                return spec
+        return None
 
     def _call_after_exec(self, loader: Any) -> None:
         run = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             run(module)
+            # The module may be run again (reload), or by a loader that was found, and wrapped, twice.
+            if self.called:
+                return
+            self.called = True
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
             try:
                 self.callback()
             except Exception as error:

@@ -17,6 +17,8 @@ from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration"
+# Lightning puts words of its own, without the parameters, in the place of DDP's.
+IN_OTHER_WORDS = "has parameters that were not used in producing the loss"
 ONE_SIDED = "A branch on this rank's own data skips the module: let every rank run it (multiply by zero), or use find_unused_parameters=True."
 EVERYWHERE = "Remove the unused parameters, freeze them with requires_grad_(False), or use find_unused_parameters=True."
 
@@ -30,7 +32,18 @@ def ddp_unused_parameter(cell: CellEvidence, tables: Tables) -> Iterator[Finding
 
 
 def _says_so(rank: RankEvidence) -> bool:
-    return bool(rank.exception and UNFINISHED in first_of(rank.exception)["message"])
+    if not rank.exception:
+        return False
+    message = first_of(rank.exception)["message"]
+    return UNFINISHED in message or IN_OTHER_WORDS in message
+
+
+def _unused(rank: RankEvidence, message: str) -> tuple[list[str], str]:
+    """As DDP says, else as the optimizer found before; and the file that tells."""
+    if said := unused_in(rank, message):
+        return said, "ddp.json"
+    known = _ddp_parameters(rank)
+    return [n for n in (without_gradient(rank) or {}).get("missing", []) if n in known], "ungraded.jsonl"
 
 
 def _module(parameter: str | None) -> str | None:
@@ -48,13 +61,13 @@ def _branch(cell: CellEvidence, parameter: str | None) -> tuple[Evidence, ...]:
 def _said(cell: CellEvidence, rank: RankEvidence) -> Finding:
     exception = first_of(rank.exception or {})
     guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
-    unused = unused_in(rank, exception["message"])
+    unused, told_by = _unused(rank, exception["message"])
     everywhere = len(guilty) == len(cell.ranks)
     ranks = "every rank" if everywhere else f"rank {cell.names(guilty)}"
     evidence = [Evidence(claim=f"DDP: {UNFINISHED}", source=f"{rank.source}/exception.json")]
     if unused:
         evidence.append(
-            Evidence(claim=f"no gradient arrived for {shown(unused)}", source=f"{rank.source}/ddp.json")
+            Evidence(claim=f"no gradient arrived for {shown(unused)}", source=f"{rank.source}/{told_by}")
         )
     return Finding(
         detector="ddp_unused_parameter",

@@ -20,7 +20,7 @@ RANK_NAME = re.compile(
     r"|^_*(main_process|master_process|main_rank|chief|leader|global_zero|rank_zero\w*|is_(first|last)(_stage)?)$"
 )
 RANK_CALL = re.compile(r"^(get_)?(\w+_)?rank$|^get_(coordinate|process_index)$|^get_local_rank$")
-NOT_RANK = re.compile(r"matrix_rank|world|num_rank|n_rank")
+NOT_RANK = re.compile(r"matrix_rank|world(?!_(rank|process|main|master|zero))|num_rank|n_rank")
 RANK_VARIABLE = re.compile(r"^(\w*_)?(RANK|PROCID|NODEID|LOCALID)$")
 UNIFORM_NAME = re.compile(
     r"^[A-Z][A-Z0-9_]*$|^(global_|micro_|train_|current_|n_)?(step|steps|epoch|epochs|iteration|iter|it|micro_step)(_idx|_num)?$"

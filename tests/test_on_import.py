@@ -1,0 +1,48 @@
+"""Calls after an import: torch is asked for, found, imported and imported again in all the ways that libraries have."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsadiag.worker.on_import import when_imported
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that nobody has imported yet."""
+    name = "asked_for_before_it_is_imported"
+    (tmp_path / f"{name}.py").write_text("ready = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    return name
+
+
+def test_asking_whether_a_module_is_there_does_not_use_up_the_call(module: str) -> None:
+    # transformers, accelerate and lightning ask so before they import torch.
+    called: list[bool] = []
+    when_imported(module, lambda: called.append(sys.modules[module].ready))
+    assert importlib.util.find_spec(module) is not None
+    assert importlib.util.find_spec(module) is not None
+    assert called == []
+    importlib.import_module(module)
+    assert called == [True]
+
+
+def test_each_of_two_calls_comes_once_also_where_the_module_is_run_again(module: str) -> None:
+    called: list[str] = []
+    before = list(sys.meta_path)
+    when_imported(module, lambda: called.append("first"))
+    when_imported(module, lambda: called.append("second"))
+    importlib.reload(importlib.import_module(module))
+    assert sorted(called) == ["first", "second"]
+    assert sys.meta_path == before
+
+
+def test_a_module_that_is_not_there_is_still_not_there(module: str) -> None:
+    when_imported(f"{module}_not", lambda: None)
+    assert importlib.util.find_spec(f"{module}_not") is None
