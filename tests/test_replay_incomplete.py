@@ -12,7 +12,7 @@ from support.golden import GOLDEN, archive_of, recorded, strangers, unpack
 from support.promises import Promise, promises
 
 from nsadiag.analysis.verdict import judge_directory
-from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.layout import CaptureDir, RunDir, read_json, write_json
 
 PROMISES = {promise.name: promise for promise in promises()}
 SURE = 0.8
@@ -24,6 +24,7 @@ PARENTS = {
     "uneven_inputs": {"rank_exited_early"},  # it did, after fewer steps
 }
 HUNG_PARENTS = {"missing_rank"}
+OURS = "nsadiag/worker"
 # Cut in half on all ranks; each recording has its turn with one of them.
 KINDS = ("ranks/**/fr.json", "ranks/**/py_spy.json", "ranks/*/blackbox.bin", "sources/*")
 
@@ -72,6 +73,40 @@ def test_with_files_cut_in_half_nobody_is_accused_wrongly(name: str, run: RunDir
         if path.is_file():
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     said_less_or_the_same(PROMISES[name], judge_directory(run.path).to_json())
+
+
+@pytest.mark.parametrize("name", [name for name in recorded() if "hung" in PROMISES[name].outcomes])
+@pytest.mark.parametrize("recorders", [True, False])
+def test_of_a_job_that_was_attached_to_nobody_is_accused_wrongly(
+    name: str, run: RunDir, *, recorders: bool
+) -> None:
+    """It has no black box, no probe of ours is in it, and a flight recorder only if its user asked for one."""
+    if judge_directory(run.path).outcome != "hung":
+        pytest.skip("recorded when it had ended by itself: there is nothing to attach to")
+    for rank in run.ranks():
+        for path in rank.path.iterdir():
+            if path.name not in (rank.meta.name, "captures"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for capture in rank.captures():
+            without_our_frames(capture)
+            if not recorders:
+                capture.flight_recorder.unlink(missing_ok=True)
+    ends = read_json(run.ends, {})
+    write_json(run.ends, {rank: {**end, "steps": None} for rank, end in ends.items()})
+    verdict = judge_directory(run.path).to_json()
+    said_less_or_the_same(PROMISES[name], verdict)
+    cited = {one["source"].rpartition("/")[2] for one in verdict["evidence"]}
+    assert "blackbox.bin" not in cited, verdict["summary"]
+
+
+def without_our_frames(capture: CaptureDir) -> None:
+    threads = read_json(capture.py_spy, [])
+    for thread in threads:
+        thread["frames"] = [frame for frame in thread["frames"] if OURS not in frame["filename"]]
+    write_json(capture.py_spy, threads)
+    if capture.native.exists():
+        lines = capture.native.read_text().splitlines(keepends=True)
+        capture.native.write_text("".join(line for line in lines if OURS not in line))
 
 
 def test_no_recording_is_left_of_a_script_that_is_gone() -> None:

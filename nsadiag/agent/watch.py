@@ -537,5 +537,5 @@ class Watch:
             "by_us": self._ending_since_ns is not None
             and (end is None or end.t_mono_ns > self._ending_since_ns),
             "clean": rank.said_goodbye,
-            "steps": rank.steps,
+            "steps": rank.steps if rank.progress and rank.progress.sequence else None,
         }

@@ -11,6 +11,7 @@ from nsadiag.analysis.load import CellEvidence, RankEvidence
 
 Members = frozenset[int]
 UNNAMED = ("", "undefined")
+DEFAULT = ("default_pg", "0", *UNNAMED)  # what dumps call the group of all ranks
 MOST_SHOWN = 6
 
 
@@ -68,6 +69,10 @@ class Groups:
         """The group that the rank means by its raw name; with its members where others mean others by it."""
         members = self._known.get(rank, {}).get(name)
         return self._labelled(name, members) if members is not None else name
+
+    def is_known(self, label: str) -> bool:
+        """Whether anybody says who is in it, or its name does."""
+        return label in self._by_label or label in DEFAULT
 
     def members(self, label: str) -> Members:
         """Ranks of the group, all ranks where nobody says; of very many those that are looked at, or left nothing."""

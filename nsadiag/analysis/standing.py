@@ -123,7 +123,8 @@ BY_FRAME: tuple[tuple[str, str, Doing], ...] = (
 )  # fmt: skip
 # The same of native frames, innermost first.
 BY_NATIVE: tuple[tuple[re.Pattern[str], Doing], ...] = (
-    (re.compile(r"^(c10d::TCPStore|c10d::detail::TCPClient|c10d::FileStore|c10d::PrefixStore)"), "store"),
+    # The sockets in `detail` are the store's; backends have their own.
+    (re.compile(r"^c10d::(TCPStore|FileStore|PrefixStore|detail::|tcputil::)"), "store"),
     (
         re.compile(r"c10d::.*(::send|::recv|SendWork|RecvWork)|^gloo::transport.*(wait(Send|Recv))"),
         "transfer",

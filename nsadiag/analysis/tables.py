@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -155,15 +156,20 @@ def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
             "t_s": (events["t_ns"] - started_ns) / 1e9,
             "kind": events["kind"],
             "phase": events["phase"],
-            "name": [names.get(int(n), "") for n in events["name"]],
+            "name": _texts(names.get(int(n), "") for n in events["name"]),
             "step": events["step"],
             "a": events["a"],
             "b": events["b"],
             "thread": events["thread"],
-            "place": ["\t".join(label.split("\t", 2)[:2]) for label in labels],
-            "detail": [label.split("\t", 2)[2] if label.count("\t") > 1 else "" for label in labels],
+            "place": _texts("\t".join(label.split("\t", 2)[:2]) for label in labels),
+            "detail": _texts(label.split("\t", 2)[2] if label.count("\t") > 1 else "" for label in labels),
         }
     )
+
+
+def _texts(values: Iterable[str]) -> pd.Series[str]:
+    """A column that is one of texts even if it is empty, as those of a rank without a black box are."""
+    return pd.Series(list(values), dtype="str")
 
 
 def _calls_of(rank: RankEvidence, groups: Groups) -> list[dict[str, Any]]:

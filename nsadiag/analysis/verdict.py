@@ -71,8 +71,11 @@ def _has_source(cell: CellEvidence, file: str | None) -> bool:
 
 def _progress(cell: CellEvidence, tables: Tables) -> Progress:
     steps = tables.steps
-    done = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
-    return Progress(steps_done=done, rate_per_s=_rate(cell, steps, done), predicted_s=_predicted_s(cell.path))
+    told = [int(r.end["steps"]) for r in cell.ranks if r.end.get("steps") is not None]
+    rate_per_s = _rate(cell, steps, max(told, default=0))
+    return Progress(
+        steps_done=max(told, default=None), rate_per_s=rate_per_s, predicted_s=_predicted_s(cell.path)
+    )
 
 
 def _predicted_s(path: Path) -> float | None:

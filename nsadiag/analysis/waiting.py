@@ -57,7 +57,9 @@ def waits(cell: CellEvidence, tables: Tables) -> list[Wait]:
     found = []
     for group, pending in calls[calls.pending.astype(bool)].groupby("group"):
         seq = int(pending.seq.min())
-        members = set(tables.groups.members(str(group)))
+        # Where nobody says who is in the group, whoever never used it may not be.
+        of_all = tables.groups.is_known(str(group))
+        members = set(tables.groups.members(str(group)) if of_all else calls[calls.group == group]["rank"])
         issued = tables.issued.loc[group] if group in tables.issued.index else pd.Series(dtype=int)
         seen = members & set(issued.index)
         missing = tuple(sorted(r for r in seen if issued[r] < seq))

@@ -78,7 +78,7 @@ class Rejected:
 class Progress:
     """How far the job got, and how fast it was going."""
 
-    steps_done: int = 0
+    steps_done: int | None = None  # where no rank left a black box nobody knows
     rate_per_s: float | None = None
     eta_s: float | None = None
     predicted_s: float | None = None

@@ -115,11 +115,13 @@ def _moment(where: Where) -> str:
 
 def _pace(verdict: Verdict) -> Iterator[Fact]:
     parts = [*_progress(verdict.progress), *_times(verdict.times, verdict.outcome)]
-    yield Fact(label="progress", text=", ".join(parts))
+    if parts:
+        yield Fact(label="progress", text=", ".join(parts))
 
 
 def _progress(progress: Progress) -> Iterator[str]:
-    yield f"{count(progress.steps_done, 'step')} done"
+    if progress.steps_done is not None:
+        yield f"{count(progress.steps_done, 'step')} done"
     if progress.rate_per_s:
         yield f"{progress.rate_per_s:.3g} steps/s ({duration(1 / progress.rate_per_s)} each)"
     if progress.predicted_s is not None:

@@ -97,6 +97,19 @@ def parted_at(program: Program, a: Chain, b: Chain) -> int:
     return depth
 
 
+def stands_behind(program: Program, a: Chain, b: Chain) -> bool:
+    """Whether `a` is further down in the function in which the two part, and came there without an exception.
+
+    All that two stacks alone tell of who is ahead. An empty chain is that of a rank which is gone.
+    """
+    depth = parted_at(program, a, b)
+    if not a:
+        return True
+    if depth >= min(len(a), len(b)) or not _same(program, a[depth], b[depth]):
+        return False
+    return a[depth].line > b[depth].line and not program.is_handling(a[depth], of=b[depth])
+
+
 def held_by(program: Program, chain: Chain, depth: int = 0) -> list[Guard]:
     """Branches and loops around the chain's lines from that frame inwards, outermost first."""
     return [g for place in chain[depth:] for g in program.around(place.file, place.line)]

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from nsadiag.analysis.flow.origins import Origin, Origins, Scope, last_name
+from nsadiag.evidence.records import Place
 
 Kind = Literal["if", "while", "for", "except", "choice"]
 Leaves = Literal["", "continue", "break", "return", "raise"]
@@ -91,6 +92,15 @@ class Program:
         path = self.path_to(file, line)
         found = [g for outer, inner in itertools.pairwise(path) if (g := self._guard(file, outer, inner))]
         return found + self._choices(file, path[-1], line) if path else []
+
+    def is_handling(self, at: Place, *, of: Place) -> bool:
+        """Whether line `at` belongs to an `except` or `finally` of a `try` whose body line `of` is in."""
+        for outer, inner in itertools.pairwise(self.path_to(at.file, at.line)):
+            if not isinstance(outer, ast.Try) or inner in outer.body + outer.orelse:
+                continue
+            if outer.body[0].lineno <= of.line <= (outer.body[-1].end_lineno or 0):
+                return True
+        return False
 
     def _guard(self, file: str, outer: ast.AST, inner: ast.AST) -> Guard | None:
         scope = self.scope_of(file, outer.lineno) if isinstance(outer, ast.stmt) else ("", "")

@@ -346,6 +346,9 @@ def by_data_branch(s: Situation) -> Divergence | None:
         if not one or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], one[-1]):
             continue
         inside = [g for g in apart(s.program, one, other) if g.kind != "except"]
+        if not (s.histories.tokens.get(a[0]) and s.histories.tokens.get(b[0])):
+            # By stacks alone nobody can tell on what a loop was left.
+            inside = [g for g in inside if not g.is_loop]
         guard = next((g for g in inside if g.origin == "data" and not (g.is_loop and s.anchored_in(g))), None)
         if guard is None or (parted_at(s.program, one, other) == 0 and len(other) > 0):
             continue

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
-from nsadiag.analysis.flow.chains import Chain, apart, held_by
+from nsadiag.analysis.flow.chains import Chain, apart, held_by, stands_behind
 from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.making import Case, made, shown
 from nsadiag.evidence.blackbox import Kind
@@ -50,7 +50,7 @@ def _went_round_less(s: Situation, loop: Guard, stayed: int, left: int, at: Plac
     """By what the two did at the line in which the one still waits; by the loop's forwards, if that tells nothing."""
     histories = s.histories
     if not histories.tokens.get(stayed) or not histories.tokens.get(left):
-        return True
+        return stands_behind(s.program, s.now(left), s.now(stayed))
     if s.anchored_in(loop):
         return histories.count(stayed) > histories.count(left)
     if any(s.anchored_in(g) for g in s.program.around(loop.file, loop.line) if g.is_loop):
@@ -110,11 +110,17 @@ def _made(
         return None
     cls = "uneven_inputs" if uneven else "rank_conditional_collective" if guard.origin == "rank" else "data_divergent_control_flow"  # fmt: skip
     guilty, others = (left, stayed) if len(left) <= len(stayed) else (stayed, left)
-    counts = {r: s.histories.count(r) for r in (*left, *stayed)} if iteration is None else {}
+    # A job that was attached to has no black box, and what no black box says is not zero.
+    told = iteration is None and all(s.histories.tokens.get(r) for r in (*left, *stayed))
+    counts = {r: s.histories.count(r) for r in (*left, *stayed)} if told else {}
     line = places.place(guard.file, guard.line, guard.function)
     here = s.here(guilty[0]) if uneven and (guilty == stayed or not gone) else line
     short, more = left[0], stayed[0]
-    times = f" after {counts[short]} iterations, while rank {more} is in number {counts[more]}" if counts else f" in iteration {iteration}"  # fmt: skip
+    times = "" if iteration is None else f" in iteration {iteration}"
+    if counts:
+        times = f" after {counts[short]} iterations, while rank {more} is in number {counts[more]}"
+    elif iteration is None and guilty == left:
+        times = f", while rank {more} is still in it"
     how = "came to the end of" if guard is loop else f"left by `{shown(guard)}`"
     because = f"{how} the loop at {places.short(places.place(loop.file, loop.line, loop.function))}{times}"
     if guilty == stayed:
