@@ -12,6 +12,7 @@ from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.history import Difference, Token, suspects
 from nsadiag.analysis.flow.leaving import left_loop
 from nsadiag.analysis.flow.making import Case, made, shown
+from nsadiag.analysis.flow.running_out import by_loader
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
 
@@ -379,4 +380,5 @@ HYPOTHESES: tuple[Callable[[Situation], Divergence | None], ...] = (
     by_history,
     by_modules,
     by_data_branch,
+    by_loader,
 )

@@ -79,10 +79,10 @@ def _begin(iterator: Any) -> tuple[int, int] | None:
 
 
 @harmless
-def _end(event: tuple[int, int]) -> None:
+def _end(event: tuple[int, int], *, ran_out: bool) -> None:
     rank = runtime.current()
     if rank is not None:
-        rank.emit(Kind.DATA, Phase.END, *event)
+        rank.emit(Kind.DATA, Phase.END, *event, int(ran_out))
 
 
 def _observed(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -92,15 +92,19 @@ def _observed(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return call(self)
         event = _begin(self)
         _here.inside = True
+        ran_out = False
         try:
             return call(self)
+        except StopIteration:
+            ran_out = True
+            raise
         except Exception as error:
             raised.left(error, "input")
             raise
         finally:
             _here.inside = False
             if event is not None:
-                _end(event)
+                _end(event, ran_out=ran_out)
 
     return not_compiled(__next__)
 
@@ -120,7 +124,7 @@ ITERATORS = (
 
 @contextlib.contextmanager
 def data() -> Iterator[None]:
-    """Time in `next` of a DataLoader, the line that asks, the pids of the workers (loaders.json)."""
+    """Time in `next` of a DataLoader, whether its data ran out, the line that asks, the pids of the workers (loaders.json)."""
     with ExitStack() as stack:
         for module, name in ITERATORS:
             when_imported(module, functools.partial(_wrap, stack, module, name))

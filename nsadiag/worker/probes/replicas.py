@@ -37,6 +37,7 @@ _last = 0.0
 _each_s = 1.0  # for one parameter, at best: on a busy machine any look may last as long as a neighbour's turn
 _grad_of = operator.attrgetter("grad")
 _before: set[int] = set()
+_deferred: tuple[int, int] | None = None  # optimizer and step whose gradients are looked at when it is done
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:
@@ -48,8 +49,8 @@ def _name(parameter: torch.Tensor, index: int) -> str:
 
 
 # Both guard themselves: they run in every step, and `harmless` would cost each a frame.
-def _before_step(optimizer: Any, *_: Any) -> None:
-    global _before, _skip
+def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    global _before, _deferred, _skip
     if is_dynamo_compiling():
         return
     try:
@@ -59,8 +60,11 @@ def _before_step(optimizer: Any, *_: Any) -> None:
         number = _optimizers.setdefault(id(optimizer), len(_optimizers))
         if _skip > 0:
             _skip -= 1
+        elif _has_closure(args, kwargs):
+            # The gradients are made in there: they are looked at when the step is done.
+            _deferred = number, rank.box.step
         else:
-            _note_missing(rank, optimizer, number)
+            _note_missing(rank, optimizer, number, rank.box.step)
         if works.opened:
             _before = works.now_open()
         if number == 0 and rank.box.step == 0:
@@ -69,7 +73,12 @@ def _before_step(optimizer: Any, *_: Any) -> None:
         failed(_before_step, error)
 
 
-def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int) -> None:
+def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the step was given a function that computes the loss, as Lightning and LBFGS do."""
+    return callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
+
+
+def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int, step: int) -> None:
     """A row whenever the set of parameters without a gradient has changed."""
     global _skip, _last, _rows, _each_s
     started = time.monotonic()
@@ -81,7 +90,7 @@ def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int) -> None:
     if missing != _without.get(number, ()) and _rows < MOST_ROWS:
         _rows += 1
         row = {
-            "step": rank.box.step,
+            "step": step,
             "t_mono_ns": time.monotonic_ns(),
             "optimizer": number,
             "of": len(parameters),
@@ -96,19 +105,23 @@ def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int) -> None:
 
 
 def _after_step(optimizer: Any, *_: Any) -> None:
-    global _before
+    global _before, _deferred
     if is_dynamo_compiling():
         return
     try:
         rank = runtime.current()
         if rank is None:
             return
+        number = _optimizers.get(id(optimizer))
+        if _deferred is not None and _deferred[0] == number:
+            (asked, begun), _deferred = _deferred, None
+            _note_missing(rank, optimizer, asked, begun)
         if _before:
             before, _before = _before, set()
             works.report(rank, {_name(p, i) for i, p in enumerate(_parameters(optimizer))}, before)
         # The optimizer probe, listed before this one, has counted the step already.
         step = rank.box.step
-        if step & (step - 1) == 0 and _optimizers.get(id(optimizer)) == 0:
+        if step & (step - 1) == 0 and number == 0:
             _sum(rank, optimizer, step)
     except Exception as error:
         failed(_after_step, error)

@@ -1,0 +1,81 @@
+"""Data that ended on one rank first, where a framework's loop asks for them and no line of the user's shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsadiag.analysis import places
+from nsadiag.analysis.flow.making import Case, made
+from nsadiag.analysis.load import RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.divergence import Divergence, Situation
+
+Answer = tuple[
+    str, str, bool
+]  # dataset, the user's line that led to the question, whether the data had run out
+
+
+def by_loader(s: Situation) -> Divergence | None:
+    """Asked the same question for the same time, a loader had run out on some ranks and gave a batch on the others."""
+    answers = {rank: answers_of(s.cell.rank(rank)) for rank in s.members()}
+    number = first_that_differs(list(answers.values()))
+    if number is None:
+        return None
+    ended = tuple(r for r, given in answers.items() if given[number][2])
+    went_on = tuple(r for r in answers if r not in ended)
+    guilty, others = (ended, went_on) if len(ended) <= len(went_on) else (went_on, ended)
+    dataset, at, _ = answers[ended[0]][number]
+    had = had_before(answers[ended[0]], number)
+    many = f"{had} batch{'es' if had != 1 else ''}"
+    because = f"had {many} of its DataLoader ({dataset}), and rank {s.cell.names(went_on)} had more"
+    if guilty == went_on:
+        because = f"had more than the {many} of {'its' if len(went_on) == 1 else 'their'} DataLoader ({dataset}) after which the others' data ended"
+    return made(
+        s,
+        Case(
+            cls="uneven_inputs", guilty=guilty, blocked=others, where=places.of_text(at), guard=None,
+            confidence=0.85, because=because,
+            evidence=(
+                Evidence(claim=f"on rank {ended[0]} the data ended after {many}", source=f"{s.cell.rank(ended[0]).source}/blackbox.bin"),
+                Evidence(claim=f"rank {went_on[0]} was given another batch then", source=f"{s.cell.rank(went_on[0]).source}/blackbox.bin"),
+                s.stands(ended[0]),
+                s.stands(went_on[0]),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def answers_of(rank: RankEvidence) -> list[Answer]:
+    """What the loaders said to the rank's main thread, in order; nothing where the ring has lost its beginning."""
+    events, names = rank.recording.events, rank.recording.names
+    header = rank.recording.header
+    if header is None or not len(events) or int(events[0]["sequence"]) != 1:
+        return []
+    mine = events[(events["kind"] == Kind.DATA) & (events["thread"] == header.pid)]
+    found: list[Answer] = []
+    at = ""
+    for event in mine:
+        if event["phase"] == Phase.BEGIN:
+            at = names.get(int(event["c"]), "").partition("\t")[2].partition("\t")[0]
+        elif event["phase"] == Phase.END:
+            found.append((names.get(int(event["name"]), ""), at, bool(event["b"])))
+    return found
+
+
+def first_that_differs(answers: list[list[Answer]]) -> int | None:
+    """The first question that all were asked alike and answered differently; None where they asked other things before."""
+    for number, given in enumerate(zip(*answers, strict=False)):
+        if len({(dataset, at) for dataset, at, _ in given}) > 1:
+            return None
+        if len({ran_out for _, _, ran_out in given}) > 1:
+            return number
+    return None
+
+
+def had_before(given: list[Answer], number: int) -> int:
+    """Batches of that loader in the pass that was under way then."""
+    loader = [ran_out for dataset, at, ran_out in given[:number] if (dataset, at) == given[number][:2]]
+    return loader[::-1].index(True) if True in loader else len(loader)

@@ -1,0 +1,56 @@
+"""Loaders whose data end at different times: what is compared, and what is not."""
+
+from pathlib import Path
+
+import pytest
+
+from nsadiag.analysis.flow.running_out import Answer, first_that_differs, had_before
+from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.evidence.layout import RunDir, make_private_dir
+
+FIT = "/home/me/train.py:9:main"
+
+
+def batches(number: int, *, ends: bool = True, dataset: str = "Clips", at: str = FIT) -> list[Answer]:
+    """What a loader says in one pass."""
+    return [(dataset, at, False)] * number + [(dataset, at, True)] * ends
+
+
+def test_the_pass_in_which_the_data_end_first_on_one_rank_is_found_with_its_batches() -> None:
+    validation = batches(2, dataset="Held")
+    short = [*validation, *batches(7), *batches(5)]
+    more = [*validation, *batches(7), *batches(6, ends=False)]
+    at = first_that_differs([short, more])
+    assert at == len(validation) + 8 + 5
+    assert had_before(short, at) == 5
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (batches(5), batches(5)),
+        (batches(5), batches(3, ends=False)),  # not come so far yet
+        (batches(5), []),  # its ring has lost the beginning
+        # One rank alone validates: from there on their questions are not the same.
+        ([*batches(3, ends=False), *batches(2, dataset="Held"), *batches(2)], batches(6)),
+    ],
+    ids=["equal", "behind", "unknown", "other questions"],
+)
+def test_nothing_is_said_of_loaders_that_were_not_asked_alike(one: list[Answer], other: list[Answer]) -> None:
+    assert first_that_differs([one, other]) is None
+
+
+def test_a_black_box_tells_the_end_of_the_data(tmp_path: Path) -> None:
+    from nsadiag.analysis.flow.running_out import answers_of
+    from nsadiag.analysis.load import load_cell
+
+    run = RunDir(path=tmp_path / "run")
+    rank = run.rank(0)
+    make_private_dir(run.path)
+    make_private_dir(rank.path)
+    names = Names(rank.names)
+    box = BlackBox(rank.blackbox, names, rank=0, world_size=1)
+    for ran_out in (0, 1):
+        box.emit(Kind.DATA, Phase.BEGIN, names("Clips"), 0, 0, names(f"\t{FIT}"))
+        box.emit(Kind.DATA, Phase.END, names("Clips"), 0, ran_out)
+    assert answers_of(load_cell(run.path).rank(0)) == batches(1)
