@@ -1,6 +1,12 @@
 """How a rank ended, where its launcher reaped it before anyone could look at the zombie."""
 
-from nsadiag.analysis.load import told_end
+import json
+from pathlib import Path
+
+from support.golden import archive_of, unpack
+
+from nsadiag.analysis.load import load_cell, told_end
+from nsadiag.analysis.verdict import judge
 
 UNSEEN = {"pid": 10605, "t_s": 15.7, "exit_code": None, "signal": None, "by_us": False}
 # As torchrun 2.11 to 2.15 print it.
@@ -27,3 +33,23 @@ def test_another_process_is_not_taken_for_the_rank() -> None:
 def test_what_was_seen_is_not_changed() -> None:
     seen = {**UNSEEN, "exit_code": 0}
     assert told_end(seen, "Fatal Python error: Aborted", TORCHRUN.format(code=-9)) == seen
+
+
+def test_ranks_that_were_restarted_and_never_met_are_led_back_to_what_ended_their_predecessors(
+    tmp_path: Path,
+) -> None:
+    run = unpack(archive_of("rank_exception_bad_batch"), tmp_path)
+    before = judge(load_cell(run.path))
+    for rank in run.ranks():
+        left = list(rank.path.iterdir())
+        earlier = rank.path / "attempts" / "00"
+        earlier.mkdir(parents=True)
+        for entry in left:
+            entry.rename(earlier / entry.name)
+        told = json.loads((earlier / "exception.json").read_text())
+        told |= {"message": "Gloo connectFullMesh failed: Connection refused", "cause": None, "frames": []}
+        rank.exception.write_text(json.dumps({**told, "type": "RuntimeError"}))
+    after = judge(load_cell(run.path))
+    assert (after.cls, after.guilty_ranks) == ("rank_exception", before.guilty_ranks)
+    assert after.where.line == before.where.line
+    assert "attempt 0" in after.summary

@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from nsadiag.analysis.flow.guards import Guard, Program
+from nsadiag.analysis.flow.history import suspects
 
 FILE = "train.py"
 
@@ -51,6 +52,36 @@ ORIGINS = {
     "the loss": ("loss = criterion(model(x), y)", "torch.isnan(loss)", "data"),
     "what becomes of the loss": ("best = 9.9\nbest = min(best, loss.item())", "best < 3", "data"),
     "whether data are left": ("batch = next(batches, None)", "batch is None", "input"),
+    "whether a file is the program": ("", "__name__ == '__main__'", "uniform"),
+    "a flag that data switch on": ("stop = False\nif loss > 3:\n    stop = True", "stop", "data"),
+    "a counter that data advance": ("bad = 0\nif loss > best:\n    bad += 1", "bad >= 3", "data"),
+    "a flag that steps switch on": ("last = False\nif step > 3:\n    last = True", "last", "uniform"),
+    "a flag that a handler sets": (
+        "class Stop:\n    def __init__(self):\n        self.asked = False\n        signal.signal(10, self.on)\n"
+        "    def on(self, *_):\n        self.asked = True",
+        "stop.asked",
+        "data",
+    ),
+    "a mode that the loop sets": (
+        "class M:\n    def __init__(self):\n        self.busy = False\n    def begin(self):\n        self.busy = True\nm.begin()",
+        "m.busy",
+        "uniform",
+    ),
+    "a counter of a function that is handed over": (
+        "class W:\n    def __init__(self):\n        self.done = 0\n    def work(self):\n        self.done += 1\nspawn(w.work)",
+        "w.done > 3",
+        "uniform",
+    ),
+    "a score that differs by rank": (
+        "def score(rank):\n    if rank == 0:\n        return 0.5\n    return 0.9\nvalue = score(rank)",
+        "value > 0.7",
+        "data",
+    ),
+    "a computed number that differs by rank": (
+        "value = float(n) if rank == 0 else -float(n)",
+        "value > 1",
+        "data",
+    ),
     "the content of a batch": ("batch = next(batches, None)", "batch.mean() > 0", "data"),
 }
 
@@ -174,3 +205,10 @@ def test_an_end_of_data_that_is_caught_is_input() -> None:
 def test_a_file_that_is_not_there_hangs_on_nothing() -> None:
     assert program("x = 1").around("other.py", 1) == []
     assert program("").around(FILE, 7) == []
+
+
+def test_an_iteration_that_is_over_is_new_where_it_is_but_the_beginning_of_what_was_done_before() -> None:
+    known = {("backward", "reduce", "step")}
+    assert suspects({0: ("backward", "reduce"), 1: ("backward",)}, known, open_ended={0}) == ((1,), True)
+    # Of one that is still under way nothing is missing yet.
+    assert suspects({0: ("backward", "gather"), 1: ("backward",)}, known, open_ended={0, 1}) == ((0,), True)

@@ -191,6 +191,17 @@ def _rows_per_member(row: dict[Any, Any], size: int) -> tuple[list[int], list[in
     return (sides[0], sides[1]) if all(len(side) == size for side in sides) else None
 
 
+def in_both(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
+    """By recorders; by black boxes where these tell of the same call, since they know what a line asked for before."""
+    called = {
+        (one.group, one.call, one.kind, *sorted(one.asked)): one for one in in_black_boxes(cell, tables)
+    }
+    return [
+        called.get((one.group, one.call, one.kind, *sorted(one.asked)), one)
+        for one in in_recorders(cell, tables)
+    ]
+
+
 def in_recorders(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
     """By flight-recorder dumps, which also have what DDP and FSDP issue from C++; one a group at most."""
     calls = tables.calls

@@ -76,6 +76,8 @@ class RankEvidence:
     stderr_tail: str
     gaps: tuple[str, ...]
     source: str
+    # The exception that ended each predecessor, where the launcher restarted the rank, with the attempt's number.
+    attempts: tuple[tuple[int, dict[str, Any]], ...] = ()
     damaged: tuple[str, ...] = ()  # documents that are not whole: what they would have said is not "nothing"
 
     @property
@@ -331,9 +333,17 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         captures=captures,
         stderr_tail=_tail(directory.stderr),
         gaps=told + unread + missed + tuple(f"rank {directory.rank}: {name} is damaged" for name in damaged),
+        attempts=tuple(_ends_of_attempts(directory)),
         damaged=damaged,
         source=str(directory.path.relative_to(root)),
     )
+
+
+def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, dict[str, Any]]]:
+    for path in sorted((directory.path / "attempts").glob("[0-9]*/exception.json")):
+        exception = read_json(path)
+        if isinstance(exception, dict) and path.parent.name.isdigit():
+            yield int(path.parent.name), exception
 
 
 def rank_without_evidence(number: int) -> RankEvidence:

@@ -155,6 +155,9 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     stays = tuple(sorted(r for r in alone if _repeats(tables, waiting[r])))
     if 0 < len(stays) < len(ranks):
         return stays, "still at messages with which its peer is through"
+    tagged = tuple(sorted(minority(_tags_at(tables, waiting[ranks[0]].place))))
+    if tagged and set(tagged) <= set(ranks):
+        return tagged, "with another tag than most have at that line"
     return ranks, "no majority, and no rank that left its path"
 
 
@@ -190,6 +193,13 @@ def _jumped(tables: Tables, rank: int) -> bool:
     tags = [int(t) for t in mine[(mine.direction == last.direction) & (mine.peer == last.peer)].tag]
     steps = [after - before for before, after in itertools.pairwise(tags)]
     return len(steps) > 2 and steps[-1] not in steps[:-1]
+
+
+def _tags_at(tables: Tables, at: Place | None) -> dict[int, int]:
+    """By rank: the tag of its newest message from that line."""
+    calls = calls_of(tables)
+    here = calls[[at is not None and _is_at(text, at) for text in calls.place]]
+    return {int(str(rank)): int(frame.iloc[-1].tag) for rank, frame in here.groupby("rank")}
 
 
 def _repeats(tables: Tables, pending: Pending) -> bool:

@@ -27,17 +27,22 @@ def suspects(tables: Tables, one: Disagreement) -> tuple[tuple[int, ...], str]:
         changed = tuple(r for r in ranks if has_changed(tables, r, one))
         if 0 < len(changed) < len(ranks):
             return changed, "asking for what it never asked for at this line, while its peers repeat theirs"
-    return strayed(tables, ranks)
+    return _strayed(tables, one)
 
 
-def strayed(tables: Tables, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
-    """By the lines at which they stand."""
-    new = tuple(r for r in ranks if is_at_a_new_place(tables, r))
+def _strayed(tables: Tables, one: Disagreement) -> tuple[tuple[int, ...], str]:
+    """By the lines from which they called it: some may have got further since."""
+    ranks = tuple(sorted(one.asked))
+    paths = {
+        r: [_path(tables, r, _begun(tables, one, r), arguments=more) for more in (False, True)] for r in ranks
+    }
+    new = tuple(r for r in ranks if _is_at_a_new_place(paths[r][0]))
     if 0 < len(new) < len(ranks):
         return new, "at a line it had not been at before, while its peers repeat theirs"
-    turned = tuple(r for r in ranks if took_a_new_turn(tables, r))
-    if 0 < len(turned) < len(ranks):
-        return turned, "where its path never led before, while its peers follow theirs"
+    for more in (False, True):
+        turned = tuple(r for r in ranks if _took_a_new_turn(paths[r][more]))
+        if 0 < len(turned) < len(ranks):
+            return turned, "where its path never led before, while its peers follow theirs"
     return ranks, "no majority, and no rank that left its path"
 
 
@@ -48,23 +53,33 @@ def _most_at_odds(wrong: dict[int, int]) -> tuple[tuple[int, ...], str]:
     ), "the one that most of its peers disagree with"
 
 
-def _path(tables: Tables, rank: int) -> list[str]:
-    """The lines from which the rank's main thread called, in order."""
+def _begun(tables: Tables, one: Disagreement, rank: int) -> float:
+    """When the rank made the call; of one that only the recorder tells of, it is at the newest."""
+    rows = tables.asked[(tables.asked["rank"] == rank) & (tables.asked.group == one.group)]
+    begun = rows.loc[rows.call == one.call, "begin_s"]
+    return float("inf") if one.recorded or begun.empty or begun.isna().all() else float(begun.iloc[-1])
+
+
+def _path(tables: Tables, rank: int, until_s: float = float("inf"), *, arguments: bool = False) -> list[str]:
+    """The lines from which the rank's main thread called, in order; with what it gave, if asked for."""
     events = tables.events
     mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN) & (events.place != "")]
     mine = mine[mine.kind.isin(CALLS) & ~mine.name.str.startswith("store.")]
-    return [str(place) for place in mine.place]
+    mine = mine if until_s == float("inf") else mine[mine.t_s <= until_s]
+    return [str(place) for place in (mine.place + "\t" + mine.detail if arguments else mine.place)]
 
 
-def is_at_a_new_place(tables: Tables, rank: int) -> bool:
-    """Whether the rank had never before called from the line it now stands at: it has left the common path."""
-    path = _path(tables, rank)
+def _is_at_a_new_place(path: list[str]) -> bool:
+    """Whether the rank had never before called from the line it is at: it has left the common path."""
     return len(path) > 1 and path.count(path[-1]) == 1
 
 
 def took_a_new_turn(tables: Tables, rank: int) -> bool:
-    """Whether it never before came to this line from the one before."""
-    path = _path(tables, rank)
+    """Whether it never before came to the line at which it stands from the one before."""
+    return _took_a_new_turn(_path(tables, rank))
+
+
+def _took_a_new_turn(path: list[str]) -> bool:
     turns = list(itertools.pairwise(path))
     return len(turns) > 1 and turns.count(turns[-1]) == 1
 

@@ -94,7 +94,8 @@ def _rate(cell: CellEvidence, steps: pd.DataFrame, done: int) -> float | None:
     if step_s > 0:
         return 1 / step_s
     elapsed_s = float(cell.watch.get("ended_s") or 0.0)
-    return done / elapsed_s if done and elapsed_s > 0 else None
+    # Of one step nobody knows how long it took: the job's start is in that time, and its end.
+    return done / elapsed_s if done > 1 and elapsed_s > 0 else None
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:

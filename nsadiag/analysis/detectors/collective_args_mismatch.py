@@ -10,7 +10,7 @@ from nsadiag.analysis.disagreement import (
     Asked,
     Disagreement,
     in_black_boxes,
-    in_recorders,
+    in_both,
     still_disagree,
 )
 from nsadiag.analysis.groups import shown
@@ -32,7 +32,7 @@ CALLS_LATER = 5
 
 def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     broke = is_still(cell) or earliest_failure(cell) is not None
-    found = [*in_black_boxes(cell, tables), *(in_recorders(cell, tables) if broke else [])]
+    found = [*in_black_boxes(cell, tables), *(one for one in in_both(cell, tables) if broke and one.recorded)]
     for one in found:
         counts = _is_recent(cell, tables, one) if broke else _went_through(tables, one)
         if counts and not is_out_of_order(tables, one):
@@ -66,7 +66,9 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
         cls="collective_args_mismatch",
         outcome="hung" if is_still(cell) else "crashed" if broke else "wrong",
         confidence=0.95 if clear else 0.7,
-        summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call {one.call} of {one.group}{against}: another {one.kind}; it is {why}.",
+        summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call {one.call} of {one.group}{against}: another {one.kind}; it is {why}."
+        if clear
+        else f"In call {one.call} of {one.group} {_each(cell, one)}: another {one.kind}, and nothing tells which is meant.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
@@ -95,6 +97,16 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
             ),
         ),
         fix=FIXES.get(one.kind),
+    )
+
+
+def _each(cell: CellEvidence, one: Disagreement) -> str:
+    """Who asks for what, for a sentence."""
+    said: dict[str, list[int]] = {}
+    for rank, asked in sorted(one.asked.items()):
+        said.setdefault(asked.what, []).append(rank)
+    return ", ".join(
+        f"rank {shown(cell.everyone(ranks))} asks for {what}" for what, ranks in [*said.items()][:4]
     )
 
 

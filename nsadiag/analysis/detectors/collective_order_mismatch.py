@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
-from nsadiag.analysis.breaks import breaks
+from nsadiag.analysis.breaks import breaks, says_mismatch
 from nsadiag.analysis.cycles import cycle_finding
-from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, in_recorders
+from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, in_both
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.suspects import is_out_of_order, suspects
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.threads import crossing, threads_in
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
@@ -22,7 +23,7 @@ FIX_THREADS = "Give the thread a process group of its own (dist.new_group on all
 def collective_order_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if not is_still(cell):
         return
-    recorded = in_recorders(cell, tables)
+    recorded = in_both(cell, tables)
     # What the backend was asked for decides, where it is known; two names for one operation are no mismatch.
     for one in recorded or in_black_boxes(cell, tables):
         if is_out_of_order(tables, one):
@@ -34,16 +35,63 @@ def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Findi
     """The same where the transport refused what did not fit: its error is the consequence."""
     if is_still(cell) or not breaks(cell):
         return
-    for one in in_black_boxes(cell, tables):
-        if is_out_of_order(tables, one) and _broke_there(cell, tables, one):
-            yield _finding(cell, tables, one)
+    found = [one for one in in_black_boxes(cell, tables) if is_out_of_order(tables, one)]
+    broke = [one for one in found if _broke_there(cell, tables, one)]
+    for one in broke:
+        yield _finding(cell, tables, one)
+    if not broke and any(says_mismatch(b.rank) for b in breaks(cell)):
+        yield from _of_threads(cell, tables)
+
+
+def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """What a wrapper issues from C++ is in no black box: two threads that were at it at once are enough."""
+    for group in sorted(set(tables.asked.group)):
+        guilty = tuple(r for r, used in sorted(threads_in(cell, tables, group).items()) if len(used) > 1)
+        calls = {r: call for r in guilty if (call := crossing(cell, tables, group, r))}
+        if not calls:
+            continue
+        said = next(b.rank for b in breaks(cell) if says_mismatch(b.rank))
+        where = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
+        blocked = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
+        yield Finding(
+            detector="collective_order_mismatch",
+            cls="collective_order_mismatch",
+            outcome="crashed",
+            confidence=0.85,
+            summary=f"Two threads issue collectives of {group} on {where}: which of them comes first differs from rank to rank, until two meet that do not fit.",
+            guilty_ranks=guilty,
+            blocked_ranks=blocked,
+            where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(
+                places.of_text(str(next(iter(calls.values()))["place"]))
+            ),
+            evidence=(
+                *(
+                    Evidence(
+                        claim=f"rank {r} was in {call['op']} {call['call']} of {group} in another thread than the main one, which reduces in that group as well, at the same time",
+                        source=f"{cell.rank(r).source}/blackbox.bin",
+                    )
+                    for r, call in list(calls.items())[:4]
+                ),
+                Evidence(
+                    claim=f"rank {said.rank} got a message of another size than it was waiting for",
+                    source=f"{said.source}/{'exception.json' if said.exception else 'stderr.log'}",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="rank_exception",
+                    because="the transport's error says that the ranks disagree, not why",
+                ),
+            ),
+            fix=FIX_THREADS,
+        )
 
 
 def _broke_there(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
     """Whether nobody got past that call, and whoever raised an exception raised it there."""
     asked = tables.asked[(tables.asked.group == one.group) & tables.asked["rank"].isin(one.asked)]
     # Each further thread may have had a call of its own under way.
-    others = max((len(used) for used in _threads(tables, one).values()), default=1) - 1
+    others = max((len(used) for used in threads_in(cell, tables, one.group).values()), default=1) - 1
     if int(asked.call.max()) > one.call + others:
         return False
     raised = {rank.rank: places.of_exception(rank.exception) for rank in cell.ranks if rank.exception}
@@ -54,19 +102,16 @@ def _broke_there(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
     )
 
 
-def _threads(tables: Tables, one: Disagreement) -> dict[int, set[int]]:
-    """The threads from which each rank called collectives of the group."""
-    rows = tables.asked[tables.asked.group == one.group]
-    return {int(str(rank)): {int(t) for t in frame.thread} for rank, frame in rows.groupby("rank")}
-
-
 def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
-    threads = {rank: len(used) for rank, used in _threads(tables, one).items() if rank in one.asked}
+    used = threads_in(cell, tables, one.group)
+    threads = {rank: len(own) for rank, own in used.items() if rank in one.asked}
     several = bool(threads) and min(threads.values()) > 1
     guilty, why = suspects(tables, one)
     if several:
-        guilty, why = tuple(sorted(one.asked)), "each with two threads that issue collectives in this group"
+        guilty = tuple(sorted(one.asked))
     clear = len(guilty) < len(one.asked) or several
+    who = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
+    why = f"on {who} two threads issue them" if several else f"{who}: {why}"
     blocked = tuple(sorted(set(one.asked) - set(guilty)))
     first = one.asked[guilty[0]]
     here = first.place or places.of_rank_now(cell.rank(guilty[0]))
@@ -76,7 +121,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
         cls="collective_order_mismatch",
         outcome="hung" if is_still(cell) else "crashed",
         confidence=0.9 if clear else 0.6,
-        summary=f"The ranks disagree on collective {one.call} of {one.group} ({said}); rank {shown(cell.everyone(guilty))} is {why}.",
+        summary=f"The ranks disagree on collective {one.call} of {one.group} ({said}); {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(

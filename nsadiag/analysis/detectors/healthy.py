@@ -70,7 +70,7 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             cls="healthy",
             outcome="healthy",
             confidence=0.95 if not aborted else 0.8,
-            summary=f"Completed: {steps} steps on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s.",
+            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s.",
             evidence=tuple(evidence),
         )
     elif _was_progressing(cell):

@@ -58,11 +58,27 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
             "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a time-out.",
             0.85,
         )
+    if _waits_for_a_pool(stuck):
+        return (
+            "it waits for a result of a multiprocessing.Pool, and none comes: if a worker dies, the pool starts another and forgets the task",
+            "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a time-out.",
+            0.85,
+        )
     return (
         "no other thread of the user's code is left in the process that could let it go on",
         "Find what ended the thread that should have answered, and wait with a time-out that says so.",
         0.85,
     )
+
+
+def _waits_for_a_pool(stuck: Stuck) -> bool:
+    for thread in stuck.capture.stacks:
+        files = [str(frame["filename"]) for frame in thread["frames"]]
+        if thread.get("thread_name") == "MainThread" and any(
+            f.endswith("multiprocessing/pool.py") for f in files
+        ):
+            return True
+    return False
 
 
 def _asks_itself(cell: CellEvidence, stuck: Stuck) -> str | None:

@@ -18,7 +18,7 @@ def rank_conditional_collective(cell: CellEvidence, tables: Tables) -> Iterator[
         fix="Take the call out of the branch, so that every rank of the group makes it, and keep only what is rank-local (printing, writing) inside.",
         rejected={
             "data_divergent_control_flow": "the condition depends on the rank, not on its data",
-            "straggler_rank": "no rank made progress between the two looks",
+            "straggler_rank": "no rank will make up for a call that the others made",
             "collective_order_mismatch": "the ranks did not swap their calls: one side of the branch never makes this one",
         },
     )

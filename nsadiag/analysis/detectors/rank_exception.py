@@ -9,6 +9,7 @@ from nsadiag.analysis import places
 from nsadiag.analysis.breaks import Break, breaks, first_break
 from nsadiag.analysis.exceptions import (
     first_of,
+    follows_a_peer,
     headline,
     is_of_a_collective,
     memory_of,
@@ -42,7 +43,10 @@ def _outcome(cell: CellEvidence) -> Outcome:
 
 
 def _peers_at(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...]) -> Place | None:
-    """Where the others wait, if they could be looked at."""
+    """Where the others wait, if they could be looked at; of a crash, where they broke: a look was at what came before."""
+    if _outcome(cell) == "crashed":
+        broke = (places.of_exception(r.exception) for r in cell.ranks if r.rank not in guilty and r.exception)
+        return next((at for at in broke if at), None)
     return next((s.place for rank, s in tables.standings.items() if rank not in guilty and s.place), None)
 
 
@@ -53,6 +57,8 @@ def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         yield from _not_fatal(cell, tables)
     if is_cause:
         yield _fatal(cell, tables, first)  # type: ignore[arg-type]
+    elif first is None and breaks(cell) and _outcome(cell) == "crashed":
+        yield from _of_an_attempt(cell)
 
 
 def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
@@ -100,6 +106,44 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
         rejected=(SIGNALLED,),
         fix=_fix(root, mend),
     )
+
+
+def _of_an_attempt(cell: CellEvidence) -> Iterator[Finding]:
+    """The launcher restarted the ranks after it, and the new ones only failed to find each other."""
+    ended = [(number, e, rank) for rank in cell.ranks for number, e in rank.attempts if _is_own(e)]
+    if not ended:
+        return
+    number, exception, rank = min(ended, key=lambda row: (-row[0], row[1]["t_mono_ns"]))
+    root = first_of(exception)
+    yield Finding(
+        detector="rank_exception",
+        cls=_class_of(root),
+        outcome="crashed",
+        confidence=0.85,
+        summary=f"Rank {rank.rank} raised {headline(root)} in attempt {number}; the launcher restarted all ranks, and these only failed to reach one another.",
+        guilty_ranks=(rank.rank,),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r is not rank),
+        where=Where().at(place_of(root) or place_of(exception)),
+        evidence=(
+            Evidence(
+                claim=f"rank {rank.rank} raised {headline(root)}, first of all in attempt {number}",
+                source=f"{rank.source}/attempts/{number:02d}/exception.json",
+            ),
+            *(
+                Evidence(claim=f"rank {b.rank.rank} failed in the last attempt: {headline(b.rank.exception)}", source=f"{b.rank.source}/exception.json")
+                for b in breaks(cell)[:3]
+                if b.rank.exception
+            ),
+        ),
+        rejected=(SIGNALLED,),
+        fix=_fix(root, "Mend the line shown: without it there would have been no restart."),
+    )  # fmt: skip
+
+
+def _is_own(exception: dict[str, Any]) -> bool:
+    root = first_of(exception)
+    main = exception.get("thread") == "MainThread"
+    return main and not follows_a_peer(root) and not is_of_a_collective(root)
 
 
 def _is_like(other: Break, first: Break) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -163,7 +163,7 @@ class Histories:
             open_ended = {r for r in ranks if number == len(its[r]) - 1}
             signatures = {r: tuple(t.key for t in shown[r]) for r in ranks}
             if not _agree(signatures, open_ended):
-                return self._difference(number, shown, signatures, known, its)
+                return self._difference(number, shown, signatures, known, its, open_ended)
             known |= set(signatures.values())
         return None
 
@@ -174,8 +174,9 @@ class Histories:
         signatures: dict[int, tuple[tuple[int, str], ...]],
         known: set[tuple[tuple[int, str], ...]],
         its: dict[int, list[list[Token]]],
+        open_ended: set[int],
     ) -> Difference | None:
-        guilty, novel = suspects(signatures, known)
+        guilty, novel = suspects(signatures, known, open_ended)
         others = tuple(sorted(r for r in signatures if r not in guilty))
         if not guilty or not others:
             return None
@@ -218,10 +219,14 @@ class Histories:
                 last = None
         return found
 
+    def iteration(self, rank: int, number: int) -> list[Token]:
+        """All that the rank did in one iteration, up to where the next begins."""
+        its = self.iterations.get(rank, [])
+        return its[number] if 0 <= number < len(its) else []
+
     def kinds(self, rank: int, number: int) -> list[int]:
         """Kinds of all that the rank did in one iteration."""
-        its = self.iterations.get(rank, [])
-        return [t.kind for t in its[number]] if number < len(its) else []
+        return [t.kind for t in self.iteration(rank, number)]
 
     def synced(self, rank: int, number: int) -> bool:
         """Whether the iteration's backward was to reduce gradients."""
@@ -258,16 +263,27 @@ def _agree(signatures: dict[int, tuple[tuple[int, str], ...]], open_ended: set[i
 
 
 def suspects(
-    signatures: Mapping[int, tuple[Any, ...]], known: set[tuple[Any, ...]]
+    signatures: Mapping[int, tuple[Any, ...]],
+    known: set[tuple[Any, ...]],
+    open_ended: Container[int] | None = None,
 ) -> tuple[tuple[int, ...], bool]:
-    """The minority; without one, whoever did what nobody had done before while the others did as ever."""
+    """The minority; without one, whoever did what nobody had done before while the others did as ever.
+
+    `open_ended`: ranks that may not be through, all where it is not said; of those the beginning alone counts.
+    """
     counts = Counter(signatures.values())
     (most, times), *others = counts.most_common()
     if others and times > others[0][1]:
         guilty = tuple(sorted(r for r, s in signatures.items() if s != most))
         return guilty, not ({signatures[r] for r in guilty} & known)
     beginnings = {s[:n] for s in known for n in range(len(s) + 1)}
-    new = tuple(sorted(r for r, s in signatures.items() if s not in beginnings))
+    new = tuple(
+        sorted(
+            r
+            for r, s in signatures.items()
+            if s not in (beginnings if open_ended is None or r in open_ended else known)
+        )
+    )
     if new and len(new) < len(signatures):
         return new, True
     # Neither or both are new: the shorter one lacks what the longer waits in.

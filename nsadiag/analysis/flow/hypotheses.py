@@ -146,13 +146,17 @@ def by_history(s: Situation) -> Divergence | None:
     else:
         a = s.chains.to(theirs.place)
         b = s.chains.to(own.place) if own and own.place else anchor
-        if own and own.place and (loop := left_loop(s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration)):  # fmt: skip
-            return loop
         again = found.common.at == theirs.at  # once more round a loop within the iteration
+        # An optimizer's step has no line, and is behind such a loop all the same.
+        if (again or (own and own.place)) and (loop := left_loop(s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration)):  # fmt: skip
+            return loop
         exits = passed_by(s.program, a, b if again else common)
         exits = [g for g in exits if again or _comes_after(s, g, common)]
         within = apart(s.program, b, a) if own and own.place else []
-        guard = _deciding(list(apart(s.program, a, common))[::-1] + exits) or _deciding(within)
+        inner = list(apart(s.program, a, common))[::-1] + exits
+        # Who did not go round at all more likely never came to the loop.
+        inner = inner if again else sorted(inner, key=lambda g: g.is_loop)
+        guard = _deciding(inner) or _deciding(within)
         entered = guard is not None and guard in within
     if guard is None or guard.kind == "except":
         return None
@@ -344,14 +348,15 @@ def by_data_branch(s: Situation) -> Divergence | None:
     """Some wait in a collective behind a condition on their own data, at a line where the others have never been."""
     for a, b in _pairs(s):
         one, other = s.now(a[0]), s.now(b[0])
-        if not one or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], one[-1]):
+        # Of a rank that is gone nothing says which of these conditions it met last.
+        if not one or not other or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], one[-1]):
             continue
         inside = [g for g in apart(s.program, one, other) if g.kind != "except"]
         if not (s.histories.tokens.get(a[0]) and s.histories.tokens.get(b[0])):
             # By stacks alone nobody can tell on what a loop was left.
             inside = [g for g in inside if not g.is_loop]
         guard = next((g for g in inside if g.origin == "data" and not (g.is_loop and s.anchored_in(g))), None)
-        if guard is None or (parted_at(s.program, one, other) == 0 and len(other) > 0):
+        if guard is None or parted_at(s.program, one, other) == 0:
             continue
         guilty = a if len(a) <= len(b) else b
         others = tuple(r for r in s.members() if r not in guilty)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
-from nsadiag.analysis.flow.chains import Chain, apart, held_by, stands_behind
+from nsadiag.analysis.flow.chains import Chain, apart, held_by, is_in, passed_by, stands_behind
 from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.making import Case, made, shown
 from nsadiag.evidence.blackbox import Kind
@@ -38,7 +38,12 @@ def left_loop(
         # A loop over the parts of a model: fewer times round means fewer modules.
         if s.in_forward(loop):
             continue
-        if chains is None and not _went_round_less(s, loop, stayed[0], left[0], inside[-1]):
+        if chains is None and not _went_round_less(s, loop, stayed[0], left[0], inside):
+            continue
+        if outside and _stands_in_a_branch(s, loop, inside, outside):
+            continue
+        over = s.histories.count(left[0]) - 1 if iteration is None else iteration
+        if s.anchored_in(loop) and _came_again(s, loop, stayed[0], left[0], over):
             continue
         guard = _why(s, loop, left[0])
         if guard is not None:
@@ -46,19 +51,52 @@ def left_loop(
     return None
 
 
-def _went_round_less(s: Situation, loop: Guard, stayed: int, left: int, at: Place) -> bool:
+def _went_round_less(s: Situation, loop: Guard, stayed: int, left: int, inside: Chain) -> bool:
     """By what the two did at the line in which the one still waits; by the loop's forwards, if that tells nothing."""
-    histories = s.histories
+    histories, at = s.histories, inside[-1]
     if not histories.tokens.get(stayed) or not histories.tokens.get(left):
         return stands_behind(s.program, s.now(left), s.now(stayed))
     if s.anchored_in(loop):
         return histories.count(stayed) > histories.count(left)
-    if any(s.anchored_in(g) for g in s.program.around(loop.file, loop.line) if g.is_loop):
-        # It begins anew in each iteration: what was missed in earlier ones did not end it now.
+    if any(s.anchored_in(g) for g in held_by(s.program, inside) if g.is_loop):
+        # It begins anew in each iteration, in a helper maybe: what was missed in earlier ones did not end it now.
         same = histories.count(stayed) == histories.count(left)
         return same and histories.was_at_lately(stayed, at) > histories.was_at_lately(left, at) > 0
     # Who never was in it has not left it.
     return histories.was_at(stayed, at) > histories.was_at(left, at) > 0
+
+
+def _stands_in_a_branch(s: Situation, loop: Guard, inside: Chain, outside: Chain) -> bool:
+    """Whether who left the loop waits behind a condition on the rank, in an outer loop that both are in.
+
+    Then whoever passed by that may be in the loop's next round, however many there are in one.
+    """
+    behind = [*apart(s.program, outside, inside), *passed_by(s.program, outside, inside)]
+    if not any(g.origin == "rank" and not g.is_loop for g in behind):
+        return False
+    loops = [g for g in held_by(s.program, inside) if g.is_loop]
+    outer = loops[: next((n for n, g in enumerate(loops) if g == loop), 0)]
+    return any(is_in(s.program, outside, g) for g in outer)
+
+
+def _came_again(s: Situation, loop: Guard, stayed: int, left: int, over: int) -> bool:
+    """Whether the one that is in the loop had left it as well, after the same iteration: it is in the next epoch's."""
+    then, before = (s.histories.iteration(stayed, number) for number in (over, over - 1))
+    asked, theirs = (
+        sum(t.kind == Kind.DATA and t.place is not None and _is_head(s, loop, t.place) for t in tokens)
+        for tokens in (then, s.histories.iteration(left, over))
+    )
+    if asked > theirs > 0:
+        return True
+    usual = {t.at for t in before}
+    return bool(before) and any(_is_behind(s, loop, t.place) for t in then if t.place and t.at not in usual)
+
+
+def _is_behind(s: Situation, loop: Guard, at: Place) -> bool:
+    """Whether the loop's own function leads to the line from outside the loop."""
+    scope = s.program.scope_of(loop.file, loop.line)
+    own = [p for p in s.chains.to(at) if s.program.scope_of(p.file, p.line) == scope]
+    return bool(own) and not any(loop.line <= p.line <= loop.ends for p in own)
 
 
 def _why(s: Situation, loop: Guard, left: int) -> Guard | None:
@@ -96,6 +134,19 @@ def _is_head(s: Situation, loop: Guard, at: Place) -> bool:
     return any(p.file == loop.file and p.line == loop.line for p in s.chains.to(at))
 
 
+def _takes_inputs(s: Situation, loop: Guard) -> bool:
+    """Whether any rank asked for a batch in the loop, or ran a model: else it goes over metrics, parameters, names."""
+    tokens = (t for mine in s.histories.tokens.values() for t in mine if t.kind in (Kind.DATA, Kind.FORWARD))
+    lines = {t.at: t.place for t in tokens}
+    # Without any black box nothing speaks against it.
+    return not lines or any(
+        p.file == loop.file and loop.line <= p.line <= loop.ends
+        for at in lines.values()
+        if at is not None
+        for p in s.chains.to(at)
+    )
+
+
 def _made(
     s: Situation,
     loop: Guard,
@@ -105,7 +156,7 @@ def _made(
     iteration: int | None,
 ) -> Divergence | None:
     gone = s.doing(left[0]) == "gone"
-    uneven = (guard.is_loop and guard.kind == "for") or guard.origin == "input"
+    uneven = (guard.is_loop and guard.kind == "for" and _takes_inputs(s, guard)) or guard.origin == "input"
     if gone and (guard.leaves == "return" or ASKED_TO_STOP.search(guard.test)) and not uneven:
         return None
     cls = "uneven_inputs" if uneven else "rank_conditional_collective" if guard.origin == "rank" else "data_divergent_control_flow"  # fmt: skip
@@ -116,7 +167,7 @@ def _made(
     line = places.place(guard.file, guard.line, guard.function)
     here = s.here(guilty[0]) if uneven and (guilty == stayed or not gone) else line
     short, more = left[0], stayed[0]
-    times = "" if iteration is None else f" in iteration {iteration}"
+    times = "" if iteration is None else f" in iteration {iteration + 1}, fewer times round than the others"
     if counts:
         times = f" after {counts[short]} iterations, while rank {more} is in number {counts[more]}"
     elif iteration is None and guilty == left:

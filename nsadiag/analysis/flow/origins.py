@@ -23,7 +23,7 @@ RANK_CALL = re.compile(r"^(get_)?(\w+_)?rank$|^get_(coordinate|process_index)$|^
 NOT_RANK = re.compile(r"matrix_rank|world(?!_(rank|process|main|master|zero))|num_rank|n_rank")
 RANK_VARIABLE = re.compile(r"^(\w*_)?(RANK|PROCID|NODEID|LOCALID)$")
 UNIFORM_NAME = re.compile(
-    r"^[A-Z][A-Z0-9_]*$|^(global_|micro_|train_|current_|n_)?(step|steps|epoch|epochs|iteration|iter|it|micro_step)(_idx|_num)?$"
+    r"^[A-Z][A-Z0-9_]*$|^__(name|debug|file)__$|^(global_|micro_|train_|current_|n_)?(step|steps|epoch|epochs|iteration|iter|it|micro_step)(_idx|_num)?$"
     r"|^(max|num|total|n)_\w+$|^(world_size|world|True|False|None)$|\w+_(every|interval|freq|frequency|steps|epochs|period)$"
 )
 CONFIG_NAME = re.compile(r"^(args?|cfg|config|conf|opts?|options|hparams|hp|settings|params)$")
@@ -32,6 +32,7 @@ UNIFORM_CALL = re.compile(r"^(get_world_size|is_available|is_initialized|device_
 TRANSPARENT = frozenset(
     {"int", "bool", "str", "float", "min", "max", "abs", "any", "all", "divmod", "round", "sum", "range"}
 )
+NUMERIC = frozenset({"float", "int", "item", "abs", "round", "sum", "len", "mean", "nan", "inf"})
 GROWS = frozenset(
     {"append", "extend", "add", "insert", "register", "update", "add_callback", "register_callback"}
 )
@@ -63,6 +64,10 @@ class Origins:
             list
         )
         self.calls: dict[str, list[tuple[Scope, ast.Call]]] = defaultdict(list)
+        # Conditions under which a name gets another value: it is the same on all ranks only if these are.
+        self.under: dict[Key, list[tuple[ast.expr, Scope]]] = defaultdict(list)
+        # Functions that somebody else is given to call: handlers, callbacks.
+        self.handed_over: set[str] = set()
         self.classes: dict[str, tuple[Scope, ast.ClassDef]] = {}
         for file, tree in trees.items():
             _Collector(self, file).visit(tree)
@@ -125,7 +130,7 @@ class Origins:
         """Whether a name takes over what its value depends on: numbers that only differ by rank are data, not branches."""
         value = binding.value
         if isinstance(value, ast.IfExp):
-            return not (_is_number(value.body) and _is_number(value.orelse))
+            return not _gives_number(value)
         if isinstance(value, ast.BinOp):
             # `rank % 8` is who one is; `(total - rank) // 4` is how much one has.
             return isinstance(value.op, ast.Mod | ast.FloorDiv) and not isinstance(value.left, ast.BinOp)
@@ -155,12 +160,21 @@ class Origins:
         while shrank:
             shrank = False
             for key, bindings in self.bindings.items():
-                if key in found and not all(
-                    self._same(b.value, b.scope, found) for b in bindings if not b.by_flow
-                ):
+                if key in found and not self._is_same_everywhere(key, bindings, found):
                     found.discard(key)
                     shrank = True
         return found
+
+    def _is_same_everywhere(self, key: Key, bindings: list[Binding], known: set[Key]) -> bool:
+        values = [b for b in bindings if not b.by_flow]
+        # A flag that a handler or a thread sets, whenever it is called.
+        flags = [b for b in values if isinstance(b.value, ast.Constant) and not _is_number(b.value)]
+        handed = any(b.scope[1].rpartition(".")[2] in self.handed_over for b in flags)
+        if handed and len({b.scope for b in values}) > 1 and len({ast.unparse(b.value) for b in values}) > 1:
+            return False
+        return all(self._same(b.value, b.scope, known) for b in values) and all(
+            self._same(test, scope, known) for test, scope in self.under[key]
+        )
 
     def of(self, expression: ast.expr, scope: Scope) -> Origin:
         """What the expression depends on, the strongest first."""
@@ -266,6 +280,21 @@ def _is_number(node: ast.expr) -> bool:
     return number and not isinstance(node.value, bool)  # type: ignore[attr-defined]
 
 
+def _gives_number(choice: ast.IfExp) -> bool:
+    """Whether what it chooses between are two numbers, as far as either side shows."""
+    sides = choice.body, choice.orelse
+    plain = [s for s in sides if isinstance(s, ast.Constant) and not _is_number(s)]
+    return not plain and any(_is_numeric(side) for side in sides)
+
+
+def _is_numeric(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not):
+        return True
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Mod | ast.BitAnd | ast.BitOr | ast.Add):
+        return True
+    return _is_number(node) or (isinstance(node, ast.Call) and last_name(node.func) in NUMERIC)
+
+
 def _is_test_of_end(node: ast.expr) -> bool:
     """`x is None` and the like: other questions about a batch are about its content."""
     return any(
@@ -300,6 +329,7 @@ class _Collector(ast.NodeVisitor):
         if key is None:
             return
         self.origins.bind(key, value, self.scope)
+        self.origins.under[key] += [(test, self.scope) for test in self.tests]
         # What a branch merely changes is data; what it switches on or makes says who one is.
         made = isinstance(value, ast.List) or (
             isinstance(value, ast.Call) and last_name(value.func)[:1].isupper()
@@ -351,6 +381,8 @@ class _Collector(ast.NodeVisitor):
         name = last_name(node.func)
         if name:
             self.origins.calls[name].append((self.scope, node))
+        given = [*node.args, *(k.value for k in node.keywords)]
+        self.origins.handed_over |= {last_name(each) for each in given} - {""}
         # `if rank == 0: callbacks.append(...)` makes the list depend on the rank.
         if isinstance(node.func, ast.Attribute) and name in GROWS and self.tests:
             key = self._key(node.func.value)
@@ -362,7 +394,9 @@ class _Collector(ast.NodeVisitor):
         function = self.path[-1] if self.path else ""
         if node.value is not None:
             self.origins.bind(("", "func", function), node.value, self.scope)
-            for test in self.tests if isinstance(node.value, ast.Constant) else ():
+            # Numbers that only differ by rank are data here as well.
+            number = isinstance(node.value, ast.Constant) and isinstance(node.value.value, float)
+            for test in self.tests if isinstance(node.value, ast.Constant) and not number else ():
                 self.origins.bind(("", "func", function), test, self.scope, by_flow=True)
         self.generic_visit(node)
 

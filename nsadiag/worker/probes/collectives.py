@@ -76,7 +76,7 @@ def _group_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return group_in(args, kwargs, (dist.ProcessGroup, DeviceMesh))
 
 
-def _group_name(group: Any) -> str:
+def group_name(group: Any) -> str:
     """Functional collectives also take a group by name, by mesh, or by mesh and dimension."""
     if isinstance(group, tuple):
         group = group[0].get_group(group[1])
@@ -124,9 +124,9 @@ def _begin(
         return None
     if op == "batch_isend_irecv":
         ops = argument(args, kwargs, "p2p_op_list", 0)
-        group, elements = _group_name(ops[0].group), sum(each.tensor.numel() for each in ops)
+        group, elements = group_name(ops[0].group), sum(each.tensor.numel() for each in ops)
     else:
-        group, elements = _group_name(_group_in(args, kwargs)), _elements(args, kwargs)
+        group, elements = group_name(_group_in(args, kwargs)), _elements(args, kwargs)
     key = _counted_as(op, group)
     counts = _counts.get(key) or _counts.setdefault(key, itertools.count(1))
     detail = detail_of(op, args, kwargs)

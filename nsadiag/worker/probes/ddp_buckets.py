@@ -23,6 +23,7 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.worker import runtime, structure
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.calls import qualified
+from nsadiag.worker.probes.collectives import group_name
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
 
 SETTINGS = (
@@ -118,6 +119,7 @@ def describe(wrapped: Wrapped) -> dict[str, Any] | None:
         "bucket_sizes": str(logged.get("bucket_sizes", "")),
         "rebuilt_bucket_sizes": str(logged.get("rebuilt_bucket_sizes", "")),
         "comm_hook": wrapped.hook or str(logged.get("comm_hook", "")),
+        "group": group_name(model.process_group),
         "ranks": dist.get_process_group_ranks(model.process_group),
         "buckets": _shown(wrapped, wrapped.initial),
         "rebuilt_buckets": _shown(wrapped, wrapped.rebuilt),

@@ -1,0 +1,67 @@
+"""Which threads of a rank issue a group's collectives: two of them race, and no order is the same on all ranks."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from nsadiag.analysis.groups import raw_name
+from nsadiag.evidence.blackbox import Kind, Phase
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.load import CellEvidence, RankEvidence
+    from nsadiag.analysis.tables import Tables
+
+
+def threads_in(cell: CellEvidence, tables: Tables, group: str) -> dict[int, set[int]]:
+    """By rank: those that called collectives of the group, and the main one where a wrapper reduces in it."""
+    rows = tables.asked[tables.asked.group == group]
+    found = {int(str(rank)): {int(t) for t in frame.thread} for rank, frame in rows.groupby("rank")}
+    for rank, threads in found.items():
+        evidence = cell.rank(rank)
+        if _reduces_in(evidence, tables, group) and _backwards(tables, evidence):
+            threads.add(_main(evidence))
+    return found
+
+
+def crossing(cell: CellEvidence, tables: Tables, group: str, rank: int) -> dict[Any, Any] | None:
+    """The rank's last call in the group from another thread than the main one, if the main one was at it, too, meanwhile."""
+    evidence = cell.rank(rank)
+    rows = tables.asked[(tables.asked.group == group) & (tables.asked["rank"] == rank)]
+    main = rows.thread == _main(evidence)
+    others = rows[~main]
+    if others.empty:
+        return None
+    last: dict[Any, Any] = others.iloc[-1].to_dict()
+    spans = [(b, e) for b, e in rows.loc[main, ["begin_s", "end_s"]].itertuples(index=False)]
+    spans += _backwards(tables, evidence) if _reduces_in(evidence, tables, group) else []
+    begin, end = last["begin_s"], _or_never(last["end_s"])
+    return last if any(b <= end and begin <= _or_never(e) for b, e in spans) else None
+
+
+def _main(rank: RankEvidence) -> int:
+    header = rank.recording.header
+    return header.pid if header else 0
+
+
+def _reduces_in(rank: RankEvidence, tables: Tables, group: str) -> bool:
+    """Whether DDP or FSDP issues collectives of the group, from C++, in backward."""
+    named = [str(model.get("group") or "") for model in (*rank.ddp, *rank.units)]
+    return any(tables.groups.label(rank.rank, raw_name(name, "")) == group for name in named if name)
+
+
+def _backwards(tables: Tables, rank: RankEvidence) -> list[tuple[float, float | None]]:
+    events = tables.events
+    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.BACKWARD)]
+    found: list[tuple[float, float | None]] = []
+    for phase, t_s in mine[["phase", "t_s"]].itertuples(index=False):
+        if phase == Phase.BEGIN:
+            found.append((t_s, None))
+        elif found:
+            found[-1] = found[-1][0], t_s
+    return found
+
+
+def _or_never(t_s: Any) -> float:
+    """An end that was not seen lies ahead."""
+    return float(t_s) if t_s is not None and not math.isnan(t_s) else float("inf")
