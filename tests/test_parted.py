@@ -110,5 +110,6 @@ def test_a_parameter_that_is_infinite_from_the_start_is_meant_so_and_a_lost_batc
 
 def test_only_a_single_number_on_the_cpu_is_read_as_a_loss() -> None:
     assert _is_lost(torch.tensor(math.nan)) and _is_lost(torch.tensor([math.inf]))
+    assert _is_lost(torch.tensor(complex(0, math.inf))) and not _is_lost(torch.tensor(1j))
     assert not _is_lost(torch.tensor(1.0)) and not _is_lost(torch.full((2,), math.nan))
     assert not _is_lost([torch.tensor(math.nan)]) and not _is_lost(torch.empty((), device="meta"))

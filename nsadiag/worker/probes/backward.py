@@ -122,8 +122,9 @@ def _count(rank: runtime.Runtime, tensors: Any) -> None:
 
 def _is_lost(loss: Any) -> bool:
     """Whether it is one number that is NaN or infinite; False where one would have to wait for a GPU to know."""
-    plain = type(loss) is torch.Tensor and loss.device.type == "cpu" and loss.numel() == 1
-    return plain and not math.isfinite(loss.item())
+    if type(loss) is not torch.Tensor or loss.device.type != "cpu" or loss.numel() != 1:
+        return False
+    return not math.isfinite(abs(loss.item()))  # it may be complex
 
 
 def _begin(tensors: Any) -> None:
