@@ -13,7 +13,9 @@ import torch
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.not_finite import not_finite
-from nsadiag.analysis.parted import _left_out, _loaded_alone
+from nsadiag.analysis.parted import _left_out, _loaded_alone, _not_reduced
+from nsadiag.analysis.places import most_seen, waits_for_peers
+from nsadiag.analysis.replicas import drift, trained_alike
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.worker.probes.backward import _is_lost
@@ -78,6 +80,7 @@ def test_a_checkpoint_that_one_rank_loads_after_the_wrap_is_named(tmp_path: Path
 
 def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> None:
     both = cell(tmp_path, {0: [[1.0, 1.0], [2.0, 2.0]], 1: [[1.0, 1.0], [2.0, 2.5]]})
+    assert trained_alike(both, frozenset({"p0"})) and not trained_alike(both, frozenset({"p1"}))
     reduce = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "default_pg" + AT)
     (found,) = _left_out(both, tables(reduce), frozenset({"p0"}), None)
     assert found.where.parameter == "p1" and found.confidence < 0.7
@@ -85,6 +88,32 @@ def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> 
     assert not list(_left_out(both, tables(reduce, experts), frozenset({"p0"}), None))
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
     assert not list(_left_out(both, tables(reduce, own), frozenset({"p0"}), None))
+
+
+def test_what_ddp_does_not_reduce_is_told_apart_by_magnitudes_where_the_sums_are_alike(
+    tmp_path: Path,
+) -> None:
+    run = RunDir(path=tmp_path)
+    for rank in (0, 1):
+        make_private_dir(run.rank(rank).path)
+        write_json(run.rank(rank).meta, {"rank": rank, "world_size": 2, "pid": 100 + rank})
+        head = [["body", [4], 1.0, 8.0], ["head", [4], 1.0, 8.0 + rank]]
+        append_json_line(run.rank(rank).replicas, {"step": 4, "left_out": [1], "parameters": head})
+    both = load_cell(tmp_path)
+    reduce = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "default_pg" + AT)
+    (found,) = _not_reduced(both, tables(reduce))
+    assert found.where.parameter == "head" and "sum of magnitudes" in found.evidence[0].claim
+    assert drift(both) is None and not trained_alike(both, frozenset({"body"}))  # it never moved
+    own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
+    assert not list(_not_reduced(both, tables(reduce, own)))
+
+
+def test_samples_that_wait_for_peers_are_none_of_the_work_and_a_lambda_counts_for_its_line() -> None:
+    wait = ["/v/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"]
+    sort, inner, other = (["/u/t.py", *rest] for rest in ((8, "sample"), (8, "sample.<lambda>"), (5, "push")))
+    assert waits_for_peers({"frames": [wait, sort]}) and not waits_for_peers({"frames": [sort, wait]})
+    seen = most_seen([{"frames": [each]} for each in (other, other, sort, inner, sort)])
+    assert seen and (seen.line, seen.function) == (8, "sample")
 
 
 def loss(rank: int, lost: bool) -> tuple[Any, ...]:

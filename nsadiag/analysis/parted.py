@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nsadiag.analysis import places
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
-from nsadiag.analysis.replicas import Drift, drift, summed
+from nsadiag.analysis.replicas import Drift, drift, summed, trained_alike
 from nsadiag.analysis.sources import tree_of
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -44,8 +44,9 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     known = {n for n in summed(cell) if n and any(d == n or d.endswith("." + n) for d in names)}
     found = drift(cell, frozenset(known))
     if found is None:
+        yield from _not_reduced(cell, tables)
         return
-    idle = not _were_reduced(cell, tables)
+    idle = not _were_reduced(cell, tables) and not trained_alike(cell, frozenset(known))
     kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
     alone = _loaded_alone(cell, tables) if found.from_start else {}
     says = f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
@@ -64,6 +65,22 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         at, said = None, f"{says}: something changes the parameters on one rank alone."
         fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
     yield _finding(cell, found, said, at, fix)
+
+
+def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """In the model and in the optimizer, and DDP knows nothing of it: it reduces what it found at the wrap."""
+    found = None if _has_parts(tables) else drift(cell, left_out=True)
+    if found:
+        says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: DDP does not reduce it, as it was frozen when DDP wrapped the model, or was put in afterwards."
+        fix = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce by hand what is changed without a gradient. If each rank's own is meant, all is well."
+        yield _finding(cell, found, says, None, fix, confidence=0.7)
+
+
+def _has_parts(tables: Tables) -> bool:
+    """Experts and shards are meant to differ: they have groups of their own, or exchange what is theirs."""
+    calls = tables.events[tables.events.kind == Kind.COLLECTIVE]
+    apart = ~calls.place.str.startswith(DEFAULT) & (calls.place != "")
+    return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
 
 
 def _loaded_alone(cell: CellEvidence, tables: Tables) -> dict[int, Place | None]:
@@ -142,10 +159,7 @@ def _left_out(
     """Most gradients are averaged, and a parameter's never are that all ranks began with alike."""
     sizes = summed(cell)
     whole = sizes.pop("", 0)
-    calls = tables.events[tables.events.kind == Kind.COLLECTIVE]
-    # Experts and shards are meant to differ: they have groups of their own, or exchange what is theirs.
-    apart = ~calls.place.str.startswith(DEFAULT) & (calls.place != "")
-    if apart.any() or calls.name.str.contains("all_to_all", regex=False).any():
+    if _has_parts(tables):
         return
     if 2 * sum(sizes[name] for name in averaged) < whole:
         return

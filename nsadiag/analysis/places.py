@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
 from collections import Counter
@@ -123,11 +124,19 @@ def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
 def most_seen(samples: list[dict[str, Any]], key: str = "frames") -> Place | None:
     """The innermost user line that a rank's stack samples show most often, of the main thread or of one `beside`."""
     innermost = (next((f for f in s.get(key, ()) if is_user(f[0])), None) for s in samples)
-    counts = Counter(tuple(frame) for frame in innermost if frame)
-    if not counts:
+    seen = [tuple(frame) for frame in innermost if frame]
+    if not seen:
         return None
-    (file, line, function), _ = counts.most_common(1)[0]
+    # A generator or lambda of a line counts for the line.
+    (file, line), _ = Counter(frame[:2] for frame in seen).most_common(1)[0]
+    (_, _, function), _ = Counter(f for f in seen if f[:2] == (file, line)).most_common(1)[0]
     return place(file, line, function)
+
+
+def waits_for_peers(sample: dict[str, Any]) -> bool:
+    """Whether the innermost user line stood in a collective."""
+    inside = itertools.takewhile(lambda frame: not is_user(frame[0]), sample.get("frames", ()))
+    return any("/torch/distributed/" in frame[0] for frame in inside)
 
 
 def short(at: Place) -> str:

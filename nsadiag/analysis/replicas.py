@@ -27,21 +27,26 @@ class Drift:
     from_start: bool  # they were never equal
     odd: tuple[int, ...]  # the minority; all ranks where there is none
     gap: float  # the largest difference, as a share of the magnitudes
+    of: str = "sum"
 
     @property
     def says(self) -> str:
         """For an evidence's claim."""
         shown = ", ".join(f"rank {r}: {v:.6g}" for r, v in sorted(self.values.items())[:8])
-        return f"sum over {self.parameter} after step {self.step}: {shown}"
+        return f"{self.of} over {self.parameter} after step {self.step}: {shown}"
 
     @property
     def source(self) -> str:
         return f"ranks/{self.odd[0]:05d}/replicas.jsonl"
 
 
-def drift(cell: CellEvidence, among: frozenset[str] | None = None) -> Drift | None:
-    """The earliest, of the parameters `among`; None where they agree, or were not compared, or are no copies."""
+def drift(cell: CellEvidence, among: frozenset[str] | None = None, left_out: bool = False) -> Drift | None:
+    """The earliest, of the parameters `among`; None where they agree, or were not compared, or are no copies.
+
+    Those that DDP does not reduce although they are in its model are `left_out`: looked at for themselves.
+    """
     table = _table(cell)
+    table = table[table.left_out == left_out]
     if among is not None:
         table = table[table.parameter.isin(among)]
     if table.empty or table["rank"].nunique() < max(len(cell.met), 2):
@@ -56,7 +61,7 @@ def drift(cell: CellEvidence, among: frozenset[str] | None = None) -> Drift | No
             continue
         found = _at_step(rows)
         if found:
-            parameter, values, odd, gap = found
+            parameter, values, odd, gap, of = found
             return Drift(
                 step=int(str(step)),
                 parameter=parameter,
@@ -64,8 +69,21 @@ def drift(cell: CellEvidence, among: frozenset[str] | None = None) -> Drift | No
                 from_start=int(str(step)) == first,
                 odd=odd,
                 gap=gap,
+                of=of,
             )
     return None
+
+
+def trained_alike(cell: CellEvidence, among: frozenset[str]) -> bool:
+    """Whether one of these parameters moved, and stayed equal on all ranks: then its gradients are reduced."""
+    table = _table(cell)
+    table = table[table.parameter.isin(among) & ~table.left_out]
+    if table.empty:
+        return False
+    values = table.groupby([*SAME, "step"])["sum"].agg(["min", "max"])
+    each = values.groupby(SAME)
+    alike = (values["min"] == values["max"]).groupby(SAME).all()
+    return bool((alike & (each["max"].nunique() > 1)).any())
 
 
 def summed(cell: CellEvidence) -> dict[str, int]:
@@ -75,13 +93,20 @@ def summed(cell: CellEvidence) -> dict[str, int]:
     return {**found, "": max((int(row.get("elements") or 0) for row in rows), default=0)}
 
 
-def _at_step(rows: pd.DataFrame) -> tuple[str, dict[int, float], tuple[int, ...], float] | None:
-    for (_, parameter), of in rows.groupby(SAME, sort=False):
-        spread = float(of["sum"].max() - of["sum"].min())
-        magnitude = float(of["magnitude"].max())
-        if spread > TOLERANCE * max(magnitude, 1e-30):
-            values = {int(r): float(v) for r, v in zip(of["rank"], of["sum"], strict=True)}
-            return str(parameter), values, _odd(values), spread / magnitude
+def _at_step(rows: pd.DataFrame) -> tuple[str, dict[int, float], tuple[int, ...], float, str] | None:
+    parts = rows.groupby(SAME, sort=False)[["sum", "magnitude"]]
+    most, least = parts.max(), parts.min()
+    # Values that differ may have one sum (a softmax's own layer), and hardly ever one sum of magnitudes as well.
+    for column, says in (("sum", "sum"), ("magnitude", "sum of magnitudes")):
+        spread = most[column] - least[column]
+        apart = spread[spread > TOLERANCE * most.magnitude.clip(lower=1e-30)]
+        if apart.empty:
+            continue
+        place, parameter = apart.index[0]
+        of = rows[(rows.place == place) & (rows.parameter == parameter)]
+        values = {int(r): float(v) for r, v in zip(of["rank"], of[column], strict=True)}
+        gap = float(apart.iloc[0]) / float(most.magnitude.loc[apart.index[0]])
+        return str(parameter), values, _odd(values), gap, says
     return None
 
 
@@ -99,6 +124,7 @@ def _table(cell: CellEvidence) -> pd.DataFrame:
             "step": int(row["step"]),
             "place": place,
             "parameter": name,
+            "left_out": place in (row.get("left_out") or ()),
             "shape": str(shape),
             "sum": float(total),
             "magnitude": float(magnitude),
@@ -107,4 +133,4 @@ def _table(cell: CellEvidence) -> pd.DataFrame:
         for row in rank.replicas
         for place, (name, shape, total, magnitude) in enumerate(row["parameters"])
     ]
-    return pd.DataFrame(rows, columns=["rank", "step", *SAME, "shape", "sum", "magnitude"])
+    return pd.DataFrame(rows, columns=["rank", "step", *SAME, "left_out", "shape", "sum", "magnitude"])

@@ -27,8 +27,10 @@ LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an
 
 
 def _place(cell: CellEvidence) -> Place | None:
-    rank = cell.ranks[0]
-    return places.most_seen(rank.samples) or places.of_rank_now(rank)
+    """What all ranks are seen at most; waiting in a collective for one that is at it now is none of the work."""
+    samples = [sample for rank in cell.ranks for sample in rank.samples]
+    at_work = [sample for sample in samples if not places.waits_for_peers(sample)]
+    return places.most_seen(at_work or samples) or places.of_rank_now(cell.ranks[0])
 
 
 def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:

@@ -128,6 +128,19 @@ def describe(wrapped: Wrapped) -> dict[str, Any] | None:
     }
 
 
+def left_out() -> dict[int, str]:
+    """By id: what is in a wrapped model now and its DDP does not reduce: frozen at the wrap, or put in since."""
+    found: dict[int, str] = {}
+    for wrapped in _wrapped:
+        model = wrapped.model()
+        if model is None:
+            continue
+        reduced = {id(reference()) for reference in wrapped.parameters}
+        named = ((n, p) for n, p in model.module.named_parameters() if n not in model.parameters_to_ignore)
+        found |= {id(p): qualified(n) for n, p in named if id(p) not in reduced}
+    return found
+
+
 def _write(rank: runtime.Runtime) -> None:
     described = (describe(wrapped) for wrapped in _wrapped)
     write_json(rank.directory.ddp, [each for each in described if each is not None])

@@ -20,12 +20,13 @@ from torch.compiler import is_dynamo_compiling
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.probes import works
+from nsadiag.worker.probes.ddp_buckets import left_out
 from nsadiag.worker.probes.gradients import name_of
 from nsadiag.worker.probes.patch import failed, not_compiled
 
 SHARE = 0.003  # of the time between two steps, for looking through the gradients
-SUMMED = 6  # parameters
-ELEMENTS = 4096  # of each
+SUMMED = 48  # parameters: what one rank alone changes is often a single one
+ELEMENTS = 4096  # of each, spread over it
 NAMED = 50
 MOST_ROWS = 200
 
@@ -135,8 +136,16 @@ def _is_sharded(parameter: torch.Tensor) -> bool:
     return hasattr(parameter, "_local_tensor")
 
 
+def _spread(parameter: torch.Tensor) -> torch.Tensor:
+    flat = parameter.detach().reshape(-1)
+    return flat[:: -(-flat.numel() // ELEMENTS)].double()
+
+
 def _sum(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
-    """Sums of the first elements: of their values, and of their magnitudes, which tell how much a difference means."""
+    """Sums of some elements: of their values, and of their magnitudes, which tell how much a difference means.
+
+    The magnitudes differ where the values do not: those of a layer before a softmax keep their sum, whatever it learns.
+    """
     if rank.world_size < 2 or not (dist.is_available() and dist.is_initialized()):
         return
     trained = [(i, p) for i, p in enumerate(_parameters(optimizer)) if p.numel() and not _is_sharded(p)]
@@ -145,16 +154,19 @@ def _sum(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
     last = len(trained) - 1
     chosen = [trained[n] for n in sorted({round(k * last / (SUMMED - 1)) for k in range(SUMMED)})]
     with torch.no_grad():
-        parts = [p.detach().reshape(-1)[:ELEMENTS].double() for _, p in chosen]
+        parts = [_spread(p) for _, p in chosen]
         device = parts[0].device
         # One wait for the device, however many parameters.
         sums = torch.stack([s.to(device) for part in parts for s in (part.sum(), part.abs().sum())]).tolist()
+    passed_over = left_out()
     row = {
         "step": step,
         "t_mono_ns": time.monotonic_ns(),
         "elements": sum(p.numel() for _, p in trained),
+        "left_out": [n for n, (_, p) in enumerate(chosen) if id(p) in passed_over],
         "parameters": [
-            [_name(p, i), list(p.shape), sums[2 * n], sums[2 * n + 1]] for n, (i, p) in enumerate(chosen)
+            [passed_over.get(id(p)) or _name(p, i), list(p.shape), sums[2 * n], sums[2 * n + 1]]
+            for n, (i, p) in enumerate(chosen)
         ],
     }
     append_json_line(rank.directory.replicas, row)
