@@ -232,6 +232,28 @@ def test_a_single_process_without_a_rank_is_rank_0(jobs: Jobs) -> None:
     process.wait()
 
 
+def test_processes_that_a_script_spawned_are_told_by_their_backends_threads(jobs: Jobs) -> None:
+    member = "import time; open('/proc/self/comm', 'w').write('pt_gloo_runloop'); print('up', flush=True); time.sleep(600)"
+    script = f"""
+import subprocess, sys, time
+both = [subprocess.Popen([sys.executable, "-c", {member!r}], stdout=subprocess.PIPE) for _ in range(2)]
+[one.stdout.readline() for one in both]
+open({str(jobs.directory / "pids")!r}, "w").write(" ".join(str(one.pid) for one in both))
+print("up", flush=True)
+[one.wait() for one in both]
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    pids = [int(pid) for pid in (jobs.directory / "pids").read_text().split()]
+    found, gaps = find_ranks([parent.pid])
+    assert [(r.rank, r.world_size, r.process.pid) for r in found] == [(0, 2, pids[0]), (1, 2, pids[1])]
+    assert len(gaps) == 1
+    for pid in pids:
+        os.kill(pid, 9)
+    parent.wait()
+
+
 # -- NCCL's pipe, as a rank would answer it: no GPU is here ---------------------------------------
 
 

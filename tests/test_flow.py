@@ -212,3 +212,13 @@ def test_an_iteration_that_is_over_is_new_where_it_is_but_the_beginning_of_what_
     assert suspects({0: ("backward", "reduce"), 1: ("backward",)}, known, open_ended={0}) == ((1,), True)
     # Of one that is still under way nothing is missing yet.
     assert suspects({0: ("backward", "gather"), 1: ("backward",)}, known, open_ended={0, 1}) == ((0,), True)
+
+
+def test_a_choice_between_values_leads_to_no_call() -> None:
+    guards = around("x = step(limit=1 if rank == 0 else 2)  # HERE")
+    assert not [g for g in guards if g.kind == "choice"]
+
+
+def test_a_choice_between_calls_does() -> None:
+    assert [g.origin for g in around("x = save() if rank == 0 else None  # HERE")] == ["rank"]
+    assert [g.origin for g in around("(save if rank == 0 else skip)()  # HERE")] == ["rank"]

@@ -154,3 +154,9 @@ def test_an_allocator_that_has_nothing_left_is_told_from_other_errors(
     kind: str, message: str, memory: str | None
 ) -> None:
     assert memory_of(raised(kind, message)) == memory
+
+
+def test_a_first_line_that_says_nothing_yet_is_told_with_the_next() -> None:
+    message = 'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "w". '
+    said = headline({"type": "RuntimeError", "message": message})
+    assert said == 'RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: "w".'

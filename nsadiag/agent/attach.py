@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -24,6 +25,7 @@ from nsadiag.evidence.secrets import mask_command
 
 APART_S = 5.0  # there was no silence to listen to beforehand, so the looks themselves are further apart
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT", "NSADIAG_SOCKET_DIR")
+BACKEND_THREADS = ("pt_gloo_", "gloo_", "pt_nccl_")
 RECORDED = ("blackbox.bin", "names.jsonl", "ddp.json", "exception.json", "leaving.json", "faults.log",
             "samples.jsonl", "gaps.jsonl", "meta.json")  # fmt: skip
 
@@ -112,6 +114,7 @@ def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
     """
     found: dict[int, AttachedRank] = {}
     without: list[Process] = []
+    gaps = []
     for pid in pids:
         _check(pid)
         family = [p for p in _family(pid) if is_python(p.pid)]
@@ -125,14 +128,19 @@ def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
         for rank in ranks:
             _add(found, rank)
         if not ranks:
-            without.append(family[0])
-    gaps = []
+            members = [p for p in family if in_process_group(p.pid)]
+            without += members or family[:1]
+            if len(members) > 1:
+                gaps.append(
+                    f"the processes below {pid} have no RANK in their environment: numbered in the order in which they were started"
+                )
     if not found:
         for number, process in enumerate(without):
             found[number] = AttachedRank(
                 rank=number, world_size=len(without), process=process, environment={}
             )
-            gaps.append(f"process {process.pid} has no RANK in its environment: taken for rank {number}")
+            if len(without) == 1 or not gaps:
+                gaps.append(f"process {process.pid} has no RANK in its environment: taken for rank {number}")
     return [found[n] for n in sorted(found)], gaps
 
 
@@ -169,6 +177,20 @@ def is_python(pid: int) -> bool:
         return "libpython" in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
         return False
+
+
+def in_process_group(pid: int) -> bool:
+    """Whether threads of a backend run in it: no launcher has them, and no fork of a rank inherits them."""
+    return any(comm.startswith(BACKEND_THREADS) for comm in _threads(pid))
+
+
+def _threads(pid: int) -> list[str]:
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found.append((task / "comm").read_text().strip())
+    return found
 
 
 def _name(pid: int) -> str:

@@ -81,8 +81,15 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
         follows = end["signal"] == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
         found.append(Break(rank=rank, kind="killed", t_s=end["t_s"], follows_a_peer=follows))
     elif end.get("t_s") is not None and not end.get("by_us") and not found and not _died_of_it(rank):
-        found.append(Break(rank=rank, kind="exited", t_s=end["t_s"]))
+        found.append(Break(rank=rank, kind="exited", t_s=end["t_s"], follows_a_peer=_gave_up_a_peer(rank)))
     return found
+
+
+def _gave_up_a_peer(rank: RankEvidence) -> bool:
+    """Whether it ended with an error because a peer was gone: what wraps its work caught that, and said so by its exit."""
+    last = next((row for row in reversed(rank.raised) if row.get("thread") == "MainThread"), None)
+    told = (rank.leaving or {}).get("ended_with")
+    return bool(told and last and follows_a_peer(first_of(last)))
 
 
 def _first_seen_ns(rank: RankEvidence, exception: dict[str, Any]) -> int:
@@ -116,9 +123,9 @@ def first_break(cell: CellEvidence) -> Break | None:
     A rank that ended by itself is a break only if others were left behind.
     """
     found = breaks(cell)
-    others = [b for b in found if b.kind != "exited"]
-    ended_well = len(others) == 0 and len(found) == len(cell.ranks)
-    stuck = cell.stopped == "hang" or any(b.follows_a_peer for b in others)
+    failed = any(b.follows_a_peer or b.kind != "exited" for b in found)
+    ended_well = not failed and len(found) == len(cell.ranks)
+    stuck = cell.stopped == "hang" or any(b.follows_a_peer for b in found)
     causes = [b for b in found if not b.follows_a_peer and (b.kind != "exited" or (stuck and not ended_well))]
     # A rank that has exited while another raises its own error only came to its end a little earlier.
     real = [b for b in causes if b.kind != "exited"]

@@ -74,7 +74,10 @@ def headline(exception: Raised) -> str:
     if original:
         last = original["text"].strip().splitlines()[-1].strip()
         return f"{last} (in a worker of its DataLoader)"[:300]
-    return f"{exception['type']}: {message.splitlines()[0] if message else ''}"[:300]
+    first, *more = [line.strip() for line in message.splitlines() if line.strip()] or [""]
+    # "Error(s) in loading state_dict for Net:" says nothing yet.
+    first = f"{first} {more[0]}" if first.endswith(":") and more else first
+    return f"{exception['type']}: {first}"[:300]
 
 
 def is_same(one: Raised, other: Raised) -> bool:

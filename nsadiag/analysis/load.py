@@ -287,8 +287,10 @@ def _node_gaps(path: Path) -> list[str]:
     return found
 
 
-def told_end(end: dict[str, Any], faults: str, launcher: str) -> dict[str, Any]:
-    """The rank's end; where its launcher reaped it before we could look, as faulthandler or torchrun tell it."""
+def told_end(
+    end: dict[str, Any], faults: str, launcher: str, leaving: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The rank's end; where its launcher reaped it before we could look, as faulthandler, torchrun or its last call tell it."""
     if end.get("t_s") is None or end.get("signal") is not None or end.get("exit_code") is not None:
         return end
     for words, number in FATAL.items():
@@ -297,7 +299,9 @@ def told_end(end: dict[str, Any], faults: str, launcher: str) -> dict[str, Any]:
     for code, pid in TORCHRUN_SAW.findall(launcher):
         if int(pid) == end.get("pid"):
             return {**end, "signal": -int(code)} if int(code) < 0 else {**end, "exit_code": int(code)}
-    return end
+    # Of its own call to exit nobody knows whether it was caught; multiprocessing's ends the process.
+    code = (leaving or {}).get("ended_with")
+    return {**end, "exit_code": code} if isinstance(code, int) else end
 
 
 def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: str) -> RankEvidence:
@@ -307,6 +311,7 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
     damaged = _damaged(directory)
     told = tuple(f"rank {directory.rank}: {row.get('gap')}" for row in read_json_lines(directory.gaps))
     unread = tuple(f"rank {directory.rank}: {gap}" for gap in recording.gaps)
+    leaving = read_json(directory.leaving)
     missed = tuple(f"rank {directory.rank}: {g['gap']}" for c in captures[-1:] for g in c.gaps)
     return RankEvidence(
         rank=directory.rank,
@@ -321,8 +326,8 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         units=read_json(directory.units, []),
         loaders=read_json(directory.loaders, []),
         settings=read_json(directory.settings, {}),
-        end=told_end(end, faults, launcher),
-        leaving=read_json(directory.leaving),
+        end=told_end(end, faults, launcher, leaving),
+        leaving=leaving,
         raised=read_json_lines(directory.raised),
         signals=read_json_lines(directory.signals),
         wraps=read_json(directory.wraps, []),

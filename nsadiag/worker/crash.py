@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nsadiag.evidence.blackbox import Kind, Phase
-from nsadiag.evidence.layout import append_json_line, open_private, write_json
+from nsadiag.evidence.layout import append_json_line, open_private, read_json, write_json
 from nsadiag.worker.place import user_place
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ MAX_MESSAGE = 20_000
 MAX_CHAIN = 8
 MAIN = "MainThread"
 MAX_SIGNALS = 100
+BOOTSTRAP = "<string>:1:"  # python -c "from multiprocessing.spawn import spawn_main; spawn_main(...)"
 PROBE = 0  # the signal that only asks whether a process lives
 
 
@@ -57,14 +58,18 @@ def install(runtime: Runtime) -> None:
 
 def _note_leaving(runtime: Runtime, owner: Any, name: str) -> None:
     """Writes leaving.json with the user line that ends the process on purpose; a forked child is not the rank."""
-    leave, rank_pid = getattr(owner, name), os.getpid()
+    leave, rank_pid, path = getattr(owner, name), os.getpid(), runtime.directory.leaving
 
     @functools.wraps(leave)
     def noted(*args: Any) -> Any:
         place = user_place()
         if place and os.getpid() == rank_pid:
             with contextlib.suppress(Exception):
-                write_json(runtime.directory.leaving, _leaving(name, args, place))
+                left = _leaving(name, args, place)
+                if place.startswith(BOOTSTRAP) and args and isinstance(args[0], int):
+                    # How multiprocessing ends each process that it has spawned: the user's own line came before.
+                    left = {**(read_json(path) or left), "ended_with": args[0]}
+                write_json(path, left)
         return leave(*args)
 
     setattr(owner, name, noted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -30,12 +31,17 @@ def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     polls = cell.stopped == "timeout" and _sleeps_on(cell)
     if not is_still(cell) and not polls:
         return
-    for stuck in inside(cell, tables):
+    for stuck in (every := inside(cell, tables)):
         if stuck.standing.place is None:
             continue
         found = _waits_for(cell, tables, stuck)
         if found:
-            yield _finding(cell, stuck, *found)
+            alike = [
+                o.number
+                for o in every
+                if o.standing.place == stuck.standing.place and _waits_for(cell, tables, o) == found
+            ]
+            yield _finding(cell, stuck, tuple(alike), *found)
 
 
 def _sleeps_on(cell: CellEvidence) -> bool:
@@ -176,16 +182,20 @@ def _user_index(frames: list[dict[str, Any]], at: Place | None) -> int:
     )
 
 
-def _finding(cell: CellEvidence, stuck: Stuck, what: str, fix: str, confidence: float) -> Finding:
+def _finding(
+    cell: CellEvidence, stuck: Stuck, alike: tuple[int, ...], what: str, fix: str, confidence: float
+) -> Finding:
+    """`alike`: ranks that stand at the same line for the same thing, this one among them."""
     standing, number = stuck.standing, stuck.number
     at = places.short(standing.place) if standing.place else ""
     call = f", in {standing.call}" if standing.call else ""
-    return finding(
+    who = f"Rank {number} waits" if len(alike) == 1 else f"Ranks {cell.names(alike)} wait"
+    found = finding(
         cell,
         stuck,
         cls="external_wait",
         confidence=confidence,
-        summary=f"Rank {number} waits at {at} for {what}. None of its peers can bring that.",
+        summary=f"{who} at {at} for {what}. None of {'its' if len(alike) == 1 else 'their'} peers can bring that.",
         evidence=(
             Evidence(claim=f"rank {number} stands at {at} in both looks{call}", source=stuck.source),
             Evidence(claim=f"it waits for {what}", source=f"{stuck.capture.source}/proc.json"),
@@ -196,3 +206,4 @@ def _finding(cell: CellEvidence, stuck: Stuck, what: str, fix: str, confidence: 
         ),
         fix=fix,
     )
+    return dataclasses.replace(found, guilty_ranks=alike) if len(alike) > 1 else found

@@ -8,6 +8,7 @@ from nsadiag.analysis import places
 from nsadiag.analysis.inside import was_alive
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.timed_out import timed_out
 from nsadiag.analysis.waiting import Wait, is_still, waits
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
@@ -47,6 +48,7 @@ def _confidence(cell: CellEvidence, tables: Tables, guilty: int) -> float:
 
 def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if not is_still(cell):
+        yield from timed_out(cell, tables)
         return
     if tables.calls.empty:
         yield from _by_stacks(cell)

@@ -9,7 +9,7 @@ from nsadiag.analysis.breaks import breaks, first_break
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.shortfall import shortfalls
 from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 # Where a rank stands that needs its peers.
 NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
@@ -27,6 +27,12 @@ def _doubts(cell: CellEvidence, tables: Tables, rank: RankEvidence) -> list[str]
     return doubts
 
 
+def _last_words_at(rank: RankEvidence) -> Place | None:
+    """Where it lost its peer, if what wraps its work caught that."""
+    row = rank.raised[-1] if rank.raised and (rank.leaving or {}).get("ended_with") else {}
+    return places.of_text(str(row.get("place") or ""))
+
+
 def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     first = first_break(cell)
     if first is None or first.kind != "exited" or next(shortfalls(cell, tables), None):
@@ -36,7 +42,11 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     left = [r for r in cell.ranks if r.rank != rank.rank]
     left_at = rank.leaving and places.of_text(rank.leaving["place"])
     blocked = next(
-        (places.of_exception(r.exception) if r.exception else places.of_rank_now(r) for r in left), None
+        (
+            places.of_exception(r.exception) if r.exception else _last_words_at(r) or places.of_rank_now(r)
+            for r in left
+        ),
+        None,
     )
     doubts = _doubts(cell, tables, rank)
     yield Finding(

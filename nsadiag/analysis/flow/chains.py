@@ -55,6 +55,11 @@ class Chains:
             found.append(caller)
         return tuple(reversed(found))
 
+    def is_sure(self, at: Place) -> bool:
+        """Whether no function on the chain to that line is called from two places: else it may have been either."""
+        scopes = {self.program.scope_of(p.file, p.line)[1].rpartition(".")[2] for p in self.to(at)[1:]}
+        return all(len(self.program.origins.calls.get(name, ())) < 2 for name in scopes if name)
+
     def _caller(self, scope: Scope) -> Place | None:
         if scope in self._callers or not scope[1]:
             return self._callers.get(scope)

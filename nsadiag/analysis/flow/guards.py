@@ -124,13 +124,21 @@ class Program:
         """`rank == 0 and save()`, `save() if rank == 0 else None`: conditions inside one statement."""
         scope, found = self.scope_of(file, line), []
         for node in _own_expressions(statement):
-            if isinstance(node, ast.IfExp):
+            # One between two values leads to no call, whoever takes which.
+            if isinstance(node, ast.IfExp) and self._leads_to_a_call(node):
                 found.append(self._made(scope, node, "choice", "body", node.test))
             elif isinstance(node, ast.BoolOp) and any(
                 isinstance(n, ast.Call) for v in node.values[1:] for n in ast.walk(v)
             ):
                 found.append(self._made(scope, node, "choice", "body", node.values[0]))
         return found
+
+    def _leads_to_a_call(self, choice: ast.IfExp) -> bool:
+        parent = self._parents.get(choice)
+        chosen = isinstance(parent, ast.Call) and parent.func is choice
+        return chosen or any(
+            isinstance(n, ast.Call) for arm in (choice.body, choice.orelse) for n in ast.walk(arm)
+        )
 
     def _made(
         self, scope: Scope, node: ast.stmt | ast.expr, kind: Kind, branch: str, test: ast.expr, **more: object

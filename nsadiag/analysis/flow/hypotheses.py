@@ -139,7 +139,8 @@ def by_history(s: Situation) -> Divergence | None:
             s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration
         ):
             return loop
-        guard = _deciding(apart(s.program, b, a))
+        # A loop that one went into, the others did as well, as far as anyone knows: what stands in it decides.
+        guard = _deciding(sorted(apart(s.program, b, a), key=lambda g: g.is_loop))
         entered = guard is not None
         # They were at the next iteration's forward already, which the guilty passed by.
         guard = guard or _deciding(apart(s.program, a, b)[::-1] + passed_by(s.program, a, b))

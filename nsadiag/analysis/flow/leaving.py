@@ -93,7 +93,9 @@ def _came_again(s: Situation, loop: Guard, stayed: int, left: int, over: int) ->
 
 
 def _is_behind(s: Situation, loop: Guard, at: Place) -> bool:
-    """Whether the loop's own function leads to the line from outside the loop."""
+    """Whether the loop's own function leads to the line from outside the loop, and nothing else does."""
+    if not s.chains.is_sure(at):
+        return False
     scope = s.program.scope_of(loop.file, loop.line)
     own = [p for p in s.chains.to(at) if s.program.scope_of(p.file, p.line) == scope]
     return bool(own) and not any(loop.line <= p.line <= loop.ends for p in own)
