@@ -67,6 +67,7 @@ class _Known:
     values: dict[Key, set[str]] = field(default_factory=dict)
     # What was seen to run in it: the samples of one look may miss a part.
     within: set[Frame] = field(default_factory=set)
+    stacks: set[tuple[Frame, ...]] = field(default_factory=set)
     looks: int = 0
 
 
@@ -113,6 +114,10 @@ class Loops:
         known = self._known.get(rank)
         if known is None or known.at != (file, function):
             known = self._known[rank] = _Known(at=(file, function), since=time.monotonic())
+        known.stacks |= {s.frames for s in samples}
+        # One line, seen time and again, may be a single long call into C.
+        if source.calls and len(known.stacks) < 2:
+            return None
         changes = _changes(samples, depth, source, known)
         if changes:
             known.since = time.monotonic()
@@ -184,9 +189,7 @@ def _loop(samples: list[Sample], depth: int) -> LoopSource | None:
     found = loop_around(file, function, {s.frames[depth][2] for s in samples})
     if found is None or found.asks_a_clock(within):
         return None
-    # One line, seen time and again, may be a single long call into C.
-    moves = len({s.frames for s in samples}) > 1
-    return found if moves or not found.calls else None
+    return found
 
 
 def _are_visible(samples: list[Sample], depth: int, names: frozenset[str]) -> bool:
