@@ -7,6 +7,7 @@ later one had been there before. A rank that computes goes on to values that are
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +68,7 @@ class _Known:
     values: dict[Key, set[str]] = field(default_factory=dict)
     # What was seen to run in it: the samples of one look may miss a part.
     within: set[Frame] = field(default_factory=set)
-    stacks: set[tuple[Frame, ...]] = field(default_factory=set)
+    stacks: Counter[tuple[Frame, ...]] = field(default_factory=Counter)
     looks: int = 0
 
 
@@ -104,7 +105,7 @@ class Loops:
 
     def of(self, rank: int) -> Loop | None:
         """What this look says of the rank, to be asked once a look; None if it goes round in no loop of its own."""
-        samples = self._samples.get(rank, [])
+        samples = _whole(self._samples.get(rank, []))
         depth = common_depth(samples) if len(samples) >= FEWEST else None
         source = _loop(samples, depth) if depth is not None else None
         if depth is None or source is None:
@@ -114,15 +115,16 @@ class Loops:
         known = self._known.get(rank)
         if known is None or known.at != (file, function):
             known = self._known[rank] = _Known(at=(file, function), since=time.monotonic())
-        known.stacks |= {s.frames for s in samples}
-        # One line, seen time and again, may be a single long call into C.
-        if source.calls and len(known.stacks) < 2:
+        known.stacks.update(s.frames for s in samples)
+        known.within |= {frame for s in samples for frame in s.frames[depth + 1 :]}
+        # One line, seen time and again, may be a single long call into C; once something else may be a torn read.
+        moves = known.stacks.total() - max(known.stacks.values()) > 1
+        if (source.calls and not moves) or source.asks_a_clock(known.within):
             return None
         changes = _changes(samples, depth, source, known)
         if changes:
             known.since = time.monotonic()
         known.looks += 1
-        known.within |= {frame for s in samples for frame in s.frames[depth + 1 :]}
         return Loop(
             file=file,
             function=function,
@@ -166,6 +168,12 @@ def sample_of(threads: list[dict[str, Any]]) -> Sample | None:
         frames=tuple((f["filename"], f["name"], f["line"]) for f in frames),
         values=tuple({v["name"]: str(v.get("repr")) for v in f.get("locals") or []} for f in frames),
     )
+
+
+def _whole(samples: list[Sample]) -> list[Sample]:
+    """Without those that were read while the thread was calling or returning, and lack its outer frames."""
+    bases = Counter(s.frames[0][:2] for s in samples)
+    return [s for s in samples if s.frames[0][:2] == bases.most_common(1)[0][0]]
 
 
 def common_depth(samples: list[Sample]) -> int | None:
