@@ -114,7 +114,6 @@ def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
     """
     found: dict[int, AttachedRank] = {}
     without: list[Process] = []
-    gaps = []
     for pid in pids:
         _check(pid)
         family = [p for p in _family(pid) if is_python(p.pid)]
@@ -128,20 +127,19 @@ def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
         for rank in ranks:
             _add(found, rank)
         if not ranks:
-            members = [p for p in family if in_process_group(p.pid)]
-            without += members or family[:1]
-            if len(members) > 1:
-                gaps.append(
-                    f"the processes below {pid} have no RANK in their environment: numbered in the order in which they were started"
-                )
-    if not found:
-        for number, process in enumerate(without):
-            found[number] = AttachedRank(
-                rank=number, world_size=len(without), process=process, environment={}
-            )
-            if len(without) == 1 or not gaps:
-                gaps.append(f"process {process.pid} has no RANK in its environment: taken for rank {number}")
-    return [found[n] for n in sorted(found)], gaps
+            without += [p for p in family if in_process_group(p.pid)] or family[:1]
+    if found:
+        return [found[n] for n in sorted(found)], []
+    numbered = [
+        AttachedRank(rank=number, world_size=len(without), process=process, environment={})
+        for number, process in enumerate(without)
+    ]
+    if len(numbered) == 1:
+        return numbered, [f"process {without[0].pid} has no RANK in its environment: taken for rank 0"]
+    listed = ", ".join(str(process.pid) for process in without)
+    return numbered, [
+        f"processes {listed} have no RANK in their environment: taken for ranks in the order of their start"
+    ]
 
 
 def _check(pid: int) -> None:

@@ -189,15 +189,12 @@ def common_depth(samples: list[Sample]) -> int | None:
 
 
 def _loop(samples: list[Sample], depth: int) -> LoopSource | None:
-    """The loop, if there is one, it is the user's, and all that runs in it is Python that no clock ends."""
+    """The loop, if there is one, it is the user's, and all that runs in it is Python."""
     file, function, _ = samples[0].frames[depth]
     within = {frame for s in samples for frame in s.frames[depth + 1 :]}
     if not is_user(file) or any(part in frame[0] for frame in within for part in LIBRARY):
         return None
-    found = loop_around(file, function, {s.frames[depth][2] for s in samples})
-    if found is None or found.asks_a_clock(within):
-        return None
-    return found
+    return loop_around(file, function, {s.frames[depth][2] for s in samples})
 
 
 def _are_visible(samples: list[Sample], depth: int, names: frozenset[str]) -> bool:

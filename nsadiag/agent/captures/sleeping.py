@@ -19,11 +19,8 @@ FUTEX_WAIT_BITSET = 9  # the one whose time limit is a moment, not a length
 # By which files, event loops and signals are waited for, and where the time limit, a length, stands among the arguments:
 # in milliseconds (-1: none), or in a timespec that it points to.
 MILLISECONDS = {"x86_64": {7: 2, 232: 3, 281: 3}, "aarch64": {22: 3}}  # poll, epoll_wait, epoll_pwait
-POINTERS = {
-    "x86_64": {128: 2, 270: 4, 271: 2},
-    "aarch64": {137: 2, 72: 4, 73: 2},
-}  # sigtimedwait, pselect, ppoll
-# A program that sleeps relative to when it began: `sleep 20` does nothing else.
+# sigtimedwait, pselect, ppoll
+POINTERS = {"x86_64": {128: 2, 270: 4, 271: 2}, "aarch64": {137: 2, 72: 4, 73: 2}}
 TIMESPEC = struct.Struct("qq")
 
 
@@ -39,6 +36,7 @@ def sleeps_until(pid: int, tid: int | None = None) -> int | None:
         if (clock, flags) == (CLOCK_MONOTONIC, TIMER_ABSTIME):
             wake_ns = _moment(pid, address)
         elif flags == 0 and tid in (None, pid):
+            # As long from when it began: a program such as `sleep 20` does nothing else.
             wake_ns = _began_ns(pid) + _moment(pid, address)
         else:
             return None

@@ -31,17 +31,13 @@ def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     polls = cell.stopped == "timeout" and _sleeps_on(cell)
     if not is_still(cell) and not polls:
         return
-    for stuck in (every := inside(cell, tables)):
-        if stuck.standing.place is None:
-            continue
-        found = _waits_for(cell, tables, stuck)
-        if found:
-            alike = [
-                o.number
-                for o in every
-                if o.standing.place == stuck.standing.place and _waits_for(cell, tables, o) == found
-            ]
-            yield _finding(cell, stuck, tuple(alike), *found)
+    # Ranks that stand at one line for the same thing are one cause.
+    causes: dict[tuple[Any, ...], list[Stuck]] = {}
+    for stuck in inside(cell, tables):
+        if stuck.standing.place is not None and (found := _waits_for(cell, tables, stuck)):
+            causes.setdefault((stuck.standing.place, found), []).append(stuck)
+    for (_, found), alike in causes.items():
+        yield _finding(cell, alike, *found)
 
 
 def _sleeps_on(cell: CellEvidence) -> bool:
@@ -182,14 +178,13 @@ def _user_index(frames: list[dict[str, Any]], at: Place | None) -> int:
     )
 
 
-def _finding(
-    cell: CellEvidence, stuck: Stuck, alike: tuple[int, ...], what: str, fix: str, confidence: float
-) -> Finding:
-    """`alike`: ranks that stand at the same line for the same thing, this one among them."""
+def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, confidence: float) -> Finding:
+    """`alike`: the ranks that stand at the same line for the same thing."""
+    stuck, guilty = alike[0], tuple(each.number for each in alike)
     standing, number = stuck.standing, stuck.number
     at = places.short(standing.place) if standing.place else ""
     call = f", in {standing.call}" if standing.call else ""
-    who = f"Rank {number} waits" if len(alike) == 1 else f"Ranks {cell.names(alike)} wait"
+    who = f"Rank {number} waits" if len(alike) == 1 else f"Ranks {cell.names(guilty)} wait"
     found = finding(
         cell,
         stuck,
@@ -206,4 +201,5 @@ def _finding(
         ),
         fix=fix,
     )
-    return dataclasses.replace(found, guilty_ranks=alike) if len(alike) > 1 else found
+    blocked = tuple(rank for rank in found.blocked_ranks if rank not in guilty)
+    return dataclasses.replace(found, guilty_ranks=guilty, blocked_ranks=blocked)
