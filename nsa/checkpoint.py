@@ -66,6 +66,9 @@ def load_checkpoint(progress: Progress, path: str | Path) -> None:
     state = _shared_state(progress)
     with _alone_is_fine():
         dcp.load(state, checkpoint_id=Path(path))
+    for group, own in zip(state["optimizer"]["param_groups"], progress.optimizer.param_groups, strict=True):
+        # As this run steps, with or without a CUDA graph, whatever the one that wrote the checkpoint did.
+        group |= {"lr": own["lr"], "capturable": own["capturable"]}
     set_state_dict(
         progress.model,
         progress.optimizer,
@@ -86,6 +89,8 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
 
 def _shared_state(progress: Progress) -> dict[str, Any]:
     model_state, optimizer_state = get_state_dict(progress.model, progress.optimizer)
+    for group in optimizer_state["param_groups"]:
+        group["lr"] = float(group["lr"])  # a CUDA graph reads it from a tensor, which is saved otherwise
     return {"model": model_state, "optimizer": optimizer_state}
 
 

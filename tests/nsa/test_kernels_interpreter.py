@@ -200,20 +200,20 @@ else:
         case = Case(config=config, n_tokens=50, n_heads=2, n_kv_heads=1, qk_dim=16, v_dim=128, batch=2)
         assert_equals_the_reference(case)
 
-    def test_lists_of_tokens_are_the_same_by_looking_and_by_sorting(monkeypatch):
-        monkeypatch.setattr(lists, "TOKENS", 16)  # several shares of several tiles
-        monkeypatch.setattr(lists, "TILE", 8)
+    @pytest.mark.parametrize("share", [8, 64, 1024])
+    def test_lists_of_tokens_are_those_of_one_stable_sort(monkeypatch, share):
+        monkeypatch.setattr(lists, "SHARE", share)  # 2, 16 and all tokens a program
         generator = torch.Generator().manual_seed(0)
         blocks = torch.full((2, 2, 37, 3), -1, dtype=torch.int32)
         for at in itertools.product(range(2), range(2), range(37)):
             chosen = torch.randperm(at[2] // 4 + 1, generator=generator)[:3].sort().values
             blocks[at][: len(chosen)] = chosen
-        looked, starts = lists.lists_of_tokens(blocks, 10)
+        listed, starts = lists.lists_of_tokens(blocks, 10)
         by_sorting, expected_starts = lists._sorted(blocks, 10)
         n_entries = int((blocks >= 0).sum())
         assert torch.equal(starts, expected_starts) and starts[-1] == n_entries
-        assert torch.equal(looked[:n_entries], by_sorting[:n_entries])
-        monkeypatch.setattr(lists, "LOOK_UNTIL", 36)
+        assert torch.equal(listed[:n_entries], by_sorting[:n_entries])
+        monkeypatch.setattr(lists, "MOST_COUNTS", 1)
         assert torch.equal(lists.lists_of_tokens(blocks, 10)[0], by_sorting)
 
     def test_as_operators_they_give_the_same_bits_as_autograd_nodes():

@@ -50,11 +50,12 @@ def test_steps_that_telemetry_watches_run_in_python_between_the_replays(tmp_path
         assert {row["step"] for row in csv.DictReader(file)} == {"1", "6"}
 
 
-def test_a_run_resumes_with_its_learning_rate(tmp_path):
-    halves = [f"checkpoint.dir={tmp_path}", "checkpoint.every=4", "train.cuda_graph=true"]
-    whole = losses(*halves)
+@pytest.mark.parametrize("resumed_as", ["true", "false"])
+def test_a_run_resumes_with_its_learning_rate(tmp_path, resumed_as):
+    halves = [f"checkpoint.dir={tmp_path}", "checkpoint.every=4"]
+    whole = losses(*halves, "train.cuda_graph=true")
     (tmp_path / "step_8").rename(tmp_path / "later")
-    resumed = losses(*halves, "checkpoint.resume=true")
+    resumed = losses(*halves, f"train.cuda_graph={resumed_as}", "checkpoint.resume=true")
     assert resumed == pytest.approx(whole[4:], abs=1e-4)
 
 

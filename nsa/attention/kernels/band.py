@@ -45,12 +45,11 @@ def band_forward(
     n_keys, v_dim = k.shape[1], v.shape[3]
     out = q.new_empty(batch, n_queries, heads, v_dim)
     lse = q.new_empty(batch, heads, n_queries, dtype=torch.float32)
-    described = max(dim, v_dim) > 64  # at 64, whose tiles are small, pointers were faster
-    described = described and describable(q, k, v, packing)
+    described = describable(q, k, v, packing)
     tile = tile or band_forward_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
     grid = (batch * heads, n_tiles(n_queries, tile.rows, packing))
     forward_kernel[grid](
-        q, *_tiles((k, v), tile.columns, described), out, lse, *(packing or NOT_PACKED), n_queries, n_keys, band.past, band.offset, band.window,
+        *_tiles((q,), tile.rows, described), *_tiles((k, v), tile.columns, described), out, lse, *(packing or NOT_PACKED), n_queries, n_keys, band.past, band.offset, band.window,
         dim**-0.5 * LOG2_E, n_sequences(packing), **_constants(q, k, v, band, packing),
         DESCRIBED=described, ROWS=tile.rows, COLUMNS=tile.columns,
         num_warps=tile.warps, num_stages=tile.stages,
@@ -68,12 +67,14 @@ def band_dq(
     of the gated sum.
     """
     batch, n_queries, heads, dim = q.shape
-    tile = tile or band_dq_tile(max(padded(dim), padded(v.shape[3])), q.dtype)
+    described = describable(q, k, v, packing, dout)
+    tile = tile or band_dq_tile(max(padded(dim), padded(v.shape[3])), q.dtype, described)
+    rows = _tiles((q, dout), tile.rows, described)
     grid = (batch * heads, n_tiles(n_queries, tile.rows, packing))
     dq_kernel[grid](
-        q, k, v, dout, lse, dot, dq, *(packing or NOT_PACKED), n_queries, k.shape[1], band.past, band.offset,
-        band.window, dim**-0.5, dim**-0.5 * LOG2_E, n_sequences(packing),
-        **_constants(q, k, v, band, packing), ADD=add, ROWS=tile.rows, COLUMNS=tile.columns,
+        rows[0], *_tiles((k, v), tile.columns, described), rows[1], lse, dot, dq, *(packing or NOT_PACKED), n_queries,
+        k.shape[1], band.past, band.offset, band.window, dim**-0.5, dim**-0.5 * LOG2_E, n_sequences(packing),
+        **_constants(q, k, v, band, packing), DESCRIBED=described, ADD=add, ROWS=tile.rows, COLUMNS=tile.columns,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -90,8 +91,7 @@ def band_dkv(
     n_keys, kv_heads, v_dim = k.shape[1], k.shape[2], v.shape[3]
     if n_keys == 0:
         return torch.empty_like(k), torch.empty_like(v)
-    described = max(dim, v_dim) > 64 or band.window > 0  # else, as for the forward, pointers were faster
-    described = described and describable(q, k, v, packing, dout)
+    described = describable(q, k, v, packing, dout)
     tile = tile or band_dkv_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
     tiles = n_tiles(n_keys, tile.columns, packing)
     group = heads // kv_heads
@@ -105,7 +105,7 @@ def band_dkv(
     dv = empty(n_parts, *v.shape, dtype=dtype, device=v.device)
     rows = _tiles((q, dout), tile.rows, described)
     dkv_kernel[(batch * kv_heads * head_parts, tiles, query_parts)](
-        rows[0], k, v, rows[1], lse, dot, dk, dv, *(packing or NOT_PACKED), n_queries, n_keys, band.past,
+        rows[0], *_tiles((k, v), tile.columns, described), rows[1], lse, dot, dk, dv, *(packing or NOT_PACKED), n_queries, n_keys, band.past,
         band.offset, band.window, dim**-0.5, dim**-0.5 * LOG2_E, ceil_div(n_queries, query_parts),
         n_sequences(packing), **_constants(q, k, v, band, packing), DESCRIBED=described, HEADS_EACH=heads_each,
         HEAD_PARTS=head_parts, ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
@@ -137,7 +137,6 @@ def _constants(q: Tensor, k: Tensor, v: Tensor, band: Band, packing: Packing | N
     }  # fmt: skip
 
 
-def _tiles(tensors: tuple[Tensor, Tensor], rows: int, described: bool) -> tuple[object, object]:
+def _tiles(tensors: tuple[Tensor, ...], rows: int, described: bool) -> tuple[object, ...]:
     """What a kernel takes tiles of: tensors [B, T, H, D], or descriptors of them."""
-    x, y = tensors
-    return (tokens_descriptor(x, rows), tokens_descriptor(y, rows)) if described else tensors
+    return tuple(tokens_descriptor(x, rows) for x in tensors) if described else tensors

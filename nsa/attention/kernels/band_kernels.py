@@ -4,7 +4,7 @@ Key s ends at token `offset + s * stride + length - 1`, and a query sees the key
 less than `window` tokens before it (WINDOWED). For the compressed branch stride and length are those of its
 blocks and there is no window; for the sliding one both are 1. So the keys that a query sees are contiguous,
 and only the tiles at the ends of a band need a mask. Tiles come by pointers, or, where they are DESCRIBED,
-by tensor descriptors.
+all of them by tensor descriptors, which give zeros beyond the last token.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ def keys_ended(token, N, STRIDE: tl.constexpr, LENGTH: tl.constexpr, offset):
 
 
 @triton.jit
+def _described(X, b, first, column, ROWS: tl.constexpr, D: tl.constexpr):
+    """ROWS tokens of one head, from `first` on, of a tensor [B, T, H * D] that X describes."""
+    return tl.reshape(X.load([b, first, column]), (ROWS, D))
+
+
+@triton.jit
 def _forward_keys(
     q, m, norm, acc, K, V, b, kv, begin, end, since, until, N, scale_log2, key_stride, value_stride,
     D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr, COLUMNS: tl.constexpr,
@@ -39,8 +45,8 @@ def _forward_keys(
     for first in range(begin, end, COLUMNS):
         key = first + oc
         if DESCRIBED:
-            k = tl.trans(tl.reshape(K.load([b, first, kv * D]), (COLUMNS, DP)))
-            v = tl.reshape(V.load([b, first, kv * DV]), (COLUMNS, DVP))
+            k = tl.trans(_described(K, b, first, kv * D, COLUMNS, DP))
+            v = _described(V, b, first, kv * DV, COLUMNS, DVP)
         else:
             k_at = K + wide(first) * key_stride + oc[None, :] * key_stride + od[:, None]
             v_at = V + wide(first) * value_stride + oc[:, None] * value_stride + odv[None, :]
@@ -88,10 +94,12 @@ def forward_kernel(
     live = first + row < T
     od, odv = tl.arange(0, DP), tl.arange(0, DVP)
     begin_row = b.to(tl.int64) * row_length + first
-    q_at = Q + (begin_row * H + h) * D + row[:, None] * (H * D) + od[None, :]
-    q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
     kv = h // GROUP
-    if not DESCRIBED:  # a packed row is the only one: b is 0
+    if DESCRIBED:
+        q = _described(Q, b, first, h * D, ROWS, DP)
+    else:  # a packed row is the only one: b is 0
+        q_at = Q + (begin_row * H + h) * D + row[:, None] * (H * D) + od[None, :]
+        q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
         K += (b.to(tl.int64) * N * kv_heads + kv) * D
         V += (b.to(tl.int64) * N * kv_heads + kv) * DV
 
@@ -111,25 +119,19 @@ def forward_kernel(
     m = tl.full([ROWS], -1e30, tl.float32)  # finite, so that a score of -inf is a probability of 0
     norm = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DVP], tl.float32)
-    if DESCRIBED:  # one loop that masks all tiles: the pipeline of every loop has to fill
+    if WINDOWED:
         m, norm, acc = _forward_keys(
-            q, m, norm, acc, K, V, b, kv, begin, end, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
+            q, m, norm, acc, K, V, b, kv, begin, inner, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
             D, DP, DV, DVP, COLUMNS, WINDOWED, DESCRIBED, True,
         )  # fmt: skip
-    else:
-        if WINDOWED:
-            m, norm, acc = _forward_keys(
-                q, m, norm, acc, K, V, b, kv, begin, inner, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
-                D, DP, DV, DVP, COLUMNS, WINDOWED, DESCRIBED, True,
-            )  # fmt: skip
-        m, norm, acc = _forward_keys(
-            q, m, norm, acc, K, V, b, kv, inner, outer, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
-            D, DP, DV, DVP, COLUMNS, WINDOWED, DESCRIBED, False,
-        )  # fmt: skip
-        m, norm, acc = _forward_keys(
-            q, m, norm, acc, K, V, b, kv, outer, end, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
-            D, DP, DV, DVP, COLUMNS, WINDOWED, DESCRIBED, True,
-        )  # fmt: skip
+    m, norm, acc = _forward_keys(
+        q, m, norm, acc, K, V, b, kv, inner, outer, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
+        D, DP, DV, DVP, COLUMNS, WINDOWED, DESCRIBED, False,
+    )  # fmt: skip
+    m, norm, acc = _forward_keys(
+        q, m, norm, acc, K, V, b, kv, outer, end, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
+        D, DP, DV, DVP, COLUMNS, WINDOWED, DESCRIBED, True,
+    )  # fmt: skip
 
     norm = tl.where(norm > 0, norm, 1.0)  # a query that sees no key gets 0
     out = acc / norm[:, None]
@@ -140,30 +142,33 @@ def forward_kernel(
 
 @triton.jit
 def _dq_keys(
-    q, do, lse, dot, acc, K, V, begin, end, token, N, window, offset, scale_log2, key_stride, value_stride,
+    q, do, lse, dot, acc, K, V, b, kv, begin, end, since, until, N, scale_log2, key_stride, value_stride,
     D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr, COLUMNS: tl.constexpr,
-    STRIDE: tl.constexpr, LENGTH: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr,
+    WINDOWED: tl.constexpr, DESCRIBED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys of [begin, end) give to dQ, not yet scaled."""
+    """Add what the keys of [begin, end) give to dQ, not yet scaled; each query sees those of [since, until)."""
     od, odv, oc = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, COLUMNS)
     for first in range(begin, end, COLUMNS):
         key = first + oc
-        k_at = K + wide(first) * key_stride + oc[:, None] * key_stride + od[None, :]
-        v_at = V + wide(first) * value_stride + oc[None, :] * value_stride + odv[:, None]
-        if MASKED:
-            k = tl.load(k_at, mask=(key < N)[:, None] & (od < D)[None, :], other=0.0)
-            v = tl.load(v_at, mask=(key < N)[None, :] & (odv < DV)[:, None], other=0.0)
+        if DESCRIBED:
+            k = _described(K, b, first, kv * D, COLUMNS, DP)
+            v = tl.trans(_described(V, b, first, kv * DV, COLUMNS, DVP))
         else:
-            k = tl.load(k_at) if D == DP else tl.load(k_at, mask=(od < D)[None, :], other=0.0)
-            v = tl.load(v_at) if DV == DVP else tl.load(v_at, mask=(odv < DV)[:, None], other=0.0)
+            k_at = K + wide(first) * key_stride + oc[:, None] * key_stride + od[None, :]
+            v_at = V + wide(first) * value_stride + oc[None, :] * value_stride + odv[:, None]
+            if MASKED:
+                k = tl.load(k_at, mask=(key < N)[:, None] & (od < D)[None, :], other=0.0)
+                v = tl.load(v_at, mask=(key < N)[None, :] & (odv < DV)[:, None], other=0.0)
+            else:
+                k = tl.load(k_at) if D == DP else tl.load(k_at, mask=(od < D)[None, :], other=0.0)
+                v = tl.load(v_at) if DV == DVP else tl.load(v_at, mask=(odv < DV)[:, None], other=0.0)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
         dp = tl.dot(do, v, input_precision="ieee")
         p = tl.exp2(s * scale_log2 - lse[:, None])
         if MASKED:
-            age = token[:, None] - (offset + key * STRIDE + LENGTH - 1)[None, :]
-            seen = (age >= 0) & (key < N)[None, :]
+            seen = oc[None, :] < (until - first)[:, None]
             if WINDOWED:
-                seen = seen & (age < window)
+                seen = seen & (oc[None, :] >= (since - first)[:, None])
             p = tl.where(seen, p, 0.0)
         ds = p * (dp - dot[:, None])
         acc = tl.dot(ds.to(k.dtype), k, acc, input_precision="ieee")
@@ -176,7 +181,7 @@ def dq_kernel(
     Q, K, V, DOUT, LSE, DOT, DQ, TOKENS, KEYS, T, N, past, offset, window, scale, scale_log2, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr,
     DVP: tl.constexpr, STRIDE: tl.constexpr, LENGTH: tl.constexpr, WINDOWED: tl.constexpr,
-    PACKED: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PACKED: tl.constexpr, DESCRIBED: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     b, h = tl.program_id(0) // H, tl.program_id(0) % H
@@ -193,16 +198,23 @@ def dq_kernel(
     begin_row = b.to(tl.int64) * row_length + first
     q_offset = (begin_row * H + h) * D + row[:, None] * (H * D) + od[None, :]
     q_mask = live[:, None] & (od < D)[None, :]
-    q = tl.load(Q + q_offset, mask=q_mask, other=0.0)
-    do_at = DOUT + (begin_row * H + h) * DV + row[:, None] * (H * DV) + odv[None, :]
-    do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
+    kv = h // GROUP
+    if DESCRIBED:
+        q = _described(Q, b, first, h * D, ROWS, DP)
+        do = _described(DOUT, b, first, h * DV, ROWS, DVP)
+    else:  # a packed row is the only one: b is 0
+        q = tl.load(Q + q_offset, mask=q_mask, other=0.0)
+        do_at = DOUT + (begin_row * H + h) * DV + row[:, None] * (H * DV) + odv[None, :]
+        do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
+        K += (b.to(tl.int64) * N * kv_heads + kv) * D
+        V += (b.to(tl.int64) * N * kv_heads + kv) * DV
     row_at = tl.program_id(0).to(tl.int64) * row_length + first + row
     lse = tl.load(LSE + row_at, mask=live, other=0.0)
     dot = tl.load(DOT + row_at, mask=live, other=0.0)
-    K += (b.to(tl.int64) * N * kv_heads + h // GROUP) * D  # a packed row is the only one: b is 0
-    V += (b.to(tl.int64) * N * kv_heads + h // GROUP) * DV
 
     token = past + first + row
+    until = keys_ended(token, N, STRIDE, LENGTH, offset)
+    since = keys_ended(token - window, N, STRIDE, LENGTH, offset) if WINDOWED else until * 0
     oldest, newest = past + first, past + tl.minimum(first + ROWS, T) - 1
     end = tl.maximum(keys_ended(newest, N, STRIDE, LENGTH, offset), begin)
     seen_by_all = keys_ended(oldest, N, STRIDE, LENGTH, offset)
@@ -216,16 +228,16 @@ def dq_kernel(
     acc = tl.zeros([ROWS, DP], tl.float32)
     if WINDOWED:
         acc = _dq_keys(
-            q, do, lse, dot, acc, K, V, begin, inner, token, N, window, offset, scale_log2, kv_heads * D,
-            kv_heads * DV, D, DP, DV, DVP, COLUMNS, STRIDE, LENGTH, WINDOWED, True,
+            q, do, lse, dot, acc, K, V, b, kv, begin, inner, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
+            D, DP, DV, DVP, COLUMNS, WINDOWED, DESCRIBED, True,
         )  # fmt: skip
     acc = _dq_keys(
-        q, do, lse, dot, acc, K, V, inner, outer, token, N, window, offset, scale_log2, kv_heads * D,
-        kv_heads * DV, D, DP, DV, DVP, COLUMNS, STRIDE, LENGTH, WINDOWED, False,
+        q, do, lse, dot, acc, K, V, b, kv, inner, outer, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
+        D, DP, DV, DVP, COLUMNS, WINDOWED, DESCRIBED, False,
     )  # fmt: skip
     acc = _dq_keys(
-        q, do, lse, dot, acc, K, V, outer, end, token, N, window, offset, scale_log2, kv_heads * D,
-        kv_heads * DV, D, DP, DV, DVP, COLUMNS, STRIDE, LENGTH, WINDOWED, True,
+        q, do, lse, dot, acc, K, V, b, kv, outer, end, since, until, N, scale_log2, kv_heads * D, kv_heads * DV,
+        D, DP, DV, DVP, COLUMNS, WINDOWED, DESCRIBED, True,
     )  # fmt: skip
     acc = acc * scale
     if ADD:
@@ -252,8 +264,8 @@ def _dkv_queries(
         query = first + row
         live = query < end
         if DESCRIBED:
-            q = tl.reshape(Q.load([b, first, h * D]), (ROWS, DP))
-            do = tl.reshape(DOUT.load([b, first, h * DV]), (ROWS, DVP))
+            q = _described(Q, b, first, h * D, ROWS, DP)
+            do = _described(DOUT, b, first, h * DV, ROWS, DVP)
         else:
             head_row = (b.to(tl.int64) * row_length + first) * H + h
             q_at = Q + head_row * D + row[:, None] * (H * D) + od[None, :]
@@ -305,8 +317,12 @@ def dkv_kernel(
     v_offset = key_row * DV + oc[:, None] * (kv_heads * DV) + odv[None, :]
     k_mask = (key < N)[:, None] & (od < D)[None, :]
     v_mask = (key < N)[:, None] & (odv < DV)[None, :]
-    k = tl.load(K + k_offset, mask=k_mask, other=0.0)
-    v = tl.load(V + v_offset, mask=v_mask, other=0.0)
+    if DESCRIBED:
+        k = _described(K, b, s0, kv * D, COLUMNS, DP)
+        v = _described(V, b, s0, kv * DV, COLUMNS, DVP)
+    else:
+        k = tl.load(K + k_offset, mask=k_mask, other=0.0)
+        v = tl.load(V + v_offset, mask=v_mask, other=0.0)
     dk = tl.zeros([COLUMNS, DP], tl.float32)
     dv = tl.zeros([COLUMNS, DVP], tl.float32)
 

@@ -10,68 +10,60 @@ from torch import Tensor
 from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.tiles import ceil_div, power_of_two
 
-# Up to so many tokens every list looks at all of them: quadratic work, but few launches. Beyond it we sort.
-LOOK_UNTIL = 16384
-LISTS, TOKENS, TILE = 4, 1024, 128  # a program's lists and tokens, and how many tokens it takes at a time
+# A program sorts the choices of neighbouring tokens on the chip; each such share of the tokens and each list have a
+# count between them. Where there would be more counts than this, one sort of all choices takes less memory.
+MOST_COUNTS = 2**24
+SHARE = 512  # choices of a program, -1 for none among them
 
 
 @triton.jit
-def _chose(BLOCKS, token, wanted, end, COUNT: tl.constexpr, COUNT_P: tl.constexpr):
-    """int32 [tokens, lists], 1 where the token selected the block `wanted`."""
-    slot = tl.arange(0, COUNT_P)
-    mask = (token < end)[:, None] & (slot < COUNT)[None, :]
-    blocks = tl.load(BLOCKS + token[:, None] * COUNT + slot[None, :], mask=mask, other=-1)
-    return tl.max((blocks[:, :, None] == wanted[None, None, :]).to(tl.int32), 1)
+def _larger(a, b):
+    return tl.maximum(a, b)
 
 
 @Launcher
 @triton.jit(do_not_specialize=["n_blocks"])
-def _count(
-    BLOCKS, COUNTS, T, n_blocks, COUNT: tl.constexpr, COUNT_P: tl.constexpr, LISTS: tl.constexpr,
-    TOKENS: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """How many of a program's tokens each of its lists takes: COUNTS [lists, shares of tokens]."""
-    wanted = tl.program_id(0) * LISTS + tl.arange(0, LISTS)
-    begin = tl.program_id(1) * TOKENS
-    end = tl.minimum(begin + TOKENS, T)
-    BLOCKS += tl.program_id(2).to(tl.int64) * T * COUNT
-    count = tl.zeros([LISTS], tl.int32)
-    for first in range(begin, end, TILE):
-        count += tl.sum(_chose(BLOCKS, first + tl.arange(0, TILE), wanted, end, COUNT, COUNT_P), 0)
-    at = (tl.program_id(2) * n_blocks + wanted) * tl.num_programs(1) + tl.program_id(1)
-    tl.store(COUNTS + at, count, mask=wanted < n_blocks)
+def _sort_shares(
+    BLOCKS, SORTED, COUNTS, T, n_blocks, COUNT: tl.constexpr, COUNT_P: tl.constexpr, TOKENS: tl.constexpr
+):
+    """Sort each share's choices by block, then token, and count those of each list: COUNTS [1 + lists * shares].
+
+    A choice is written as (block * TOKENS + token) * TOKENS + how many of its share are before it in its list; -1: none.
+    """
+    ENTRIES: tl.constexpr = TOKENS * COUNT_P
+    entry = tl.arange(0, ENTRIES)
+    token, slot = entry // COUNT_P, entry % COUNT_P
+    row = tl.program_id(1).to(tl.int64)
+    query = tl.program_id(0) * TOKENS + token
+    at = BLOCKS + (row * T + query) * COUNT + slot
+    block = tl.load(at, mask=(query < T) & (slot < COUNT), other=-1)
+    NONE: tl.constexpr = 0x7FFFFFFF
+    key = tl.sort(tl.where(block >= 0, block * TOKENS + token, NONE))
+    block = key // TOKENS
+    before = tl.gather(block, tl.maximum(entry - 1, 0), 0)
+    following = tl.gather(block, tl.minimum(entry + 1, ENTRIES - 1), 0)
+    begins = tl.where((entry == 0) | (block != before), entry, 0)
+    place = entry - tl.associative_scan(begins, 0, _larger)
+    last = (entry == ENTRIES - 1) | (block != following)
+    share = row * tl.num_programs(0) + tl.program_id(0)
+    tl.store(SORTED + share * ENTRIES + entry, tl.where(key == NONE, -1, key * TOKENS + place))
+    count_at = COUNTS + 1 + (row * n_blocks + block) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(count_at, place + 1, mask=last & (key != NONE))
 
 
 @Launcher
 @triton.jit(do_not_specialize=["n_blocks"])
-def _place(
-    BLOCKS, COUNTS, ENDS, TOKEN, STARTS, T, n_blocks, COUNT: tl.constexpr, COUNT_P: tl.constexpr,
-    LISTS: tl.constexpr, TOKENS: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Put the tokens where the running sum of the counts, ENDS, says."""
-    wanted = tl.program_id(0) * LISTS + tl.arange(0, LISTS)
-    begin = tl.program_id(1) * TOKENS
-    end = tl.minimum(begin + TOKENS, T)
-    BLOCKS += tl.program_id(2).to(tl.int64) * T * COUNT
-    number = tl.program_id(2) * n_blocks + wanted
-    at = number * tl.num_programs(1) + tl.program_id(1)
-    sum_after = tl.load(ENDS + at, mask=wanted < n_blocks, other=0)
-    place = sum_after - tl.load(COUNTS + at, mask=wanted < n_blocks, other=0)
-    if tl.program_id(1) == 0:
-        tl.store(STARTS + number, place, mask=wanted < n_blocks)
-    if (
-        tl.program_id(1) == tl.num_programs(1) - 1
-    ):  # the end of the last list; of others it is the next one's start
-        is_last = number == tl.num_programs(2) * n_blocks - 1
-        tl.store(STARTS + number + 1, sum_after, mask=is_last & (wanted < n_blocks))
-    for first in range(begin, end, TILE):
-        token = first + tl.arange(0, TILE)
-        chose = _chose(BLOCKS, token, wanted, end, COUNT, COUNT_P)
-        chose = tl.where((wanted < n_blocks)[None, :], chose, 0)
-        rank = tl.cumsum(chose, 0) - chose
-        tokens = tl.broadcast_to(token[:, None], [TILE, LISTS])
-        tl.store(TOKEN + place[None, :] + rank, tokens, mask=chose != 0)
-        place += tl.sum(chose, 0)
+def _place(SORTED, BEFORE, TOKEN, n_blocks, TOKENS: tl.constexpr, ENTRIES: tl.constexpr):
+    """Put each token where its list has come to, BEFORE [lists, shares], and its place in its share say."""
+    entry = tl.arange(0, ENTRIES)
+    row = tl.program_id(1).to(tl.int64)
+    share = row * tl.num_programs(0) + tl.program_id(0)
+    choice = tl.load(SORTED + share * ENTRIES + entry)
+    is_one = choice >= 0
+    place, token, block = choice % TOKENS, choice // TOKENS % TOKENS, choice // (TOKENS * TOKENS)
+    before_at = BEFORE + (row * n_blocks + block) * tl.num_programs(0) + tl.program_id(0)
+    before = tl.load(before_at, mask=is_one, other=0)
+    tl.store(TOKEN + before + place, tl.program_id(0) * TOKENS + token, mask=is_one)
 
 
 @Launcher
@@ -90,22 +82,24 @@ def lists_of_tokens(blocks: Tensor, n_blocks: int) -> tuple[Tensor, Tensor]:
 
     `blocks` [B, Hkv, T, n] has each block of a token once. A list is one block of one head and row.
     """
-    if blocks.shape[2] > LOOK_UNTIL:
-        return _sorted(blocks, n_blocks)
     batch, kv_heads, n_queries, count = blocks.shape
-    shares = ceil_div(n_queries, TOKENS)
-    tokens = blocks.new_empty(blocks.numel())
-    counts = blocks.new_empty(batch * kv_heads * n_blocks * shares)
-    starts = blocks.new_empty(batch * kv_heads * n_blocks + 1)
-    grid = (ceil_div(n_blocks, LISTS), shares, batch * kv_heads)
-    constants = {
-        "COUNT": count, "COUNT_P": power_of_two(count), "LISTS": LISTS, "TOKENS": TOKENS, "TILE": TILE,
-        "num_warps": 4,
-    }  # fmt: skip
-    _count[grid](blocks, counts, n_queries, n_blocks, **constants)
-    ends = counts.cumsum(0, dtype=torch.int32)
-    _place[grid](blocks, counts, ends, tokens, starts, n_queries, n_blocks, **constants)
-    return tokens, starts
+    rows, count_p = batch * kv_heads, power_of_two(count)
+    tokens = max(1, SHARE // count_p)
+    shares = ceil_div(n_queries, tokens)
+    n_counts = rows * n_blocks * shares
+    if n_counts > MOST_COUNTS:
+        return _sorted(blocks, n_blocks)
+    choices = blocks.new_empty(rows * shares * tokens * count_p)
+    counts = blocks.new_zeros(1 + n_counts)  # a leading 0, so that their running sum is of those before
+    _sort_shares[(shares, rows)](
+        blocks, choices, counts, n_queries, n_blocks, COUNT=count, COUNT_P=count_p, TOKENS=tokens, num_warps=4
+    )  # fmt: skip
+    before = counts.cumsum(0, dtype=torch.int32)
+    listed = blocks.new_empty(blocks.numel())
+    _place[(shares, rows)](
+        choices, before, listed, n_blocks, TOKENS=tokens, ENTRIES=tokens * count_p, num_warps=4
+    )  # fmt: skip
+    return listed, before[::shares].contiguous()
 
 
 def _sorted(blocks: Tensor, n_blocks: int) -> tuple[Tensor, Tensor]:

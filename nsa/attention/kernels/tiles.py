@@ -48,16 +48,16 @@ def band_forward_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
     if described:
-        return Tile(64, 64, 4, 3)
+        return Tile(64, 64, 4, 3 if dim > 64 else 2)
     return Tile(128, 64, 8, 3) if dim <= 128 else Tile(64, 32, 4, 2)
 
 
-def band_dq_tile(dim: int, dtype: torch.dtype) -> Tile:
+def band_dq_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
     """As `band_forward_tile`, for the gradient of q."""
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
     if dim <= 64:
-        return Tile(64, 64, 4, 3)
+        return Tile(64, 64, 4, 2 if described else 3)
     return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 1)
 
 
@@ -66,7 +66,7 @@ def band_dkv_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
     if described:
-        return Tile(64, 64, 4, 2) if dim > 64 else Tile(32, 64, 4, 3)
+        return Tile(64 if dim > 64 else 32, 64, 4, 2)
     if dim <= 64:
         return Tile(64, 64, 4, 3)
     return Tile(32, 64, 4, 3) if dim <= 128 else Tile(32, 64, 8, 1)
