@@ -199,48 +199,53 @@ def choose_sdpa(name: str) -> None:
 
 
 def measure_scaling(options: argparse.Namespace) -> dict[str, Any]:
-    """By mode, by length: tokens a second on one GPU and on all, and the share of ideal; runs take turns."""
+    """By length, by mode: tokens a second on one GPU and on all, and the share of ideal; jobs take turns."""
     figures: dict[str, Any] = {}
     for mode in SCALED:
-        for length in options.lengths:
-            rates: dict[int, list[float]] = {1: [], options.gpus: []}
-            for _ in range(2 if options.quick else 3):
-                for ranks, each in rates.items():
-                    each.append(run_ranks(options, mode, length, ranks))
-            alone, together = (statistics.median(rates[ranks]) for ranks in rates)
+        turns: list[tuple[dict[str, float], dict[str, float]]] = []
+        for _ in range(1 if options.quick else 3):
+            turns.append((run_ranks(options, mode, 1), run_ranks(options, mode, options.gpus)))
+        for length in map(str, options.lengths):
+            alone, together = (statistics.median(turn[i][length] for turn in turns) for i in (0, 1))
             efficiency = round(together / alone / options.gpus, 3)
             name = {"1": round(alone), str(options.gpus): round(together), "efficiency": efficiency}
-            figures.setdefault(str(length), {})[mode] = name
+            figures.setdefault(length, {})[mode] = name
             print(f"{mode} {length} tokens: {name}", file=sys.stderr)
     return figures
 
 
-def run_ranks(options: argparse.Namespace, mode: str, length: int, ranks: int) -> float:
-    """Tokens a second of all ranks together, in processes of their own."""
+def run_ranks(options: argparse.Namespace, mode: str, ranks: int) -> dict[str, float]:
+    """Tokens a second of all ranks together, by length: one job, as starting and compiling take most of its time."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    arguments = ["--device", options.device, "--lengths", str(length), WORKER, mode, *options.override]
+    lengths = [str(length) for length in options.lengths]
+    arguments = ["--device", options.device, "--lengths", *lengths, WORKER, mode, *options.override]
     command = [sys.executable, *launcher, __file__, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         sys.exit(f"error: {mode} on {ranks} ranks ended with code {done.returncode}")
-    return json.loads(lines[-1])["tokens_per_s"]
+    rates: dict[str, float] = json.loads(lines[-1])
+    return rates
 
 
 def measure_rank(options: argparse.Namespace) -> None:
-    """One rank of a job: all take the same turns, and rank 0 prints the rate of all."""
+    """One rank of a job: all take the same turns, and rank 0 prints the rates of all."""
     import torch
 
     from nsa.parallel import process_group
 
     modes = [f"parallel.mode={options.worker}", f"train.compile={options.device == 'cuda'}"]
-    config = configure(options, options.lengths[0], *modes)
-    with process_group(config.parallel) as placement:
-        rate = torch.tensor(rank_rate(options, config, placement), device=placement.device)
-        torch.distributed.all_reduce(rate)
+    with process_group(configure(options, options.lengths[0], *modes).parallel) as placement:
+        rates = {}
+        for length in options.lengths:
+            torch._dynamo.reset()
+            config = configure(options, length, *modes)
+            rate = torch.tensor(rank_rate(options, config, placement), device=placement.device)
+            torch.distributed.all_reduce(rate)
+            rates[str(length)] = rate.item()
         if placement.rank == 0:
-            print(json.dumps({"tokens_per_s": rate.item()}), flush=True)
+            print(json.dumps(rates), flush=True)
 
 
 def rank_rate(options: argparse.Namespace, config: Any, placement: Any) -> float:
