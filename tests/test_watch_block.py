@@ -124,5 +124,6 @@ def test_a_hang_is_ended_if_that_was_asked_for(jobs: Jobs, job: Any) -> None:
 def test_under_nsadiag_run_the_block_is_part_of_that_run(jobs: Jobs, job: Any) -> None:
     done = jobs.run("run", "--out", "outer", "--", "python", "job.py", "watched")
     assert done.returncode == 0, done.stderr
-    assert json.loads((jobs.directory / "outer/verdict.json").read_text())["class"] == "healthy"
+    judged = json.loads((jobs.directory / "outer/verdict.json").read_text())
+    assert judged["class"] == "healthy", (judged, (jobs.directory / "outer/ends.json").read_text())
     assert not (jobs.directory / "run").exists()
