@@ -14,6 +14,7 @@ from nsa.attention.kernels.tiles import ceil_div, power_of_two
 # count between them. Where there would be more counts than this, one sort of all choices takes less memory.
 MOST_COUNTS = 2**24
 SHARE = 512  # choices of a program, -1 for none among them
+MOST_TOKENS = 128  # of a program, whose square the number of a choice has room for
 
 
 @triton.jit
@@ -84,10 +85,10 @@ def lists_of_tokens(blocks: Tensor, n_blocks: int) -> tuple[Tensor, Tensor]:
     """
     batch, kv_heads, n_queries, count = blocks.shape
     rows, count_p = batch * kv_heads, power_of_two(count)
-    tokens = max(1, SHARE // count_p)
+    tokens = max(1, min(MOST_TOKENS, SHARE // count_p))
     shares = ceil_div(n_queries, tokens)
     n_counts = rows * n_blocks * shares
-    if n_counts > MOST_COUNTS:
+    if n_counts > MOST_COUNTS or n_blocks * tokens**2 > 2**31:
         return _sorted(blocks, n_blocks)
     choices = blocks.new_empty(rows * shares * tokens * count_p)
     counts = blocks.new_zeros(1 + n_counts)  # a leading 0, so that their running sum is of those before
