@@ -67,8 +67,6 @@ def band_dkv_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
         return Tile(32, 32, 4, 1)
     if described:
         return Tile(64 if dim > 64 else 32, 64, 4, 2)
-    if dim <= 64:
-        return Tile(64, 64, 4, 3)
     return Tile(32, 64, 4, 3) if dim <= 128 else Tile(32, 64, 8, 1)
 
 
