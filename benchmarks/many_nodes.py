@@ -26,8 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nsadiag.agent.state import LOOKS_APART_S
 from nsadiag.agent.stillness import stances
-from nsadiag.agent.watch import LOOKS_APART_S
 from nsadiag.analysis.digests.make import write_digest
 from nsadiag.analysis.digests.shape import packed
 from nsadiag.cluster.seal import new_token

@@ -16,8 +16,9 @@ from nsadiag.agent.attach_recorder import dump_by_pipe
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.processes import End, Process
 from nsadiag.agent.progress import Progress
+from nsadiag.agent.state import Pair, RankState, WatchOptions
 from nsadiag.agent.stillness import Motion, joined
-from nsadiag.agent.watch import Pair, RankState, Watch, WatchOptions
+from nsadiag.agent.watch import Watch
 from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node, write_json
 from nsadiag.evidence.reader import Pulse

@@ -73,7 +73,7 @@ class NodeWatch(AttachedWatch):
     def look_closer(self, number: int) -> None:
         """What costs seconds a rank, with the captures of that number."""
         try:
-            capture_slow([self._target(rank, number) for rank in self._alive()])
+            capture_slow([self.captures.target(rank, number) for rank in self._alive()])
         finally:
             self.close()
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nsadiag.agent import interrupts, processes
 from nsadiag.agent.activity import Activity, Usage, usage
-from nsadiag.agent.captures import capture_all, capture_last, capture_slow
-from nsadiag.agent.captures.target import Target
+from nsadiag.agent.capture_series import CaptureSeries
+from nsadiag.agent.captures import capture_last, capture_slow
+from nsadiag.agent.ends import Times, end_of
 from nsadiag.agent.launch import Job
 from nsadiag.agent.looping import Loops, cpu_share_of, running_in
 from nsadiag.agent.oom import OomWatch
@@ -22,78 +20,18 @@ from nsadiag.agent.patience import MIN_STALL_S, Patience
 from nsadiag.agent.processes import DeathWatch, End, Process
 from nsadiag.agent.progress import Progress
 from nsadiag.agent.sampler import Sampler
+from nsadiag.agent.state import Look, Pair, RankState, Stopped, WatchOptions
 from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, Stance, joined, judge, stances
 from nsadiag.agent.stop import end_job
-from nsadiag.evidence.blackbox import Kind, Phase
-from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json, this_node, write_json
+from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.reader import Pulse
 from nsadiag.evidence.sources import keep_sources
 
 POLL_S = 0.1
-LOOKS_APART_S = 2.0
 QUIET_S = 1.0  # of silence, from which on the ranks are watched from outside as well
-KEEP_LOOKS = 3
 DISCOVER_PAUSES = 10.0  # times as long as it took is not looked for new ranks
-MANY_MOTIONS = 64  # ranks, of which watch.json would grow by megabytes a look
 WARM_UP_STEPS = 2
 LAUNCHER_GRACE_S = 10.0
-Stopped = Literal["hang", "timeout", "interrupt"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchOptions:
-    """How patient to be. `stall_after_s` None means: learn it from the job's own rhythm."""
-
-    stall_after_s: float | None = None
-    expected_quiet_s: float = 0.0  # the longest pause that jobs like this one make; only makes more patient
-    timeout_s: float = 0.0  # 0: none
-    on_hang: Literal["stop", "leave"] = "stop"
-    with_locals: bool = False  # values of local variables in the stacks
-    looks_apart_s: float = LOOKS_APART_S
-    thorough: bool = True  # of a job that is stuck, what costs a second or more a rank as well
-    most_steps: int | None = None  # a job that gets further than this is ended, without a look
-
-
-@dataclass(kw_only=True)
-class RankState:
-    """One rank as seen from outside; one that is not recorded shows no progress."""
-
-    directory: RankDir
-    pid: int
-    process: Process | None
-    progress: Progress | None
-    end: End | None = None
-
-    @property
-    def steps(self) -> int:
-        return self.progress.steps if self.progress else 0
-
-    @property
-    def said_goodbye(self) -> bool:
-        """Whether the interpreter got as far as its exit handlers."""
-        last = self.progress.pulse.last() if self.progress else None
-        return last is not None and (int(last["kind"][0]), int(last["phase"][0])) == (Kind.PROCESS, Phase.END)
-
-
-@dataclass(kw_only=True)
-class Look:
-    """A pair of captures and what it showed."""
-
-    t_s: float
-    first: int
-    second: int
-    judgement: Judgement
-    reason: str
-    motions: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """Two captures, by number, and what they say of each rank."""
-
-    first: int
-    second: int
-    stances: list[Stance]
 
 
 class Watch:
@@ -121,7 +59,7 @@ class Watch:
         self.patience = Patience(options.stall_after_s, self._started, expected_s=options.expected_quiet_s)
         self._activity = Activity()
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
-        self._captures = 0
+        self.captures = CaptureSeries(job, directory, with_locals=options.with_locals)
         self._discover_at = 0.0
         self._elsewhere: set[int] = set()  # ranks on other machines
         self._sampler = Sampler()
@@ -333,7 +271,7 @@ class Watch:
         self._feel_pulses()
         alive = self._alive()
         seen = {r.directory.rank: self._seen(r, noted, before, after) for r in alive}
-        gpus = [self._gpus(number) for number in (first, second)]
+        gpus = [self.captures.gpus(number) for number in (first, second)]
         found = stances([r.directory for r in alive], (first, second), seen, gpus)
         return Pair(
             first=first, second=second, stances=[self._with_loop(s, running, (first, second)) for s in found]
@@ -370,7 +308,7 @@ class Watch:
         if self._on_stuck:
             self._on_stuck()
         if self.options.thorough:
-            capture_slow([self._target(r, capture) for r in self._alive()])
+            capture_slow([self.captures.target(r, capture) for r in self._alive()])
 
     def _alive(self) -> list[RankState]:
         return [r for r in self.ranks.values() if r.end is None]
@@ -391,13 +329,6 @@ class Watch:
             worked, others = noted.get(number, (0, 0))
             events, beside = rank.progress.worked - worked, rank.progress.beside - others
         return Seen(before=before.get(number), after=after.get(number), events=events, beside=beside)
-
-    def _gpus(self, capture: int) -> dict[str, Any]:
-        found = read_json(self._node_capture(capture) / "gpu.json", {})
-        return found if isinstance(found, dict) else {}
-
-    def _node_capture(self, capture: int) -> Path:
-        return self.directory.node(this_node()) / "captures" / f"{capture:02d}"
 
     def _was_it_a_moment_ago(self, reason: str, spinning: set[int]) -> tuple[Judgement, str]:
         """Work that comes in bursts may fall between two captures: then the pause is no longer than its rhythm."""
@@ -429,49 +360,10 @@ class Watch:
         if judgement == "busy" and not in_sight:
             self.patience.stir(now, now, settled=False)
         self.patience.looked(judgement, now, nap_s=nap_s, in_sight=in_sight)
-        self._forget_old_captures()
-
-    def _forget_old_captures(self) -> None:
-        """A job that is silent and busy for hours is looked at hundreds of times: the disk stays bounded."""
-        for look in self.looks[:-KEEP_LOOKS][-1:]:
-            if len(look.motions) > MANY_MOTIONS:
-                look.motions = []
-            for number in (look.first, look.second):
-                shutil.rmtree(self._node_capture(number), ignore_errors=True)
-                for rank in self.ranks.values():
-                    shutil.rmtree(rank.directory.capture(number).path, ignore_errors=True)
+        self.captures.forget(self.looks, self.ranks.values())
 
     def _capture(self) -> int:
-        self._captures += 1
-        with_locals = self.options.with_locals
-        capture_all(
-            [self._target(r, self._captures) for r in self._alive()], native=False, with_locals=with_locals
-        )
-        if not self.ranks:
-            capture_all(self._unknown_processes(), native=False, with_locals=self.options.with_locals)
-        return self._captures
-
-    def _target(self, rank: RankState, number: int) -> Target:
-        assert rank.process is not None
-        socket = self.job.socket_dir / f"{rank.directory.rank}.sock"
-        return Target(
-            pid=rank.process.pid,
-            directory=rank.directory.capture(number),
-            socket=socket,
-            with_locals=self.options.with_locals,
-        )
-
-    def _unknown_processes(self) -> list[Target]:
-        """Where no rank ever appeared, the stacks of whatever runs are all there is to show."""
-        folder = self.directory.node(this_node()) / "processes"
-        found = sorted(processes.of_run(self.job.run_id), key=lambda p: p.pid)
-        number = f"{self._captures:02d}"
-        return [
-            Target(
-                pid=p.pid, directory=CaptureDir(path=folder / str(p.pid) / "captures" / number), socket=None
-            )
-            for p in found[:16]
-        ]
+        return self.captures.take(self._alive(), none_known=not self.ranks)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -480,7 +372,7 @@ class Watch:
         self._ending_since_ns = self._ending_since_ns or time.monotonic_ns()
         if self.stopped in ("hang", "timeout"):
             # With the number of the last look, whose deaths and errors from here on are our doing.
-            capture_last([self._target(r, self._captures) for r in self._alive()])
+            capture_last([self.captures.target(r, self.captures.count) for r in self._alive()])
         ranks = [r.process for r in self.ranks.values() if r.process]
         self.left_alive = end_job(self.job, self.directory, ranks, seen_dying=self._note_the_last_deaths)
 
@@ -493,7 +385,8 @@ class Watch:
     def write(self) -> None:
         """watch.json and ends.json, as things stand, and the sources of the lines that the evidence names."""
         reported = self.job.reported_ends()
-        ends = {str(n): self._end_of(r, reported.get(n)) for n, r in sorted(self.ranks.items())}
+        times = Times(started_ns=self._started_ns, ending_since_ns=self._ending_since_ns)
+        ends = {str(n): end_of(r, self.job, reported.get(n), times) for n, r in sorted(self.ranks.items())}
         write_json(self._home / self.directory.ends.name, ends)
         write_json(self._home / self.directory.watch.name, self._about())
         with contextlib.suppress(OSError):
@@ -520,22 +413,3 @@ class Watch:
 
     def _s(self, mono_ns: int | None) -> float | None:
         return None if mono_ns is None else (mono_ns - self._started_ns) / 1e9
-
-    def _end_of(self, rank: RankState, reported: int | None) -> dict[str, Any]:
-        end = rank.end
-        code, number = (end.exit_code, end.signal) if end else (None, None)
-        # A rank without a launcher is our own child: its status comes to us, however quickly it went.
-        ours = self.job.poll() if rank.pid == getattr(self.job, "pid", None) else None
-        reported = ours if reported is None else reported
-        if code is None and number is None and reported is not None:
-            code, number = (reported, None) if reported >= 0 else (None, -reported)
-        return {
-            "pid": rank.pid,
-            "t_s": self._s(end.t_mono_ns if end else time.monotonic_ns() if ours is not None else None),
-            "exit_code": code,
-            "signal": number,
-            "by_us": self._ending_since_ns is not None
-            and (end is None or end.t_mono_ns > self._ending_since_ns),
-            "clean": rank.said_goodbye,
-            "steps": rank.steps if rank.progress and rank.progress.sequence else None,
-        }

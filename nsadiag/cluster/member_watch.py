@@ -11,8 +11,9 @@ from typing import Any
 from nsadiag.agent import interrupts
 from nsadiag.agent.captures import capture_slow
 from nsadiag.agent.launch import Job
+from nsadiag.agent.state import Look, Pair, WatchOptions
 from nsadiag.agent.stillness import Motion, joined
-from nsadiag.agent.watch import POLL_S, Look, Pair, WatchOptions
+from nsadiag.agent.watch import POLL_S
 from nsadiag.cluster.link import Link
 from nsadiag.cluster.notes import (
     Looked,
@@ -114,7 +115,7 @@ class MemberWatch(Among):
 
     def _look_along(self, number: int) -> None:
         started = time.monotonic() - self._started
-        self._looked_at, self._captures = number, number - 1
+        self._looked_at, self.captures.count = number, number - 1
         pair = self._pair(self.options.looks_apart_s)
         now = time.monotonic()
         worked = {rank: (now - moment, did) for rank, (moment, did) in self._worked(self._may_spin()).items()}
@@ -124,7 +125,7 @@ class MemberWatch(Among):
         judged = {"judgement": "unobserved", "reason": "judged by node 0, with what the others saw"}
         self.looks.append(Look(t_s=started, first=number, second=pair.second, motions=moved, **judged))  # type: ignore[arg-type]
         self.patience.looked("unobserved", now)
-        self._forget_old_captures()
+        self.captures.forget(self.looks, self.ranks.values())
 
     def _answer(self, capture: int) -> None:
         self._answered = capture
@@ -135,7 +136,7 @@ class MemberWatch(Among):
         self._hand_over(self._order)
         self.tell(answered=capture)
         if self.options.thorough:
-            capture_slow([self._target(r, capture) for r in self._alive()])
+            capture_slow([self.captures.target(r, capture) for r in self._alive()])
 
     def bring(self, order: Order) -> None:
         """What node 0 wants of the ranks that are here."""

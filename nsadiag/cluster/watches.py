@@ -16,8 +16,9 @@ from typing import Any
 from nsadiag.agent import interrupts
 from nsadiag.agent.captures import capture_slow
 from nsadiag.agent.launch import Job
+from nsadiag.agent.state import Pair, RankState, WatchOptions
 from nsadiag.agent.stillness import Judgement, Motion, joined
-from nsadiag.agent.watch import LAUNCHER_GRACE_S, POLL_S, Pair, RankState, Watch, WatchOptions
+from nsadiag.agent.watch import LAUNCHER_GRACE_S, POLL_S, Watch
 from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.notes import (
     Looked,
@@ -202,7 +203,7 @@ class LeadWatch(Among):
     # -- a look on all nodes --------------------------------------------------------------------------
 
     def look(self, apart_s: float | None = None) -> Judgement:
-        self._give(dataclasses.replace(self._order, look=self._captures + 1))
+        self._give(dataclasses.replace(self._order, look=self.captures.count + 1))
         judgement = super().look(apart_s)
         self._give(dataclasses.replace(self._order, waiting=tuple(sorted(self._waiting))))
         return judgement
@@ -261,7 +262,7 @@ class LeadWatch(Among):
         if self._on_stuck:
             self._on_stuck()
         if self.options.thorough:
-            capture_slow([self._target(r, capture) for r in self._alive()])
+            capture_slow([self.captures.target(r, capture) for r in self._alive()])
 
     def want(self, *, last: bool = False) -> None:
         """Of very many ranks, fetches the evidence of those that the nodes' digests show to matter."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.beside import BesideJob, BesideWatch
-from nsadiag.agent.watch import WatchOptions
+from nsadiag.agent.state import WatchOptions
 from nsadiag.commands import output
 from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
 from nsadiag.evidence.layout import RunDir

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsadiag.agent.launch import check_script
-from nsadiag.agent.watch import WatchOptions
+from nsadiag.agent.state import WatchOptions
 from nsadiag.commands import output
 from nsadiag.commands.cells import (
     CellResult,

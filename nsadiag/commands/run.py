@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from nsadiag.agent.launch import check_command
 from nsadiag.agent.rings import Choice
-from nsadiag.agent.watch import Watch, WatchOptions
+from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watch import Watch
 from nsadiag.commands import output
 from nsadiag.engines.local import run_command
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_TIMEOUT

@@ -19,7 +19,8 @@ from nsadiag.agent import interrupts, processes, rings
 from nsadiag.agent.follow import Follow
 from nsadiag.agent.launch import CommandJob, die_with_parent, job_environment, make_socket_dir, new_run_id
 from nsadiag.agent.processes import Process, identify
-from nsadiag.agent.watch import Watch, WatchOptions
+from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watch import Watch
 from nsadiag.evidence.layout import (
     NODE,
     RankDir,

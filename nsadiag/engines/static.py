@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.watch import WatchOptions
+from nsadiag.agent.state import WatchOptions
 from nsadiag.cluster.join import Crew
 from nsadiag.cluster.merge import Story, merge
 from nsadiag.cluster.notes import state_of
