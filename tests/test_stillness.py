@@ -347,6 +347,23 @@ def test_a_burst_now_and_then_is_no_work_and_a_steady_load_is() -> None:
     assert [moment for moment in steady if moment > 4.0]
 
 
+def at(t_s: float, written: int) -> Usage:
+    return Usage(
+        t_s=t_s, cpu_s=1.0, main_cpu_s=1.0, io_bytes=written, main_io_bytes=written, child_io_bytes=0,
+        waits_for_child=False, state="S", in_kernel=False, disk_kib=0,
+    )  # fmt: skip
+
+
+def test_what_was_done_since_the_last_sample_is_seen_though_none_was_due() -> None:
+    activity = Activity()
+    assert activity.note({0: at(10.0, 0), 1: None}) == set()
+    assert activity.note({0: at(17.2, 49_152)}) == {
+        0
+    }  # three pieces of a file, the last of them somewhere in between
+    assert (activity.worked, activity.did) == ({0: 17.2}, {0: "read or wrote 49,152 bytes"})
+    assert activity.note({0: at(19.3, 49_152)}) == set()
+
+
 def thread(name: str | None, *frames: str) -> dict[str, object]:
     return {"thread_name": name, "frames": [{"name": frame} for frame in frames]}
 

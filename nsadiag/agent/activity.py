@@ -180,15 +180,20 @@ class Activity:
         started = time.monotonic()
         if started < self._next:
             return set()
-        found = {rank for rank, pid in pids.items() if self._one(rank, pid)}
+        found = self.note({rank: usage(pid) for rank, pid in pids.items()})
         self.sampled = started
         self._next = started + max(INTERVAL_S, PAUSE_PER_COST * (time.monotonic() - started))
         return found
 
-    def _one(self, rank: int, pid: int) -> bool:
-        now, seen = usage(pid), self._seen.setdefault(rank, deque())
-        if now is None:
-            return False
+    def note(self, usages: dict[int, Usage | None]) -> set[int]:
+        """The same of counters that were read for another end, whether a sample is due or not.
+
+        On a crowded machine samples are seconds apart, and a look must not miss what was done since the last one.
+        """
+        return {rank for rank, now in usages.items() if now is not None and self._worked(rank, now)}
+
+    def _worked(self, rank: int, now: Usage) -> bool:
+        seen = self._seen.setdefault(rank, deque())
         did = work(seen[-1], now) if seen else None
         seen.append(now)
         while len(seen) > 2 and now.t_s - seen[0].t_s > WINDOW_S:

@@ -267,7 +267,9 @@ class Watch:
             self._feel_pulses()
             self._watch_activity(self._alive())
             self._loops.sample(running)
-        after, second = self._usages(), self._capture()
+        after = self._usages()
+        self._activity.note(after)
+        second = self._capture()
         self._feel_pulses()
         alive = self._alive()
         seen = {r.directory.rank: self._seen(r, noted, before, after) for r in alive}

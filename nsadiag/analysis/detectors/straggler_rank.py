@@ -15,6 +15,7 @@ from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 MIN_STEPS = 5
 SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
 MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
+MIN_OBSERVED_S = 3.0  # a neighbour on the machine may starve one rank for a second or two
 ALWAYS = 0.8  # share of the steps in which the same rank is the last
 PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
 # Where a rank meets its peers first: FSDP in its forward, DDP as the last gradient has arrived.
@@ -41,6 +42,8 @@ class Late:
 def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = tables.steps
     if cell.world_size < 2 or steps["rank"].nunique() < len(cell.met) or cell.stopped == "hang":
+        return
+    if steps.groupby("rank").step_s.sum().max() < MIN_OBSERVED_S:
         return
     late = next((found for column in MEETINGS if (found := _late(steps, column))), None)
     if late is not None:
