@@ -107,6 +107,18 @@ def test_two_naps_in_a_row_are_a_poll_and_no_sleep() -> None:
     assert same_nap({}, {"t_mono_ns": 9 * 10**9}) is None
 
 
+def test_a_new_sleep_that_is_longer_than_the_looks_are_apart_counts_for_a_while() -> None:
+    """A rank that asks a server again, with a pause that grows: the looks saw the end of one and the next."""
+    sleeps = [("call", "/home/u/train.py", 28)]
+    first = {"t_mono_ns": 7 * 10**9, "sleeps_until_mono_ns": 8 * 10**9}
+    second = {"t_mono_ns": 9 * 10**9, "sleeps_until_mono_ns": 17 * 10**9}
+    assert naps(first, second, sleeps) == (None, 8.0)
+    assert naps(first, {**second, "sleeps_until_mono_ns": 10 * 10**9}, sleeps) == (None, None)
+    again = dataclasses.replace(IDLE, helper_wakes_in_s=8.0, silent_s=9.0)
+    assert judge([again])[0] == "asleep"
+    assert judge([again], nap_credit_s=300.0 - 62.0)[0] == "still"
+
+
 def test_the_nap_of_a_child_counts_where_the_rank_waits_for_its_children() -> None:
     first = {"t_mono_ns": 0, "children": [{"pid": 7, "sleeps_until_mono_ns": 12 * 10**9}, {"pid": 8}]}
     second = {**first, "t_mono_ns": 2 * 10**9}
@@ -142,6 +154,14 @@ def test_a_thread_that_sleeps_counts_for_a_while_where_the_main_thread_waits_for
     assert judge([waits])[0] == "asleep"
     assert judge([dataclasses.replace(waits, silent_s=0.0)])[0] == "still"  # nobody knows since when
     assert judge([waits], nap_credit_s=300.0 - 45.0)[0] == "still"  # one that naps for ever may not matter
+
+
+def test_the_nap_of_a_child_counts_for_a_while_where_an_event_loop_waits_for_whatever_comes() -> None:
+    loop = [("select", "/lib/selectors.py", 468), ("_run_once", "/lib/asyncio/base_events.py", 1884)]
+    first = {"pid": 5, "t_mono_ns": 7 * 10**9, "children": [{"pid": 6, "sleeps_until_mono_ns": 30 * 10**9}]}
+    second = {**first, "t_mono_ns": 9 * 10**9}
+    assert naps(first, second, loop) == (None, 21.0)
+    assert naps(first, second, loop[:1]) == (None, None)  # a socket that somebody else waits for
 
 
 def test_a_wait_with_a_limit_counts_as_long_as_one_such_wait_can_last() -> None:
@@ -378,6 +398,13 @@ def test_a_hook_that_runs_on_autograds_thread_is_where_the_rank_works() -> None:
     elsewhere = thread("MainThread", "forward", "main")
     assert where_it_works([elsewhere, hook]) == elsewhere["frames"]
     assert where_it_works([hook]) == []
+
+
+def test_a_child_that_a_rank_waits_for_is_busy_on_what_a_crowded_machine_leaves_it() -> None:
+    assert judged(cpu_share=0.04, child_cpu_share=0.04) == "busy"
+    assert judged(cpu_share=0.04) == "still"  # a tracker beside the training
+    assert judged(cpu_share=0.02, child_cpu_share=0.02) == "still"
+    assert judged(cpu_share=0.04, child_cpu_share=0.04, stopped=True) == "still"
 
 
 def test_what_the_children_of_a_stopped_rank_do_is_no_work_of_its() -> None:

@@ -11,6 +11,8 @@ FOR_CHILDREN = re.compile(
 )
 # Where Python's own locks, events, queues and joins wait; torch has waits with a limit of its own, for peers.
 FOR_THREADS = re.compile(r"/(threading|queue)\.py$")
+# Where an event loop waits for all of its tasks at once: for sockets, its children, or threads.
+FOR_TASKS = re.compile(r"/asyncio/\w+\.py$")
 # The standard library on the way to such a wait.
 FOR_FILES = re.compile(
     r"/(socket|ssl|selectors|subprocess|queue|threading)\.py$|/(asyncio|http|urllib|multiprocessing)/\w+\.py$"
@@ -42,10 +44,9 @@ def naps(
     `frames`: the main thread's stack at the second look, innermost first.
     """
     files = [str(frame[1]) for frame in frames]
-    waits_for_child = after.get("wchan") == "do_wait" or any(FOR_CHILDREN.search(file) for file in files)
-    own = same_nap(before, after, waits_for_child=waits_for_child)
-    if not files or not FOR_THREADS.search(files[0]):
-        return own, None
+    own = same_nap(before, after, waits_for_child=waits_for_child(after, frames))
+    if not files or not (FOR_THREADS.search(files[0]) or _in_event_loop(files)):
+        return own, None if own is not None else _long_nap(before, after)
     caller = next((file for file in files if not FOR_THREADS.search(file)), "")
     limits = [proc.get("waits_until_mono_ns") for proc in (before, after)]
     # torch asks again and again, with limits of its own.
@@ -54,6 +55,25 @@ def naps(
     then, now = _naps_beside(before), _naps_beside(after)
     ends = [end for tid, end in now.items() if end and _is_one(then.get(tid), end)]
     return own, (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
+
+
+def waits_for_child(proc: dict[str, Any], frames: list[tuple[Any, ...]]) -> bool:
+    """Whether the main thread waits for processes of its own: what they do is then what it does."""
+    return proc.get("wchan") == "do_wait" or any(FOR_CHILDREN.search(str(frame[1])) for frame in frames)
+
+
+def _in_event_loop(files: list[str]) -> bool:
+    return files[0].endswith("/selectors.py") and any(FOR_TASKS.search(file) for file in files)
+
+
+def _long_nap(before: dict[str, Any], after: dict[str, Any]) -> float | None:
+    """How soon it wakes from a sleep, longer than the looks are apart, that it was not in at the first look.
+
+    A poll naps for less, and asks more often; what backs off from a server that refuses sleeps longer each time.
+    """
+    until, now = after.get("sleeps_until_mono_ns"), after.get("t_mono_ns", 0)
+    left = (until - now) / 1e9 if until else 0.0
+    return left if left > (now - before.get("t_mono_ns", now)) / 1e9 else None
 
 
 def _naps_beside(proc: dict[str, Any]) -> dict[int, int | None]:

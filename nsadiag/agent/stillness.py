@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, work
-from nsadiag.agent.naps import limit_s, naps
+from nsadiag.agent.naps import limit_s, naps, waits_for_child
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
@@ -37,6 +37,7 @@ class Motion:
     seconds: float
     cpu_share: float  # CPU seconds a second, children included
     main_cpu_share: float = 0.0  # of the main thread alone
+    child_cpu_share: float = 0.0  # of living children, where the main thread waits for them
     frames_changed: bool  # of the main thread: any line of its stack
     functions_changed: bool = False  # of the main thread: other functions, not just other lines of them
     io_bytes: int
@@ -73,7 +74,7 @@ class Motion:
         # A kernel of a collective that spins shows a busy GPU too, but then the rank waits for its peers.
         on_gpu = self.gpu_pct is not None and self.gpu_pct >= GPU_WORKS_PCT
         moves = self.frames_changed and self.main_cpu_share > SOME_SHARE
-        return self.did is not None or moves or on_gpu
+        return self.did is not None or moves or on_gpu or self.child_cpu_share > SOME_SHARE
 
     @property
     def spins(self) -> bool:
@@ -94,6 +95,8 @@ class Motion:
             return self.did
         if self.gpu_pct is not None and self.gpu_pct >= GPU_WORKS_PCT:
             return f"kept its GPU {self.gpu_pct:.0f} % busy"
+        if self.child_cpu_share > SOME_SHARE:
+            return f"waits for children that used {self.child_cpu_share:.2f} CPUs"
         return f"used {self.main_cpu_share:.2f} CPUs, at other lines each time"
 
 
@@ -158,6 +161,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         seconds=seconds,
         cpu_share=(after.cpu_s - before.cpu_s) / seconds,
         main_cpu_share=(after.main_cpu_s - before.main_cpu_s) / seconds,
+        child_cpu_share=_children_cpu_s(*procs) / seconds if waits_for_child(procs[1], stands) else 0.0,
         frames_changed=bool(then and now) and then != now,
         functions_changed=bool(then and now) and [f[:2] for f in then] != [f[:2] for f in now],
         io_bytes=after.io_bytes - before.io_bytes,
@@ -173,6 +177,13 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         limit_s=limit_s(*procs, stands),
         waits_for_peers=False,
     )
+
+
+def _children_cpu_s(before: dict[str, Any], after: dict[str, Any]) -> float:
+    """CPU seconds, between two looks, of children that lived at both."""
+    then = {child["pid"]: float(child["cpu_s"]) for child in before.get("children", [])}
+    now = {child["pid"]: float(child["cpu_s"]) for child in after.get("children", [])}
+    return sum(used - then[pid] for pid, used in now.items() if pid in then)
 
 
 def _stands_in(rank: RankDir, looks: tuple[int, int]) -> str | None:
