@@ -115,10 +115,10 @@ def _tie(
             return f"its thread {row['thread']!r} died of it, and the main thread waits ({waits.doing})"
         return None
     waited_for = {edge.waited_for for edge in tables.graph.edges}
-    if stepped == 0 and (rank.rank in waited_for or _has_ended(rank)):
+    if stepped == 0 and (rank.rank in waited_for or has_left(rank)):
         return f"rank {rank.rank} completed no step after it"
     # One that stands within itself, steps later, stands there for another reason.
-    if not _has_ended(rank) and not _stands_among_peers(tables, rank):
+    if not has_left(rank) and not _stands_among_peers(tables, rank):
         return None
     if row["how"] == "left" and row["during"] in SHARED and behind >= 0:
         return f"rank {rank.rank} went on without its part of that step, which its peers did"
@@ -132,7 +132,8 @@ def _stands_among_peers(tables: Tables, rank: RankEvidence) -> bool:
     return at is None or at.waits_for_peers or at.doing == "backward"
 
 
-def _has_ended(rank: RankEvidence) -> bool:
+def has_left(rank: RankEvidence) -> bool:
+    """Whether it ended before anybody ended the job."""
     return rank.end.get("t_s") is not None and not rank.end.get("by_us")
 
 

@@ -15,8 +15,10 @@ from nsadiag.analysis.exceptions import (
     memory_of,
     place_of,
 )
-from nsadiag.analysis.load import CellEvidence
-from nsadiag.analysis.swallowed import Swallowed, gone_on, in_flight, peers_failed
+from nsadiag.analysis.in_children import has_dead, in_children, waits_for_children
+from nsadiag.analysis.inside import finding, stuck_inside
+from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.swallowed import Swallowed, gone_on, has_left, in_flight, peers_failed
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Rejected, Where
@@ -59,6 +61,7 @@ def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         yield _fatal(cell, tables, first)  # type: ignore[arg-type]
     elif first is None and breaks(cell) and _outcome(cell) == "crashed":
         yield from _of_an_attempt(cell)
+    yield from _in_a_child(cell, tables)
 
 
 def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
@@ -106,6 +109,40 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
         rejected=(SIGNALLED,),
         fix=_fix(root, mend),
     )
+
+
+def _in_a_child(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A process of the rank's own died of it, and the rank waits for what that would have sent."""
+    for stuck in stuck_inside(cell, tables):
+        if not waits_for_children(stuck):
+            continue
+        for told in in_children(stuck.rank)[:1]:
+            waits_at = f" at {places.short(stuck.standing.place)}" if stuck.standing.place else ""
+            yield finding(
+                cell,
+                stuck,
+                cls="rank_exception",
+                confidence=0.88 if has_dead(stuck) else 0.75,
+                summary=f"A child process of rank {stuck.number} ({told.name}) raised {headline(told.exception)}, and the rank waits{waits_at} for what it would have sent.",
+                at=place_of(told.exception),
+                evidence=(
+                    Evidence(
+                        claim=f"{told.name} raised {headline(told.exception)}",
+                        source=f"{stuck.rank.source}/stderr.log",
+                    ),
+                    Evidence(
+                        claim=f"the main thread of rank {stuck.number} waits{waits_at} for a process of its own",
+                        source=stuck.source,
+                    ),
+                ),
+                rejected=(
+                    Rejected(
+                        cls="local_lock_deadlock",
+                        because="nobody holds what it waits for: who would have sent it is dead",
+                    ),
+                ),
+                fix="Mend the line shown; catch what the child raises and send it to the rank, or wait with a time-out and ask whether the child lives.",
+            )
 
 
 def _of_an_attempt(cell: CellEvidence) -> Iterator[Finding]:
@@ -171,7 +208,7 @@ def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 def _then(swallowed: Swallowed) -> str:
     """What became of the rank and its peers."""
     code = swallowed.rank.end.get("exit_code")
-    if code and not swallowed.rank.end.get("by_us"):
+    if code is not None and has_left(swallowed.rank):
         return f"and ended with exit code {code}; its peers wait for what it never did"
     how = "in a thread" if swallowed.row["how"] == "thread" else "and swallowed it"
     return f"{how}, so that its peers wait for what it never did"
@@ -200,7 +237,7 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
         evidence=(
             Evidence(
                 claim=f"rank {rank.rank} raised {headline(row)}{during} at {found.t_s:.1f} s, and "
-                + ("ended later" if rank.end.get("exit_code") else "did not end"),
+                + _end_of(rank),
                 source=found.source,
             ),
             Evidence(claim=found.why, source=f"{rank.source}/blackbox.bin"),
@@ -210,7 +247,9 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
                 cls="missing_rank",
                 because="why the rank left the others' path was seen: the exception came first",
             ),
-            Rejected(cls="rank_exited_early", because="it did not leave of its own accord"),
+            Rejected(cls="rank_exited_early", because="it had failed before it left")
+            if has_left(rank)
+            else Rejected(cls="rank_exited_early", because="it did not leave of its own accord"),
         ),
         fix=_fix(
             row,
@@ -219,6 +258,14 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
             else "Let the exception end the rank, or let all ranks agree to skip the batch (all_reduce a flag) before any goes on.",
         ),
     )
+
+
+def _end_of(rank: RankEvidence) -> str:
+    """Whether it ended after it, in words."""
+    code = rank.end.get("exit_code")
+    if code is None or not has_left(rank):
+        return "did not end"
+    return "ended later" if code else "ended later with exit code 0"
 
 
 def _phase(row: dict[str, Any]) -> str | None:
