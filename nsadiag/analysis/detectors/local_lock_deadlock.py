@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import loops, places
+from nsadiag.analysis.in_children import has_dead, waits_for_children
 from nsadiag.analysis.inside import Stuck, finding, living_children, stuck_inside, user_threads
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
@@ -63,6 +64,13 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
             "it waits for a result of a multiprocessing.Pool, and none comes: if a worker dies, the pool starts another and forgets the task",
             "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a time-out.",
             0.85,
+        )
+    if waits_for_children(stuck) and has_dead(stuck):
+        # What it died of is the cause, and is not at hand: rank_exception knows it where the rank's stderr is.
+        return (
+            "a child process of its own has ended, and may be the one that should have answered",
+            "Find what ended the child (its last words are on the rank's stderr), and wait with a time-out that asks whether it lives.",
+            0.75,
         )
     return (
         "no other thread of the user's code is left in the process that could let it go on",
