@@ -119,6 +119,7 @@ def test_gradients_that_arrived_before_backward_got_stuck_are_on_disk(stuck: Any
     arrived = names(seen, Kind.GRADIENT, Phase.POINT)
     assert arrived == ["blocks.2.down.bias", "blocks.2.down.weight", "blocks.2.up.bias", "blocks.2.up.weight"]
     assert names(seen, Kind.BACKWARD, Phase.BEGIN) and not names(seen, Kind.BACKWARD, Phase.END)
+    assert [e[4] for e in seen if e[:2] == (Kind.FORWARD, Phase.END)] == [4 * 8]  # what it was given
 
 
 def test_backward_is_seen_to_reach_a_module_and_no_further(stuck: Any) -> None:

@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "thread", "place", "detail"]
 STEP_COLUMNS = [
     "rank", "step", "end_s", "step_s", "cpu_s", "forward_at", "ready_s", "input_s", "forward_s", "backward_s",
-    "loader_s", "saving_s",
+    "loader_s", "saving_s", "elements",
 ]  # fmt: skip
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
 
@@ -198,13 +198,14 @@ def _steps_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:
     # In plain arrays: a table of thousands of steps is cut thirty times as fast as by masks over all of it.
     frame = frame.sort_values("t_s", kind="stable")
     ends = frame.loc[frame.kind == Kind.STEP, ["a", "t_s", "b"]].to_numpy()
-    t_s, kind, phase = (frame[column].to_numpy() for column in ("t_s", "kind", "phase"))
+    t_s, kind, phase, a = (frame[column].to_numpy() for column in ("t_s", "kind", "phase", "a"))
     rows = []
     for (_, begin, cpu_before), (step, end, cpu_ns) in itertools.pairwise(ends):
         inside = slice(np.searchsorted(t_s, begin, "right"), np.searchsorted(t_s, end, "right"))
         cpu_s = (cpu_ns - cpu_before) / 1e9
         one = _one_step(int(step), begin, end, t_s[inside], kind[inside], phase[inside])
-        rows.append({"rank": rank, "cpu_s": cpu_s, **one})
+        given = a[inside][(kind[inside] == Kind.FORWARD) & (phase[inside] == Phase.END)]
+        rows.append({"rank": rank, "cpu_s": cpu_s, "elements": int(given.sum()), **one})
     return rows
 
 

@@ -39,7 +39,8 @@ class Kind(enum.IntEnum):
 
     PROCESS = 1  # END is written by the exit handlers; a = peak resident memory, KiB
     STEP = 2  # an optimizer step was completed; a = how many so far, b = CPU time of the process, ns
-    FORWARD = 3  # the outermost module's forward; c = name "\tplace"
+    # The outermost module's forward; c = name "\tplace"; at its end a = elements of the tensors it was given
+    FORWARD = 3
     # a = 1 if the loss is known not to be finite (a number on the CPU), c = name "\tplace"
     BACKWARD = 4
     MODULE = 5  # one module's forward; a = 1 when recomputed inside backward

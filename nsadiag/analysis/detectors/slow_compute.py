@@ -19,6 +19,11 @@ MIN_TREND = 0.5
 # A busy machine makes some of the last steps of a short run slow by chance: there they have to grow one by one.
 FEW_STEPS, MIN_TREND_OF_FEW = 40, 0.85
 QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
+MORE_GIVEN, OF_ONE_SIZE, ALIKE = (
+    1.5,
+    6,
+    1.3,
+)  # inputs that grow; steps that are given as much, and how long they take
 PARTS = ("input_s", "forward_s", "backward_s")
 MIN_GROWN_S = 0.02
 MEMORY_GROWTH, MIN_GROWN_MIB = 1.5, 64
@@ -41,7 +46,7 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     settled = steps.iloc[2:]
     # On a machine that others use as well, the clock may hide what CPU time shows, and a GPU shows on the clock alone.
     measure = next((m for m in ("step_s", "cpu_s") if _grows(settled, m)), None)
-    if measure is None:
+    if measure is None or _given_more(settled, measure):
         return
     early, late = settled.iloc[: len(settled) // 5], settled.iloc[-(len(settled) // 5) :]
     first, last = float(early[measure].median()), float(late[measure].median())
@@ -104,6 +109,26 @@ def _grows(settled: pd.DataFrame, measure: str) -> bool:
     wanted = MIN_TREND if len(settled) >= FEW_STEPS else MIN_TREND_OF_FEW
     steadily = _trend(settled, measure) > wanted and _grows_throughout(settled[measure])
     return times > GROWTH and seconds > MIN_GROWN_S and steadily
+
+
+def _given_more(settled: pd.DataFrame, measure: str) -> bool:
+    """Whether the inputs grow by a schedule (a curriculum, images that double), and steps of one size take as long as ever."""
+    fifth = len(settled) // 5
+    first, last = (float(part.elements.median()) for part in (settled.iloc[:fifth], settled.iloc[-fifth:]))
+    if first <= 0 or last < MORE_GIVEN * first:
+        return False
+    sizes = [group[measure] for _, group in settled.groupby("elements") if len(group) >= OF_ONE_SIZE]
+    if sum(map(len, sizes)) < len(settled) / 2:
+        return False
+    later = [_median_of_third(size, last=True) / max(_median_of_third(size), 1e-6) for size in sizes]
+    return sum(times * len(size) for times, size in zip(later, sizes, strict=True)) < ALIKE * sum(
+        map(len, sizes)
+    )
+
+
+def _median_of_third(times: pd.Series[float], last: bool = False) -> float:
+    third = len(times) // 3
+    return float((times.iloc[-third:] if last else times.iloc[:third]).median())
 
 
 def _growth(settled: pd.DataFrame, measure: str) -> tuple[float, float]:

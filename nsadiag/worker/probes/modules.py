@@ -7,7 +7,7 @@ module, down to the depth that short steps afford, and the moment at which backw
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import budget, calls
 from nsadiag.worker.probes.backward import census as graph_census
 from nsadiag.worker.probes.backward import now as backward_now
-from nsadiag.worker.probes.patch import harmless
+from nsadiag.worker.probes.patch import failed, harmless
 
 # Plain integers: reading a member of an enumeration costs as much as half the event.
 _FORWARD, _MODULE, _BACKWARD = int(Kind.FORWARD), int(Kind.MODULE), int(Kind.MODULE_BACKWARD)
@@ -32,6 +32,7 @@ _steps_counted = 0
 _per_step: dict[int, float] = {}  # calls by depth, as they were last counted
 _depth_limit = calls.EVERY_DEPTH
 _innermost = 0  # depth of the call that began last
+_given = 0  # elements of the tensors that the outermost module was called with
 
 
 def _enter(rank: runtime.Runtime, name: int, nested: int) -> None:
@@ -47,6 +48,29 @@ def _enter(rank: runtime.Runtime, name: int, nested: int) -> None:
         _innermost = nested
 
 
+def _elements(values: Iterable[Any]) -> int:
+    """Of tensors, also those in a mapping or a sequence (a batch as a dictionary)."""
+    total = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            total += value.numel()
+        elif isinstance(value, dict):
+            total += _elements(value.values())
+        elif isinstance(value, list | tuple):
+            total += sum(v.numel() for v in value if isinstance(v, torch.Tensor))
+    return total
+
+
+def _measure(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """How much a forward is given: steps that grow with it are not steps in which something piles up."""
+    global _given
+    try:
+        _given = _elements(args) + _elements(kwargs.values()) if kwargs else _elements(args)
+    except Exception as error:
+        _given = 0
+        failed(_measure, error)
+
+
 def _leave(name: int, nested: int, output: Any) -> None:
     rank = runtime.current()
     if rank is None:
@@ -55,7 +79,7 @@ def _leave(name: int, nested: int, output: Any) -> None:
         census.leave()
     recomputed = backward_now.depth > 0
     if nested == 0 and not recomputed:
-        rank.emit(_FORWARD, _END, name)
+        rank.emit(_FORWARD, _END, name, _given)
     elif _full:
         rank.emit(_MODULE, _END, name, recomputed)
     # What has parameters and nothing inside it is seen in backward by its gradients.
@@ -140,6 +164,7 @@ def modules() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(calls.observed_calls())
         stack.enter_context(calls.around_calls(_enter, _leave))
+        subscribe(stack, calls.on_call, _measure)
         if _full:
             subscribe(stack, budget.on_step, _count_step)
             subscribe(stack, budget.on_review, _review)
