@@ -13,7 +13,7 @@ import torch
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.not_finite import not_finite
-from nsadiag.analysis.parted import _left_out, _loaded_alone, _not_reduced
+from nsadiag.analysis.parted import _beside_units, _left_out, _left_wrapper, _loaded_alone, _not_reduced
 from nsadiag.analysis.places import most_seen, waits_for_peers
 from nsadiag.analysis.replicas import drift, trained_alike
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -106,6 +106,45 @@ def test_what_ddp_does_not_reduce_is_told_apart_by_magnitudes_where_the_sums_are
     assert drift(both) is None and not trained_alike(both, frozenset({"body"}))  # it never moved
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
     assert not list(_not_reduced(both, tables(reduce, own)))
+
+
+def test_what_is_trained_beside_the_units_of_fsdp2_is_told(tmp_path: Path) -> None:
+    cell(tmp_path, {0: [[1.0], [2.0]], 1: [[1.0], [2.5]]})
+    run = RunDir(path=tmp_path)
+    for rank in (0, 1):
+        write_json(run.rank(rank).units, [{"unit": "blocks.0", "kind": "FSDP2", "parameters": []}])
+    both = load_cell(tmp_path)
+    gather = (0, Kind.COLLECTIVE, BEGIN, "all_gather_single", 1, 4, "default_pg" + AT)
+    (found,) = _beside_units(both, tables(gather))
+    assert (found.where.parameter, found.guilty_ranks) == ("p0", (0, 1))
+    own = (0, Kind.COLLECTIVE, BEGIN, "all_gather_single", 1, 4, "7" + AT)
+    assert not list(_beside_units(both, tables(gather, own)))  # a second dimension of the mesh
+    for rank in (0, 1):
+        write_json(run.rank(rank).units, [{"unit": "blocks.0", "kind": "FSDP1", "parameters": []}])
+    assert not list(_beside_units(load_cell(tmp_path), tables(gather)))  # its shards look just like that
+
+
+def trained(step: int, wrapped: bool, backward: str = AT) -> list[dict[str, Any]]:
+    """One step of rank 0 by the loop of line 9, through DDP's wrapper or past it, where a forward is not seen."""
+    forward = {"kind": Kind.FORWARD, "name": "DistributedDataParallel", "place": AT}
+    events = [forward] * wrapped + [{"kind": Kind.BACKWARD, "name": "", "place": backward}]
+    return [{"rank": 0, "phase": BEGIN, "step": step, **event} for event in events]
+
+
+def test_a_wrapper_that_is_passed_by_from_some_step_on_is_told(tmp_path: Path) -> None:
+    def left(*steps: list[dict[str, Any]], until: int = 8) -> Any:
+        frame = pd.DataFrame([event for each in steps for event in each])
+        return _left_wrapper(SimpleNamespace(events=frame), 0, until)  # type: ignore[arg-type]
+
+    begun = [trained(n, True) for n in range(4)]
+    found = left(*begun, *(trained(n, False) for n in range(4, 12)))
+    assert found and (found.step, found.place.line) == (4, 9)
+    elsewhere = "\t/home/u/train.py:30:tune"
+    found = left(*begun, *(trained(n, False, elsewhere) for n in range(4, 12)))
+    assert found and (found.step, found.place.line) == (4, 30)
+    assert left(*begun, *(trained(n, False) for n in range(4, 12)), until=4) is None  # apart before that
+    assert left(*(trained(n, n % 2 == 0) for n in range(12))) is None  # another model's backward in between
+    assert left(*begun, *(trained(n, True) for n in range(4, 12))) is None
 
 
 def test_samples_that_wait_for_peers_are_none_of_the_work_and_a_lambda_counts_for_its_line() -> None:

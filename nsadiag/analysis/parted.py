@@ -6,6 +6,7 @@ import ast
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from nsadiag.analysis import places
 from nsadiag.analysis.kept_back import kept_back
@@ -17,6 +18,7 @@ from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 DEFAULT = "default_pg"
+WRAPPER = "DistributedDataParallel"
 MOST_STEPS = 0.8  # in which gradients were averaged, for it to be what the job means to do
 REDUCTIONS = ("all_reduce", "all_reduce_coalesced")
 
@@ -29,6 +31,7 @@ def parted(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         return
     yield from _wrapped(cell, tables)
     yield from _by_hand(cell, tables)
+    yield from _beside_units(cell, tables)
 
 
 def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -48,6 +51,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         return
     idle = not _were_reduced(cell, tables) and not trained_alike(cell, frozenset(known))
     kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
+    left = _left_wrapper(tables, cell.ranks[0].rank, found.step)
     alone = _loaded_alone(cell, tables) if found.from_start else {}
     says = f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
     if kept and (kept.all or not idle):
@@ -57,6 +61,10 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         at = _forward_place(cell.ranks[0], tables)
         said = f"{says}: its wrapper was passed by: no gradient was ever reduced, each rank trains a model of its own."
         fix = "Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what went through its forward."
+    elif left:
+        at = left.place
+        said = f"{says}: from step {left.step} on its wrapper is passed by, and each rank trains a model of its own."
+        fix = "Go on calling the wrapped model itself, model(x): keep model.module for saving and evaluation, in a variable of its own."
     elif alone:
         at, found = next(iter(alone.values())), dataclasses.replace(found, odd=tuple(sorted(alone)))
         said = f"The model is wrapped in DDP, and yet its replicas differ before the first step: rank {cell.names(found.odd)} loaded a checkpoint after the wrap, and the others did not."
@@ -65,6 +73,33 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         at, said = None, f"{says}: something changes the parameters on one rank alone."
         fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
     yield _finding(cell, found, said, at, fix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Left:
+    """The first step whose backward belongs to no forward of the wrapper, and where the forward was called."""
+
+    step: int
+    place: Place | None
+
+
+def _left_wrapper(tables: Tables, rank: int, until: int) -> _Left | None:
+    """Whether forwards went through DDP's wrapper for some steps, and nearly none since, while backwards go on."""
+    events = tables.events
+    mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN)]
+    wrapped = mine[(mine.kind == Kind.FORWARD) & (mine.name == WRAPPER)]
+    backwards = mine[mine.kind == Kind.BACKWARD]
+    through = set(wrapped.step)
+    bare = sorted(set(backwards.step) - through)
+    if not bare or not through or not min(through) < bare[0] < until:
+        return None
+    since = backwards[backwards.step >= bare[0]]
+    if len(bare) < MOST_STEPS * since.step.nunique() or bare[0] - 1 not in through:
+        return None
+    before = set(backwards.place[backwards.step < bare[0]])
+    # One loop for all steps calls the model where it always did; another one is known by its backward alone.
+    at = wrapped.place[wrapped.step < bare[0]] if set(since.place) <= before else since.place
+    return _Left(step=int(bare[0]), place=places.of_text(str(at.iloc[-1]).lstrip("\t")))
 
 
 def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -153,6 +188,26 @@ def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     )
 
 
+def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Trained whole on every rank beside FSDP's units, which reduce what they hold and nothing else."""
+    # FSDP1's own shards are tensors like any other; those of FSDP2 say what they are, and are not compared.
+    if not all(r.units and all(unit.get("kind") == "FSDP2" for unit in r.units) for r in cell.ranks):
+        return
+    if any(r.ddp for r in cell.ranks) or _has_parts(tables) or _averaged(cell, tables)[0]:
+        return
+    found = drift(cell)
+    if found is None or found.from_start:
+        return
+    yield _finding(
+        cell,
+        found,
+        f"{found.parameter} is in none of the modules given to fully_shard: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient.",
+        _only_call(cell, "fully_shard"),
+        "Call fully_shard on the whole model too, after its blocks: what no block holds is then sharded and reduced with the root.",
+        confidence=0.8,
+    )
+
+
 def _left_out(
     cell: CellEvidence, tables: Tables, averaged: frozenset[str], at: Place | None
 ) -> Iterator[Finding]:
@@ -224,6 +279,17 @@ def _seeded_by_rank(cell: CellEvidence) -> Place | None:
                 words = [ast.unparse(argument) for argument in node.args]
                 if any("rank" in word.lower() for word in words):
                     lines.append(places.place(file, node.lineno, None))
+    return lines[0] if len(lines) == 1 else None
+
+
+def _only_call(cell: CellEvidence, function: str) -> Place | None:
+    """The one line of the sources that calls it."""
+    lines = []
+    for file in cell.sources:
+        tree = tree_of(cell, file)
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == function:
+                lines.append(places.place(file, node.lineno, None))
     return lines[0] if len(lines) == 1 else None
 
 
