@@ -13,7 +13,14 @@ import torch
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.not_finite import not_finite
-from nsadiag.analysis.parted import _beside_units, _left_out, _left_wrapper, _loaded_alone, _not_reduced
+from nsadiag.analysis.parted import (
+    _beside_units,
+    _left_out,
+    _left_wrapper,
+    _loaded_alone,
+    _not_reduced,
+    _wrapped_apart,
+)
 from nsadiag.analysis.places import most_seen, waits_for_peers
 from nsadiag.analysis.replicas import drift, trained_alike
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -76,6 +83,23 @@ def test_a_checkpoint_that_one_rank_loads_after_the_wrap_is_named(tmp_path: Path
     assert list(_loaded_alone(both, tables(*wraps, load, step(1), step(1, 1)))) == [0]
     assert not _loaded_alone(both, tables(load, *wraps, step(1), step(1, 1)))  # DDP copied it to all
     assert not _loaded_alone(both, tables(*wraps, load, (1, *load[1:]), step(1), step(1, 1)))
+
+
+def test_a_load_is_one_between_the_wrap_and_the_next_step_whatever_was_trained_before(tmp_path: Path) -> None:
+    load = (0, Kind.IO, BEGIN, "torch.load last.pt", 0, 0, AT)
+    wraps = [(r, Kind.WRAP, BEGIN, "DDP", 0, 0, AT) for r in (0, 1)]
+    both = cell(tmp_path, {0: [[1.0], [1.0]], 1: [[1.0], [2.0]]})
+    before = [step(1), step(1, 1)]
+    assert list(_loaded_alone(both, tables(*before, *wraps, load, step(2), step(2, 1)))) == [0]
+    assert not _loaded_alone(both, tables(*before, *wraps, step(2), step(2, 1), load))
+
+
+def test_replicas_of_ranks_that_had_made_other_numbers_of_steps_before_the_wrap_are_not_compared() -> None:
+    def wrapped(*at: int) -> Any:
+        rows = [{"rank": r, "kind": Kind.WRAP, "phase": BEGIN, "step": n} for r, n in enumerate(at)]
+        return SimpleNamespace(events=pd.DataFrame(rows))
+
+    assert _wrapped_apart(wrapped(40, 0)) and not _wrapped_apart(wrapped(40, 40))
 
 
 def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> None:

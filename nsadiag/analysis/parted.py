@@ -42,6 +42,8 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         len(m.get("ranks") or range(cell.world_size)) < cell.world_size for r in cell.ranks for m in r.ddp
     ):
         return
+    if _wrapped_apart(tables):
+        return
     names = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
     # Parts of the model that are called by themselves go by names of their own.
     known = {n for n in summed(cell) if n and any(d == n or d.endswith("." + n) for d in names)}
@@ -52,7 +54,8 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     idle = not _were_reduced(cell, tables) and not trained_alike(cell, frozenset(known))
     kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
     left = _left_wrapper(tables, cell.ranks[0].rank, found.step)
-    alone = _loaded_alone(cell, tables) if found.from_start else {}
+    # What is equal before the first step and not after it was moved by other optimizer state, or by another rate.
+    alone = _loaded_alone(cell, tables) if found.step <= 1 else {}
     says = f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
     if kept and (kept.all or not idle):
         at, said = kept.place, f"{says}: {kept.says}."
@@ -67,8 +70,13 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         fix = "Go on calling the wrapped model itself, model(x): keep model.module for saving and evaluation, in a variable of its own."
     elif alone:
         at, found = next(iter(alone.values())), dataclasses.replace(found, odd=tuple(sorted(alone)))
-        said = f"The model is wrapped in DDP, and yet its replicas differ before the first step: rank {cell.names(found.odd)} loaded a checkpoint after the wrap, and the others did not."
-        fix = "Load before DDP wraps the model (it then copies rank 0's to all), or load on every rank."
+        when = "before the first step" if found.from_start else "after the first step, and not before it"
+        said = f"The model is wrapped in DDP, and yet its replicas differ {when}: rank {cell.names(found.odd)} loaded a checkpoint after the wrap, and the others did not."
+        fix = (
+            "Load before DDP wraps the model (it then copies rank 0's to all), or load on every rank."
+            if found.from_start
+            else "Load the optimizer's state (and a scheduler's or scaler's) on every rank: DDP copies the model alone."
+        )
     else:
         at, said = None, f"{says}: something changes the parameters on one rank alone."
         fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
@@ -118,15 +126,22 @@ def _has_parts(tables: Tables) -> bool:
     return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
 
 
+def _wrapped_apart(tables: Tables) -> bool:
+    """Whether a rank had made steps before the wrap that others had not: equal numbers then mean other steps."""
+    wraps = tables.events[(tables.events.kind == Kind.WRAP) & (tables.events.phase == Phase.BEGIN)]
+    return bool(wraps.groupby("rank").step.min().nunique() > 1)
+
+
 def _loaded_alone(cell: CellEvidence, tables: Tables) -> dict[int, Place | None]:
     """Ranks that loaded something between the wrap and their first step, where others did not."""
     alone: dict[int, Place | None] = {}
     for rank in cell.ranks:
         mine = tables.events[tables.events["rank"] == rank.rank]
         kinds = mine.kind.tolist()
-        if Kind.WRAP not in kinds or Kind.STEP not in kinds:
+        wrap = kinds.index(Kind.WRAP) if Kind.WRAP in kinds else len(kinds)
+        if Kind.STEP not in kinds[wrap:]:
             continue
-        between = mine.iloc[kinds.index(Kind.WRAP) : kinds.index(Kind.STEP)]
+        between = mine.iloc[wrap : kinds.index(Kind.STEP, wrap)]
         loads = between[
             (between.kind == Kind.IO)
             & (between.phase == Phase.BEGIN)
