@@ -39,3 +39,9 @@ def test_a_step_of_a_minute_is_slow_though_its_watch_was_told_to_expect_it(tmp_p
     verdict = judged("slow", tmp_path, {"looks": []})
     assert verdict.cls == "slow_compute" and "autograd nodes" in verdict.summary
     assert verdict.evidence[0].claim.startswith("a step takes 6")
+
+
+def test_a_look_at_a_jobs_imports_says_nothing_of_its_steps(tmp_path: Path) -> None:
+    look = {"t_s": 0.1, "first": 1, "second": 2, "judgement": "busy", "reason": "rank 0 used 0.9 CPUs"}
+    verdict = judged("slow", tmp_path, {"looks": [look]})
+    assert verdict.evidence[0].claim.startswith("a step takes 6")

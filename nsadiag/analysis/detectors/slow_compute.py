@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
@@ -168,9 +169,9 @@ def _arrived(events: pd.DataFrame) -> tuple[int, float]:
 
 def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     """A Python loop over tokens: so many autograd nodes that one step looks like a hang."""
-    busy = [look for look in cell.watch.get("looks", []) if look["judgement"] in ("busy", "progress")]
     rank = cell.ranks[0]
     events = tables.events[tables.events["rank"] == rank.rank]
+    busy = _looks_at_steps(cell, events)
     nodes, capped = _graph_sizes(events)
     walking = bool(busy) and nodes == 0 and not (events.kind == Kind.BACKWARD).any() and _open_forward(events)
     # A watch that was told how long a step takes has not looked: then the steps themselves say it.
@@ -205,6 +206,15 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         ),
         fix="Replace the Python loop over tokens by batched operations: time is the number of operations, not their size.",
     )
+
+
+def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[dict[str, Any]]:
+    """Looks, at a job that worked, that came of silent steps: one at its start was for its imports."""
+    began_s = events.t_s[
+        events.kind == Kind.FORWARD
+    ].min()  # not a number, so after all looks, where there is none
+    looks = cell.watch.get("looks", [])
+    return [look for look in looks if look["judgement"] in ("busy", "progress") and look["t_s"] > began_s]
 
 
 def _median_step_s(tables: Tables, rank: RankEvidence) -> float:
