@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.analysis.exceptions import first_of, headline, memory_of, place_of
+from nsadiag.analysis.exceptions import first_of, follows_a_peer, headline, memory_of, place_of
 from nsadiag.evidence.layout import RunDir, read_json, read_json_lines
 
 RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")
@@ -74,6 +74,14 @@ def test_what_a_handler_swallows_is_noted_with_its_line(jobs: Jobs, tmp_path: Pa
 def test_an_exception_of_the_main_thread_is_kept_before_one_of_another(jobs: Jobs, tmp_path: Path) -> None:
     source = SWALLOWS + 'raise ValueError("the last")\n'
     assert read_json(run(jobs, tmp_path, source).rank(0).exception)["message"] == "the last"
+
+
+def test_a_port_that_somebody_else_holds_is_the_ranks_own_failure() -> None:
+    taken = (
+        "The server socket has failed to listen on any local network address. port: 29500, name: EADDRINUSE"
+    )
+    assert not follows_a_peer({"type": "DistNetworkError", "message": taken})
+    assert follows_a_peer({"type": "DistNetworkError", "message": "failed to recv, got 0 bytes"})
 
 
 LEAVES = """

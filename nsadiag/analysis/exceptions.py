@@ -16,6 +16,8 @@ FOLLOWS_A_PEER = re.compile(
     r"|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog",
     re.IGNORECASE,
 )
+# The same types tell of a port that somebody else holds, which is this rank's own.
+PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 FOLLOWER_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "KeyboardInterrupt")
 # What a collective says when it met another one than it expected.
 OF_A_COLLECTIVE = re.compile(
@@ -39,7 +41,9 @@ Raised = dict[str, Any]
 
 def follows_a_peer(exception: Raised) -> bool:
     """Whether the exception only says that a peer is gone."""
-    return exception["type"] in FOLLOWER_TYPES or bool(FOLLOWS_A_PEER.search(exception["message"]))
+    message = exception["message"]
+    says_so = exception["type"] in FOLLOWER_TYPES or FOLLOWS_A_PEER.search(message)
+    return bool(says_so) and not PORT_TAKEN.search(message)
 
 
 def first_of(exception: Raised) -> Raised:
