@@ -55,6 +55,9 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]
     ):
         why = f"rank {shown(cell.everyone(elsewhere))} has not called it yet"
         yield _finding(cell, tables, joining, elsewhere, why)
+    elif not elsewhere and all(_asks_for_the_store(tables, rank) for rank in waiting):
+        why = "all have come: what listens there is not their store, or does not let them in"
+        yield _finding(cell, tables, joining, waiting, why, confidence=0.8)
 
 
 def _looked_at(cell: CellEvidence) -> set[int]:
@@ -99,6 +102,11 @@ def _stands_in_it(tables: Tables, rank: int) -> bool:
     return at is not None and at.doing == "rendezvous" and "init_process_group" in at.inner
 
 
+def _asks_for_the_store(tables: Tables, rank: int) -> bool:
+    """Whether it stands where it connects to the store: all that comes later needs one that has answered."""
+    return _stands_in_it(tables, rank) and "_create_c10d_store" in tables.standings[rank].inner
+
+
 def _odd_ones(said: dict[int, str]) -> tuple[int, ...]:
     """The minority; of equal sides, those without rank 0, which is the host of the store."""
     return (
@@ -114,7 +122,13 @@ def _differing(aspect: str, said: dict[int, str]) -> str:
 
 
 def _finding(
-    cell: CellEvidence, tables: Tables, joining: dict[int, Joining], guilty: tuple[int, ...], why: str
+    cell: CellEvidence,
+    tables: Tables,
+    joining: dict[int, Joining],
+    guilty: tuple[int, ...],
+    why: str,
+    *,
+    confidence: float = 0.9,
 ) -> Finding:
     waiting = [r for r in sorted(joining) if r not in guilty] or sorted(joining)
     first, peer = guilty[0], joining[waiting[0]]
@@ -126,7 +140,7 @@ def _finding(
         detector="rendezvous_mismatch",
         cls="rendezvous_mismatch",
         outcome="crashed" if crashed else "hung",
-        confidence=0.9,
+        confidence=confidence,
         summary=f"Rank {shown(cell.everyone(joining))} waits in init_process_group for {peer.size} ranks at {peer.at}, and {why}.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
@@ -160,5 +174,5 @@ def _finding(
             for r in guilty
             if r not in {x.rank for x in cell.ranks}
         ),
-        fix="Start as many processes as the world size says, with one and the same MASTER_ADDR and MASTER_PORT (torchrun sets both), and let every rank call init_process_group before it waits for anything else.",
+        fix="Start as many processes as the world size says, with one and the same MASTER_ADDR and MASTER_PORT (torchrun sets both) where nothing else listens, and let every rank call init_process_group before it waits for anything else.",
     )
