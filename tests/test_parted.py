@@ -19,7 +19,7 @@ from nsadiag.analysis.parted import (
     _left_wrapper,
     _loaded_alone,
     _not_reduced,
-    _wrapped_apart,
+    wrapped_apart,
 )
 from nsadiag.analysis.places import most_seen, waits_for_peers
 from nsadiag.analysis.replicas import drift, trained_alike
@@ -99,7 +99,7 @@ def test_replicas_of_ranks_that_had_made_other_numbers_of_steps_before_the_wrap_
         rows = [{"rank": r, "kind": Kind.WRAP, "phase": BEGIN, "step": n} for r, n in enumerate(at)]
         return SimpleNamespace(events=pd.DataFrame(rows))
 
-    assert _wrapped_apart(wrapped(40, 0)) and not _wrapped_apart(wrapped(40, 40))
+    assert wrapped_apart(wrapped(40, 0)) and not wrapped_apart(wrapped(40, 40))
 
 
 def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         len(m.get("ranks") or range(cell.world_size)) < cell.world_size for r in cell.ranks for m in r.ddp
     ):
         return
-    if _wrapped_apart(tables):
+    if wrapped_apart(tables):
         return
     names = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
     # Parts of the model that are called by themselves go by names of their own.
@@ -126,7 +126,7 @@ def _has_parts(tables: Tables) -> bool:
     return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
 
 
-def _wrapped_apart(tables: Tables) -> bool:
+def wrapped_apart(tables: Tables) -> bool:
     """Whether a rank had made steps before the wrap that others had not: equal numbers then mean other steps."""
     wraps = tables.events[(tables.events.kind == Kind.WRAP) & (tables.events.phase == Phase.BEGIN)]
     return bool(wraps.groupby("rank").step.min().nunique() > 1)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.parted import wrapped_apart
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
@@ -43,6 +44,8 @@ def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = tables.steps
     if cell.world_size < 2 or steps["rank"].nunique() < len(cell.met) or cell.stopped == "hang":
         return
+    if wrapped_apart(tables):
+        return  # one number is not one step: who seems late is merely counted otherwise
     if steps.groupby("rank").step_s.sum().max() < MIN_OBSERVED_S:
         return
     late = next((found for column in MEETINGS if (found := _late(steps, column))), None)
