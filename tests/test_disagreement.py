@@ -11,7 +11,7 @@ import pytest
 from nsadiag.analysis.asked import ASKED_COLUMNS
 from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, minority
 from nsadiag.analysis.groups import Groups, shown
-from nsadiag.analysis.pairing import calls_of, misfits
+from nsadiag.analysis.pairing import Pending, blame, calls_of, misfits
 from nsadiag.analysis.suspects import is_out_of_order, suspects
 from nsadiag.analysis.transfers import TRANSFER_COLUMNS
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -152,3 +152,28 @@ def test_the_sender_whose_last_message_is_another_than_before_is_named() -> None
     assert len(calls_of(shuffled)) == 6
     (found,) = misfits(shuffled)
     assert (found.number, found.guilty) == (3, 0)
+
+
+def pending(rank: int, peer: int, direction: str, counterpart: str | None) -> Pending:
+    word: Any = {
+        "op": "isend" if direction == "to" else "irecv",
+        "group": "default_pg",
+        "source": "blackbox.bin",
+    }
+    return Pending(rank=rank, direction=direction, peer=peer, tag=0, number=1, step=0, place=None, counterpart=counterpart, **word)  # fmt: skip
+
+
+def test_who_left_a_ring_is_guilty_and_not_the_neighbours_that_wait_for_it() -> None:
+    """Rank 1 receives from it, rank 3 sends to it, and rank 2 waits for rank 3: 1 and 3 do different things."""
+    waiting = {
+        1: pending(1, 0, "from", "rank 0 sent 0 messages to rank 1"),
+        2: pending(2, 3, "to", "rank 3 received 0 messages from rank 2"),
+        3: pending(3, 0, "to", "rank 0 received 0 messages from rank 3"),
+    }
+    some: Any = SimpleNamespace(
+        transfers=pd.DataFrame(columns=TRANSFER_COLUMNS, dtype=object),
+        standings={0: SimpleNamespace(doing="collective")},
+    )
+    guilty, why = blame(some, waiting)
+    assert guilty == (0,)
+    assert "wait for its messages" in why

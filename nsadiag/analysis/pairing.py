@@ -143,6 +143,9 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     jumped = tuple(sorted(r for r in _involved(waiting) if _jumped(tables, r)))
     if 0 < len(jumped) < len(_involved(waiting)):
         return jumped, "with a tag out of its row"
+    left = _gone_on(tables, waiting)
+    if left is not None:
+        return (left,), "in no send or receive, and two or more ranks wait for its messages"
     few = minority(alike) if len(ranks) > 2 else ()
     if few:
         return few, "elsewhere than the others"
@@ -159,6 +162,15 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     if tagged and set(tagged) <= set(ranks):
         return tagged, "with another tag than most have at that line"
     return ranks, "no majority, and no rank that left its path"
+
+
+def _gone_on(tables: Tables, waiting: dict[int, Pending]) -> int | None:
+    """The one rank of which several wait in vain, and which stands in no transfer itself: it left before they did."""
+    missed = {p.peer for p in waiting.values() if p.counterpart and p.peer not in waiting}
+    by = [p.rank for p in waiting.values() if p.counterpart and p.peer in missed]
+    peer = missed.pop() if len(missed) == 1 and len(by) > 1 else None
+    at = tables.standings.get(peer) if peer is not None else None
+    return peer if at is not None and at.doing != "transfer" else None
 
 
 def _involved(waiting: dict[int, Pending]) -> set[int]:
