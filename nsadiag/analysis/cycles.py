@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from nsadiag.analysis import places
+from nsadiag.analysis import loops, places
 from nsadiag.analysis.device import first_unfinished, issued_s
 from nsadiag.analysis.groups import shown
+from nsadiag.analysis.inside import user_threads
 from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.standing import Standing
 from nsadiag.analysis.suspects import CALLS, took_a_new_turn
 from nsadiag.analysis.waitfor import Graph
 from nsadiag.evidence.blackbox import Phase
@@ -26,11 +28,25 @@ def closed_cycles(graph: Graph) -> list[tuple[int, ...]]:
 
 
 def cycle_finding(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
-    """A cycle of collectives alone."""
+    """A cycle of collectives alone, or of collectives and of locks that are held by threads which wait in one."""
     for cycle in closed_cycles(tables.graph):
-        doing = {rank: tables.standings[rank].doing for rank in cycle if rank in tables.standings}
-        if len(doing) == len(cycle) and set(doing.values()) <= {"collective", "backward"}:
-            yield _finding(cell, tables, cycle)
+        stands = {rank: tables.standings[rank] for rank in cycle if rank in tables.standings}
+        alone = {rank for rank, at in stands.items() if at.doing in ("collective", "backward")}
+        held = {rank: why for rank in set(stands) - alone if (why := _held_up(cell, stands[rank]))}
+        if alone and len(alone) + len(held) == len(cycle):
+            yield _finding(cell, tables, cycle, held)
+
+
+def _held_up(cell: CellEvidence, at: Standing) -> str | None:
+    """Which thread has the lock that the main thread waits for, where that thread stands in a collective itself."""
+    wanted = loops.wanted(cell, at.place) if at.doing == "lock" and at.place else set()
+    capture = next((c for c in reversed(cell.rank(at.rank).captures) if c.stacks), None)
+    for thread, innermost in user_threads(capture) if wanted and capture else ():
+        call = places.call_in(thread["frames"])
+        outer = [places.place(f["filename"], f["line"], f["name"]) for f in thread["frames"]]
+        if call and at.place and any(wanted & loops.held(cell, frame) for frame in outer):
+            return f"the main thread waits at {places.short(at.place)} for a lock that thread {thread.get('thread_name')} holds, which stands in {call} at {places.short(innermost)}"
+    return None
 
 
 def _lines_of_step(tables: Tables, rank: int) -> list[str]:
@@ -69,7 +85,8 @@ def _first(path: list[str], a: str, b: str) -> str | None:
     return next((line for line in path if line in (a, b)), None)
 
 
-def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...]) -> Finding:
+def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: dict[int, str]) -> Finding:
+    """`held`: of ranks whose main thread waits for a lock, why."""
     guilty, why = in_conflict(tables, cycle)
     blocked = tuple(sorted(set(cycle) - set(guilty)))
     stands = {rank: tables.standings[rank] for rank in cycle}
@@ -78,6 +95,7 @@ def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...]) -> Find
     said = "; ".join(
         f"rank {r} waits for rank {e.waited_for} in {e.what}" for r, e in sorted(one.items())[:5]
     )
+    said += "".join(f"; on rank {r} {what}" for r, what in sorted(held.items())[:2])
     lines = _lines_of_step(tables, guilty[0])
     queued = (
         first_unfinished(cell.rank(guilty[0])) and places.of_text(lines[-1].rpartition("\t")[2])
@@ -95,11 +113,18 @@ def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...]) -> Find
         blocked_ranks=blocked,
         where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(here),
         peers_at=stands[blocked[0]].place if blocked else None,
-        evidence=tuple(
-            Evidence(
-                claim=f"rank {e.waiter} is in {e.what}, rank {e.waited_for} never issued it", source=e.source
-            )
-            for e in list(one.values())[:8]
+        evidence=(
+            *(
+                Evidence(
+                    claim=f"rank {e.waiter} is in {e.what}, rank {e.waited_for} never issued it",
+                    source=e.source,
+                )
+                for e in list(one.values())[:8]
+            ),
+            *(
+                Evidence(claim=f"on rank {r} {what}", source=f"{stands[r].source}/py_spy.json")
+                for r, what in sorted(held.items())[:4]
+            ),
         ),
         rejected=(
             Rejected(
@@ -107,5 +132,10 @@ def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...]) -> Find
                 because=f"every rank that is waited for waits itself, in the end for rank {guilty[0]}",
             ),
         ),
-        fix="Issue the collectives of overlapping groups in one order on all ranks.",
+        fix="Issue the collectives of overlapping groups in one order on all ranks."
+        + (
+            " Hold no lock while in a collective: who gets it first differs from rank to rank; let one thread issue them all."
+            if held
+            else ""
+        ),
     )

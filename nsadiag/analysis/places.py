@@ -44,9 +44,14 @@ def of_wait(stacks: list[dict[str, Any]]) -> tuple[str, str, int] | None:
     """The call into torch.distributed, or the backward pass, in which the main thread stands, and the user's line of it."""
     main = next((t for t in stacks if t.get("thread_name") == "MainThread"), None)
     frames = (main or {}).get("frames", [])
-    call = next((op for f in reversed(frames) if (op := _waits_in(f))), None)
+    call = call_in(frames)
     user = next((f for f in frames if is_user(f["filename"])), None)
     return (call, user["filename"], user["line"]) if call and user else None
+
+
+def call_in(frames: list[dict[str, Any]]) -> str | None:
+    """The call into torch.distributed, or the backward pass, that a thread is in; None if it is in neither."""
+    return next((op for f in reversed(frames) if (op := _waits_in(f))), None)
 
 
 def _waits_in(frame: dict[str, Any]) -> str | None:
