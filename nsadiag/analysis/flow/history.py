@@ -143,11 +143,16 @@ class Histories:
         where = f"{at.file}:{at.line}:"
         return sum(t.at.startswith(where) for t in self.tokens.get(rank, ()))
 
-    def was_at_lately(self, rank: int, at: Place) -> int:
-        """The same within the rank's newest iteration."""
+    def was_at_lately(self, rank: int, at: Place, earlier: int = 0) -> int:
+        """The same within the rank's newest iteration, or one that many before; what came before the first counts as one."""
         where = f"{at.file}:{at.line}:"
-        newest = self.iterations.get(rank, [])[-1:]
-        return sum(t.at.startswith(where) for tokens in newest for t in tokens)
+        tokens = self.tokens.get(rank, [])
+        began = [n for n, t in enumerate(tokens) if t.kind == Kind.FORWARD and t.at == self.anchor]
+        if len(began) < earlier + (not self._whole.get(rank)):
+            return 0
+        bounds = [0, *began, len(tokens)]
+        newest = tokens[bounds[-2 - earlier] : bounds[-1 - earlier]]
+        return sum(t.at.startswith(where) for t in newest)
 
     def last(self, rank: int) -> Token | None:
         """The newest thing with a place that the rank began."""

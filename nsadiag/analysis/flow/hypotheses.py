@@ -140,7 +140,11 @@ def by_history(s: Situation) -> Divergence | None:
         ):
             return loop
         # A loop that one went into, the others did as well, as far as anyone knows: what stands in it decides.
-        guard = _deciding(sorted(apart(s.program, b, a), key=lambda g: g.is_loop))
+        within = apart(s.program, b, a)
+        exits = [g for g in passed_by(s.program, b, a) if g.origin != "uniform"]
+        branches = [g for g in within if g.origin != "uniform" and not g.is_loop]
+        # The others may have come as far, and turned back before that line.
+        guard = next(iter([*branches, *exits]), None) or _deciding(within)
         entered = guard is not None
         # They were at the next iteration's forward already, which the guilty passed by.
         guard = guard or _deciding(apart(s.program, a, b)[::-1] + passed_by(s.program, a, b))
@@ -167,9 +171,13 @@ def by_history(s: Situation) -> Divergence | None:
         guilty = _singled_out(s, guard, inside, outside)
         others = tuple(r for r in s.members() if r not in guilty)
         entered = guilty == inside
-    elif _entered_alone(found, guard, entered):
+    elif (
+        _entered_alone(found, guard, entered)
+        or _turned_back(found, guard, entered)
+        or _passed_by_modules(s, found, guard, entered)
+    ):
         found = dataclasses.replace(found, own=theirs, theirs=own)
-        guilty, others, entered = others, guilty, True
+        guilty, others, entered = others, guilty, not entered
     return _of_history(s, found, guard, guilty, others, entered)
 
 
@@ -186,6 +194,18 @@ def _entered_alone(found: Difference, guard: Guard, entered: bool) -> bool:
     if entered or found.novel or guard.leaves or len(found.guilty) != len(found.others):
         return False
     return found.theirs is not None and found.theirs.kind == Kind.COLLECTIVE
+
+
+def _turned_back(found: Difference, guard: Guard, entered: bool) -> bool:
+    """Of two equal sides the one that took an early exit, where the other went past it to what it waits in."""
+    return entered and bool(guard.leaves) and len(found.guilty) == len(found.others)
+
+
+def _passed_by_modules(s: Situation, found: Difference, guard: Guard, entered: bool) -> bool:
+    """Of two equal sides, with nothing before to compare with: the one in backward, where the other is in the model's branch."""
+    if not entered or found.novel or found.theirs is None or len(found.guilty) != len(found.others):
+        return False
+    return found.theirs.kind == Kind.BACKWARD and s.in_forward(guard)
 
 
 def _comes_after(s: Situation, guard: Guard, common: Chain) -> bool:
@@ -320,7 +340,10 @@ def by_modules(s: Situation) -> Divergence | None:
 
 def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -> Divergence | None:
     known = {tuple(s.histories.series(r, Kind.UNIT, n)) for r in series for n in range(number)}
-    guilty, _ = suspects(series, known)
+    guilty, novel = suspects(series, known)
+    undecided = not novel and len(guilty) in (0, len(series) / 2)
+    skipped = _in_backward(s, number, tuple(series)) if undecided else ()
+    guilty = skipped or guilty
     rest = tuple(r for r in sorted(series) if r not in guilty)
     if not guilty or not rest:
         return None
@@ -330,19 +353,39 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
     )
     own = mine[at] if at < len(mine) else "nothing more"
     other = theirs[at] if at < len(theirs) else "nothing more"
-    guard = _deciding(apart(s.program, s.now(guilty[0]), s.now(rest[0]))) or s.choice_in_forward()
+    one, another = s.now(guilty[0]), s.now(rest[0])
+    around = (
+        [g for g in apart(s.program, another, one) if not g.is_loop]
+        if skipped
+        else apart(s.program, one, another)
+    )
+    guard = _deciding(around) or s.choice_in_forward()
+    because = f"ran other modules in iteration {number + 1}: {own}, where the others had {other}"
+    if skipped:
+        own, other = other, own
+        because = f"passed by a module in iteration {number + 1}: it went on to backward, where the others had {own}"
     return made(
         s,
         Case(
-            cls="divergent_module_execution", guilty=guilty, blocked=rest, where=s.here(guilty[0]), guard=guard,
+            cls="divergent_module_execution", guilty=guilty, blocked=rest, guard=guard,
+            where=line_of(guard) if skipped and guard else s.here(guilty[0]),
             confidence=0.9, module=own.partition(" ")[2] or other.partition(" ")[2],
-            because=f"ran other modules in iteration {number + 1}: {own}, where the others had {other}",
+            because=because,
             evidence=tuple(
                 Evidence(claim=f"rank {r} in iteration {number + 1}: {', '.join(v[max(0, at - 2) : at + 2])}", source=f"{s.cell.rank(r).source}/blackbox.bin")
                 for r, v in sorted(series.items())[:8]
             ),
         ),
     )  # fmt: skip
+
+
+def _in_backward(s: Situation, number: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Who is through with the iteration's forward where others are not: those run units that the first passed by.
+
+    Calls are paired by number, whatever they are: two ranks that part have then issued as many.
+    """
+    found = tuple(r for r in sorted(ranks) if int(Kind.BACKWARD) in s.histories.kinds(r, number))
+    return found if len(found) < len(ranks) else ()
 
 
 def by_data_branch(s: Situation) -> Divergence | None:

@@ -60,8 +60,10 @@ def _went_round_less(s: Situation, loop: Guard, stayed: int, left: int, inside: 
         return histories.count(stayed) > histories.count(left)
     if any(s.anchored_in(g) for g in held_by(s.program, inside) if g.is_loop):
         # It begins anew in each iteration, in a helper maybe: what was missed in earlier ones did not end it now.
-        same = histories.count(stayed) == histories.count(left)
-        return same and histories.was_at_lately(stayed, at) > histories.was_at_lately(left, at) > 0
+        # Whoever left it may have come to the next forward since.
+        ahead = histories.count(left) - histories.count(stayed)
+        rounds = histories.was_at_lately(left, at, ahead) if ahead in (0, 1) else 0
+        return histories.was_at_lately(stayed, at) > rounds > 0
     # Who never was in it has not left it.
     return histories.was_at(stayed, at) > histories.was_at(left, at) > 0
 
@@ -165,6 +167,8 @@ def _made(
     guilty, others = (left, stayed) if len(left) <= len(stayed) else (stayed, left)
     # A job that was attached to has no black box, and what no black box says is not zero.
     told = iteration is None and all(s.histories.tokens.get(r) for r in (*left, *stayed))
+    # Of a loop within an iteration their number says nothing.
+    told = told and s.anchored_in(loop)
     counts = {r: s.histories.count(r) for r in (*left, *stayed)} if told else {}
     line = places.place(guard.file, guard.line, guard.function)
     here = s.here(guilty[0]) if uneven and (guilty == stayed or not gone) else line

@@ -1,0 +1,190 @@
+"""Where two ranks parted, told from black boxes, stacks and a source that are made by hand."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsadiag.analysis.cycles import cycle_finding
+from nsadiag.analysis.divergence import Divergence
+from nsadiag.analysis.load import CellEvidence, load_cell
+from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waitfor import Edge, Graph
+from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
+
+C10D = "/venv/lib/site-packages/torch/distributed/distributed_c10d.py"
+FUTEX = "202 0x1 0x189 0x0"
+Did = tuple[Kind, str, str]  # kind, name, the text of the line
+Frames = list[dict[str, Any]]
+
+
+class Job:
+    """Two ranks of a script that hang; lines are named by a part of their text."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self.script = path / "train.py"
+        self.script.write_text(textwrap.dedent(source))
+        self.run = RunDir(path=path / "run")
+        make_private_dir(self.run.path)
+        write_json(self.run.watch, {"looks": [{"judgement": "still", "reason": "nothing", "motions": []}]})
+
+    def at(self, text: str) -> int:
+        lines = self.script.read_text().splitlines()
+        (found,) = [n for n, line in enumerate(lines, start=1) if text in line]
+        return found
+
+    def stack(self, *texts: str, call: str | None = None) -> Frames:
+        """Innermost first, as py-spy has it; within the innermost line a call into torch.distributed."""
+        frames = [{"filename": C10D, "name": call, "line": 1}] if call else []
+        return frames + [{"filename": str(self.script), "name": "f", "line": self.at(t)} for t in texts]
+
+    def rank(self, number: int, main: Frames, *did: Did, thread: Frames | None = None) -> None:
+        rank = self.run.rank(number)
+        make_private_dir(rank.path)
+        names = Names(rank.names)
+        box = BlackBox(rank.blackbox, names, rank=number, world_size=2)
+        for kind, name, text in did:
+            place = f"default_pg\t{self.script}:{self.at(text)}:f" if text else ""
+            box.emit(kind, Phase.BEGIN, names(name), 0, 0, names(place))
+        write_json(rank.meta, {"rank": number, "world_size": 2, "pid": 1})
+        threads = [{"thread_name": "MainThread", "os_thread_id": 1, "frames": main}]
+        threads += [{"thread_name": "aside", "os_thread_id": 2, "frames": thread}] if thread else []
+        for look in (1, 2):
+            make_private_dir(rank.capture(look).path)
+            write_json(rank.capture(look).py_spy, threads)
+            write_json(rank.capture(look).proc, {"state": "S", "syscall": FUTEX, "machine": "x86_64"})
+
+    def cell(self) -> CellEvidence:
+        return load_cell(self.run.path)
+
+    def parted(self) -> Divergence | None:
+        return Tables(self.cell()).divergence
+
+
+def step(line: str) -> list[Did]:
+    return [(Kind.FORWARD, "Linear", line), (Kind.BACKWARD, "", line), (Kind.STEP, "", "")]
+
+
+def gathered(unit: str, line: str) -> list[Did]:
+    return [(Kind.UNIT, f"unshard {unit}", ""), (Kind.COLLECTIVE, "all_gather", line)]
+
+
+def test_who_turned_back_before_a_collective_is_guilty_and_not_the_loop_over_callbacks(
+    tmp_path: Path,
+) -> None:
+    job = Job(
+        tmp_path,
+        """
+        def evaluate(batches):
+            losses = [float(b) for b in batches]
+            if not losses:
+                return {}
+            dist.all_gather(parts, losses)
+
+        def fit(callbacks, loader):
+            for step in range(60):
+                model(next(source)).backward()
+                for callback in callbacks:
+                    if step % 5 == 0:
+                        evaluate(loader)
+
+        fit([Evaluation(files)], deal(files))
+        """,
+    )
+    main, train, gather = "fit([", ".backward()", "dist.all_gather"
+    trained = [*step(train), *step(train)]
+    inside = job.stack(gather, "evaluate(loader)", main, call="all_gather")
+    job.rank(0, inside, *trained, (Kind.COLLECTIVE, "all_gather", gather))
+    job.rank(1, job.stack(train, main, call="all_reduce"), *trained, *step(train)[:2])
+    found = job.parted()
+    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
+    assert found.where and found.where.line == job.at("if not losses")
+
+
+def test_a_loop_before_the_training_was_left_by_who_has_come_to_the_training(tmp_path: Path) -> None:
+    job = Job(
+        tmp_path,
+        """
+        def collect(env):
+            for _ in range(60):
+                dist.all_gather(seen, observation)
+                if env.step(action).terminated:
+                    break
+
+        def improve(episode):
+            net(episode).backward()
+
+        for update in range(40):
+            collect(env)
+            improve(episode)
+        """,
+    )
+    gather, train = "dist.all_gather", "net(episode)"
+    observed = (Kind.COLLECTIVE, "all_gather", gather)
+    job.rank(0, job.stack(gather, "    collect(env)", call="all_gather"), *[observed] * 5)
+    trains = job.stack(train, "    improve(episode)", call="all_reduce")
+    job.rank(1, trains, *[observed] * 4, *step(train)[:2])
+    found = job.parted()
+    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
+    assert found.where and found.where.line == job.at(".terminated")
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_who_goes_on_to_backward_passed_by_the_module_in_which_its_peer_is(
+    tmp_path: Path, ahead: bool
+) -> None:
+    job = Job(
+        tmp_path,
+        """
+        class Net(nn.Module):
+            def forward(self, x, picture):
+                x = self.text(x)
+                if picture is not None:
+                    x = x + self.image(picture)
+                return x
+
+        loss = net(x, picture)
+        loss.backward()
+        """,
+    )
+    forward, image, backward = "loss = net", "self.image(", "loss.backward"
+    text = [(Kind.FORWARD, "Net", forward), *gathered("text", "self.text")]
+    pictures = [*gathered("image", image), *(gathered("image.0", image) if ahead else [])]
+    job.rank(0, job.stack(image, forward, call="all_gather"), *text, *pictures)
+    skipped = [(Kind.BACKWARD, "", backward), *gathered("text", backward)]
+    job.rank(1, job.stack(backward, call="all_gather"), *text, *skipped)
+    found = job.parted()
+    assert found and (found.cls, found.guilty) == ("divergent_module_execution", (1,))
+    assert found.where and found.where.line == job.at("if picture is not None")
+
+
+def test_a_lock_whose_holder_is_in_a_collective_closes_a_cycle(tmp_path: Path) -> None:
+    job = Job(
+        tmp_path,
+        """
+        def reduce():
+            with LOCK:
+                dist.all_reduce(gradients)
+
+        def publish():
+            with LOCK:  # aside
+                dist.all_reduce(slow, group=aside)
+        """,
+    )
+    lock = job.script.read_text().splitlines().index("    with LOCK:") + 1
+    wants = [{"filename": str(job.script), "name": "reduce", "line": lock}]
+    job.rank(0, job.stack("gradients)", call="all_reduce"))
+    job.rank(1, wants, thread=job.stack("group=aside", call="all_reduce"))
+    edges = [
+        Edge(waiter=a, waited_for=1 - a, what=f"all_reduce 7 of {group}", source="fr.json")
+        for a, group in enumerate(("train", "aside"))
+    ]
+    tables = Tables(job.cell())
+    vars(tables)["graph"] = Graph(edges=tuple(edges))
+    (found,) = cycle_finding(tables.cell, tables)
+    assert (found.cls, found.guilty_ranks) == ("collective_order_mismatch", (0, 1))
+    assert "lock that thread aside holds" in found.summary
