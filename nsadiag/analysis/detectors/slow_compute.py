@@ -21,7 +21,10 @@ MIN_TREND = 0.5
 FEW_STEPS, MIN_TREND_OF_FEW = 40, 0.85
 QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
 MORE_GIVEN = 1.5  # times as much, from the first fifth of the steps to the last: inputs grow by a schedule
-OF_ONE_SIZE, ALIKE = 6, 1.3  # steps that were given as much as each other, and how much longer the later ones may take
+OF_ONE_SIZE, ALIKE = (
+    6,
+    1.3,
+)  # steps that were given as much as each other, and how much longer the later ones may take
 PARTS = ("input_s", "forward_s", "backward_s")
 MIN_GROWN_S = 0.02
 MEMORY_GROWTH, MIN_GROWN_MIB = 1.5, 64
