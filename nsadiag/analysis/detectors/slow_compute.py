@@ -21,10 +21,8 @@ MIN_TREND = 0.5
 FEW_STEPS, MIN_TREND_OF_FEW = 40, 0.85
 QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
 MORE_GIVEN = 1.5  # times as much, from the first fifth of the steps to the last: inputs grow by a schedule
-OF_ONE_SIZE, ALIKE = (
-    6,
-    1.3,
-)  # steps that were given as much as each other, and how much longer the later ones may take
+OF_ONE_SIZE = 6  # steps that were given as much as each other, at least
+ALIKE = 1.3  # how much longer the later ones of them may take
 PARTS = ("input_s", "forward_s", "backward_s")
 MIN_GROWN_S = 0.02
 MEMORY_GROWTH, MIN_GROWN_MIB = 1.5, 64
@@ -210,9 +208,8 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 
 def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[dict[str, Any]]:
     """Looks, at a job that worked, that came of silent steps: one at its start was for its imports."""
-    began_s = events.t_s[
-        events.kind == Kind.FORWARD
-    ].min()  # not a number, so after all looks, where there is none
+    # Not a number, so after all looks, where there is none.
+    began_s = events.t_s[events.kind == Kind.FORWARD].min()
     looks = cell.watch.get("looks", [])
     return [look for look in looks if look["judgement"] in ("busy", "progress") and look["t_s"] > began_s]
 
