@@ -12,6 +12,9 @@ import pytest
 from support.jobs import Jobs
 
 import nsadiag
+from nsadiag.agent import watch
+from nsadiag.agent.state import WatchOptions
+from nsadiag.engines.local import run_command
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.reader import read_blackbox
@@ -295,3 +298,21 @@ def test_what_a_rank_does_after_its_gpus_core_dump_is_our_doing(jobs: Jobs, tmp_
     assert [look["judgement"] for look in watch["looks"]][-1] == "still"
     assert run.rank(0).captures()[-1].cuda_core.read_text() == "kernels"
     assert json.loads(run.rank(0).exception.read_text())["type"] == "RuntimeError"
+
+
+def test_a_rank_that_came_and_went_between_two_searches_is_found_at_the_end(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first search finds nobody yet, and on a machine this busy there is no second one.
+    monkeypatch.setattr(watch, "DISCOVER_PAUSES", 1e9)
+    (tmp_path / "job.py").write_text(
+        "import torch\nw = torch.zeros(2, requires_grad=True)\n"
+        "o = torch.optim.SGD([w], 0.1)\nw.sum().backward()\no.step()"
+    )
+    run = RunDir(path=tmp_path / "out")
+    watched = run_command(
+        [sys.executable, str(tmp_path / "job.py")], run, WatchOptions(timeout_s=100), cwd=tmp_path
+    )
+    assert watched.stopped is None
+    end = json.loads(run.ends.read_text())["0"]
+    assert (end["exit_code"], end["clean"], end["steps"], end["by_us"]) == (0, True, 1, False)

@@ -138,7 +138,7 @@ class Watch:
     def _discover(self) -> None:
         """Ranks announce themselves by their black box; nobody has to tell us their number."""
         began = time.monotonic()
-        if began < self._discover_at and self._ending_since_ns is None:
+        if began < self._discover_at and self._ending_since_ns is None and self.job.poll() is None:
             return
         self._discover_new()
         # On a shared file system ten thousand ranks may lie beside ours.
@@ -162,12 +162,10 @@ class Watch:
                 continue
             process = processes.identify(meta["pid"])
             gone = None if process else End(t_mono_ns=time.monotonic_ns())
+            progress = Progress(pulse, meta["pid"])
+            progress.advance()
             self.ranks[directory.rank] = RankState(
-                directory=directory,
-                pid=meta["pid"],
-                process=process,
-                progress=Progress(pulse, meta["pid"]),
-                end=gone,
+                directory=directory, pid=meta["pid"], process=process, progress=progress, end=gone
             )
             if process:
                 self._deaths.add(process)
@@ -370,7 +368,7 @@ class Watch:
     # -- the end ----------------------------------------------------------------------------------
 
     def _end_everything(self) -> None:
-        self._discover()
+        self._discover_new()  # due or not: a rank may have come, and gone, since the last time
         self._ending_since_ns = self._ending_since_ns or time.monotonic_ns()
         if self.stopped in ("hang", "timeout"):
             # With the number of the last look, whose deaths and errors from here on are our doing.
