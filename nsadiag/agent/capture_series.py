@@ -27,12 +27,12 @@ class CaptureSeries:
         self.count = 0
 
     def take(self, ranks: Iterable[RankState], *, none_known: bool) -> int:
-        """One capture of each of the ranks, and its number; where `none_known` is any, of whatever runs."""
+        """One capture of each of the ranks, and its number; where `none_known`, of whatever runs."""
         self.count += 1
         targets = [self.target(rank, self.count) for rank in ranks]
-        capture_all(targets, native=False, with_locals=self._with_locals)
         if none_known:
-            capture_all(self._unknown_processes(), native=False, with_locals=self._with_locals)
+            targets = self._unknown_processes()
+        capture_all(targets, native=False, with_locals=self._with_locals)
         return self.count
 
     def target(self, rank: RankState, number: int) -> Target:

@@ -2,7 +2,7 @@
 
 Forward and dQ: one program takes neighbouring tokens with all heads of a group, against the union of the
 tokens' blocks; a bit mask says which token selected a block. dK and dV: one program takes a block and a
-chunk of the tokens that selected it, from lists that a stable sort makes; the chunks of a block are summed
+chunk of the tokens that selected it, from the lists of `lists.py`; the chunks of a block are summed
 in order afterwards.
 """
 
