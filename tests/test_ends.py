@@ -59,3 +59,16 @@ def test_ranks_that_were_restarted_and_never_met_are_led_back_to_what_ended_thei
     assert (after.cls, after.guilty_ranks) == ("rank_exception", before.guilty_ranks)
     assert after.where.line == before.where.line
     assert "attempt 0" in after.summary
+
+
+def test_a_restart_that_succeeded_is_told_and_not_blamed(tmp_path: Path) -> None:
+    failed = unpack(archive_of("rank_exception_bad_batch"), tmp_path / "failed")
+    run = unpack(archive_of("healthy_ddp"), tmp_path / "run")
+    for rank, before in zip(run.ranks(), failed.ranks(), strict=True):
+        earlier = rank.path / "attempts" / "00"
+        earlier.mkdir(parents=True)
+        if before.exception.exists():
+            (earlier / "exception.json").write_text(before.exception.read_text())
+    verdict = judge(load_cell(run.path))
+    assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("healthy", "healthy", ())
+    assert "restart" in verdict.summary and any("attempt 0" in e.claim for e in verdict.evidence)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, work
 from nsadiag.agent.naps import limit_s, naps, waits_for_child
+from nsadiag.agent.outside import ANSWER_S, IDLE_S, TOOL_S, TURNS, asks, serves, turns_of_tools
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
@@ -54,6 +55,9 @@ class Motion:
         None  # the same, of a thread or child that the main thread may be waiting for
     )
     limit_s: float | None = None  # how long the wait lasts at most in which it stood both times
+    serves: bool = False  # stands in a server's loop that no client asks anything
+    asks: bool = False  # waits for an answer over the network, from outside the job
+    tool_turns: int = 0  # how often a child woke, where the main thread waits for a tool
     silent_s: float = 0.0  # for how long the whole job has written no event; 0 if nobody watched
     waits_for_peers: bool  # a collective is pending that only peers can complete
     loop: dict[str, Any] | None = (
@@ -86,7 +90,11 @@ class Motion:
     @property
     def nap_s(self) -> float:
         """How long it sleeps, or what it waits for, before another look can tell more."""
-        return self.wakes_in_s or self.helper_wakes_in_s or self.limit_s or 0.0
+        if self.serves:
+            return IDLE_S
+        limit_s = min(self.limit_s or 0.0, HELPER_CREDIT_S)
+        outside_s = TOOL_S if self.tool_turns >= TURNS else ANSWER_S - self.silent_s if self.asks else 0.0
+        return self.wakes_in_s or self.helper_wakes_in_s or limit_s or max(outside_s, 0.0)
 
     @property
     def doing(self) -> str:
@@ -104,7 +112,17 @@ def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
     """The main thread's stack as (function, file, line), to compare."""
     threads = read_json(capture.py_spy, [])
     main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
-    return [(f["name"], f["filename"], f["line"]) for f in main["frames"]] if main else []
+    return _frames(main) if main else []
+
+
+def other_frames(capture: CaptureDir) -> list[list[tuple[Any, ...]]]:
+    """The same of the other threads."""
+    threads = read_json(capture.py_spy, [])
+    return [_frames(thread) for thread in threads if thread.get("thread_name") != "MainThread"]
+
+
+def _frames(thread: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [(f["name"], f["filename"], f["line"]) for f in thread["frames"]]
 
 
 def gpu_pct(gpu: dict[str, Any], pid: int) -> float | None:
@@ -156,6 +174,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
     own_nap_s, helper_nap_s = naps(*procs, now)
     stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
+    others = [] if not stands else other_frames(b)
     return Motion(
         rank=rank.rank,
         seconds=seconds,
@@ -175,6 +194,9 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         wakes_in_s=own_nap_s,
         helper_wakes_in_s=helper_nap_s,
         limit_s=limit_s(*procs, stands),
+        serves=serves(stands),
+        asks=asks(procs[1], stands, others),
+        tool_turns=turns_of_tools(*procs, stands, others),
         waits_for_peers=False,
     )
 
@@ -271,16 +293,22 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
     if working:
         rank = max(working, key=lambda m: m.cpu_share)
         return "busy", f"rank {rank.rank} {rank.doing}"
+    if all(rank.stopped and rank.silent_s for rank in moved) and nap_credit_s > 0:
+        return "asleep", f"all {len(moved)} ranks are stopped by a signal, as when a job is suspended"
     free = [rank for rank in moved if not rank.waits_for_peers]
     slept = _longest([(m.rank, m.wakes_in_s) for m in free], nap_credit_s)
     if slept:
         return "asleep", f"rank {slept[0]} is in a sleep that ends by itself in {slept[1]:.0f} s"
-    slept = _longest(_helped(free), nap_credit_s - NAP_S[1] + HELPER_CREDIT_S)
+    credit_s = nap_credit_s - NAP_S[1] + HELPER_CREDIT_S
+    slept = _longest(_helped(free, credit_s), credit_s)
     if slept:
         return (
             "asleep",
-            f"rank {slept[0]} waits for something that a sleep or a time limit ends in {slept[1]:.0f} s",
+            f"rank {slept[0]} waits for something that a sleep or a time limit ends, and may for {slept[1]:.0f} s",
         )
+    patient = _outside(free)
+    if patient:
+        return "asleep", patient
     spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
     spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
     spins += "".join(f" (rank {m.rank} goes round in a loop that changes nothing)" for m in moved if m.spins)
@@ -290,13 +318,26 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
     return "still", f"no event, no new collective, no work on any of {count} ranks in {seconds:.1f} s{spins}"
 
 
-def _helped(free: list[Motion]) -> list[tuple[int, float | None]]:
+def _outside(free: list[Motion]) -> str | None:
+    """Who waits for the world, which may still answer; None where nobody does, or for longer than that takes."""
+    for rank in free:
+        if rank.serves:
+            return f"rank {rank.rank} is a server that waits for a request"
+        if rank.asks and 0 < rank.silent_s < ANSWER_S:
+            return f"rank {rank.rank} waits for an answer over the network, for at most {rank.silent_s:.0f} s so far"
+        if rank.tool_turns >= TURNS and 0 < rank.silent_s < HELPER_CREDIT_S:
+            return f"rank {rank.rank} waits for a tool that woke {rank.tool_turns} times"
+    return None
+
+
+def _helped(free: list[Motion], credit_s: float) -> list[tuple[int, float | None]]:
     """Ranks whose thread or child naps, or whose wait has a limit that the silence has not reached: so, not one of many.
 
     Without knowing how long it has been silent that says nothing: many a process has a thread that naps.
     """
     known = [m for m in free if m.silent_s > 0]
-    limited = [(m.rank, m.limit_s - m.silent_s) for m in known if m.limit_s is not None]
+    # A longer limit than there is patience for deserves no less of it than a short one.
+    limited = [(m.rank, min(m.limit_s - m.silent_s, 0.99 * credit_s)) for m in known if m.limit_s is not None]
     return [*((m.rank, m.helper_wakes_in_s) for m in known), *limited]
 
 

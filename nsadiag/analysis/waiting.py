@@ -51,6 +51,12 @@ def is_still(cell: CellEvidence) -> bool:
     return bool(looks) and looks[-1]["judgement"] == "still"
 
 
+def is_suspended(cell: CellEvidence) -> bool:
+    """Whether the last look found every rank stopped by a signal: what suspends a whole job is outside it."""
+    motions = (cell.watch.get("looks") or [{}])[-1].get("motions") or []
+    return bool(motions) and all(motion.get("stopped") for motion in motions)
+
+
 def waits(cell: CellEvidence, tables: Tables) -> list[Wait]:
     """One for each group in which anyone waits; counts decide, since states lie."""
     calls = tables.calls

@@ -75,6 +75,7 @@ def _children(pid: int) -> list[dict[str, Any]]:
                     "cpu_s": _cpu_s(fields),
                     "command": command[:200],
                     "sleeps_until_mono_ns": sleeps_until(child.pid),
+                    "turns": _whole(_status(child.pid).get("voluntary_ctxt_switches")),
                 }
             )
     return rows

@@ -16,6 +16,8 @@ from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 
 LOCKS = ("flock", "fcntl")
+LONG_S = 60.0  # of silence: what the world has not answered by then, it rarely does
+MAY_ANSWER = 0.75
 # Libraries that nap until a file, a lock or a server lets them go on.
 POLLERS = re.compile(
     r"/(torch/utils/file_baton\.py|torch/utils/_filelock\.py|filelock/|fasteners/|portalocker/|huggingface_hub/|fsspec/"
@@ -178,6 +180,16 @@ def _user_index(frames: list[dict[str, Any]], at: Place | None) -> int:
     )
 
 
+def _how_sure(cell: CellEvidence, confidence: float) -> float:
+    """That it waits there is certain; whether the world will never answer, only time tells."""
+    looks = cell.watch.get("looks", [])
+    silent_s = (
+        max((m.get("silent_s", 0.0) for m in looks[-1].get("motions", [])), default=0.0) if looks else 0.0
+    )
+    within = 0 < silent_s < LONG_S and not cell.attached
+    return min(confidence, MAY_ANSWER) if within else confidence
+
+
 def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, confidence: float) -> Finding:
     """`alike`: the ranks that stand at the same line for the same thing."""
     stuck, guilty = alike[0], tuple(each.number for each in alike)
@@ -189,7 +201,7 @@ def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, confid
         cell,
         stuck,
         cls="external_wait",
-        confidence=confidence,
+        confidence=_how_sure(cell, confidence),
         summary=f"{who} at {at} for {what}. None of {'its' if len(alike) == 1 else 'their'} peers can bring that.",
         evidence=(
             Evidence(claim=f"rank {number} stands at {at} in both looks{call}", source=stuck.source),

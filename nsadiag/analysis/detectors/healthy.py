@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
+from nsadiag.analysis.exceptions import first_of, headline
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waiting import is_suspended
 from nsadiag.evidence.records import Evidence, Finding
 
 
@@ -32,6 +34,7 @@ def _was_progressing(cell: CellEvidence) -> bool:
         cell.stopped == "timeout"
         and bool(looks and cell.ranks)
         and looks[-1]["judgement"] in ("progress", "asleep")
+        and not is_suspended(cell)
     )
 
 
@@ -43,6 +46,22 @@ def _is_progressing(cell: CellEvidence) -> str | None:
     computes = looks[-1]["judgement"] == "busy"
     moved = any(m["frames_changed"] or m["io_bytes"] or m["gpu_pct"] for m in looks[-1]["motions"])
     return str(looks[-1]["reason"]) if moved or not computes else None
+
+
+def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
+    """What ended the attempts before the one that came to its end, each by the first that raised."""
+    ended = sorted(
+        (number, e["t_mono_ns"], rank.rank, e)
+        for rank in cell.ranks
+        for number, e in rank.attempts
+        if e.get("thread") == "MainThread"
+    )
+    for number in sorted({row[0] for row in ended}):
+        _, _, rank_number, exception = next(row for row in ended if row[0] == number)
+        yield Evidence(
+            claim=f"attempt {number} ended as rank {rank_number} raised {headline(first_of(exception))}; the launcher started the ranks anew",
+            source=f"{cell.rank(rank_number).source}/attempts/{number:02d}/exception.json",
+        )
 
 
 def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -65,12 +84,15 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     source="ends.json",
                 )
             )
+        restarts = list(_restarts(cell))
+        evidence += restarts[:3]
+        again = ", after a restart" if restarts else ""
         yield Finding(
             detector="healthy",
             cls="healthy",
             outcome="healthy",
             confidence=0.95 if not aborted else 0.8,
-            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s.",
+            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s{again}.",
             evidence=tuple(evidence),
         )
     elif _was_progressing(cell):

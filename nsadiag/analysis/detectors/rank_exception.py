@@ -59,7 +59,7 @@ def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         yield from _not_fatal(cell, tables)
     if is_cause:
         yield _fatal(cell, tables, first)  # type: ignore[arg-type]
-    elif first is None and breaks(cell) and _outcome(cell) == "crashed":
+    elif first is None and _outcome(cell) == "crashed" and _failed_again(cell):
         yield from _of_an_attempt(cell)
     yield from _in_a_child(cell, tables)
 
@@ -175,6 +175,11 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Finding]:
         rejected=(SIGNALLED,),
         fix=_fix(root, "Mend the line shown: without it there would have been no restart."),
     )  # fmt: skip
+
+
+def _failed_again(cell: CellEvidence) -> bool:
+    """Whether the last attempt broke too: one that ran to its end has made good what went wrong before."""
+    return any(b.kind != "exited" or b.follows_a_peer or b.rank.end.get("exit_code") for b in breaks(cell))
 
 
 def _is_own(exception: dict[str, Any]) -> bool:

@@ -9,11 +9,16 @@ from nsadiag.analysis import places
 from nsadiag.analysis.breaks import breaks
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
-from nsadiag.analysis.waiting import is_still
+from nsadiag.analysis.waiting import is_still, is_suspended
 from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Where
 
 
 def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
+    if is_suspended(cell) and cell.stopped in ("hang", "timeout"):
+        return (
+            "hung" if cell.stopped == "hang" else "unknown",
+            "Every rank was stopped by a signal and none was continued: a batch system, a terminal or a person has suspended the job (kill -CONT lets it go on)",
+        )
     if is_still(cell) and cell.ranks:
         return "hung", "Nothing moves on any rank, and no collective shows who is waited for"
     if cell.attached:
