@@ -399,12 +399,14 @@ def ras_server(replies: Callable[[str], Reply]) -> Iterator[int]:
 
     thread = threading.Thread(target=serve)
     thread.start()
-    yield server.getsockname()[1]
-    over.set()
-    # Wakes who waits in accept; closing alone would not.
-    server.shutdown(socket.SHUT_RDWR)
-    thread.join()
-    server.close()
+    try:
+        yield server.getsockname()[1]
+    finally:
+        over.set()
+        # Wakes who waits in accept; closing alone would not.
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        server.close()
 
 
 def as_nccl(status: bytes, *, knows_json: bool = True) -> Callable[[str], Reply]:

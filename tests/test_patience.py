@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 
-from nsadiag.agent.patience import LOOK_AGAIN_S, MIN_STALL_S, Patience
+import pytest
+
+from nsadiag.agent.patience import LOOK_AGAIN_S, MIN_STALL_S, MOST_CROWDED, Patience, crowding
 
 
 def trained(pauses: list[float], fixed_s: float | None = None) -> tuple[Patience, float]:
@@ -121,3 +124,21 @@ def test_pauses_of_the_start_are_known_but_are_not_the_jobs_rhythm() -> None:
         patience.progress(moment, settled=False)
     assert patience.longest_start_s == 12.0, "what came before the first event is the launcher's"
     assert patience.longest_s == 0.0 and patience.limit_s() == MIN_STALL_S
+
+
+def test_on_a_crowded_machine_the_least_patience_is_as_many_times_as_long() -> None:
+    patience = Patience(None, 0.0, crowding=lambda: 3.0)
+    assert patience.limit_s() == 3 * MIN_STALL_S
+    patience.progress(0.0, settled=True)
+    patience.progress(2.0, settled=True)
+    assert patience.limit_s() == 3 * MIN_STALL_S, "its own rhythm was learnt on that machine as it is"
+    patience.progress(12.0, settled=True)
+    assert patience.limit_s() == 30.0
+    assert Patience(4.0, 0.0, crowding=lambda: 3.0).limit_s() == 4.0, "the user has said how long"
+
+
+def test_a_machine_is_crowded_from_two_runnable_threads_a_core_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.cpu_count() or 1
+    for load, times in ((0.0, 1.0), (2.0, 1.0), (5.0, 2.5), (1000.0, MOST_CROWDED)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load * cores, 0.0, 0.0))
+        assert crowding() == times

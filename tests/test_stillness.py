@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
-from nsadiag.agent.activity import Activity, Usage, work
+from nsadiag.agent.activity import Activity, Usage, usage, work
 from nsadiag.agent.captures.sleeping import waits_until
 from nsadiag.agent.naps import limit_s, naps, same_nap
 from nsadiag.agent.queued import held_up, queue_of
@@ -53,6 +54,40 @@ def test_a_rank_that_computes_on_a_crowded_machine_is_busy_on_a_small_share_of_a
 
 def test_a_rank_that_wants_a_cpu_and_gets_none_is_busy() -> None:
     assert did(state="R")
+
+
+def test_a_rank_that_queues_for_a_cpu_is_measured_by_the_time_in_which_it_had_one() -> None:
+    assert did(cpu_s=0.06) is None
+    assert did(cpu_s=0.06, queued_s=1.2)
+    assert did(io_bytes=30_000) is None
+    assert did(io_bytes=30_000, queued_s=1.2)
+    assert did(queued_s=1.2) is None, "a poll that naps for a while, and queues for longer"
+    assert did(queued_s=1.9)
+
+
+def test_what_a_process_queues_for_a_cpu_is_counted() -> None:
+    """One that naps and computes by turns, of the least weight, on a core that others keep busy."""
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    turns = (
+        f"import os, time; os.sched_setaffinity(0, [{core}]); os.nice(19); print(flush=True)\n"
+        "while True: time.sleep(0.01); sum(range(20_000))"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
+    starved = subprocess.Popen([sys.executable, "-c", turns], stdout=subprocess.PIPE)
+    try:
+        assert starved.stdout is not None
+        starved.stdout.readline()
+        before = usage(starved.pid)
+        time.sleep(3.0)
+        after = usage(starved.pid)
+        assert before is not None and after is not None
+        assert after.queued_s - before.queued_s > 1.5
+        assert work(before, after)
+    finally:
+        for process in (*others, starved):
+            process.kill()
+            process.communicate()
 
 
 def test_a_rank_that_polls_in_short_naps_beside_a_metrics_thread_does_nothing() -> None:

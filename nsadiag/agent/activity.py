@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent.processes import stat_fields
+from nsadiag.agent.processes import queued_s, stat_fields
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
@@ -24,6 +24,8 @@ MAIN_IO_RATE = 4_000
 DISK_KIB_RATE = 64
 INTERVAL_S = 0.5
 WINDOW_S = 10.0  # over which work must hold: a metrics thread's burst now and then does not
+LEAST_OF_A_CPU = 0.125  # that a thread is reckoned with at least, however long it has queued for one
+STARVED = 0.75  # of the time in a queue for a CPU
 PAUSE_PER_COST = 50  # a sample that took t is followed by 50 t without one: at most 2 % of one CPU
 IN_KERNEL = "D"  # waits for a disk, and cannot be interrupted
 RUNNABLE = "R"
@@ -46,6 +48,7 @@ class Usage:
     state: str  # of the main thread
     in_kernel: bool  # the main thread, or a descendant, waits for a disk
     disk_kib: int  # that the whole machine has moved to and from its disks
+    queued_s: float = 0.0  # that main threads, its own and its descendants', could have run and got no CPU
 
 
 def _numbers(path: str) -> dict[str, int]:
@@ -80,6 +83,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def unqueued_s(before: Usage, after: Usage) -> float:
+    """Seconds between two moments in which a CPU was to be had: a share of these is what the rank asked for.
+
+    On a machine with ten times as many jobs as cores, whoever computes all the time gets a tenth of a CPU, and a poll
+    that sleeps gets all that it wants.
+    """
+    seconds = max(after.t_s - before.t_s, 1e-3)
+    return max(seconds - max(after.queued_s - before.queued_s, 0.0), seconds * LEAST_OF_A_CPU)
+
+
 def _cpu_s(fields: list[str]) -> float:
     # With the time of children that have ended: a child that ends must not look like work undone.
     return sum(int(fields[n]) for n in (11, 12, 13, 14)) / TICKS_PER_S
@@ -104,6 +117,7 @@ def usage(pid: int) -> Usage | None:
         state=main[0],
         in_kernel=IN_KERNEL in (main[0], *(fields[0] for _, fields in below)),
         disk_kib=memory.get("pgpgin", 0) + memory.get("pgpgout", 0) + memory.get("nr_written", 0) * PAGE_KIB,
+        queued_s=sum(queued_s(one) or 0.0 for one in (pid, *(child for child, _ in below))),
     )
 
 
@@ -124,6 +138,7 @@ def recorded(proc: dict[str, Any]) -> Usage | None:
         state=str(main.get("state") or proc["state"]),
         in_kernel=False,
         disk_kib=0,
+        queued_s=sum(float(row.get("queued_s") or 0.0) for row in (main, *children)),
     )
 
 
@@ -135,17 +150,23 @@ def work(before: Usage, after: Usage) -> str | None:
     used = _used(before, after)
     if used:
         return used
-    if before.state == after.state == RUNNABLE:
-        return "wanted a CPU all the time"
     disk, seconds = after.disk_kib - before.disk_kib, after.t_s - before.t_s
+    if _starved(before, after):
+        return "wanted a CPU all the time"
     if before.in_kernel and after.in_kernel and disk > DISK_KIB_RATE * seconds:
         return f"waited for a disk that moved {disk:,} KiB"
     return None
 
 
+def _starved(before: Usage, after: Usage) -> bool:
+    """Whether it would have run all the time. A poll sleeps longer than it queues."""
+    queued_s = after.queued_s - before.queued_s
+    return before.state == after.state == RUNNABLE or queued_s > STARVED * (after.t_s - before.t_s)
+
+
 def _used(before: Usage, after: Usage) -> str | None:
     """By what is counted, CPU time and bytes: the longer apart, the less a burst means."""
-    seconds = max(after.t_s - before.t_s, 1e-3)
+    seconds = unqueued_s(before, after)
     share = (after.cpu_s - before.cpu_s) / seconds
     if share > BUSY_SHARE:
         return f"used {share:.2f} CPUs"
@@ -160,7 +181,7 @@ def _used(before: Usage, after: Usage) -> str | None:
 def _lasts(seen: Sequence[Usage]) -> bool:
     """Whether what was done between the last two samples is more than a burst in a silence."""
     first, before, now = seen[0], seen[-2], seen[-1]
-    if (before.in_kernel and now.in_kernel) or before.state == now.state == RUNNABLE:
+    if (before.in_kernel and now.in_kernel) or _starved(before, now):
         return True
     return _used(first, now) is not None
 

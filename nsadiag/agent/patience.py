@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 from nsadiag.agent.stillness import Judgement
 
 MIN_STALL_S = 5.0
+CROWDED = 2.0  # runnable threads a core, from which on everything takes longer than it does on a machine of one's own
+MOST_CROWDED = 6.0  # times as patient, at most
 RHYTHM_MULTIPLE = 3.0  # a pause this many times the longest one so far is worth a look
 LOOK_AGAIN_S = 30.0  # at the latest: a rank that spins is told from one that works by a look alone
+
+
+def crowding() -> float:
+    """How many times as long as usual things take on this machine, by the load of the last minute; 1 where it is not crowded."""
+    try:
+        load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    except OSError:
+        return 1.0
+    return min(max(load / CROWDED, 1.0), MOST_CROWDED)
 
 
 class Patience:
@@ -14,13 +28,21 @@ class Patience:
 
     Moments are monotonic seconds, given by the caller. `fixed_s` None means: learn. `expected_s` is the longest pause
     that jobs like this one were seen to make: it stands beside the job's own, and never shortens anything.
+    `crowding` says how many times as long as usual things take at the moment.
     """
 
-    def __init__(self, fixed_s: float | None, now: float, *, expected_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        fixed_s: float | None,
+        now: float,
+        *,
+        expected_s: float = 0.0,
+        crowding: Callable[[], float] = lambda: 1.0,
+    ) -> None:
         self.moved = self.stirred = now  # last event; last event or work
         self.longest_s = 0.0  # pause without event or work since the first steps
         self.longest_start_s = 0.0  # and between the first event and then
-        self._fixed_s, self._expected_s = fixed_s, expected_s
+        self._fixed_s, self._expected_s, self._crowding = fixed_s, expected_s, crowding
         self._began = False
         self._pause_s = 0.0  # the longest in the present silence
         self._looked = False
@@ -39,7 +61,7 @@ class Patience:
         if self._fixed_s is not None:
             return self._fixed_s
         longest_s = max(self.longest_s, self._pause_s, self._expected_s)
-        return max(MIN_STALL_S, RHYTHM_MULTIPLE * longest_s)
+        return max(MIN_STALL_S * self._crowding(), RHYTHM_MULTIPLE * longest_s)
 
     def progress(self, now: float, *, settled: bool) -> None:
         """An event. `settled`: start-up and the first steps are over, so that pauses are the job's rhythm."""

@@ -35,6 +35,14 @@ def stat_fields(pid: int, thread: int | None = None) -> list[str] | None:
     return text[text.rindex(")") + 2 :].split()
 
 
+def queued_s(pid: int, thread: int | None = None) -> float | None:
+    """Seconds in which the main thread, or another, could have run and got no CPU; None if the kernel does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/task/{thread or pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def identify(pid: int) -> Process | None:
     """The process that has this pid now."""
     fields = stat_fields(pid)

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, work
+from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
 from nsadiag.agent.naps import limit_s, naps, waits_for_child
 from nsadiag.agent.outside import ANSWER_S, IDLE_S, TOOL_S, TURNS, asks, serves, turns_of_tools
 from nsadiag.agent.queued import held_up, queue_of
@@ -37,8 +37,8 @@ class Motion:
     rank: int
     seconds: float
     cpu_share: float  # CPU seconds a second, children included
-    main_cpu_share: float = 0.0  # of the main thread alone
-    child_cpu_share: float = 0.0  # of living children, where the main thread waits for them
+    main_cpu_share: float = 0.0  # of the main thread alone, and of the time in which there was a CPU for it
+    child_cpu_share: float = 0.0  # the same of living children, where the main thread waits for them
     frames_changed: bool  # of the main thread: any line of its stack
     functions_changed: bool = False  # of the main thread: other functions, not just other lines of them
     io_bytes: int
@@ -168,7 +168,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     before, after = seen.before or recorded(procs[0]), seen.after or recorded(procs[1])
     if before is None or after is None:
         return None
-    seconds = max(after.t_s - before.t_s, 1e-3)
+    seconds, free_s = max(after.t_s - before.t_s, 1e-3), unqueued_s(before, after)
     counts = [sum(issued(read_json(c.flight_recorder, {})).values()) for c in (a, b)]
     then, now = main_frames(a), main_frames(b)
     busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
@@ -179,8 +179,8 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         rank=rank.rank,
         seconds=seconds,
         cpu_share=(after.cpu_s - before.cpu_s) / seconds,
-        main_cpu_share=(after.main_cpu_s - before.main_cpu_s) / seconds,
-        child_cpu_share=_children_cpu_s(*procs) / seconds if waits_for_child(procs[1], stands) else 0.0,
+        main_cpu_share=(after.main_cpu_s - before.main_cpu_s) / free_s,
+        child_cpu_share=_children_cpu_s(*procs) / free_s if waits_for_child(procs[1], stands) else 0.0,
         frames_changed=bool(then and now) and then != now,
         functions_changed=bool(then and now) and [f[:2] for f in then] != [f[:2] for f in now],
         io_bytes=after.io_bytes - before.io_bytes,

@@ -16,7 +16,7 @@ from nsadiag.agent.ends import Times, end_of
 from nsadiag.agent.launch import Job
 from nsadiag.agent.looping import Loops, cpu_share_of, running_in
 from nsadiag.agent.oom import OomWatch
-from nsadiag.agent.patience import MIN_STALL_S, Patience
+from nsadiag.agent.patience import MIN_STALL_S, Patience, crowding
 from nsadiag.agent.processes import DeathWatch, End, Process
 from nsadiag.agent.progress import Progress
 from nsadiag.agent.sampler import Sampler
@@ -56,7 +56,9 @@ class Watch:
         self._deaths = DeathWatch()
         self._started = time.monotonic()
         self._started_ns = time.monotonic_ns()
-        self.patience = Patience(options.stall_after_s, self._started, expected_s=options.expected_quiet_s)
+        self.patience = Patience(
+            options.stall_after_s, self._started, expected_s=options.expected_quiet_s, crowding=crowding
+        )
         self._activity = Activity()
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self.captures = CaptureSeries(job, directory, with_locals=options.with_locals)

@@ -13,7 +13,7 @@ from nsadiag.agent.captures.cgroups import cgroup
 from nsadiag.agent.captures.descriptors import descriptors
 from nsadiag.agent.captures.sleeping import sleeps_until, wait_limit_s, waits_until
 from nsadiag.agent.captures.target import CaptureError, Target
-from nsadiag.agent.processes import stat_fields
+from nsadiag.agent.processes import queued_s, stat_fields
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.secrets import mask_command
 
@@ -48,6 +48,7 @@ def _thread(pid: int, folder: Path) -> dict[str, Any] | None:
         "name": name,
         "state": fields[0],
         "cpu_s": _cpu_s(fields),
+        "queued_s": queued_s(pid, int(folder.name)),
         "wchan": _text(folder / "wchan"),
         "sleeps_until_mono_ns": sleeps_until(pid, int(folder.name)),
     }
@@ -73,6 +74,7 @@ def _children(pid: int) -> list[dict[str, Any]]:
                     "pid": child.pid,
                     "state": fields[0],
                     "cpu_s": _cpu_s(fields),
+                    "queued_s": queued_s(child.pid),
                     "command": command[:200],
                     "sleeps_until_mono_ns": sleeps_until(child.pid),
                     "turns": _whole(_status(child.pid).get("voluntary_ctxt_switches")),

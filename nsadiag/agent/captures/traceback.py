@@ -22,6 +22,9 @@ SERVER_THREAD = "pt_workerserver"[:15]  # as the kernel keeps names
 SIGNAL_S = 2.0
 REST_S = 0.1
 REST_NS = 200_000  # a thread that wakes to look at a clock takes 30,000
+# A thread that polls may wake in any one of these. To ask torch instead is final: where the GIL is held, the thread that
+# was asked polls for it from then on, and the rank never rests again.
+REST_LOOKS = 8
 SETTLED_S = 0.1  # a dump is a handful of writes in a row
 
 
@@ -34,7 +37,7 @@ def traceback(target: Target) -> dict[str, Any]:
 
 def from_within(target: Target) -> dict[str, Any]:
     """Writes traceback.txt, whatever else is known; says who told."""
-    if rests(target.pid):
+    if any(rests(target.pid) for _ in range(REST_LOOKS)):
         text, by = _by_signal(target), "signal"
     else:
         text, by = target.server.ask("dump_traceback"), "worker server"
