@@ -13,6 +13,7 @@ the same differ by 1 to 2 % for as long as they live, so what counts is compared
     probes    light against its probes taken out
     agent     light against its agent stopped
     every     a hook on each of the 123 parameters, where light has some 30 and 13: what those cost, magnified
+    noise     its probes taken out against its probes taken out: what the figures above are worth
     light     all of it, against the process that nobody watches
     control   probes taken out against the process that nobody watches
 
@@ -52,6 +53,7 @@ CONDITIONS = {
     "plain": (False, "out", True),
     "light": (True, "in", True),
     "removed": (True, "out", True),
+    "again": (True, "out", True),
     "alone": (True, "in", False),
     "every": (True, "every", True),
 }
@@ -59,6 +61,7 @@ COMPARED = {
     "probes": ("light", "removed"),
     "agent": ("light", "alone"),
     "every": ("every", "removed"),
+    "noise": ("again", "removed"),
     "light": ("light", "plain"),
     "control": ("removed", "plain"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 import pytest
+import torch
 
 from nsadiag.worker.probes import budget, calls
 
@@ -12,6 +13,7 @@ from nsadiag.worker.probes import budget, calls
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     found = importlib.import_module("nsadiag.worker.probes.modules")
+    monkeypatch.setattr(found, "_full", True)
     monkeypatch.setattr(found, "_per_step", {})
     monkeypatch.setattr(found, "_depth_limit", calls.EVERY_DEPTH)
     monkeypatch.setattr(calls, "_limit", calls.EVERY_DEPTH)
@@ -39,3 +41,19 @@ def test_it_is_recorded_once_steps_are_long_enough(modules, monkeypatch: pytest.
     assert review(modules, {0: 4, 1: 68, 2: 384}, steps=4) == 2
     monkeypatch.setattr(budget, "afforded", lambda step_s, events: 200)
     assert review(modules, {0: 12, 1: 204}, steps=12) == calls.EVERY_DEPTH
+
+
+def test_where_only_the_outermost_fits_the_others_are_not_even_passed_through(  # type: ignore[no-untyped-def]
+    modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "learning", False)
+    monkeypatch.setattr(modules.backward_now, "counting", False)
+    monkeypatch.setattr(budget, "afforded", lambda step_s, events: 20)
+    before = torch.nn.Module.__call__
+    with calls.observed_calls():
+        assert torch.nn.Module.__call__ is not before
+        assert review(modules, {0: 4, 1: 80}, steps=4) == 1
+        assert torch.nn.Module.__call__ is before
+        monkeypatch.setattr(budget, "afforded", lambda step_s, events: 200)
+        assert review(modules, {0: 4}, steps=4) > 1
+        assert torch.nn.Module.__call__ is not before

@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Kind(enum.IntEnum):
     # a = 1 if the loss is known not to be finite (a number on the CPU), c = name "\tplace"
     BACKWARD = 4
     MODULE = 5  # one module's forward; a = 1 when recomputed inside backward
-    GRADIENT = 6  # a parameter's gradient was accumulated; a = index of the parameter
+    GRADIENT = 6  # a parameter's gradient has arrived; a = index of the parameter
     # A call into torch.distributed; a = collectives, or sends and receives, so far in that group, b = elements,
     # c = name "group\tplace", and what else tells one call from another as "group\tplace\tdetail":
     # "float32[8,2]", "root=0 float32[8,2]", "int64[9] int64[7] splits=5,4/3,4" (received/sent),
@@ -192,19 +193,17 @@ def _made_at_once(path: Path, size: int) -> mmap.mmap:
 def make_emit(ring: Any, capacity: int, stepper: Any) -> Any:
     """The function that writes one event into `ring`, a buffer with room for a header and `capacity` records.
 
-    `stepper.step` is the step that events belong to. `divert` of the function makes it write where nobody looks.
+    `stepper.step` is the step that events belong to. `divert` of the function makes it write where nobody looks;
+    `marker(kind, name, a)` gives a hook that writes this one point whenever it is called, unless with None.
     """
     # A closure over locals: an attribute look-up less per event, of about ten, is measurable.
     pack, now = RECORD.pack_into, time.monotonic_ns
     tids: dict[int, int] = {}
-    ident, native = threading.get_ident, threading.get_native_id
+    ident, native, point = threading.get_ident, threading.get_native_id, int(Phase.POINT)
     # next() on a count is one C call, hence atomic: two threads never get the same slot.
     next_sequence = itertools.count(1).__next__
 
-    # The last argument is whatever a caller adds to what a `partial` of this was given: torch, the parameter of a hook.
-    def emit(
-        kind: int, phase: int, name: int = 0, a: int = 0, b: int = 0, c: int = 0, _added: Any = None
-    ) -> None:
+    def emit(kind: int, phase: int, name: int = 0, a: int = 0, b: int = 0, c: int = 0) -> None:
         me = ident()
         tid = tids.get(me)
         if tid is None:
@@ -213,9 +212,23 @@ def make_emit(ring: Any, capacity: int, stepper: Any) -> Any:
         offset = HEADER_BYTES + (n - 1) % capacity * RECORD_BYTES
         pack(ring, offset, n, now(), name, tid, kind, phase, 0, stepper.step, a, b, c, n)
 
+    def marker(kind: int, name: int, a: int = 0) -> Callable[[Any], None]:
+        def mark(given: Any) -> None:
+            if given is None:
+                return
+            me = ident()
+            tid = tids.get(me)
+            if tid is None:
+                tid = tids[me] = native()
+            n = next_sequence()
+            offset = HEADER_BYTES + (n - 1) % capacity * RECORD_BYTES
+            pack(ring, offset, n, now(), name, tid, kind, point, 0, stepper.step, a, 0, 0, n)
+
+        return mark
+
     def divert() -> None:
         nonlocal ring, capacity
         ring, capacity = bytearray(HEADER_BYTES + RECORD_BYTES), 1
 
-    emit.divert = divert  # type: ignore[attr-defined]
+    emit.marker, emit.divert = marker, divert  # type: ignore[attr-defined]
     return emit

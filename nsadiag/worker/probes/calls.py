@@ -64,12 +64,6 @@ def _learn(root: torch.nn.Module, rank: runtime.Runtime) -> None:
         subscriber(root)
 
 
-def observe_depth(limit: int) -> None:
-    """From the next call on, calls nested less than `limit` deep are observed; 1 is the outermost alone."""
-    global _limit
-    _limit = limit
-
-
 @contextlib.contextmanager
 def entered() -> Iterator[list[int]]:
     """Fills the list with the numbers of the modules that code in the block calls itself, however deep it is nested."""
@@ -169,6 +163,8 @@ class _Patches:
 
     def place(self, *, everywhere: bool) -> None:
         """Moves the frame. On a class it is found before the one of nn.Module, and nobody pays for it but the roots."""
+        if not self._users:
+            return
         self._undo.close()
         self.everywhere = everywhere
         for owner in (torch.nn.Module,) if everywhere else tuple(self._roots):
@@ -194,15 +190,18 @@ def _replaced_call(owner: type[torch.nn.Module]) -> Iterator[None]:
 patches = _Patches()
 
 
-def observe_everything(yes: bool) -> None:
-    """Every module call, or the outermost ones of the classes met so far as outermost: those cost next to nothing."""
+def observe(limit: int, *, everywhere: bool) -> None:
+    """From the next call on, calls nested less than `limit` deep are observed; 1 is the outermost alone.
+
+    Whoever they are called on, or not `everywhere`: on the classes met so far as outermost, where 1 costs next to nothing.
+    """
     global _limit
-    _limit = EVERY_DEPTH if yes else 1
-    if patches.everywhere != yes:
-        patches.place(everywhere=yes)
+    _limit = limit
+    if patches.everywhere != everywhere:
+        patches.place(everywhere=everywhere)
 
 
-def observing_everything() -> bool:
+def observing_everywhere() -> bool:
     """Whether calls are seen wherever they are made."""
     return patches.everywhere
 

@@ -22,6 +22,7 @@ from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
 from nsadiag.worker import runtime, structure
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import arrivals
 from nsadiag.worker.probes.calls import qualified
 from nsadiag.worker.probes.collectives import group_name
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
@@ -55,7 +56,7 @@ class Wrapped:
         self.rebuilt: Buckets = []
         self.rebuilt_says = ""  # who: "arrival" on this rank, or DDP's own "log"
         self.arrived: list[int] = []
-        self.handles: list[Any] = []
+        self.followed: list[Callable[[], None]] = []
         self.forwards_since = 0
         self.hook = ""
 
@@ -65,15 +66,15 @@ class Wrapped:
             parameter = reference()
             if parameter is not None:
                 note = functools.partial(_note_arrival, self.arrived, index, len(self.parameters))
-                self.handles.append(parameter.register_post_accumulate_grad_hook(note))
+                self.followed.append(arrivals.follow(parameter, note))
 
     def stop_following(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-        self.handles.clear()
+        for undo in self.followed:
+            undo()
+        self.followed.clear()
 
 
-def _note_arrival(arrived: list[int], index: int, limit: int, _parameter: torch.Tensor) -> None:
+def _note_arrival(arrived: list[int], index: int, limit: int, _gradient: torch.Tensor | None) -> None:
     # Where DDP never rebuilds, this goes on for ever.
     if len(arrived) < limit:
         arrived.append(index)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import write_json
 from nsadiag.worker import runtime
-from nsadiag.worker.probes import budget, calls
+from nsadiag.worker.probes import arrivals, budget, calls
 from nsadiag.worker.probes.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
 
-_GRADIENT, _POINT = int(Kind.GRADIENT), int(Phase.POINT)
+_GRADIENT = int(Kind.GRADIENT)
 COST = 6.0  # of one gradient, in events: the engine takes the GIL for the hook, which writes one
 
 
@@ -27,19 +25,18 @@ class _Hooked:
     def __init__(self, parameter: torch.Tensor, text: str, name: int, index: int) -> None:
         self.parameter = weakref.ref(parameter)
         self.text, self.name, self.index = text, name, index
-        self.handle: Any = None
+        self.undo: Callable[[], None] | None = None
 
     def hook(self) -> None:
         parameter, rank = self.parameter(), runtime.current()
-        if self.handle is None and parameter is not None and rank is not None:
-            # The black box's own function, without a frame of ours: the parameter is what it takes for added.
-            arrived = functools.partial(rank.emit, _GRADIENT, _POINT, self.name, self.index, 0, 0)
-            self.handle = parameter.register_post_accumulate_grad_hook(arrived)
+        if self.undo is None and parameter is not None and parameter.requires_grad and rank is not None:
+            # The black box's own function, without a frame of ours.
+            self.undo = arrivals.follow(parameter, rank.emit.marker(_GRADIENT, self.name, self.index))
 
     def unhook(self) -> None:
-        if self.handle is not None:
-            self.handle.remove()
-            self.handle = None
+        if self.undo is not None:
+            self.undo()
+            self.undo = None
 
 
 # By id, checked through the weak reference: tensors compare element by element.
@@ -79,16 +76,29 @@ def _hook_parameters(root: torch.nn.Module) -> None:
         hooked.hook()
 
 
+def spread(count: int, wanted: int) -> set[int]:
+    """That many of the numbers below `count`, about evenly: the first, the last, the middle, the quarters, ...
+
+    More of them are the same and some others: a budget that wavers looks at the same parameters.
+    """
+    if wanted >= count:
+        return set(range(count))
+    order = dict.fromkeys((0, count - 1))
+    number = 0
+    while len(order) < wanted:
+        number += 1
+        # Bits reversed behind the point: 1/2, 1/4, 3/4, 1/8, 5/8, ... (van der Corput's sequence)
+        order[round(int(f"{number:b}"[::-1], 2) * (count - 1) / (1 << number.bit_length()))] = None
+    return set(order)
+
+
 @harmless
 def _review(step_s: float) -> None:
-    """Keeps as many hooks as the budget has room for, evenly spread: the first and the last are among them."""
+    """Keeps as many hooks as the budget has room for, spread over the model."""
     global _thinned
     living = [hooked for hooked in _known.values() if hooked.parameter() is not None]
     afforded = budget.afforded(step_s, COST)
-    if len(living) <= afforded:
-        keep = set(range(len(living)))
-    else:
-        keep = {round(n * (len(living) - 1) / (afforded - 1)) for n in range(afforded)}
+    keep = spread(len(living), afforded)
     for number, hooked in enumerate(living):
         if number in keep:
             hooked.hook()
@@ -98,7 +108,7 @@ def _review(step_s: float) -> None:
     if rank is None:
         return
     # Whoever reads the events must not take a gradient that nobody looks for to be missing.
-    write_json(rank.directory.recorded_gradients, sorted(h.text for h in living if h.handle is not None))
+    write_json(rank.directory.recorded_gradients, sorted(h.text for h in living if h.undo is not None))
     if budget.is_full() and len(keep) < len(living) and not _thinned:
         _thinned = True
         rank.gap(

@@ -22,7 +22,7 @@ from nsadiag.worker.probes.patch import failed, harmless
 
 # Plain integers: reading a member of an enumeration costs as much as half the event.
 _FORWARD, _MODULE, _BACKWARD = int(Kind.FORWARD), int(Kind.MODULE), int(Kind.MODULE_BACKWARD)
-_BEGIN, _END, _POINT = int(Phase.BEGIN), int(Phase.END), int(Phase.POINT)
+_BEGIN, _END = int(Phase.BEGIN), int(Phase.END)
 _full = budget.is_full()
 COST = (
     5.0  # of one module, in events: two in forward, the frames around them, and now and then one in backward
@@ -84,7 +84,7 @@ def _leave(name: int, nested: int, output: Any) -> None:
         rank.emit(_MODULE, _END, name, recomputed)
     # What has parameters and nothing inside it is seen in backward by its gradients.
     if _full and (_innermost != nested or nested + 1 >= _depth_limit):
-        _watch_backward(name, output)
+        _watch_backward(rank, name, output)
 
 
 def _first_tensor(output: Any) -> torch.Tensor | None:
@@ -97,21 +97,13 @@ def _first_tensor(output: Any) -> torch.Tensor | None:
     return None
 
 
-def _watch_backward(name: int, output: Any) -> None:
+def _watch_backward(rank: runtime.Runtime, name: int, output: Any) -> None:
     """Hooks the node that made the output: later changes of the tensor in place leave that node where it is."""
     tensor = _first_tensor(output)
     node = tensor.grad_fn if tensor is not None else None
     if node is not None:
-        node.register_prehook(_reached.get(name) or _reached.setdefault(name, _arrival(name)))
-
-
-def _arrival(name: int) -> Callable[[Any], None]:
-    def reached(_gradients: Any) -> None:
-        rank = runtime.current()
-        if rank is not None:
-            rank.emit(_BACKWARD, _POINT, name)
-
-    return reached
+        reached = _reached.get(name) or _reached.setdefault(name, rank.emit.marker(_BACKWARD, name))
+        node.register_prehook(reached)
 
 
 @harmless
@@ -137,14 +129,17 @@ def _review(step_s: float) -> None:
                 f"modules nested deeper than {limit} are not recorded: a step takes {step_s * 1e3:.1f} ms"
             )
     _depth_limit = limit
-    calls.observe_depth(limit)
+    _learn_or_not()
 
 
 def _learn_or_not() -> None:
-    """Between two steps: the next one is looked at closely if its graph is to be counted, or a review has come."""
+    """Between two steps: the next one is looked at closely if its graph is to be counted, or a review has come.
+
+    Full probes then look at calls wherever they are made, too, for what is recomputed, but no deeper than is afforded.
+    """
     closely = backward_now.counting or budget.learning
-    if closely != calls.patches.everywhere:
-        calls.observe_everything(closely)
+    limit = _depth_limit if _full else calls.EVERY_DEPTH if closely else 1
+    calls.observe(limit, everywhere=closely or limit > 1)
 
 
 def _count_step() -> None:
@@ -165,11 +160,10 @@ def modules() -> Iterator[None]:
         stack.enter_context(calls.observed_calls())
         stack.enter_context(calls.around_calls(_enter, _leave))
         subscribe(stack, calls.on_call, _measure)
+        subscribe(stack, budget.on_step, _learn_or_not)
         if _full:
             subscribe(stack, budget.on_step, _count_step)
             subscribe(stack, budget.on_review, _review)
-        else:
-            subscribe(stack, budget.on_step, _learn_or_not)
         stack.callback(_reached.clear)
         stack.callback(_per_step.clear)
         yield

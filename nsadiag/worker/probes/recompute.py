@@ -148,7 +148,7 @@ def _observed(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(checkpoint)
     def observed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # Binding late is no accident of one step: the learning steps show it, and the others go unburdened.
-        if is_dynamo_compiling() or not calls.observing_everything() or runtime.current() is None:
+        if is_dynamo_compiling() or not calls.observing_everywhere() or runtime.current() is None:
             return checkpoint(function, *args, **kwargs)
         return checkpoint(_Checkpointed(function), *args, **kwargs)
 

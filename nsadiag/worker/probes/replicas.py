@@ -24,7 +24,7 @@ from nsadiag.worker.probes.ddp_buckets import left_out
 from nsadiag.worker.probes.gradients import name_of
 from nsadiag.worker.probes.patch import failed, not_compiled
 
-SHARE = 0.003  # of the time between two steps, for looking through the gradients
+SHARE = 0.001  # of the time between two steps, for looking through the gradients
 SUMMED = 48  # parameters: what one rank alone changes is often a single one
 ELEMENTS = 4096  # of each, spread over it
 NAMED = 50
