@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from nsadiag.analysis.asked import ASKED_COLUMNS
 from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, minority
 from nsadiag.analysis.groups import Groups, shown
 from nsadiag.analysis.pairing import Pending, blame, calls_of, misfits
+from nsadiag.analysis.places import place
 from nsadiag.analysis.suspects import is_out_of_order, suspects
 from nsadiag.analysis.transfers import TRANSFER_COLUMNS
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -177,3 +179,43 @@ def test_who_left_a_ring_is_guilty_and_not_the_neighbours_that_wait_for_it() -> 
     guilty, why = blame(some, waiting)
     assert guilty == (0,)
     assert "wait for its messages" in why
+
+
+def stage(rank: int, steps: list[str]) -> list[dict[str, Any]]:
+    """A pipeline's rank between its neighbours: `>` sends on, `<` receives what comes back, step by step."""
+    rows = [
+        transfer(rank, "to" if sign == ">" else "from", 1 - rank, "float32[8]", 1)
+        | {"step": n, "begin_s": 100 * n + k, "place": f"/u/p.py:{1 if sign == '>' else 2}:run", "end_s": 1.0}
+        for n, signs in enumerate(steps)
+        for k, sign in enumerate(signs)
+    ]
+    rows[-1]["end_s"] = None
+    return rows
+
+
+def test_who_leaves_the_order_of_messages_of_all_steps_before_is_guilty() -> None:
+    """Rank 0 sends a message less than in any step before, as its batch was smaller, and goes on to what comes back."""
+    rows = stage(0, [*[">><><<"] * 5, ">><<"]) + stage(1, [*["<<><>>"] * 5, "<<><"])
+    some: Any = SimpleNamespace(
+        transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
+        standings={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
+    )
+    waiting = {
+        0: replace(pending(0, 1, "from", "none sent"), place=place("/u/p.py", 2, "run")),
+        1: replace(pending(1, 0, "from", "none sent"), place=place("/u/p.py", 4, "run")),
+    }
+    guilty, why = blame(some, waiting)
+    assert guilty == (0,) and "order" in why
+
+
+def test_two_that_send_to_each_other_first_are_both_guilty() -> None:
+    """A first step: who has a message too many, and who a receive too few, nobody can tell."""
+    rows = stage(0, [">>"]) + stage(1, ["<>"])
+    some: Any = SimpleNamespace(
+        transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
+        standings={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
+    )
+    waiting = {0: pending(0, 1, "to", "1 received 1"), 1: pending(1, 0, "to", "0 received 0")}
+    waiting[0] = replace(waiting[0], place=place("/u/p.py", 1, "run"))
+    waiting[1] = replace(waiting[1], place=place("/u/p.py", 2, "run"))
+    assert blame(some, waiting)[0] == (0, 1)

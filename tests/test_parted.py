@@ -94,12 +94,60 @@ def test_a_load_is_one_between_the_wrap_and_the_next_step_whatever_was_trained_b
     assert not _loaded_alone(both, tables(*before, *wraps, step(2), step(2, 1), load))
 
 
+def test_an_optimizer_loaded_on_one_rank_before_the_wrap_is_named_too(tmp_path: Path) -> None:
+    """DDP copies the model that was loaded, and not the optimizer's state."""
+    load = (0, Kind.IO, BEGIN, "torch.load last.pt", 0, 0, AT)
+    wraps = [(r, Kind.WRAP, BEGIN, "DDP", 0, 0, AT) for r in (0, 1)]
+    both = cell(tmp_path, {0: [[1.0], [1.0]], 1: [[1.0], [2.0]]})
+    rows = tables(load, *wraps, step(1), step(1, 1))
+    assert list(_loaded_alone(both, rows, before_wrap=True)) == [0] and not _loaded_alone(both, rows)
+
+
 def test_replicas_of_ranks_that_had_made_other_numbers_of_steps_before_the_wrap_are_not_compared() -> None:
     def wrapped(*at: int) -> Any:
         rows = [{"rank": r, "kind": Kind.WRAP, "phase": BEGIN, "step": n} for r, n in enumerate(at)]
         return SimpleNamespace(events=pd.DataFrame(rows))
 
     assert wrapped_apart(wrapped(40, 0)) and not wrapped_apart(wrapped(40, 40))
+
+
+def row(since: int, value: float, wraps: int, optimizer: int = 1, step: int = 0) -> dict[str, Any]:
+    subject = {"step": step, "since": since, "subject": [wraps, optimizer]}
+    return {**subject, "elements": 4, "parameters": [["p", [4], value, 8.0]]}
+
+
+def ranks_with(path: Path, *rows: list[dict[str, Any]]) -> CellEvidence:
+    run = RunDir(path=path)
+    for rank, each in enumerate(rows):
+        make_private_dir(run.rank(rank).path)
+        write_json(run.rank(rank).meta, {"rank": rank, "world_size": len(rows), "pid": 100 + rank})
+        for one in each:
+            append_json_line(run.rank(rank).replicas, one)
+    return load_cell(path)
+
+
+def test_what_a_rank_trained_by_itself_before_the_wrap_is_compared_with_nothing(tmp_path: Path) -> None:
+    own = [row(0, 5.0, wraps=0), row(1, 6.0, wraps=0, step=1)]
+    alike = ranks_with(
+        tmp_path / "a",
+        [*own, row(0, 1.0, 1, step=30), row(1, 2.0, 1, step=31)],
+        [row(0, 1.0, 1), row(1, 2.0, 1)],
+    )
+    assert drift(alike) is None
+    found = drift(
+        ranks_with(
+            tmp_path / "b",
+            [*own, row(0, 1.0, 1, step=30), row(1, 2.0, 1, step=31)],
+            [row(0, 1.0, 1), row(1, 2.5, 1)],
+        )
+    )
+    assert found and (found.since, found.from_start) == (1, False)
+
+
+def test_ranks_that_used_other_numbers_of_optimizers_are_not_compared(tmp_path: Path) -> None:
+    """By hand there is no wrap to count from: rank 0's second optimizer is rank 1's first."""
+    first = [row(0, 5.0, 0), row(1, 6.0, 0)]
+    assert drift(ranks_with(tmp_path, [*first, row(0, 1.0, 0, 2)], [row(0, 1.0, 0), row(1, 2.0, 0)])) is None
 
 
 def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ class RankEvidence:
     ungraded: list[dict[str, Any]]  # parameters that an optimizer found without a gradient, at each change
     unwaited: list[dict[str, Any]]  # asynchronous collectives that the user never waited for
     replicas: list[dict[str, Any]]  # sums of some parameters, now and then
+    unheld: list[dict[str, Any]]  # parameters with gradients that are in no optimizer
     samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
     captures: tuple[CaptureEvidence, ...]
     stderr_tail: str
@@ -334,6 +335,7 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         ungraded=read_json_lines(directory.ungraded),
         unwaited=read_json_lines(directory.unwaited),
         replicas=read_json_lines(directory.replicas),
+        unheld=read_json_lines(directory.unheld),
         samples=read_json_lines(directory.samples),
         captures=captures,
         stderr_tail=_tail(directory.stderr),

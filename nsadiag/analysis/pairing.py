@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from nsadiag.analysis.tables import Tables
 
 
+STAYS = "still at messages with which its peer is through"
+NOBODY = "no majority, and no rank that left its path"
+GUESSES = (STAYS, NOBODY)  # that they wait for each other is certain, and who is at fault is not
+FEWEST_STEPS = 3  # before the one that hangs, for their order of messages to be a habit
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pending:
     """The send or receive in which a rank stands."""
@@ -140,6 +146,9 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     unusual = tuple(sorted(r for r in _involved(waiting) if _is_unusual(tables, r)))
     if 0 < len(unusual) < len(_involved(waiting)):
         return unusual, "with another number of messages than in its steps before"
+    strayed = tuple(sorted(r for r in _involved(waiting) if _strayed(tables, r)))
+    if 0 < len(strayed) < len(_involved(waiting)):
+        return strayed, "with its messages in another order than in its steps before"
     jumped = tuple(sorted(r for r in _involved(waiting) if _jumped(tables, r)))
     if 0 < len(jumped) < len(_involved(waiting)):
         return jumped, "with a tag out of its row"
@@ -155,13 +164,16 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     dangling = tuple(r for r in alone if waiting[r].peer not in waiting)
     if 0 < len(dangling) < len(ranks):
         return dangling, "its peer is in no send or receive at all"
+    if set(alone) == set(ranks) and all(waiting[r].direction == "to" for r in ranks):
+        # Who has one message too many, and who one receive too few, cannot be told from here.
+        return ranks, "each sends, and none receives before its own message is taken"
     stays = tuple(sorted(r for r in alone if _repeats(tables, waiting[r])))
     if 0 < len(stays) < len(ranks):
-        return stays, "still at messages with which its peer is through"
+        return stays, STAYS
     tagged = tuple(sorted(minority(_tags_at(tables, waiting[ranks[0]].place))))
     if tagged and set(tagged) <= set(ranks):
         return tagged, "with another tag than most have at that line"
-    return ranks, "no majority, and no rank that left its path"
+    return ranks, NOBODY
 
 
 def _gone_on(tables: Tables, waiting: dict[int, Pending]) -> int | None:
@@ -193,6 +205,21 @@ def _is_unusual(tables: Tables, rank: int) -> bool:
     left = now.index.get_level_values("place") != here
     through = bool((now[left & (now > 0)] < before[left & (now > 0)].min(axis=1)).any())
     return bool((now > before.max(axis=1)).any()) or through
+
+
+def _strayed(tables: Tables, rank: int) -> bool:
+    """Whether this step's messages, as far as they go, are not what a step before began with."""
+    calls = calls_of(tables)
+    mine = calls[calls["rank"] == rank]
+    whole = [
+        tuple(zip(rows.direction, rows.peer, rows.place, strict=True)) for _, rows in mine.groupby("step")
+    ]
+    if len(whole) <= FEWEST_STEPS:
+        return False
+    *before, now = whole
+    # The black box may have forgotten the beginning of the first, and steps that never repeat have no order to leave.
+    known = set(before[1:])
+    return len(known) < len(before) - 1 and not any(each[: len(now)] == now for each in known)
 
 
 def _jumped(tables: Tables, rank: int) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from nsadiag.analysis import places
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
-from nsadiag.analysis.replicas import Drift, drift, summed, trained_alike
+from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, summed, trained_alike
 from nsadiag.analysis.sources import tree_of
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -42,7 +42,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         len(m.get("ranks") or range(cell.world_size)) < cell.world_size for r in cell.ranks for m in r.ddp
     ):
         return
-    if wrapped_apart(tables):
+    if wrapped_apart(tables) and not counts_since_wrap(cell):
         return
     names = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
     # Parts of the model that are called by themselves go by names of their own.
@@ -55,7 +55,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
     left = _left_wrapper(tables, cell.ranks[0].rank, found.step)
     # What is equal before the first step and not after it was moved by other optimizer state, or by another rate.
-    alone = _loaded_alone(cell, tables) if found.step <= 1 else {}
+    alone = _loaded_alone(cell, tables, before_wrap=not found.from_start) if found.since <= 1 else {}
     says = f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
     if kept and (kept.all or not idle):
         at, said = kept.place, f"{says}: {kept.says}."
@@ -71,7 +71,8 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     elif alone:
         at, found = next(iter(alone.values())), dataclasses.replace(found, odd=tuple(sorted(alone)))
         when = "before the first step" if found.from_start else "after the first step, and not before it"
-        said = f"The model is wrapped in DDP, and yet its replicas differ {when}: rank {cell.names(found.odd)} loaded a checkpoint after the wrap, and the others did not."
+        loaded = "loaded a checkpoint after the wrap" if found.from_start else "loaded a checkpoint"
+        said = f"The model is wrapped in DDP, and yet its replicas differ {when}: rank {cell.names(found.odd)} {loaded}, and the others did not."
         fix = (
             "Load before DDP wraps the model (it then copies rank 0's to all), or load on every rank."
             if found.from_start
@@ -132,8 +133,11 @@ def wrapped_apart(tables: Tables) -> bool:
     return bool(wraps.groupby("rank").step.min().nunique() > 1)
 
 
-def _loaded_alone(cell: CellEvidence, tables: Tables) -> dict[int, Place | None]:
-    """Ranks that loaded something between the wrap and their first step, where others did not."""
+def _loaded_alone(cell: CellEvidence, tables: Tables, before_wrap: bool = False) -> dict[int, Place | None]:
+    """Ranks that loaded something between the wrap and their first step, where others did not.
+
+    `before_wrap`: or anywhere before that step. DDP copies the model that was loaded, and not the optimizer's state.
+    """
     alone: dict[int, Place | None] = {}
     for rank in cell.ranks:
         mine = tables.events[tables.events["rank"] == rank.rank]
@@ -141,7 +145,7 @@ def _loaded_alone(cell: CellEvidence, tables: Tables) -> dict[int, Place | None]
         wrap = kinds.index(Kind.WRAP) if Kind.WRAP in kinds else len(kinds)
         if Kind.STEP not in kinds[wrap:]:
             continue
-        between = mine.iloc[wrap : kinds.index(Kind.STEP, wrap)]
+        between = mine.iloc[0 if before_wrap else wrap : kinds.index(Kind.STEP, wrap)]
         loads = between[
             (between.kind == Kind.IO)
             & (between.phase == Phase.BEGIN)

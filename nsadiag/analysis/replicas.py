@@ -15,6 +15,8 @@ from nsadiag.analysis.load import CellEvidence
 TOLERANCE = 1e-6
 # Parts of a model that are called by themselves have parameters of one name: the place in the list tells them apart.
 SAME = ["place", "parameter"]
+# Looks at the ranks are of one moment where each has made as many steps since the same wrap, with the same optimizer.
+MOMENT = ["wraps", "optimizer", "since"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,7 @@ class Drift:
     """The first step after which the copies differ."""
 
     step: int
+    since: int  # steps since the last wrap in DDP, or since the start
     parameter: str
     values: dict[int, float]
     from_start: bool  # they were never equal
@@ -49,24 +52,27 @@ def drift(cell: CellEvidence, among: frozenset[str] | None = None, left_out: boo
     table = table[table.left_out == left_out]
     if among is not None:
         table = table[table.parameter.isin(among)]
-    if table.empty or table["rank"].nunique() < max(len(cell.met), 2):
+    table = _comparable(table, max(len(cell.met), 2))
+    if table.empty:
         return None
     shapes = table.groupby([*SAME, "rank"])["shape"].first().unstack("rank")
     # Stages, shards and experts have other parameters on each rank: those are no copies.
     if shapes.isna().any(axis=None) or (shapes.nunique(axis=1) > 1).any():
         return None
-    first = int(table.step.min())
-    for step, rows in table.groupby("step"):
+    for moment, rows in table.groupby(MOMENT):
         if rows["rank"].nunique() < len(cell.met):
             continue
         found = _at_step(rows)
         if found:
             parameter, values, odd, gap, of = found
+            wraps, optimizer, since = (int(str(part)) for part in moment)
+            begun = table[table.wraps == wraps][MOMENT[1:]].min().tolist()
             return Drift(
-                step=int(str(step)),
+                step=int(rows.step.iloc[0]),
+                since=since,
                 parameter=parameter,
                 values=values,
-                from_start=int(str(step)) == first,
+                from_start=[optimizer, since] == begun,
                 odd=odd,
                 gap=gap,
                 of=of,
@@ -80,7 +86,7 @@ def trained_alike(cell: CellEvidence, among: frozenset[str]) -> bool:
     table = table[table.parameter.isin(among) & ~table.left_out]
     if table.empty:
         return False
-    values = table.groupby([*SAME, "step"])["sum"].agg(["min", "max"])
+    values = table.groupby([*SAME, *MOMENT])["sum"].agg(["min", "max"])
     each = values.groupby(SAME)
     alike = (values["min"] == values["max"]).groupby(SAME).all()
     return bool((alike & (each["max"].nunique() > 1)).any())
@@ -122,6 +128,10 @@ def _table(cell: CellEvidence) -> pd.DataFrame:
         {
             "rank": rank.rank,
             "step": int(row["step"]),
+            # Older recordings count steps alone.
+            "wraps": int(row.get("subject", (0, 1))[0]),
+            "optimizer": int(row.get("subject", (0, 1))[1]),
+            "since": int(row.get("since", row["step"])),
             "place": place,
             "parameter": name,
             "left_out": place in (row.get("left_out") or ()),
@@ -133,4 +143,20 @@ def _table(cell: CellEvidence) -> pd.DataFrame:
         for row in rank.replicas
         for place, (name, shape, total, magnitude) in enumerate(row["parameters"])
     ]
-    return pd.DataFrame(rows, columns=["rank", "step", *SAME, "left_out", "shape", "sum", "magnitude"])
+    return pd.DataFrame(
+        rows, columns=["rank", "step", *MOMENT, *SAME, "left_out", "shape", "sum", "magnitude"]
+    )
+
+
+def _comparable(table: pd.DataFrame, ranks: int) -> pd.DataFrame:
+    """Without what some ranks trained for themselves: before a wrap, or with an optimizer that others had not."""
+    optimizers = table.groupby(["wraps", "rank"]).optimizer.max().unstack("rank")
+    alike = optimizers.notna().all(axis=1) & (optimizers.nunique(axis=1) == 1)
+    if optimizers.shape[1] < ranks:
+        return table.iloc[:0]
+    return table[table.wraps.isin(optimizers.index[alike])]
+
+
+def counts_since_wrap(cell: CellEvidence) -> bool:
+    """Whether steps before a wrap, which ranks may have made in other numbers, are told from those after it."""
+    return all("subject" in row for rank in cell.ranks for row in rank.replicas)

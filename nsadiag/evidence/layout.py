@@ -86,6 +86,7 @@ class RankDir:
     ungraded = property(lambda self: self.path / "ungraded.jsonl")
     unwaited = property(lambda self: self.path / "unwaited.jsonl")
     replicas = property(lambda self: self.path / "replicas.jsonl")
+    unheld = property(lambda self: self.path / "unheld.jsonl")
     parity = property(lambda self: self.path / "parity.jsonl")
     samples = property(lambda self: self.path / "samples.jsonl")
     faults = property(lambda self: self.path / "faults.log")

@@ -7,6 +7,7 @@ PROBE_NAMES = (
     "recompute",
     "optimizer",
     "replicas",
+    "held",
     "collectives",
     "ddp_buckets",
     "fsdp_units",

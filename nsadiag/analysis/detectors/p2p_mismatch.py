@@ -9,7 +9,7 @@ from nsadiag.analysis.breaks import earliest_failure
 from nsadiag.analysis.cycles import closed_cycles
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
-from nsadiag.analysis.pairing import Pending, blame, misfits, pending_of
+from nsadiag.analysis.pairing import GUESSES, Pending, blame, misfits, pending_of
 from nsadiag.analysis.shortfall import shortfalls
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
@@ -42,7 +42,7 @@ def _cycle(
         detector="p2p_mismatch",
         cls="p2p_mismatch",
         outcome="hung",
-        confidence=0.9 if blocked or len(waiting) == len(cycle) else 0.75,
+        confidence=0.9 if why not in GUESSES and (blocked or len(waiting) == len(cycle)) else 0.75,
         summary=f"Ranks {shown(cycle)} wait for each other: {said}. Rank {shown(guilty)}: {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,

@@ -1,5 +1,5 @@
 """Silently wrong: checkpointing recomputed other modules than its forward ran; a control computes something else;
-the replicas parted; or what is trained is not finite.
+the replicas parted; what is trained is not finite; or the optimizer holds another layer than the model has.
 
 The usual cause is a loop variable bound late: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
 the last block every time. The loss falls, and every block but the last is trained by wrong gradients.
@@ -15,6 +15,7 @@ from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.not_finite import not_finite
 from nsadiag.analysis.parted import parted
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.unheld import unheld
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 
@@ -51,6 +52,7 @@ def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     yield from _unlike_its_control(cell)
     yield from parted(cell, tables)
     yield from not_finite(cell, tables)
+    yield from unheld(cell)
 
 
 def _recomputed(cell: CellEvidence) -> Iterator[Finding]:

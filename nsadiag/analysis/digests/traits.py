@@ -134,6 +134,7 @@ SUMMED: dict[str, Trait] = {
     "recomputed": lambda rank: rank.recomputed,
     "ungraded": lambda rank: rank.ungraded,
     "unwaited": lambda rank: rank.unwaited,
+    "unheld": lambda rank: rank.unheld,
     "loaders": lambda rank: [row.get("place") for row in rank.loaders],
     "settings": settings,
     "damaged": lambda rank: rank.damaged,

@@ -19,6 +19,7 @@ from nsadiag.worker.probes.fsdp_units import fsdp_units
 from nsadiag.worker.probes.grad_sync import grad_sync
 from nsadiag.worker.probes.gradients import gradients
 from nsadiag.worker.probes.handlers import handlers
+from nsadiag.worker.probes.held import held
 from nsadiag.worker.probes.io import io
 from nsadiag.worker.probes.memory import memory
 from nsadiag.worker.probes.modules import modules
@@ -38,6 +39,7 @@ PROBES: dict[str, Probe] = {
     "recompute": recompute,
     "optimizer": optimizer,
     "replicas": replicas,
+    "held": held,
     "collectives": collectives,
     "ddp_buckets": ddp_buckets,
     "fsdp_units": fsdp_units,

@@ -129,6 +129,11 @@ def describe(wrapped: Wrapped) -> dict[str, Any] | None:
     }
 
 
+def wraps_made() -> int:
+    """How often a model was wrapped so far."""
+    return len(_wrapped)
+
+
 def left_out() -> dict[int, str]:
     """By id: what is in a wrapped model now and its DDP does not reduce: frozen at the wrap, or put in since."""
     found: dict[int, str] = {}

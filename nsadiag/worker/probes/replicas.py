@@ -2,6 +2,7 @@
 
 The sums are compared between ranks afterwards: replicas of a data-parallel model are equal after each step, or they
 train different models. They are taken at steps 0, 1, 2, 4, 8, ..., of a few parameters: `.tolist()` waits for a GPU.
+Steps are counted from the last wrap in DDP: a rank may have made some of its own before, with another optimizer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import itertools
 import operator
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.probes import works
-from nsadiag.worker.probes.ddp_buckets import left_out
+from nsadiag.worker.probes.ddp_buckets import left_out, wraps_made
 from nsadiag.worker.probes.gradients import name_of
 from nsadiag.worker.probes.patch import failed, not_compiled
 
@@ -38,6 +40,10 @@ _last = 0.0
 _each_s = 1.0  # for one parameter, at best: on a busy machine any look may last as long as a neighbour's turn
 _grad_of = operator.attrgetter("grad")
 _before: set[int] = set()
+_subject: weakref.ref[Any] | None = None  # the optimizer whose parameters are summed
+_since = 0  # its steps since the last wrap
+_wraps = 0  # made until then
+_subjects = 0  # since the last wrap: the first is gone where a second one comes
 _deferred: tuple[int, int] | None = None  # optimizer and step whose gradients are looked at when it is done
 
 
@@ -68,8 +74,8 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             _note_missing(rank, optimizer, number, rank.box.step)
         if works.opened:
             _before = works.now_open()
-        if number == 0 and rank.box.step == 0:
-            _sum(rank, optimizer, 0)
+        if _is_subject(optimizer) and _since == 0:
+            _sum(rank, optimizer)
     except Exception as error:
         failed(_before_step, error)
 
@@ -105,8 +111,18 @@ def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int, step: int)
     _skip, _last = min(int(_each_s * len(parameters) / max(apart * SHARE, 1e-9)), 64), started
 
 
+def _is_subject(optimizer: Any) -> bool:
+    """Whether it is the first that steps after the last wrap; the next one's turn comes when that one is gone."""
+    global _subject, _since, _subjects, _wraps
+    wraps = wraps_made()
+    if _subject is None or _subject() is None or wraps != _wraps:
+        _subjects = _subjects + 1 if wraps == _wraps else 1
+        _subject, _since, _wraps = weakref.ref(optimizer), 0, wraps
+    return _subject() is optimizer
+
+
 def _after_step(optimizer: Any, *_: Any) -> None:
-    global _before, _deferred
+    global _before, _deferred, _since
     if is_dynamo_compiling():
         return
     try:
@@ -120,10 +136,10 @@ def _after_step(optimizer: Any, *_: Any) -> None:
         if _before:
             before, _before = _before, set()
             works.report(rank, {_name(p, i) for i, p in enumerate(_parameters(optimizer))}, before)
-        # The optimizer probe, listed before this one, has counted the step already.
-        step = rank.box.step
-        if step & (step - 1) == 0 and number == 0:
-            _sum(rank, optimizer, step)
+        if _subject is not None and _subject() is optimizer:
+            _since += 1
+            if _since & (_since - 1) == 0:
+                _sum(rank, optimizer)
     except Exception as error:
         failed(_after_step, error)
 
@@ -141,7 +157,7 @@ def _spread(parameter: torch.Tensor) -> torch.Tensor:
     return flat[:: -(-flat.numel() // ELEMENTS)].double()
 
 
-def _sum(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
+def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
     """Sums of some elements: of their values, and of their magnitudes, which tell how much a difference means.
 
     The magnitudes differ where the values do not: those of a layer before a softmax keep their sum, whatever it learns.
@@ -160,7 +176,10 @@ def _sum(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
         sums = torch.stack([s.to(device) for part in parts for s in (part.sum(), part.abs().sum())]).tolist()
     passed_over = left_out()
     row = {
-        "step": step,
+        # The optimizer probe, listed before this one, has counted the step already.
+        "step": rank.box.step,
+        "since": _since,
+        "subject": [_wraps, _subjects],
         "t_mono_ns": time.monotonic_ns(),
         "elements": sum(p.numel() for _, p in trained),
         "left_out": [n for n, (_, p) in enumerate(chosen) if id(p) in passed_over],

@@ -1,0 +1,85 @@
+"""Layers that nobody trains: put into the model after the optimizer was made, which goes on holding what was there before."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from nsadiag.analysis import places
+from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.sources import tree_of
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+
+def unheld(cell: CellEvidence) -> Iterator[Finding]:
+    """Only what got gradients at several looks and never changed: what another optimizer trains does change."""
+    if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
+        return
+    idle = {rank.rank: names for rank in cell.ranks if (names := _never_moved(rank))}
+    if not idle:
+        return
+    number, names = next(iter(idle.items()))
+    rank = cell.rank(number)
+    row = rank.unheld[-1]
+    parameter = names[0]
+    module = parameter.rpartition(".")[0]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    stale = ", ".join(str(shape) for shape in row["stale"][:3])
+    yield Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=0.9,
+        summary=(
+            f"{parameter}{more} got gradients in every step and never changed: no optimizer holds "
+            f"{'it' if len(names) == 1 else 'them'}, and {row['optimizer']} holds {len(row['stale'])} "
+            f"({stale}) that no module has which ran."
+        ),
+        guilty_ranks=tuple(idle),
+        where=Where(parameter=parameter, module=module or None, step=row["step"], phase="optimizer").at(
+            _put_in(cell, module.rpartition(".")[2])
+        ),
+        evidence=(
+            Evidence(
+                claim=f"{parameter} had a gradient and the same values at steps {', '.join(str(r['step']) for r in rank.unheld[:6])}",
+                source=f"{rank.source}/unheld.jsonl",
+            ),
+            Evidence(
+                claim=f"of the {row['of']} parameters of {row['optimizer']}, those of shape {stale} had no gradient, and are in no module that ran",
+                source=f"{rank.source}/unheld.jsonl",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="healthy",
+                because="it runs to its end, but a part of what is meant to be trained stays as it was made",
+            ),
+        ),
+        fix=(
+            "Make the optimizer when the model is what will be trained: after layers are replaced, and after "
+            "fully_shard or FSDP; or give it the new parameters with add_param_group. What is frozen on purpose: requires_grad_(False)."
+        ),
+    )
+
+
+def _never_moved(rank: RankEvidence) -> list[str]:
+    """Parameters that were in no optimizer at two looks or more, the last among them, and had the same sums in all."""
+    seen: dict[str, list[list[float]]] = {}
+    for row in rank.unheld:
+        for name, _, *sums in row["unheld"]:
+            seen.setdefault(name, []).append(sums)
+    last = {name for name, *_ in rank.unheld[-1]["unheld"]} if rank.unheld else set()
+    return [n for n, sums in seen.items() if n in last and len(sums) > 1 and sums.count(sums[0]) == len(sums)]
+
+
+def _put_in(cell: CellEvidence, attribute: str) -> Place | None:
+    """The one line that gives some object's attribute of that name a new value; `self.x = ...` is where it was made."""
+    found = []
+    for file in cell.sources:
+        tree = tree_of(cell, file)
+        for node in ast.walk(tree) if tree and attribute else ():
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                named = isinstance(target, ast.Attribute) and target.attr == attribute
+                if named and ast.unparse(target) != f"self.{attribute}":
+                    found.append(places.place(file, target.lineno, None))
+    return found[0] if len(found) == 1 else None

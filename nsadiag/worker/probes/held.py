@@ -1,0 +1,112 @@
+"""Whether the optimizer holds what is trained: a layer that replaced another after the optimizer was made gets gradients
+that nobody uses, while the optimizer goes on holding the one that no forward enters.
+
+Looked for at steps 2, 4, 8, ...; written are only looks that found both sides of it (unheld.jsonl).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from nsadiag.evidence.layout import append_json_line
+from nsadiag.worker import runtime
+from nsadiag.worker.probes import calls
+from nsadiag.worker.probes.modules import subscribe
+from nsadiag.worker.probes.patch import failed, harmless, not_compiled
+
+MOST_ROWS = 12
+SHOWN = 16
+
+_roots: list[weakref.ref[torch.nn.Module]] = []
+_steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_rows = 0
+
+
+@harmless
+def _met(root: torch.nn.Module) -> None:
+    _roots.append(weakref.ref(root))
+
+
+def _in_models() -> dict[int, tuple[str, torch.Tensor]]:
+    """By id, with its name: all that is in a module that has run, as the module is now."""
+    living = [root for reference in _roots if (root := reference()) is not None]
+    return {id(p): (calls.qualified(name), p) for root in living for name, p in root.named_parameters()}
+
+
+def _held() -> set[int]:
+    """By every optimizer there is: one that makes its first step later holds its parameters now."""
+    # The type alone: a proxy would be asked what it stands for, and might go and fetch it.
+    living = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
+    return {id(p) for optimizer in living for group in optimizer.param_groups for p in group["params"]}
+
+
+def _look(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
+    global _rows
+    mine = [p for group in optimizer.param_groups for p in group["params"]]
+    idle = [p for p in mine if p.grad is None and p.requires_grad]
+    if not idle:
+        return
+    models = _in_models()
+    stale = [p for p in idle if id(p) not in models]
+    graded = {i: (n, p) for i, (n, p) in models.items() if p.grad is not None and p.requires_grad}
+    unheld = {i: each for i, each in graded.items() if i not in {id(p) for p in mine}} if stale else {}
+    held = _held() if unheld else set()
+    loose = [each for i, each in unheld.items() if i not in held][:SHOWN]
+    if not loose:
+        return
+    _rows += 1
+    append_json_line(
+        rank.directory.unheld,
+        {
+            "step": rank.box.step,
+            "made": step,
+            "optimizer": type(optimizer).__name__,
+            "of": len(mine),
+            "stale": [list(p.shape) for p in stale[:SHOWN]],
+            "unheld": [[name, list(p.shape), *_sums(p)] for name, p in loose],
+        },
+    )
+
+
+def _sums(parameter: torch.Tensor) -> list[float]:
+    with torch.no_grad():
+        own = getattr(parameter, "_local_tensor", parameter).detach().double()
+        both: list[float] = torch.stack((own.sum(), own.abs().sum())).tolist()
+        return both
+
+
+def _before_step(optimizer: Any, *_: Any) -> None:
+    if is_dynamo_compiling():
+        return
+    try:
+        rank = runtime.current()
+        if rank is None or _rows >= MOST_ROWS:
+            return
+        step = _steps[optimizer] = _steps.get(optimizer, 0) + 1
+        if step > 1 and step & (step - 1) == 0:
+            _look(rank, optimizer, step)
+    except Exception as error:
+        failed(_before_step, error)
+
+
+not_compiled(_before_step, what_it_calls=True)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Parameters that get gradients and that no optimizer holds, where one holds what is in no model (unheld.jsonl)."""
+    from torch.optim import optimizer as optim
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(calls.observed_calls())
+        subscribe(stack, calls.on_root, _met)
+        stack.callback(_roots.clear)
+        stack.callback(optim.register_optimizer_step_pre_hook(_before_step).remove)
+        yield

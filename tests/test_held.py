@@ -1,0 +1,94 @@
+"""What the model trains and what its optimizer holds: layers that were put in after the optimizer was made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs import Jobs
+
+from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.unheld import unheld
+from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, read_json_lines, write_json
+
+RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python", "job.py")
+JOB = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 100)
+
+    def forward(self, x):
+        return self.head(self.body(x).relu())
+
+def train(model, optimizer, steps=9):
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+
+model = Model()
+"""
+REPLACED = """
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model.head = nn.Linear(16, 3)
+train(model, optimizer)
+"""
+RIGHT = {
+    # A probe of the head with an optimizer of its own: the body gets gradients that nobody uses, on purpose.
+    "probed": "train(model, torch.optim.SGD(model.head.parameters(), 0.1))",
+    # Of two optimizers one makes no step yet; the other has a layer that has no part in the loss so far.
+    "waits": """
+other = torch.optim.SGD(model.head.parameters(), 0.1)
+later = nn.Linear(4, 4)
+train(model, torch.optim.SGD([*model.body.parameters(), *later.parameters()], 0.1))
+""",
+    "made after": "model.head = nn.Linear(16, 3)\ntrain(model, torch.optim.SGD(model.parameters(), 0.1))",
+}
+
+
+def run(jobs: Jobs, body: str) -> tuple[dict[str, Any], RunDir]:
+    (jobs.directory / "job.py").write_text(JOB + body)
+    process = jobs.start("run", "--json", "--out", "run", "--", *RANK)
+    stdout, stderr = process.communicate(timeout=120)
+    assert stdout, stderr
+    directory = RunDir(path=jobs.directory / "run")
+    return json.loads(directory.verdict.read_text()), directory
+
+
+def test_a_layer_put_in_after_the_optimizer_was_made_is_told_with_its_line(jobs: Jobs) -> None:
+    verdict, _ = run(jobs, REPLACED)
+    assert (verdict["class"], verdict["outcome"]) == ("silently_wrong", "wrong"), verdict["summary"]
+    assert verdict["where"]["parameter"] == "head.weight"
+    assert verdict["where"]["code"].strip() == "model.head = nn.Linear(16, 3)"
+
+
+@pytest.mark.parametrize("how", RIGHT)
+def test_what_is_left_alone_on_purpose_is_not_told(jobs: Jobs, how: str) -> None:
+    verdict, directory = run(jobs, RIGHT[how])
+    assert verdict["class"] == "healthy", verdict["summary"]
+    assert not read_json_lines(directory.rank(0).unheld)
+
+
+def looks(path: Path, *sums: float) -> Any:
+    run = RunDir(path=path)
+    make_private_dir(run.rank(0).path)
+    write_json(run.rank(0).meta, {"rank": 0, "world_size": 1, "pid": 100})
+    for n, total in enumerate(sums):
+        row = {"step": 2**n, "made": 2**n, "optimizer": "AdamW", "of": 4, "stale": [[100, 16]]}
+        append_json_line(run.rank(0).unheld, {**row, "unheld": [["head.weight", [3, 16], total, 9.0]]})
+    return load_cell(path)
+
+
+def test_what_changes_between_two_looks_is_trained_by_something_else(tmp_path: Path) -> None:
+    assert list(unheld(looks(tmp_path / "still", 1.0, 1.0)))
+    assert not list(unheld(looks(tmp_path / "moved", 1.0, 1.5)))
+
+
+def test_one_look_alone_proves_nothing(tmp_path: Path) -> None:
+    assert not list(unheld(looks(tmp_path, 1.0)))
