@@ -42,6 +42,7 @@ class CaptureEvidence:
     source: str  # relative to the run directory
     answers: dict[str, Any] = field(default_factory=dict)
     native: str = ""  # py-spy's text, with the native frames among the Python ones
+    tasks: tuple[dict[str, Any], ...] = ()  # of the main thread's event loop
     children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
 
 
@@ -384,6 +385,7 @@ def _load_capture(directory: CaptureDir, root: Path) -> CaptureEvidence:
         source=str(directory.path.relative_to(root)),
         answers=read_json(directory.answers, {}),
         native=_tail(directory.native),
+        tasks=tuple(read_json(directory.tasks, [])),
         children=tuple(_load_capture(child, root) for child in directory.children()),
     )
 

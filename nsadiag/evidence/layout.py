@@ -24,6 +24,8 @@ NODE = "NSADIAG_NODE"
 CLOCK = "clock.json"
 # In a node's folder: what its kernel says of processes that it ended for want of memory.
 OOM = "oom.json"
+# What a rank's worker server is asked for to say what the tasks of its event loop wait for.
+TASKS_HANDLER = "nsadiag_tasks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class CaptureDir:
     flight_recorder_pickle = property(lambda self: self.path / "fr.pickle")
     traceback = property(lambda self: self.path / "traceback.txt")
     counters = property(lambda self: self.path / "counters.json")
+    tasks = property(lambda self: self.path / "tasks.json")
     proc = property(lambda self: self.path / "proc.json")
     cuda_core = property(lambda self: self.path / "cuda.core")
     cuda_text = property(lambda self: self.path / "cuda.txt")

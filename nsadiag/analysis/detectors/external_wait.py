@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nsadiag.analysis import loops, places
+from nsadiag.analysis.event_loop import LoopWait, stands_for
 from nsadiag.analysis.inside import Stuck, finding, inside, living_children, user_threads
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.standing import main_thread
@@ -40,6 +41,9 @@ def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             causes.setdefault((stuck.standing.place, found), []).append(stuck)
     for (_, found), alike in causes.items():
         yield _finding(cell, alike, *found)
+    for stuck in inside(cell, tables):
+        if (task := stands_for(stuck)) and task.kind == "outside":
+            yield _of_task(cell, stuck, task)
 
 
 def _sleeps_on(cell: CellEvidence) -> bool:
@@ -86,6 +90,23 @@ def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, s
     if standing.doing in ("lock", "queue"):
         return _through_a_thread(stuck)
     return None
+
+
+def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Finding:
+    at = places.short(task.place)
+    return finding(
+        cell,
+        stuck,
+        cls="external_wait",
+        confidence=task.confidence,
+        summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}. None of its peers can bring that.",
+        evidence=(Evidence(claim=f"task {task.name} stands at {at}", source=task.source),),
+        rejected=(
+            Rejected(cls="local_lock_deadlock", because="what its task waits for is outside its process"),
+        ),
+        fix="Give what the task awaits a time-out (asyncio.timeout, asyncio.wait_for), and retry.",
+        at=task.place,
+    )
 
 
 def _in_event_loop(stuck: Stuck) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import loops, places
+from nsadiag.analysis.event_loop import LoopWait, stands_for
 from nsadiag.analysis.in_children import has_dead, waits_for_children
 from nsadiag.analysis.inside import Stuck, finding, living_children, stuck_inside, user_threads
 from nsadiag.analysis.load import CellEvidence
@@ -98,10 +99,34 @@ def _asks_itself(cell: CellEvidence, stuck: Stuck) -> str | None:
     return asked[1] if asked and asked[0] == "inside" else None
 
 
+def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Finding:
+    at = places.short(task.place)
+    return finding(
+        cell,
+        stuck,
+        cls="local_lock_deadlock",
+        confidence=task.confidence,
+        summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}, in its own process: {task.why}.",
+        evidence=(
+            Evidence(claim=f"task {task.name} stands at {at}", source=task.source),
+            Evidence(claim=task.why, source=task.source),
+        ),
+        rejected=(
+            Rejected(cls="external_wait", because="no task of the loop waits for a socket or a process"),
+        ),
+        fix="Run tasks in an asyncio.TaskGroup, or ask for what becomes of each: one that fails then ends those that wait for it.",
+        at=task.place,
+    )
+
+
 def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     for stuck in stuck_inside(cell, tables):
         standing = stuck.standing
         if standing.place is None:
+            continue
+        task = stands_for(stuck)
+        if task and task.kind == "inside":
+            yield _of_task(cell, stuck, task)
             continue
         asked = _asks_itself(cell, stuck)
         if not asked and (standing.doing not in WAITS or not standing.same):

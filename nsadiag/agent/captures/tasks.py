@@ -1,0 +1,33 @@
+"""What the tasks of an event loop wait for: the rank tells, where its main thread stands in one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
+from nsadiag.evidence.layout import TASKS_HANDLER, read_json, write_json
+
+OF_LOOPS = ("/asyncio/", "/uvloop/")
+
+
+def tasks(target: Target) -> dict[str, Any]:
+    """tasks.json: by task of the main thread's loop its stack and what it waits for; tasks that have failed."""
+    threads = read_json(target.directory.py_spy, [])
+    if not _in_loop(threads):
+        raise NotApplicable("the main thread stands in no event loop")
+    # It would not answer before that thread lets go, and a thread of the server would be lost to the question.
+    if any(thread.get("owns_gil") for thread in threads):
+        raise NotApplicable("a thread of the rank holds the interpreter lock")
+    answer = target.server.ask(TASKS_HANDLER)
+    try:
+        rows = json.loads(answer)
+    except ValueError:
+        raise CaptureError(f"worker server, {TASKS_HANDLER}: no JSON") from None
+    write_json(target.directory.tasks, rows)
+    return {"tasks": len(rows)}
+
+
+def _in_loop(threads: list[dict[str, Any]]) -> bool:
+    main = next((t for t in threads if t.get("thread_name") == "MainThread"), {})
+    return any(part in str(f["filename"]) for f in main.get("frames", []) for part in OF_LOOPS)

@@ -1,0 +1,119 @@
+"""What a rank waits for whose main thread stands in an event loop: by its tasks, since the thread's stack does not say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nsadiag.analysis import places
+from nsadiag.analysis.inside import Stuck, user_threads
+from nsadiag.evidence.records import Place
+from nsadiag.evidence.sources import is_user
+
+# Functions of asyncio in which a task waits: for other tasks of its process, and for the world.
+INSIDE = re.compile(r"/asyncio/(locks|queues)\.py$")
+OUTSIDE = re.compile(
+    r"/asyncio/(streams|subprocess|sslproto|selector_events|base_subprocess|unix_events)\.py$"
+)
+LIBRARIES = re.compile(
+    r"/(aiohttp|httpx|httpcore|websockets|grpc|asyncpg|redis|aiobotocore|aioboto3|asyncssh)/"
+)
+SLEEPS = re.compile(r"/asyncio/tasks\.py$")
+
+Kind = Literal["inside", "outside", "sleep", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopWait:
+    """The task that keeps the rank, and what is known of why."""
+
+    name: str
+    kind: Kind
+    place: Place
+    says: str  # what it waits for
+    why: str
+    confidence: float
+    source: str
+
+
+def stands_for(stuck: Stuck) -> LoopWait | None:
+    """None where the rank stands in no loop, its tasks are not known, or one of them will go on by itself."""
+    rows = [row for row in stuck.capture.tasks if "frames" in row]
+    waiting = {str(row["name"]): row for row in rows if "failed" not in row}
+    main = next((row for row in waiting.values() if row.get("main")), None)
+    if main is None or user_threads(stuck.capture):
+        # What an executor's thread does, the loop waits for; the threads' own stacks tell more.
+        return None
+    ends = _ends(main, waiting, set())
+    others = [row for row in waiting.values() if row not in ends]
+    if not ends or any(_kind(row) in ("sleep", "unknown") for row in [*ends, *others]):
+        return None
+    source = f"{stuck.capture.source}/tasks.json"
+    world = [row for row in ends if _kind(row) == "outside"]
+    if world:
+        return _wait(world[0], "", 0.8, source)
+    beside = [row for row in others if _kind(row) == "outside"]
+    if beside:
+        # It may be the one that would let the others go on.
+        return _wait(beside[0], "", 0.65, source)
+    return _wait(ends[0], _why(rows, others), 0.85, source)
+
+
+def _ends(row: dict[str, Any], waiting: dict[str, dict[str, Any]], seen: set[str]) -> list[dict[str, Any]]:
+    """The tasks at the end of who awaits whom; those that only await one another in a circle end in the first."""
+    seen.add(str(row["name"]))
+    following = [waiting[name] for name in row.get("of", []) if name in waiting and name not in seen]
+    found = [end for each in following for end in _ends(each, waiting, seen)]
+    return found or [row]
+
+
+def _kind(row: dict[str, Any]) -> Kind:
+    """By the functions within its innermost user line."""
+    inner = [str(frame["filename"]) for frame in _inner(row)]
+    if any(LIBRARIES.search(file) or OUTSIDE.search(file) for file in inner):
+        return "outside"
+    if any(INSIDE.search(file) for file in inner):
+        return "inside"
+    if inner and SLEEPS.search(inner[0]):
+        # sleep(), wait_for() and wait() end by themselves, or with those that they wait for.
+        return "inside" if row.get("of") else "sleep"
+    # A circle of tasks that await one another, or a future: whoever should set it may be anybody.
+    return "inside" if row.get("of") else "unknown"
+
+
+def _inner(row: dict[str, Any]) -> list[dict[str, Any]]:
+    frames: list[dict[str, Any]] = row["frames"]
+    return frames[: next((n for n, f in enumerate(frames) if is_user(f["filename"])), 0)]
+
+
+def _wait(row: dict[str, Any], why: str, confidence: float, source: str) -> LoopWait | None:
+    user = next((f for f in row["frames"] if is_user(f["filename"])), None)
+    if user is None:
+        return None
+    kind = _kind(row)
+    inner = _inner(row)
+    called = str(inner[-1]["name"]) if inner else "another task"
+    return LoopWait(
+        name=str(row["name"]),
+        kind=kind,
+        place=places.place(user["filename"], user["line"], user["name"]),
+        says=f"{called}, in task {row['name']}",
+        why=why,
+        confidence=confidence,
+        source=source,
+    )
+
+
+def _why(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
+    """What became of the tasks that should have let it go on."""
+    failed = [row for row in rows if "failed" in row]
+    if failed:
+        row, more = failed[0], len(failed) - 1
+        user = next((f for f in row["frames"] if is_user(f["filename"])), None)
+        at = f" at {places.short(places.place(user['filename'], user['line'], user['name']))}" if user else ""
+        also = f", and {more} more" if more else ""
+        return f"task {row['name']} ended by {row['failed']['type']}{at}{also}, and those that wait do not ask for it"
+    if others:
+        return f"its {len(others)} other task{'s' if len(others) > 1 else ''} wait for one another as well"
+    return "no other task is left in the loop that could let it go on"

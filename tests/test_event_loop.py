@@ -1,0 +1,110 @@
+"""A rank in an event loop: what its tasks say of themselves, and what follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+from nsadiag.analysis.event_loop import LoopWait, stands_for
+from nsadiag.worker.tasks import told
+
+ASYNCIO = "/usr/lib/python3.11/asyncio/"
+
+
+def told_meanwhile(coroutine: Any) -> dict[str, dict[str, Any]]:
+    """Rows by name, asked for from another thread while the main thread's loop runs the coroutine until it is let go."""
+    answer: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def ask() -> None:
+            answer.extend(told())
+            loop.call_soon_threadsafe(done.set)
+
+        task = asyncio.create_task(coroutine, name="asked")
+        await asyncio.sleep(0.05)
+        threading.Thread(target=ask).start()
+        await done.wait()
+        task.cancel()
+
+    asyncio.run(main())
+    return {row["name"]: row for row in answer}
+
+
+async def starved() -> None:
+    queue: asyncio.Queue[int] = asyncio.Queue()
+
+    async def producer() -> None:
+        raise ConnectionResetError("gone")
+
+    made = asyncio.create_task(producer(), name="producer")
+    await asyncio.gather(asyncio.create_task(queue.get(), name="consumer"))
+    await made
+
+
+def test_each_task_tells_its_stack_and_for_whom_it_waits() -> None:
+    rows = told_meanwhile(starved())
+    assert [f["name"].rpartition(".")[2] for f in rows["consumer"]["frames"]] == ["get"]
+    assert rows["asked"]["of"] == ["consumer"]
+    assert rows["asked"]["frames"][0]["name"].endswith("starved")
+    assert sum(bool(row.get("main")) for row in rows.values()) == 1
+
+
+def test_a_task_that_failed_is_told_with_the_line() -> None:
+    failed = told_meanwhile(starved())["producer"]
+    assert failed["failed"] == {"type": "ConnectionResetError", "message": "gone"}
+    assert failed["frames"][0]["name"].endswith("producer")
+
+
+def test_without_a_loop_there_is_nothing_to_tell() -> None:
+    assert told() == []
+
+
+def frames(*inner: tuple[str, str], line: int = 7) -> list[dict[str, Any]]:
+    own = {"filename": "/home/u/rollout.py", "line": line, "name": "collect"}
+    return [{"filename": ASYNCIO + file, "line": 1, "name": name} for file, name in inner] + [own]
+
+
+def judged(*rows: dict[str, Any], threads: tuple[dict[str, Any], ...] = ()) -> LoopWait | None:
+    main = {"thread_name": "MainThread", "frames": frames(("base_events.py", "_run_once"))}
+    capture = SimpleNamespace(stacks=[main, *threads], tasks=rows, source="ranks/00000/captures/02")
+    stuck: Any = SimpleNamespace(capture=capture)
+    return stands_for(stuck)
+
+
+def task(name: str, *inner: tuple[str, str], line: int = 7, **more: Any) -> dict[str, Any]:
+    return {"name": name, "main": name == "main", "of": [], "frames": frames(*inner, line=line), **more}
+
+
+GET = ("queues.py", "Queue.get")
+READ = ("streams.py", "StreamReader.read")
+SLEEP = ("tasks.py", "sleep")
+
+
+def test_a_queue_whose_producer_failed_is_a_wait_within_the_process() -> None:
+    failed = {**task("producer", line=30), "failed": {"type": "OSError", "message": ""}}
+    found = judged(task("main", GET), failed)
+    assert found and (found.kind, found.place.line) == ("inside", 7)
+    assert "producer ended by OSError" in found.why and ":30" in found.why
+
+
+def test_who_awaits_a_task_waits_for_what_that_one_waits_for() -> None:
+    found = judged(task("main", of=["reader"]), task("reader", READ, line=12))
+    assert found and (found.kind, found.place.line, found.name) == ("outside", 12, "reader")
+
+
+def test_a_task_that_waits_for_the_world_may_be_the_one_that_is_needed() -> None:
+    found = judged(task("main", GET), task("reader", READ, line=12))
+    assert found and found.kind == "outside" and found.confidence < 0.7
+
+
+def test_a_loop_in_which_something_goes_on_by_itself_is_left_alone() -> None:
+    assert judged(task("main", GET), task("ticker", SLEEP)) is None
+    # A future that anybody may set; a thread of an executor that works; tasks that nobody told of.
+    assert judged(task("main")) is None
+    worker = {"thread_name": "asyncio_0", "frames": frames()}
+    assert judged(task("main", GET), threads=(worker,)) is None
+    assert judged() is None
