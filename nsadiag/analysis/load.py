@@ -72,6 +72,8 @@ class RankEvidence:
     ungraded: list[dict[str, Any]]  # parameters that an optimizer found without a gradient, at each change
     unwaited: list[dict[str, Any]]  # asynchronous collectives that the user never waited for
     replicas: list[dict[str, Any]]  # sums of some parameters, now and then
+    evaluated: list[dict[str, Any]]  # sums over models that it evaluated, now and then
+    given: list[dict[str, Any]]  # sums over what the model was given, now and then
     unheld: list[dict[str, Any]]  # parameters with gradients that are in no optimizer
     samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
     captures: tuple[CaptureEvidence, ...]
@@ -336,6 +338,8 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         ungraded=read_json_lines(directory.ungraded),
         unwaited=read_json_lines(directory.unwaited),
         replicas=read_json_lines(directory.replicas),
+        evaluated=read_json_lines(directory.evaluated),
+        given=read_json_lines(directory.given),
         unheld=read_json_lines(directory.unheld),
         samples=read_json_lines(directory.samples),
         captures=captures,

@@ -89,6 +89,8 @@ class RankDir:
     ungraded = property(lambda self: self.path / "ungraded.jsonl")
     unwaited = property(lambda self: self.path / "unwaited.jsonl")
     replicas = property(lambda self: self.path / "replicas.jsonl")
+    evaluated = property(lambda self: self.path / "evaluated.jsonl")
+    given = property(lambda self: self.path / "given.jsonl")
     unheld = property(lambda self: self.path / "unheld.jsonl")
     parity = property(lambda self: self.path / "parity.jsonl")
     samples = property(lambda self: self.path / "samples.jsonl")

@@ -8,6 +8,8 @@ PROBE_NAMES = (
     "optimizer",
     "replicas",
     "held",
+    "evaluated",
+    "given",
     "collectives",
     "ddp_buckets",
     "fsdp_units",

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from nsadiag.analysis import places
+from nsadiag.analysis.evaluated import evaluated
+from nsadiag.analysis.given import given
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.not_finite import not_finite
 from nsadiag.analysis.parted import parted
@@ -53,6 +55,8 @@ def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     yield from parted(cell, tables)
     yield from not_finite(cell, tables)
     yield from unheld(cell)
+    yield from evaluated(cell)
+    yield from given(cell, tables)
 
 
 def _recomputed(cell: CellEvidence) -> Iterator[Finding]:

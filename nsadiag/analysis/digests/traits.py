@@ -135,6 +135,7 @@ SUMMED: dict[str, Trait] = {
     "ungraded": lambda rank: rank.ungraded,
     "unwaited": lambda rank: rank.unwaited,
     "unheld": lambda rank: rank.unheld,
+    "evaluated": lambda rank: rank.evaluated,
     "loaders": lambda rank: [row.get("place") for row in rank.loaders],
     "settings": settings,
     "damaged": lambda rank: rank.damaged,

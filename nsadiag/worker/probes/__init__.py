@@ -15,7 +15,9 @@ from nsadiag.worker.probes.backward import backward
 from nsadiag.worker.probes.collectives import collectives
 from nsadiag.worker.probes.data import data
 from nsadiag.worker.probes.ddp_buckets import ddp_buckets
+from nsadiag.worker.probes.evaluated import evaluated
 from nsadiag.worker.probes.fsdp_units import fsdp_units
+from nsadiag.worker.probes.given import given
 from nsadiag.worker.probes.grad_sync import grad_sync
 from nsadiag.worker.probes.gradients import gradients
 from nsadiag.worker.probes.handlers import handlers
@@ -40,6 +42,8 @@ PROBES: dict[str, Probe] = {
     "optimizer": optimizer,
     "replicas": replicas,
     "held": held,
+    "evaluated": evaluated,
+    "given": given,
     "collectives": collectives,
     "ddp_buckets": ddp_buckets,
     "fsdp_units": fsdp_units,

@@ -148,6 +148,14 @@ class _Patches:
     def add_root(self, root: torch.nn.Module) -> None:
         self._roots.add(type(root))
 
+    def expect(self, owner: type[torch.nn.Module]) -> None:
+        """Has calls of the class seen from now on, whether or not one was met while everything was looked at."""
+        if owner in self._roots:
+            return
+        self._roots.add(owner)
+        if self._users and not self.everywhere:
+            self.place(everywhere=False)
+
     def acquire(self) -> None:
         """Raises ImportError where this torch cannot say whether it compiles."""
         self._users += 1

@@ -38,11 +38,21 @@ def _dataset_of(iterator: Any) -> str:
     return type(getattr(iterator, "_dataset", None)).__name__
 
 
+def _sampler_of(iterator: Any) -> str | None:
+    """The type of what draws the indices; None of a dataset that is only iterated, or where the user's own draws whole batches."""
+    batches = getattr(iterator, "_index_sampler", None)
+    if type(batches).__name__ == "_InfiniteConstantSampler":
+        return None
+    sampler = getattr(batches, "sampler", batches)
+    return None if type(sampler).__name__ == "_InfiniteConstantSampler" else type(sampler).__name__
+
+
 def _describe(iterator: Any, place: str) -> dict[str, Any]:
     workers = getattr(iterator, "_workers", None) or []
     return {
         "dataset": _dataset_of(iterator),
         "iterator": type(iterator).__name__,
+        "sampler": _sampler_of(iterator),
         "place": place,
         "workers": [worker.pid for worker in workers],
         "pid": os.getpid(),

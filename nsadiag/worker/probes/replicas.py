@@ -13,7 +13,7 @@ import operator
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from nsadiag.worker.probes.ddp_buckets import left_out, wraps_made
 from nsadiag.worker.probes.gradients import name_of
 from nsadiag.worker.probes.patch import failed, not_compiled
 
+Item = TypeVar("Item")
 SHARE = 0.001  # of the time between two steps, for looking through the gradients
 SUMMED = 48  # parameters: what one rank alone changes is often a single one
 ELEMENTS = 4096  # of each, spread over it
@@ -157,23 +158,40 @@ def _spread(parameter: torch.Tensor) -> torch.Tensor:
     return flat[:: -(-flat.numel() // ELEMENTS)].double()
 
 
-def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
-    """Sums of some elements: of their values, and of their magnitudes, which tell how much a difference means.
+def evenly(parameters: list[Item]) -> list[Item]:
+    """A few of them, the first and the last among them."""
+    last = len(parameters) - 1
+    return (
+        [parameters[n] for n in sorted({round(k * last / (SUMMED - 1)) for k in range(SUMMED)})]
+        if parameters
+        else []
+    )
+
+
+def sums_of(parameters: list[torch.Tensor]) -> list[tuple[float, float]] | None:
+    """Sums of some elements of each: of their values, and of their magnitudes, which tell how much a difference means.
 
     The magnitudes differ where the values do not: those of a layer before a softmax keep their sum, whatever it learns.
+    None where there are no parameters, or the device must not be waited for.
     """
+    if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+        return None
+    with torch.no_grad():
+        parts = [_spread(p) for p in parameters]
+        device = parts[0].device
+        # One wait for the device, however many parameters.
+        found = torch.stack([s.to(device) for part in parts for s in (part.sum(), part.abs().sum())]).tolist()
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
     if rank.world_size < 2 or not (dist.is_available() and dist.is_initialized()):
         return
     trained = [(i, p) for i, p in enumerate(_parameters(optimizer)) if p.numel() and not _is_sharded(p)]
-    if not trained or (trained[0][1].is_cuda and torch.cuda.is_current_stream_capturing()):
+    chosen = evenly(trained)
+    sums = sums_of([p for _, p in chosen])
+    if sums is None:
         return
-    last = len(trained) - 1
-    chosen = [trained[n] for n in sorted({round(k * last / (SUMMED - 1)) for k in range(SUMMED)})]
-    with torch.no_grad():
-        parts = [_spread(p) for _, p in chosen]
-        device = parts[0].device
-        # One wait for the device, however many parameters.
-        sums = torch.stack([s.to(device) for part in parts for s in (part.sum(), part.abs().sum())]).tolist()
     passed_over = left_out()
     row = {
         # The optimizer probe, listed before this one, has counted the step already.
@@ -184,8 +202,8 @@ def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
         "elements": sum(p.numel() for _, p in trained),
         "left_out": [n for n, (_, p) in enumerate(chosen) if id(p) in passed_over],
         "parameters": [
-            [passed_over.get(id(p)) or _name(p, i), list(p.shape), sums[2 * n], sums[2 * n + 1]]
-            for n, (i, p) in enumerate(chosen)
+            [passed_over.get(id(p)) or _name(p, i), list(p.shape), *each]
+            for (i, p), each in zip(chosen, sums, strict=True)
         ],
     }
     append_json_line(rank.directory.replicas, row)
