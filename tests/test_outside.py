@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
-from nsadiag.agent.outside import ANSWER_S, asks, serves, turns_of_tools
-from nsadiag.agent.stillness import HELPER_CREDIT_S, NAP_S, Motion, judge
+import pytest
+
+from nsadiag.agent.captures.file_locks import holder
+from nsadiag.agent.outside import ALWAYS_S, ANSWER_S, PACED_S, asks, patience, polls, serves, turns_of_tools
+from nsadiag.agent.stillness import NAP_S, Motion, judge
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge as verdict_of
 from tests.support.golden import archive_of, unpack
@@ -38,7 +46,7 @@ def judged(silent_s: float, **changes: object) -> str:
 
 def test_a_server_without_a_request_is_idle_for_as_long_as_it_likes() -> None:
     assert serves([SELECT, SERVE, MAIN])
-    assert judged(3600.0, serves=True, limit_s=0.5) == "asleep"
+    assert judged(3600.0, outside="serves", outside_s=ALWAYS_S, limit_s=0.5) == "asleep"
 
 
 def test_a_server_whose_handler_stands_in_the_users_code_is_no_idle_one() -> None:
@@ -46,17 +54,39 @@ def test_a_server_whose_handler_stands_in_the_users_code_is_no_idle_one() -> Non
     assert not serves([SELECT, MAIN])
 
 
+def test_a_loop_that_takes_one_connection_after_the_other_is_a_server(tmp_path: Path) -> None:
+    file = tmp_path / "engine.py"
+    file.write_text(
+        "def run(s):\n    while True:\n        c, _ = s.accept()\n\ndef meet(s):\n    return s.accept()\n"
+    )
+    accept = ("accept", "/usr/lib/python3.11/socket.py", 294)
+    assert serves([accept, ("run", str(file), 3), MAIN])
+    assert not serves([accept, ("meet", str(file), 6), MAIN])  # one peer, that may never come
+
+
 def test_an_answer_over_the_network_may_take_its_time_and_not_for_ever() -> None:
     assert asks({"wchan": "wait_woken"}, [RECV, ASK, MAIN], [])
     assert asks({"wchan": "wait_woken"}, [MAIN], [])  # a driver of a database, in C
-    assert judged(8.0, asks=True) == "asleep"
-    assert judged(ANSWER_S + 1.0, asks=True) == "still"
+    assert judged(8.0, outside="asks", outside_s=ANSWER_S) == "asleep"
+    assert judged(ANSWER_S + 1.0, outside="asks", outside_s=ANSWER_S) == "still"
 
 
 def test_a_thread_that_asks_counts_where_the_main_thread_waits_for_threads() -> None:
     assert asks({}, [LOCK, MAIN], [[RECV, ASK, MAIN]])
     assert not asks({}, [LOCK, MAIN], [[LOCK, MAIN]])
     assert not asks({}, [MAIN], [[RECV, ASK, MAIN]])
+    loop = ("_run_once", "/usr/lib/python3.11/asyncio/base_events.py", 1884)
+    assert asks({}, [SELECT, loop, MAIN], [])
+
+
+def test_a_child_that_asks_counts_where_the_main_thread_waits_for_children() -> None:
+    pool = [LOCK, ("get", "/usr/lib/python3.11/multiprocessing/pool.py", 768), MAIN]
+    loader = [("poll", "/usr/lib/python3.11/multiprocessing/connection.py", 257), ("_try_get_data", "/lib/torch/utils/data/dataloader.py", 1), MAIN]  # fmt: skip
+    asking, idle = ({"children": [{"pid": 7, "wchan": wchan}]} for wchan in ("wait_woken", "pipe_read"))
+    assert asks(asking, pool, [])
+    assert not asks(idle, pool, [])
+    assert not asks(asking, [LOCK, MAIN], [])
+    assert not asks(asking, loader, [])
 
 
 def test_what_torch_waits_for_comes_of_a_peer() -> None:
@@ -68,8 +98,8 @@ def test_what_torch_waits_for_comes_of_a_peer() -> None:
 def test_a_long_time_limit_deserves_no_less_patience_than_a_short_one() -> None:
     for limit_s in (60.0, 300.0, 600.0):
         assert judged(8.0, limit_s=limit_s) == "asleep"
-    assert judged(HELPER_CREDIT_S + 1.0, limit_s=300.0) == "still"
-    assert dataclasses.replace(IDLE, limit_s=600.0).nap_s == HELPER_CREDIT_S
+    assert judged(PACED_S + 1.0, limit_s=300.0) == "still"
+    assert dataclasses.replace(IDLE, limit_s=600.0).nap_s == PACED_S
 
 
 def test_a_tool_that_wakes_keeps_its_own_pace_and_one_that_never_does_is_stuck() -> None:
@@ -79,9 +109,58 @@ def test_a_tool_that_wakes_keeps_its_own_pace_and_one_that_never_does_is_stuck()
     assert turns_of_tools(then, now, [LOCK, MAIN], [RUN]) == 8
     assert turns_of_tools(then, now, [LOCK, MAIN], [[LOCK, MAIN]]) == 0
     assert turns_of_tools(now, now, RUN, []) == 0
-    assert judged(8.0, tool_turns=8) == "asleep"
-    assert judged(8.0, tool_turns=0) == "still"
-    assert judged(HELPER_CREDIT_S + 1.0, tool_turns=8) == "still"  # it polls for what will not come
+    assert patience(then, now, RUN, []) == ("waits for a tool that woke 8 times", PACED_S)
+    assert patience(now, now, RUN, []) == (None, 0.0)
+    assert judged(PACED_S - 1.0, outside="waits for a tool", outside_s=PACED_S) == "asleep"
+    assert judged(PACED_S + 1.0, outside="waits for a tool", outside_s=PACED_S) == "still"
+
+
+POLLS = """
+import os, time, filelock
+
+def waits_at_most(path, limit_s=600):
+    end = time.time() + limit_s
+    while not os.path.exists(path):
+        if time.time() > end:
+            raise TimeoutError(path)
+        time.sleep(0.5)
+
+def waits_for_ever(path):
+    while True:
+        if is_there(path):
+            return
+        time.sleep(0.5)
+
+def is_there(path):
+    return os.path.exists(path)
+
+def asks_nobody(flag):
+    while not flag:
+        time.sleep(0.5)
+
+def asks_itself(event, path):
+    while not event.is_set() and not os.path.exists(path):
+        time.sleep(0.5)
+"""
+
+
+def test_who_naps_between_questions_to_the_world_is_believed_for_a_while(tmp_path: Path) -> None:
+    file = tmp_path / "waits.py"
+    file.write_text(POLLS)
+    naps = {"sleeps_until_mono_ns": 1}
+
+    def asked(function: str) -> str | None:
+        lines = POLLS.splitlines()
+        at = lines.index(next(line for line in lines if f"def {function}(" in line))
+        line = next(n for n, text in enumerate(lines, 1) if n > at and "sleep" in text)
+        return polls(naps, [(function, str(file), line), MAIN])
+
+    assert asked("waits_at_most") == "with a limit"
+    assert asked("waits_for_ever") == "for ever"
+    assert asked("asks_nobody") is None
+    assert asked("asks_itself") is None
+    assert polls(naps, [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) == "for ever"
+    assert polls({}, [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) is None
 
 
 def test_a_job_of_which_every_rank_is_stopped_was_suspended_and_is_not_ended_at_once() -> None:
@@ -108,3 +187,64 @@ def test_a_suspended_job_is_called_that_and_not_progress(tmp_path: Path) -> None
         verdict = verdict_of(load_cell(run.path))
         assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == (outcome, "unknown", ())
         assert "suspended" in verdict.summary
+
+
+def test_a_short_silence_of_the_world_proves_less_than_a_long_one(tmp_path: Path) -> None:
+    run = unpack(archive_of("external_wait_silent_server"), tmp_path)
+    watch = json.loads(run.watch.read_text())
+    found = {}
+    for silent_s in (9.0, 300.0):
+        for motion in watch["looks"][-1]["motions"]:
+            motion["silent_s"] = silent_s
+        run.watch.write_text(json.dumps(watch))
+        verdict = verdict_of(load_cell(run.path))
+        assert verdict.cls == "external_wait"
+        found[silent_s] = verdict.confidence
+    assert found[9.0] == 0.75 and found[300.0] == 0.9
+
+
+LOCKS = """\
+1: POSIX  ADVISORY  WRITE 11 08:01:5 0 EOF
+2: FLOCK  ADVISORY  WRITE 708 08:01:9 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 712 08:01:9 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 713 08:01:9 0 EOF
+3: FLOCK  ADVISORY  WRITE -1 08:01:7 0 EOF
+3: -> FLOCK  ADVISORY  WRITE 720 08:01:7 0 EOF
+"""
+
+
+def test_the_kernel_says_who_holds_the_lock_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert holder(713, "73 0x3 0x2", listed=LOCKS) == 708
+    assert holder(720, "73 0x3 0x2", listed=LOCKS) is None  # in another namespace
+    assert holder(713, "202 0x3 0x2", listed=LOCKS) is None  # it waits for something else
+
+
+def test_a_real_wait_for_a_lock_names_its_holder(tmp_path: Path) -> None:
+    program = (
+        "import fcntl, sys; f = open(sys.argv[1], 'w'); print(flush=True); fcntl.flock(f, fcntl.LOCK_EX)"
+    )
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with subprocess.Popen([sys.executable, "-c", program, file.name], stdout=subprocess.PIPE) as waits:
+            assert waits.stdout
+            waits.stdout.readline()
+            at, deadline = Path(f"/proc/{waits.pid}"), time.monotonic() + 20.0
+            while (found := holder(waits.pid, (at / "syscall").read_text())) is None:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
+            waits.kill()
+    if found is None and str(os.getpid()) not in Path("/proc/locks").read_text():
+        pytest.skip("this kernel lists no locks")
+    assert found == os.getpid()
+
+
+def test_a_lock_is_waited_for_as_long_as_its_holder_works() -> None:
+    def held(pid: int, cpu_s: float) -> dict[str, object]:
+        return {"lock_held_by": {"pid": pid, "cpu_s": cpu_s, "command": "convert"}}
+
+    words, most_s = patience(held(7, 1.0), held(7, 2.5), [MAIN], [])
+    assert words and "7" in words and most_s == PACED_S
+    assert patience(held(7, 1.0), held(7, 1.0), [MAIN], [])[1] == ANSWER_S
+    assert patience(held(7, 1.0), held(8, 1.0), [MAIN], []) == (None, 0.0)

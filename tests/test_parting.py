@@ -188,3 +188,35 @@ def test_a_lock_whose_holder_is_in_a_collective_closes_a_cycle(tmp_path: Path) -
     (found,) = cycle_finding(tables.cell, tables)
     assert (found.cls, found.guilty_ranks) == ("collective_order_mismatch", (0, 1))
     assert "lock that thread aside holds" in found.summary
+
+
+SERVER = """
+    def main():
+        if dist.get_rank() == 0:
+            serve()
+        else:
+            follow()
+
+    def serve():
+        while True:
+            request = inbox.recv()
+            dist.broadcast(request, 0)
+
+    def follow():
+        while True:
+            dist.broadcast(job, 0)
+"""
+
+
+@pytest.mark.parametrize(("brought", "waited"), [(4, 5), (0, 1)])
+def test_each_side_of_a_branch_on_rank_may_have_a_call_of_its_own(
+    tmp_path: Path, brought: int, waited: int
+) -> None:
+    """What was brought time and again from the other side is late; what never was is missing."""
+    job = Job(tmp_path, SERVER)
+    theirs = [(Kind.COLLECTIVE, "broadcast", "broadcast(job")] * waited
+    own = [(Kind.COLLECTIVE, "broadcast", "broadcast(request")] * brought
+    job.rank(0, job.stack("inbox.recv()", "    serve()"), *own)
+    job.rank(1, job.stack("broadcast(job", "    follow()", call="broadcast"), *theirs)
+    found = job.parted()
+    assert (found is None) if brought else (found and found.cls == "rank_conditional_collective")

@@ -30,6 +30,15 @@ class LoopSource:
     decided_by: frozenset[str] | None
     asked: frozenset[str]  # all names in the conditions that may end it
 
+    @property
+    def text(self) -> str:
+        """The loop, and the functions of its file that it calls, as written."""
+        called = {
+            n.func.id for n in ast.walk(self.node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+        }
+        bodies = [n for n in _functions(self.file) if n.name in called]
+        return "\n".join(map(ast.unparse, [self.node, *bodies]))
+
     def asks_a_clock(self, within: Iterable[Frame]) -> bool:
         """Whether the loop, or a function of the user's that runs in it, has to do with time."""
         return any(CLOCK.search(NAP.sub("", ast.unparse(node))) for node in self._run(within))
@@ -74,20 +83,19 @@ def _spans(node: ast.stmt, lines: set[int]) -> bool:
 
 
 def _function(file: str, function: str, lines: set[int]) -> Function | None:
+    # py-spy may put the class before the name.
+    name = function.rpartition(".")[2]
+    found = [node for node in _functions(file) if node.name == name and _spans(node, lines)]
+    return max(found, key=lambda node: node.lineno, default=None)
+
+
+def _functions(file: str) -> list[Function]:
+    """All that are defined in the file; none where it cannot be read."""
     try:
         tree = ast.parse(Path(file).read_text(errors="replace"))
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
-    # py-spy may put the class before the name.
-    name = function.rpartition(".")[2]
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name == name
-        and _spans(node, lines)
-    ]
-    return max(found, key=lambda node: node.lineno, default=None)
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, Function)]
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:

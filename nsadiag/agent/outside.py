@@ -6,6 +6,10 @@ import itertools
 import re
 from typing import Any
 
+from nsadiag.agent.loop_source import LoopSource, loop_around
+from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE, LIBRARIES
+from nsadiag.evidence.sources import is_user
+
 # Loops of servers, which call the user's code once a request has come.
 SERVERS = re.compile(
     r"/(socketserver|uvicorn/server|hypercorn/\w+|waitress/\w+|gunicorn/\w+|aiohttp/web|tornado/ioloop|grpc/_server)\.py$"
@@ -17,18 +21,48 @@ ASKS = re.compile(r"/(socket|ssl|http/client)\.py$")
 FOR_AN_ANSWER = ("wait_woken", "inet_wait_for_connect", "sk_stream_wait_memory")
 # The same for a tool.
 RUNS = re.compile(r"/subprocess\.py$")
-WAITS = re.compile(r"/(socket|ssl|http/client|subprocess|selectors|threading)\.py$")
+WAITS = re.compile(
+    r"/(socket|ssl|http/client|subprocess|selectors|threading|queue|multiprocessing/\w+|concurrent/futures/\w+)\.py$"
+)
+FOR_CHILDREN = re.compile(
+    r"/(subprocess|multiprocessing/\w+|concurrent/futures/process|concurrent/futures/_base)\.py$"
+)
 # Where a main thread waits for another one, that may be the one who asks.
 FOR_THREADS = re.compile(r"/(threading|queue|concurrent/futures/(_base|thread))\.py$")
 # These wait for peers, with limits of their own.
 OF_THE_JOB = re.compile(r"/(torch|nsadiag)/")
-IDLE_S = 60.0  # between two looks at a server that has nothing to do: it may be so all night
-ANSWER_S = 20.0  # of silence: many a service, database or model behind an interface takes as long
+IDLE_S = 60.0  # between two looks at somebody who has nothing to do
+# For how long a silence is believed to end by itself: of a server all night, many a service or database behind an interface
+# takes 20 s, and a minute is the limit that many a call has.
+ALWAYS_S, ANSWER_S, PACED_S = 1e9, 20.0, 62.0
 TURNS = 2  # of a tool between two looks
-TOOL_S = 10.0  # between two looks at one that keeps its own pace
 
 
 Stack = list[tuple[Any, ...]]  # (function, file, line), innermost first
+
+
+def patience(
+    before: dict[str, Any], after: dict[str, Any], frames: Stack, others: list[Stack]
+) -> tuple[str | None, float]:
+    """What of the world the rank waits for, in words, and the silence in seconds in which that is no hang; None and 0 if nothing.
+
+    By two proc.json, the main thread's stack where it stood in both looks, and the other threads' at the second.
+    """
+    if serves(frames):
+        return "is a server that waits for a request", ALWAYS_S
+    turns = turns_of_tools(before, after, frames, others)
+    if turns >= TURNS:
+        return f"waits for a tool that woke {turns} times", PACED_S
+    found = lock_of(before, after)
+    if found:
+        return found
+    if asks(after, frames, others):
+        return "waits for an answer over the network", ANSWER_S
+    asked = polls(after, frames)
+    if asked:
+        # Who looks at the clock as well gives up by himself.
+        return "asks the world again and again", PACED_S if asked == "with a limit" else ANSWER_S
+    return None, 0.0
 
 
 def serves(frames: Stack) -> bool:
@@ -38,17 +72,33 @@ def serves(frames: Stack) -> bool:
     """
     files = _files(frames)
     loop = next((n for n, file in enumerate(files) if SERVERS.search(file)), None)
-    return loop is not None and all(IDLES.search(file) for file in files[:loop])
+    if loop is not None:
+        return all(IDLES.search(file) for file in files[:loop])
+    # A loop of the user's own, that takes one connection after the other.
+    inner = list(itertools.takewhile(lambda frame: frame[0].endswith("accept"), frames))
+    caller = next(iter(frames[len(inner) :]), None)
+    return bool(inner and caller and _loop(caller))
+
+
+def _loop(frame: tuple[Any, ...]) -> LoopSource | None:
+    """The loop of the user's in which that line is."""
+    function, file, line = frame
+    return loop_around(str(file), str(function), {int(line)}) if is_user(str(file)) else None
 
 
 def asks(proc: dict[str, Any], frames: Stack, others: list[Stack]) -> bool:
-    """Whether the main thread waits, itself or by another thread, for whoever is at the other end of a network.
+    """Whether the main thread waits, itself or by a thread or child, for whoever is at the other end of a network.
 
-    `others`: the stacks of those at the second look.
+    `others`: the stacks of the threads at the second look.
     """
     files = _files(frames)
+    by_child = any(child.get("wchan") in FOR_AN_ANSWER for child in proc.get("children", []))
+    if by_child and _within(FOR_CHILDREN, files):
+        return True
     if files and FOR_THREADS.search(files[0]):
         return any(_within(ASKS, _files(each)) for each in others)
+    if files and files[0].endswith("/selectors.py") and any("/asyncio/" in file for file in files):
+        return True  # of all tasks of an event loop nobody can see which would let it go on
     in_kernel = proc.get("wchan") in FOR_AN_ANSWER and bool(files) and not OF_THE_JOB.search(files[0])
     return _within(ASKS, files) or in_kernel
 
@@ -70,6 +120,16 @@ def turns_of_tools(before: dict[str, Any], after: dict[str, Any], frames: Stack,
     return sum(turns - (then.get(pid) or turns) for pid, turns in now.items() if turns)
 
 
+def lock_of(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, float] | None:
+    """Where the main thread waits for a lock on a file: whose it is, and how long that may take; None where it does not."""
+    then, now = (proc.get("lock_held_by") or {} for proc in (before, after))
+    if not now or now.get("pid") != then.get("pid"):
+        return None
+    used_s = now["cpu_s"] - then["cpu_s"]
+    who = f"waits for a lock on a file that process {now['pid']} holds"
+    return (f"{who} and works", PACED_S) if used_s > 0 else (who, ANSWER_S)
+
+
 def _files(frames: Stack) -> list[str]:
     return [str(frame[1]) for frame in frames]
 
@@ -79,3 +139,15 @@ def _within(library: re.Pattern[str], files: list[str]) -> bool:
     inner = list(itertools.takewhile(WAITS.search, files))
     caller = next(iter(files[len(inner) :]), "")
     return any(map(library.search, inner)) and bool(caller) and not OF_THE_JOB.search(caller)
+
+
+def polls(proc: dict[str, Any], frames: Stack) -> str | None:
+    """`with a limit` or `for ever`, where the main thread naps in a loop of the user's, or a library, that asks the world."""
+    if not frames or not proc.get("sleeps_until_mono_ns"):
+        return None
+    if LIBRARIES.search(str(frames[0][1])):
+        return "for ever"
+    loop = _loop(frames[0])
+    if loop is None or not ASKS_OUTSIDE.search(loop.text) or ASKS_INSIDE.search(loop.text):
+        return None
+    return "with a limit" if loop.asks_a_clock([]) else "for ever"

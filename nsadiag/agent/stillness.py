@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
 from nsadiag.agent.naps import limit_s, naps, waits_for_child
-from nsadiag.agent.outside import ANSWER_S, IDLE_S, TOOL_S, TURNS, asks, serves, turns_of_tools
+from nsadiag.agent.outside import ALWAYS_S, IDLE_S, PACED_S, patience
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
@@ -27,7 +27,7 @@ GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a 
 NAP_S = (-1.0, 300.0)
 # Which thread a lock waits for, or which timer a coroutine, nobody can see; many processes have one that naps for ever
 # and does not matter.
-HELPER_CREDIT_S = 62.0  # a minute is the limit that many a call has
+HELPER_CREDIT_S = PACED_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,8 @@ class Motion:
         None  # the same, of a thread or child that the main thread may be waiting for
     )
     limit_s: float | None = None  # how long the wait lasts at most in which it stood both times
-    serves: bool = False  # stands in a server's loop that no client asks anything
-    asks: bool = False  # waits for an answer over the network, from outside the job
-    tool_turns: int = 0  # how often a child woke, where the main thread waits for a tool
+    outside: str | None = None  # what of the world it waits for, in words
+    outside_s: float = 0.0  # the silence in which that is no hang
     silent_s: float = 0.0  # for how long the whole job has written no event; 0 if nobody watched
     waits_for_peers: bool  # a collective is pending that only peers can complete
     loop: dict[str, Any] | None = (
@@ -90,11 +89,9 @@ class Motion:
     @property
     def nap_s(self) -> float:
         """How long it sleeps, or what it waits for, before another look can tell more."""
-        if self.serves:
-            return IDLE_S
+        outside_s = min(self.outside_s - self.silent_s, IDLE_S)
         limit_s = min(self.limit_s or 0.0, HELPER_CREDIT_S)
-        outside_s = TOOL_S if self.tool_turns >= TURNS else ANSWER_S - self.silent_s if self.asks else 0.0
-        return self.wakes_in_s or self.helper_wakes_in_s or limit_s or max(outside_s, 0.0)
+        return self.wakes_in_s or self.helper_wakes_in_s or max(outside_s, 0.0) or limit_s
 
     @property
     def doing(self) -> str:
@@ -174,7 +171,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
     own_nap_s, helper_nap_s = naps(*procs, now)
     stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
-    others = [] if not stands else other_frames(b)
+    outside, outside_s = patience(*procs, stands, other_frames(b))
     return Motion(
         rank=rank.rank,
         seconds=seconds,
@@ -194,9 +191,8 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         wakes_in_s=own_nap_s,
         helper_wakes_in_s=helper_nap_s,
         limit_s=limit_s(*procs, stands),
-        serves=serves(stands),
-        asks=asks(procs[1], stands, others),
-        tool_turns=turns_of_tools(*procs, stands, others),
+        outside=outside,
+        outside_s=outside_s,
         waits_for_peers=False,
     )
 
@@ -319,14 +315,13 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
 
 
 def _outside(free: list[Motion]) -> str | None:
-    """Who waits for the world, which may still answer; None where nobody does, or for longer than that takes."""
+    """Who waits for the world, which may still answer; None where nobody does, or for longer than that takes.
+
+    Without knowing how long it has been silent that says nothing, but of a server.
+    """
     for rank in free:
-        if rank.serves:
-            return f"rank {rank.rank} is a server that waits for a request"
-        if rank.asks and 0 < rank.silent_s < ANSWER_S:
-            return f"rank {rank.rank} waits for an answer over the network, for at most {rank.silent_s:.0f} s so far"
-        if rank.tool_turns >= TURNS and 0 < rank.silent_s < HELPER_CREDIT_S:
-            return f"rank {rank.rank} waits for a tool that woke {rank.tool_turns} times"
+        if rank.outside and (0 < rank.silent_s < rank.outside_s or rank.outside_s == ALWAYS_S):
+            return f"rank {rank.rank} {rank.outside}"
     return None
 
 

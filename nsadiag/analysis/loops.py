@@ -9,15 +9,9 @@ from typing import Literal, TypeVar
 
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.sources import tree_of
+from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE
 from nsadiag.evidence.records import Place
 
-# What a loop asks that naps between two questions.
-ASKS_OUTSIDE = re.compile(
-    r"exists|is_file|isfile|is_dir|\bstat\(|O_EXCL|\bopen\(|listdir|glob|iterdir|scandir|connect|recv|request|urlopen"
-    r"|\.get\(|\.poll\(|\.check\(|store|Popen|subprocess|head_object|lock_?file|\.lock\b|flock",
-    re.IGNORECASE,
-)
-ASKS_INSIDE = re.compile(r"is_set\(|\.empty\(|qsize|\.locked\(|get_nowait")
 OF_CHILDREN = re.compile(r"is_alive\(|\.ready\(|\.done\(|running\(|exitcode")
 HARMLESS = {"sleep", "print", "len", "info", "debug", "warning", "range", "time", "monotonic"}
 Node = TypeVar("Node", bound=ast.AST)

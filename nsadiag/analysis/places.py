@@ -16,6 +16,8 @@ from nsadiag.evidence.sources import is_user
 
 # A call that may wait for other ranks in C, where no Python frame shows it.
 MAY_WAIT_FOR_PEERS = re.compile(r"\.(wait|item|cpu|tolist|synchronize|result)\(|dist\.|distributed")
+# Functions of torch on the stack of whoever is in a forward, in a backward, or waits for peers.
+IN_A_STEP = frozenset({"_call_impl", "_wrapped_call_impl", "_engine_run_backward", "collective", "wait"})
 FAULT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
 
@@ -142,6 +144,11 @@ def waits_for_peers(sample: dict[str, Any]) -> bool:
     """Whether the innermost user line stood in a collective."""
     inside = itertools.takewhile(lambda frame: not is_user(frame[0]), sample.get("frames", ()))
     return any("/torch/distributed/" in frame[0] for frame in inside)
+
+
+def in_a_step(sample: dict[str, Any]) -> bool:
+    """Whether the rank was in the model, in its backward, or in a collective: not at what lies between steps."""
+    return any(frame[2].rpartition(".")[2] in IN_A_STEP for frame in sample.get("frames", ()))
 
 
 def short(at: Place) -> str:

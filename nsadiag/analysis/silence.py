@@ -6,7 +6,15 @@ from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.standing import main_thread
 
 LEAST_S = 20.0
+LONG_S = 60.0  # what the world has not answered by then, it rarely does
 PAUSES = 10.0  # longest pauses of the job so far
+
+
+def is_short(cell: CellEvidence) -> bool:
+    """Whether the job had been silent for less than a minute at the last look, as far as anybody watched it."""
+    looks = cell.watch.get("looks", [])
+    motions = looks[-1].get("motions", []) if looks else []
+    return 0 < max((m.get("silent_s") or 0.0 for m in motions), default=0.0) < LONG_S
 
 
 def in_one_place_s(cell: CellEvidence, rank: RankEvidence) -> float:

@@ -11,6 +11,7 @@ import psutil
 
 from nsadiag.agent.captures.cgroups import cgroup
 from nsadiag.agent.captures.descriptors import descriptors
+from nsadiag.agent.captures.file_locks import holder
 from nsadiag.agent.captures.sleeping import sleeps_until, wait_limit_s, waits_until
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import queued_s, stat_fields
@@ -68,19 +69,32 @@ def _children(pid: int) -> list[dict[str, Any]]:
     for child in children:
         fields = stat_fields(child.pid)
         if fields:
-            command = " ".join(mask_command((_text(Path(f"/proc/{child.pid}/cmdline")) or "").split("\0")))
             rows.append(
                 {
                     "pid": child.pid,
                     "state": fields[0],
                     "cpu_s": _cpu_s(fields),
                     "queued_s": queued_s(child.pid),
-                    "command": command[:200],
+                    "command": _command(child.pid),
                     "sleeps_until_mono_ns": sleeps_until(child.pid),
+                    "wchan": _text(Path(f"/proc/{child.pid}/wchan")),
                     "turns": _whole(_status(child.pid).get("voluntary_ctxt_switches")),
                 }
             )
     return rows
+
+
+def _command(pid: int) -> str:
+    return " ".join(mask_command((_text(Path(f"/proc/{pid}/cmdline")) or "").split("\0")))[:200]
+
+
+def _holder(pid: int, syscall: str | None) -> dict[str, Any] | None:
+    """Of the lock on a file that the main thread waits for: whose it is, and how much it has worked."""
+    found = holder(pid, syscall)
+    fields = stat_fields(found) if found else None
+    if found is None or fields is None:
+        return None
+    return {"pid": found, "cpu_s": _cpu_s(fields), "command": _command(found)}
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -104,6 +118,7 @@ def proc(target: Target) -> None:
         raise CaptureError("the process is gone")
     folder = Path(f"/proc/{target.pid}")
     threads = [_thread(target.pid, path) for path in sorted((folder / "task").iterdir())]
+    syscall = _text(folder / "syscall")
     snapshot = {
         "t_mono_ns": time.monotonic_ns(),
         "pid": target.pid,
@@ -111,7 +126,8 @@ def proc(target: Target) -> None:
         "cpu_s": _cpu_s(fields),
         "rss_mib": int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20,
         "wchan": _text(folder / "wchan"),
-        "syscall": _text(folder / "syscall"),
+        "syscall": syscall,
+        "lock_held_by": _holder(target.pid, syscall),
         "kernel_stack": _text(folder / "stack"),
         "sleeps_until_mono_ns": sleeps_until(target.pid),
         "waits_until_mono_ns": waits_until(target.pid),

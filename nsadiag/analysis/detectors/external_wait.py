@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,19 +10,15 @@ from nsadiag.analysis import loops, places
 from nsadiag.analysis.event_loop import LoopWait, stands_for
 from nsadiag.analysis.inside import Stuck, finding, inside, living_children, user_threads
 from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.silence import is_short
 from nsadiag.analysis.standing import main_thread
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
+from nsadiag.evidence.asking import LIBRARIES
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 
 LOCKS = ("flock", "fcntl")
-LONG_S = 60.0  # of silence: what the world has not answered by then, it rarely does
 MAY_ANSWER = 0.75
-# Libraries that nap until a file, a lock or a server lets them go on.
-POLLERS = re.compile(
-    r"/(torch/utils/file_baton\.py|torch/utils/_filelock\.py|filelock/|fasteners/|portalocker/|huggingface_hub/|fsspec/"
-    r"|s3fs/|gcsfs/|boto\w*/|urllib3/|requests/|redis/|etcd\w*/|wandb/|mlflow/|ray/|paramiko/)"
-)
 # Where a thread of the rank may stand that would let the main thread go on, if only the world answered it.
 OUTSIDE_FRAMES = ("/ssl.py", "/socket.py", "/http/client.py", "/subprocess.py")
 # Where the kernel lets a thread wait for a connection, a peer's bytes, or a child.
@@ -57,8 +52,10 @@ def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, s
     standing = stuck.standing
     if standing.call in LOCKS:
         path = (standing.descriptor or {}).get("path")
+        held_by = stuck.capture.proc.get("lock_held_by") or {}
+        holder = f", which process {held_by['pid']} holds ({held_by['command'][:80]})" if held_by else ""
         return (
-            f"a lock on {path or 'a file'}",
+            f"a lock on {path or 'a file'}{holder}",
             "Find who holds the lock (lslocks), and lock with a time-out.",
             0.9,
         )
@@ -161,7 +158,7 @@ def _library(stuck: Stuck) -> str | None:
     """The library's function that naps within the user's line."""
     frames = main_thread(stuck.capture).get("frames", [])
     for frame in frames[: _user_index(frames, stuck.standing.place)]:
-        found = POLLERS.search(frame["filename"])
+        found = LIBRARIES.search(frame["filename"])
         if found:
             return f"{frame['name']} of {found[1].strip('/').rpartition('/')[2]}"
     return None
@@ -203,12 +200,7 @@ def _user_index(frames: list[dict[str, Any]], at: Place | None) -> int:
 
 def _how_sure(cell: CellEvidence, confidence: float) -> float:
     """That it waits there is certain; whether the world will never answer, only time tells."""
-    looks = cell.watch.get("looks", [])
-    silent_s = (
-        max((m.get("silent_s", 0.0) for m in looks[-1].get("motions", [])), default=0.0) if looks else 0.0
-    )
-    within = 0 < silent_s < LONG_S and not cell.attached
-    return min(confidence, MAY_ANSWER) if within else confidence
+    return min(confidence, MAY_ANSWER) if is_short(cell) and not cell.attached else confidence
 
 
 def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, confidence: float) -> Finding:

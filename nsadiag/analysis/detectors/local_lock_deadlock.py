@@ -12,6 +12,7 @@ from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 
+FROM_A_POOL = 0.7  # whether a worker has died is not seen: the pool takes note of it, and tells nobody
 WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
 
 
@@ -64,7 +65,7 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
         return (
             "it waits for a result of a multiprocessing.Pool, and none comes: if a worker dies, the pool starts another and forgets the task",
             "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a time-out.",
-            0.85,
+            0.85 if has_dead(stuck) else FROM_A_POOL,
         )
     if waits_for_children(stuck) and has_dead(stuck):
         # What it died of is the cause, and is not at hand: rank_exception knows it where the rank's stderr is.

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from nsadiag.analysis import places
 from nsadiag.analysis.inside import was_alive
 from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.silence import is_short
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.timed_out import timed_out
 from nsadiag.analysis.waiting import Wait, is_still, waits
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
+OF_THE_WORLD = ("socket", "pipe", "process", "sleep", "signal")
+MAY_COME = 0.75
 STOPPED = ("T", "t")  # by a signal, by a debugger
 
 
@@ -40,8 +43,13 @@ def _evidence(
 
 
 def _confidence(cell: CellEvidence, tables: Tables, guilty: int) -> float:
-    """Less where it waits for peers itself, and not all of those could be looked at: one of them may be the cause."""
+    """Less where it waits for peers itself, and not all of those could be looked at: one of them may be the cause.
+
+    And where it waits for the world, and not for long: that it has not come is certain, that it never will is not.
+    """
     at = tables.standings.get(guilty)
+    if at is not None and at.doing in OF_THE_WORLD and is_short(cell):
+        return MAY_COME
     waits_itself = at is not None and (at.waits_for_peers or at.doing == "backward")
     return 0.6 if waits_itself and len(tables.standings) < len(cell.met) else 0.9
 

@@ -30,11 +30,15 @@ MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
 LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an impatient watch look
 
 
-def _place(cell: CellEvidence) -> Place | None:
-    """What all ranks are seen at most; waiting in a collective for one that is at it now is none of the work."""
+def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
+    """What all ranks are seen at most; waiting in a collective for one that is at it now is none of the work.
+
+    `part` is what has grown: where that lies between steps, a backward may be a wait for the peer that is at it.
+    """
     samples = [sample for rank in cell.ranks for sample in rank.samples]
     at_work = [sample for sample in samples if not places.waits_for_peers(sample)]
-    return places.most_seen(at_work or samples) or places.of_rank_now(cell.ranks[0])
+    between = [s for s in at_work if not places.in_a_step(s)] if part == "input_s" else []
+    return places.most_seen(between or at_work or samples) or places.of_rank_now(cell.ranks[0])
 
 
 def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -61,7 +65,7 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         confidence=0.85,
         summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; something piles up.",
         guilty_ranks=tuple(r.rank for r in cell.ranks),
-        where=Where(phase=name).at(_place(cell)),
+        where=Where(phase=name).at(_place(cell, part)),
         evidence=(
             Evidence(
                 claim=f"median step of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {trend:.2f}",

@@ -23,8 +23,6 @@ PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
 MEETINGS = {"ready_s": "have its gradients", "forward_at": "begin its forward"}
 OFF_CPU = 0.5  # of its own time: less than that on a CPU, and it waited for something
 WORKS, IDLES = 0.6, 0.45  # shares of a step on a CPU, of a rank that works and of those that wait for it
-# Functions of torch on the stack of whoever is in a forward, in a backward, or waits for peers.
-IN_A_STEP = frozenset({"_call_impl", "_wrapped_call_impl", "_engine_run_backward", "collective", "wait"})
 FIX = "Give rank {rank} the same amount of {part} work as its peers, or a machine as fast as theirs."
 
 
@@ -152,7 +150,7 @@ def _place(rank: RankEvidence, column: str = "") -> Place | None:
     """Its own work: where it is late to its forward, what it did in the model, or in a collective, says nothing."""
     samples = rank.samples
     if column == "input_s":
-        samples = [s for s in samples if not any(f[2].rpartition(".")[2] in IN_A_STEP for f in s["frames"])]
+        samples = [s for s in samples if not places.in_a_step(s)]
         if rank.samples and not samples:
             # A busy machine leaves time for few samples: none of them was at work between steps, and none is shown for it.
             return _beside(rank)

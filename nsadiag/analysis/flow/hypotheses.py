@@ -49,7 +49,9 @@ def by_rank_branch(s: Situation) -> Divergence | None:
     for a, b in _pairs(s):
         one, other = s.now(a[0]), s.now(b[0])
         inside = next((g for g in apart(s.program, one, other) if _is_rank_branch(s, g)), None)
-        if inside and (s.waits_for_peers(b[0]) or not _meets_later(s, one[-1], inside)):
+        if inside and (
+            s.waits_for_peers(b[0]) or not (_meets_later(s, one[-1], inside) or _has_met(s, a[0], b[0]))
+        ):
             return _of_rank_branch(s, inside, a, _all_in(s, inside, a))
         at = one[-1] if one else None
         if at is None or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], at):
@@ -86,6 +88,12 @@ def _meets_later(s: Situation, at: Place, guard: Guard) -> bool:
     held = [g for g in s.program.around(guard.file, guard.line + 1) if g.line == guard.line]
     ends = held[0].branch_ends if held else guard.ends
     return any(not guard.line <= line <= ends for line in lines)
+
+
+def _has_met(s: Situation, waiting: int, other: int) -> bool:
+    """Whether what is waited for was brought before, time and again, from another line: each side has a call of its own."""
+    at = s.here(waiting)
+    return at is not None and s.histories.was_at(waiting, at) > 1 and s.histories.was_at(other, at) == 0
 
 
 def _of_rank_branch(
