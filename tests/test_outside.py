@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+from support.golden import archive_of, unpack
 
 from nsadiag.agent.captures.file_locks import holder
 from nsadiag.agent.outside import ALWAYS_S, ANSWER_S, PACED_S, asks, patience, polls, serves, turns_of_tools
 from nsadiag.agent.stillness import NAP_S, Motion, judge
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge as verdict_of
-from tests.support.golden import archive_of, unpack
 
 PEER = Motion(
     rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0,
@@ -134,6 +134,14 @@ def waits_for_ever(path):
 def is_there(path):
     return os.path.exists(path)
 
+class SoftLock:
+    def taken(self):
+        return os.path.exists(self.path)
+
+    def enter(self):
+        while self.taken():
+            time.sleep(0.05)
+
 def asks_nobody(flag):
     while not flag:
         time.sleep(0.5)
@@ -157,6 +165,7 @@ def test_who_naps_between_questions_to_the_world_is_believed_for_a_while(tmp_pat
 
     assert asked("waits_at_most") == "with a limit"
     assert asked("waits_for_ever") == "for ever"
+    assert asked("enter") == "for ever"
     assert asked("asks_nobody") is None
     assert asked("asks_itself") is None
     assert polls(naps, [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) == "for ever"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+import pytest
+from support.golden import archive_of, unpack
 
-from nsadiag.analysis.detectors.slow_compute import _given_more, _grows
+from nsadiag.analysis.detectors.slow_compute import _given_more, _grows, slow_compute
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
@@ -29,6 +31,23 @@ def test_inputs_that_stay_as_they_are_or_are_not_known_or_are_all_unlike_explain
     longer = [0.1 + 0.01 * n for n in range(80)]
     for elements in ([64] * 80, [0] * 80, [64 + n % 3 for n in range(80)], [64 + n for n in range(80)]):
         assert not _given_more(steps(elements, longer), "step_s")
+
+
+@pytest.mark.parametrize(("power", "confidence"), [(1, 0.5), (1.8, 0.5), (3, 0.85)])
+def test_steps_that_cost_what_their_inputs_do_may_be_meant_so(
+    tmp_path: Path, power: float, confidence: float
+) -> None:
+    """Of inputs that grow at every step nobody can see whether that is a schedule, or a memory that is never cut."""
+    cell = load_cell(unpack(archive_of("slow_compute_memory_never_cut"), tmp_path).path)
+    tables = Tables(cell)
+    lengths = [64 + 8 * n for n in range(80)]
+    given = steps(lengths, [0.05 * (length / 64) ** power for length in lengths])
+    tables.__dict__["steps"] = given.assign(
+        rank=0, input_s=0.0, forward_s=0.0, backward_s=given.step_s, loader_s=0.0, saving_s=0.0
+    )
+    found = next(slow_compute(cell, tables))
+    assert found.confidence == confidence
+    assert ("their inputs grow" in found.summary) == (confidence == 0.5)
 
 
 def test_a_step_was_given_what_all_its_forwards_were_given(tmp_path: Path) -> None:

@@ -33,9 +33,8 @@ class LoopSource:
     @property
     def text(self) -> str:
         """The loop, and the functions of its file that it calls, as written."""
-        called = {
-            n.func.id for n in ast.walk(self.node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
-        }
+        calls = [n.func for n in ast.walk(self.node) if isinstance(n, ast.Call)]
+        called = {getattr(f, "attr", getattr(f, "id", "")) for f in calls}
         bodies = [n for n in _functions(self.file) if n.name in called]
         return "\n".join(map(ast.unparse, [self.node, *bodies]))
 

@@ -95,7 +95,7 @@ def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Finding:
         cell,
         stuck,
         cls="external_wait",
-        confidence=task.confidence,
+        confidence=_how_sure(cell, task.confidence),
         summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}. None of its peers can bring that.",
         evidence=(Evidence(claim=f"task {task.name} stands at {at}", source=task.source),),
         rejected=(

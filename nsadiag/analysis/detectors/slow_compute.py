@@ -21,6 +21,7 @@ MIN_TREND = 0.5
 FEW_STEPS, MIN_TREND_OF_FEW = 40, 0.85
 QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
 MORE_GIVEN = 1.5  # times as much, from the first fifth of the steps to the last: inputs grow by a schedule
+MOST_POWER = 2  # of the input's length, that any part of a model is known to take: attention
 OF_ONE_SIZE = 6  # steps that were given as much as each other, at least
 ALIKE = 1.3  # how much longer the later ones of them may take
 PARTS = ("input_s", "forward_s", "backward_s")
@@ -58,12 +59,20 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     name = part.removesuffix("_s")
     doing = _doing(part, early, late)
     source = f"{cell.ranks[0].source}/blackbox.bin"
+    more = _times_given(settled)
+    # As much work for as much input, of which nobody knows whether it is meant to grow.
+    in_step = more >= MORE_GIVEN and last / first <= more**MOST_POWER
+    why = (
+        f"their inputs grow {more:.1f} times, by a schedule or because nothing cuts them"
+        if in_step
+        else "something piles up"
+    )
     yield Finding(
         detector="slow_compute",
         cls="slow_compute",
         outcome="slow",
-        confidence=0.85,
-        summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; something piles up.",
+        confidence=0.5 if in_step else 0.85,
+        summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; {why}.",
         guilty_ranks=tuple(r.rank for r in cell.ranks),
         where=Where(phase=name).at(_place(cell, part)),
         evidence=(
@@ -76,7 +85,9 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         rejected=(Rejected(cls="straggler_rank", because="every rank slows down alike"),)
         if cell.world_size > 1
         else (),
-        fix="Look for what is added once a step at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
+        fix="If a schedule makes the inputs grow, this is how the job is meant; otherwise cut what grows (a memory, a history, padding)."
+        if in_step
+        else "Look for what is added once a step at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
     )
 
 
@@ -116,9 +127,7 @@ def _grows(settled: pd.DataFrame, measure: str) -> bool:
 
 def _given_more(settled: pd.DataFrame, measure: str) -> bool:
     """Whether the inputs grow by a schedule (a curriculum, images that double), and steps of one size take as long as ever."""
-    fifth = len(settled) // 5
-    first, last = (float(part.elements.median()) for part in (settled.iloc[:fifth], settled.iloc[-fifth:]))
-    if first <= 0 or last < MORE_GIVEN * first:
+    if _times_given(settled) < MORE_GIVEN:
         return False
     sizes = [group[measure] for _, group in settled.groupby("elements") if len(group) >= OF_ONE_SIZE]
     if sum(map(len, sizes)) < len(settled) / 2:
@@ -127,6 +136,13 @@ def _given_more(settled: pd.DataFrame, measure: str) -> bool:
     return sum(times * len(size) for times, size in zip(later, sizes, strict=True)) < ALIKE * sum(
         map(len, sizes)
     )
+
+
+def _times_given(settled: pd.DataFrame) -> float:
+    """How many times as many elements the last fifth of the steps was given as the first; 0 where that is not known."""
+    fifth = len(settled) // 5
+    first, last = (float(part.elements.median()) for part in (settled.iloc[:fifth], settled.iloc[-fifth:]))
+    return last / first if first > 0 else 0.0
 
 
 def _median_of_third(times: pd.Series[float], last: bool = False) -> float:
