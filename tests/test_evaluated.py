@@ -35,6 +35,8 @@ def test_copies_that_are_equal_or_equal_in_the_end_are_left_alone(tmp_path: Path
     assert not list(evaluated(cell(tmp_path / "a", {r: {"Ema": [1.0, 2.0, 3.0]} for r in (0, 1)})))
     late = {0: {"Ema": [1.0, 2.0, 3.0]}, 1: {"Ema": [0.5, 0.6, 3.0]}}
     assert not list(evaluated(cell(tmp_path / "b", late)))
+    adapted = {0: {"Ema": [1.0, 2.0, 3.0]}, 1: {"Ema": [0.5, 0.6, 0.7]}}  # each rank changes its own
+    assert not list(evaluated(cell(tmp_path / "d", adapted)))
     once = {0: {"Ema": [3.0]}, 1: {"Ema": [2.0]}}
     assert not list(evaluated(cell(tmp_path / "c", once)))
 

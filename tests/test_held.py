@@ -75,12 +75,13 @@ def test_what_is_left_alone_on_purpose_is_not_told(jobs: Jobs, how: str) -> None
     assert not read_json_lines(directory.rank(0).unheld)
 
 
-def looks(path: Path, *sums: float) -> Any:
+def looks(path: Path, *sums: float, **more: Any) -> Any:
     run = RunDir(path=path)
     make_private_dir(run.rank(0).path)
     write_json(run.rank(0).meta, {"rank": 0, "world_size": 1, "pid": 100})
     for n, total in enumerate(sums):
         row = {"step": 2**n, "made": 2**n, "optimizer": "AdamW", "of": 4, "stale": [[100, 16]]}
+        row |= {"stale_count": 1, "unheld_count": 1, "graded": 4, "alike": True, **more}
         append_json_line(run.rank(0).unheld, {**row, "unheld": [["head.weight", [3, 16], total, 9.0]]})
     return load_cell(path)
 
@@ -88,6 +89,15 @@ def looks(path: Path, *sums: float) -> Any:
 def test_what_changes_between_two_looks_is_trained_by_something_else(tmp_path: Path) -> None:
     assert list(unheld(looks(tmp_path / "still", 1.0, 1.0)))
     assert not list(unheld(looks(tmp_path / "moved", 1.0, 1.5)))
+
+
+def test_what_is_left_out_need_not_have_replaced_what_is_stale(tmp_path: Path) -> None:
+    """The body is left out of a probe of the head, and a layer that is used later is in it: nothing took its place."""
+    probe = {"alike": False, "unheld_count": 3}
+    assert not list(unheld(looks(tmp_path / "probe", 1.0, 1.0, **probe)))
+    (found,) = unheld(looks(tmp_path / "deeper", 1.0, 1.0, alike=False))
+    assert found.confidence < 0.7
+    assert list(unheld(looks(tmp_path / "all", 1.0, 1.0, **probe, of=1)))
 
 
 def test_one_look_alone_proves_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from nsadiag.analysis.replicas import TOLERANCE
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
 Look = dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, sum, sum of magnitudes
-LEAST = 2  # looks that differ, the last among them: before the first step ranks may evaluate what is not yet one model
+LEAST = 2  # looks that differ, the last among them
 
 
 def evaluated(cell: CellEvidence) -> Iterator[Finding]:
@@ -23,14 +23,17 @@ def evaluated(cell: CellEvidence) -> Iterator[Finding]:
         return
     for model in _models(cell):
         looks = {r.rank: _looks(r, model) for r in cell.ranks}
-        shared = sorted(
-            moment for moment in next(iter(looks.values())) if all(moment in each for each in looks.values())
-        )
+        everywhere = (m for m in next(iter(looks.values())) if all(m in each for each in looks.values()))
+        # Before the first step ranks may evaluate what is not yet one model.
+        shared = sorted(moment for moment in everywhere if moment[1] > 0)
         apart = [(m, p) for m in shared if (p := _apart([each[m] for each in looks.values()]))]
         if len(apart) < LEAST or apart[-1][0] != shared[-1]:
             continue
-        yield _finding(cell, model, looks, apart)
-        return
+        still = sorted(r for r, each in looks.items() if len({repr(each[m]) for m, _ in apart}) == 1)
+        # Copies that all ranks change, each its own, may be meant so: adapted to its task, or to its data.
+        if 0 < len(still) < len(looks):
+            yield _finding(cell, model, looks, apart, still)
+            return
 
 
 def _models(cell: CellEvidence) -> list[str]:
@@ -79,21 +82,19 @@ def _finding(
     model: str,
     looks: dict[int, dict[tuple[int, int], Look]],
     apart: list[tuple[tuple[int, int], str]],
+    still: list[int],
 ) -> Finding:
     (call, step), parameter = apart[-1]
-    still = sorted(r for r, each in looks.items() if len({repr(each[m]) for m, _ in apart}) == 1)
-    one_sided = 0 < len(still) < len(looks)
     shown = ", ".join(
         f"rank {r}: {each[call, step][parameter][1]:.6g}" for r, each in list(looks.items())[:8]
     )
-    who = f": that of rank {cell.names(still)} never changes, while the others' do" if one_sided else ""
     return Finding(
         detector="silently_wrong",
         cls="silently_wrong",
         outcome="wrong",
-        confidence=0.8 if one_sided else 0.7,
-        summary=f"All ranks evaluate a {model}, and it is another model on each{who}. The replicas in DDP are compared apart from it.",
-        guilty_ranks=tuple(still) if one_sided else tuple(sorted(looks)),
+        confidence=0.8,
+        summary=f"All ranks evaluate a {model}, and it is not one model: that of rank {cell.names(still)} never changes, while the others' do.",
+        guilty_ranks=tuple(still),
         where=Where(parameter=parameter, step=step, phase="forward").at(
             places.of_text(_called_at(cell.ranks[0], model))
         ),

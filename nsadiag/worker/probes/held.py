@@ -58,7 +58,7 @@ def _look(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
     graded = {i: (n, p) for i, (n, p) in models.items() if p.grad is not None and p.requires_grad}
     unheld = {i: each for i, each in graded.items() if i not in {id(p) for p in mine}} if stale else {}
     held = _held() if unheld else set()
-    loose = [each for i, each in unheld.items() if i not in held][:SHOWN]
+    loose = [each for i, each in unheld.items() if i not in held]
     if not loose:
         return
     _rows += 1
@@ -69,8 +69,13 @@ def _look(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
             "made": step,
             "optimizer": type(optimizer).__name__,
             "of": len(mine),
+            "graded": len(graded),
+            # Of what replaced what the numbers are alike: layers have as many parameters of each rank of tensor.
+            "stale_count": len(stale),
+            "unheld_count": len(loose),
+            "alike": sorted(p.ndim for p in stale) == sorted(p.ndim for _, p in loose),
             "stale": [list(p.shape) for p in stale[:SHOWN]],
-            "unheld": [[name, list(p.shape), *_sums(p)] for name, p in loose],
+            "unheld": [[name, list(p.shape), *_sums(p)] for name, p in loose[:SHOWN]],
         },
     )
 

@@ -20,6 +20,9 @@ on_some_steps: list[Callable[[Any, int], None]] = []
 _OPTIMIZER, _BEGIN, _END = int(Kind.OPTIMIZER), int(Phase.BEGIN), int(Phase.END)
 # Only the first optimizer counts steps: a job with two of them still has one loop.
 _counting: weakref.ref[Any] | None = None
+# Until it has rested for so many steps of others: kept in a list, it may belong to a stage that is over.
+RESTED = 64
+_others = 0
 
 
 # Both guard themselves: they run in every step, and `harmless` would cost each a frame.
@@ -36,7 +39,7 @@ def _before(optimizer: Any, *_: Any) -> None:
 
 
 def _after(optimizer: Any, *_: Any) -> None:
-    global _counting
+    global _counting, _others
     if is_dynamo_compiling():
         return
     try:
@@ -45,9 +48,11 @@ def _after(optimizer: Any, *_: Any) -> None:
             return
         name = type(optimizer).__name__
         rank.emit(_OPTIMIZER, _END, rank.names.known.get(name) or rank.names(name))
-        if _counting is None or _counting() is None:
+        if _counting is None or _counting() is None or (_others >= RESTED and _counting() is not optimizer):
             _counting = weakref.ref(optimizer)
+        _others += 1
         if _counting() is optimizer:
+            _others = 0
             rank.step_ended()
             budget.step_ended()
             steps = rank.box.step
