@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 import torch
 
-from nsadiag.worker.probes import optimizer as probe
+# The package has a function of the same name.
+probe = importlib.import_module("nsadiag.worker.probes.optimizer")
 
 
 class Names:
-    known: dict[str, int] = {}
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
 
     def __call__(self, name: str) -> int:
         return 1
