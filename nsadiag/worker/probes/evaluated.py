@@ -44,6 +44,9 @@ def _note(module: torch.nn.Module) -> None:
     rank = runtime.current()
     if rank is None or rank.world_size < 2 or _rows >= MOST_ROWS:
         return
+    # A loss, say, of which some jobs make one in every step: its name would be a new one each time.
+    if next(module.parameters(), None) is None:
+        return
     name = _name(module)
     _calls[name] += 1
     call = _calls[name]

@@ -24,19 +24,27 @@ from nsadiag.worker.probes.patch import failed, harmless, not_compiled
 MOST_ROWS = 12
 SHOWN = 16
 
-_roots: list[weakref.ref[torch.nn.Module]] = []
+# By id, and gone with the module: some jobs make a module, such as a loss, in every step.
+_roots: dict[int, weakref.ref[torch.nn.Module]] = {}
 _steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _rows = 0
 
 
 @harmless
 def _met(root: torch.nn.Module) -> None:
-    _roots.append(weakref.ref(root))
+    key = id(root)
+    if next(root.parameters(), None) is not None:
+        _roots[key] = weakref.ref(root, lambda gone: _forget(key, gone))
+
+
+def _forget(key: int, gone: weakref.ref[torch.nn.Module]) -> None:
+    if _roots.get(key) is gone:
+        del _roots[key]
 
 
 def _in_models() -> dict[int, tuple[str, torch.Tensor]]:
     """By id, with its name: all that is in a module that has run, as the module is now."""
-    living = [root for reference in _roots if (root := reference()) is not None]
+    living = [root for reference in list(_roots.values()) if (root := reference()) is not None]
     return {id(p): (calls.qualified(name), p) for root in living for name, p in root.named_parameters()}
 
 
