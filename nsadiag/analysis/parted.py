@@ -221,7 +221,7 @@ def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         cell,
         found,
         f"{found.parameter} is in none of the modules given to fully_shard: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient.",
-        _only_call(cell, "fully_shard"),
+        only_call(cell, "fully_shard"),
         "Call fully_shard on the whole model too, after its blocks: what no block holds is then sharded and reduced with the root.",
         confidence=0.8,
     )
@@ -301,7 +301,7 @@ def _seeded_by_rank(cell: CellEvidence) -> Place | None:
     return lines[0] if len(lines) == 1 else None
 
 
-def _only_call(cell: CellEvidence, function: str) -> Place | None:
+def only_call(cell: CellEvidence, function: str) -> Place | None:
     """The one line of the sources that calls it."""
     lines = []
     for file in cell.sources:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.parted import only_call
 from nsadiag.analysis.sources import tree_of
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
@@ -42,7 +43,7 @@ def unheld(cell: CellEvidence) -> Iterator[Finding]:
         ),
         guilty_ranks=tuple(idle),
         where=Where(parameter=parameter, module=module or None, step=row["step"], phase="optimizer").at(
-            _put_in(cell, module.rpartition(".")[2])
+            _put_in(cell, module.rpartition(".")[2]) or only_call(cell, row["optimizer"])
         ),
         evidence=(
             Evidence(
