@@ -5,6 +5,7 @@
     python benchmarks/shrink.py --quick                # one script a class, the quickest half of them
     python benchmarks/shrink.py -k rank_conditional    # scripts with that in their name
     python benchmarks/shrink.py --rows rows.jsonl      # adds to the rows of earlier runs, and counts them too
+    python benchmarks/shrink.py --jobs 8               # eight at a time, each on two cores of its own
 
 `lines` is the whole file that comes out, docstring and empty lines included; `code lines` are those of the original
 without its docstring. The seconds are those of `nsadiag shrink` from start to end, two fresh runs at the end included.
@@ -15,6 +16,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
+import random
 import statistics
 import subprocess
 import sys
@@ -54,6 +58,7 @@ def chosen(expression: str | None, *, quick: bool) -> list[Promise]:
         found = [p for p in found if expression in p.name]
     if quick:
         found = list({p.classes[0]: p for p in reversed(found) if p.classes[0] in QUICK}.values())
+    random.Random(0).shuffle(found)  # what a walk that is cut short has seen is a sample of all
     return found
 
 
@@ -84,17 +89,32 @@ def one(promise: Promise, folder: Path) -> Row:
     }
 
 
-def measured(scripts: list[Promise]) -> Iterator[Row]:
-    for promise in scripts:
-        with tempfile.TemporaryDirectory(prefix="shrink-") as folder:
-            row = one(promise, Path(folder))
-        print(
-            f"{'kept' if row['kept'] else 'LOST'} {row['name']}: {row['code_lines']} to {row['lines']} lines, "
-            f"{row['seconds']} s",
-            file=sys.stderr,
-            flush=True,
-        )
-        yield row
+def pinned(pairs: multiprocessing.Queue[tuple[int, int]]) -> None:
+    """This process and all that it starts stay on two cores."""
+    os.sched_setaffinity(0, pairs.get())
+
+
+def in_a_folder(promise: Promise) -> Row:
+    with tempfile.TemporaryDirectory(prefix="shrink-") as folder:
+        return one(promise, Path(folder))
+
+
+def measured(scripts: list[Promise], jobs: int) -> Iterator[Row]:
+    """Rows as they are done. More jobs than there are pairs of cores are not begun."""
+    cores = sorted(os.sched_getaffinity(0))
+    pairs: multiprocessing.Queue[tuple[int, int]] = multiprocessing.Queue()
+    jobs = max(min(jobs, len(cores) // 2), 1)
+    for n in range(jobs):
+        pairs.put((cores[2 * n], cores[min(2 * n + 1, len(cores) - 1)]))
+    with multiprocessing.Pool(jobs, pinned, (pairs,)) as pool:
+        for row in pool.imap_unordered(in_a_folder, scripts):
+            print(
+                f"{'kept' if row['kept'] else 'LOST'} {row['name']}: {row['code_lines']} to {row['lines']} lines, "
+                f"{row['seconds']} s",
+                file=sys.stderr,
+                flush=True,
+            )
+            yield row
 
 
 def figures(rows: list[Row]) -> Row:
@@ -137,13 +157,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one script of each of five classes")
     parser.add_argument("-k", metavar="EXPR", help="only scripts whose name has this in it")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count and are not run again")
+    parser.add_argument("--jobs", type=int, default=1, help="scripts at a time, each on two cores of its own")
     options = parser.parse_args()
     rows: list[Row] = []
     if options.rows and options.rows.exists():
         rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
     known = {row["name"] for row in rows}
     wanted = [p for p in chosen(options.k, quick=options.quick) if p.name not in known]
-    for row in measured(wanted):
+    for row in measured(wanted, options.jobs):
         rows.append(row)
         if options.rows:
             with options.rows.open("a") as file:
