@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nsa.attention import BRANCHES, BranchKV, nsa_attention
@@ -16,6 +17,8 @@ from nsa.attention.selected import select_blocks, selected_key_counts
 from nsa.cache import DecodeCache, NSACache, Rows
 from nsa.config import AttentionConfig
 from nsa.context import ContextShard, Span
+
+_ALIGNED = 8  # columns of bf16 that make rows of whole 16 bytes
 
 
 class NSAAttention(nn.Module):
@@ -102,7 +105,7 @@ class NSAAttention(nn.Module):
             )
             new_v = raw_v if raw_v is None else self.compress_v.compress(raw_v.transpose(2, 3))
             cache.write_blocks(slots, new_k, new_v)
-        gates = self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
+        gates = self._gates(x)
         return self.o_proj(decode_attention(q, gates, cache).flatten(2))
 
     def forward(
@@ -125,7 +128,7 @@ class NSAAttention(nn.Module):
         turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
         q, k, v = self._project(x, turn)
         k, v = self._keys_and_values(k, v, turn, cu_seqlens, cache)
-        gates = self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
+        gates = self._gates(x)
         out = nsa_attention(q, k, v, gates, self.config, cu_seqlens=cu_seqlens, past_length=past_length)
         if self.collect_stats:
             self._remember(gates, self._selected_counts(q, k, cu_seqlens, past_length))
@@ -136,7 +139,7 @@ class NSAAttention(nn.Module):
         turn = first_rotations(self.rotations, x, context.size * x.shape[1])
         q, own_k, own_v = self._project(x, context.take(turn, 0))
         k, v = self._keys_and_values(*_gathered(context, own_k, own_v), turn, None, None)
-        gates = self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
+        gates = self._gates(x)
         outs, counts = [], []
         for span in context.spans(x.shape[1]):
             seen = [_until(kv, span, self.config) for kv in (k, v)]
@@ -147,6 +150,17 @@ class NSAAttention(nn.Module):
         if self.collect_stats:
             self._remember(gates, None if counts[0] is None else torch.cat(counts, dim=-1))
         return self.o_proj(torch.cat(outs, dim=1).flatten(2))
+
+    def _gates(self, x: Tensor) -> Tensor:
+        """[B, T, H, 3], in the order of BRANCHES."""
+        if not torch.compiler.is_compiling():
+            return self.gate(x).sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
+        # Matrices of 36 columns are not what cuBLAS has fast kernels for, and a compiler pads them while it casts.
+        into, _, out = self.gate
+        room = -into.out_features % _ALIGNED
+        hidden = F.silu(F.linear(x, F.pad(into.weight, (0, 0, 0, room)), F.pad(into.bias, (0, room))))
+        gates = F.linear(hidden, F.pad(out.weight, (0, room, 0, room)), F.pad(out.bias, (0, room)))
+        return gates[..., : into.out_features].sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
 
     def _project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """Queries, and by branch the keys and values of x; under "compressed" what φ reads, not rotated yet."""
