@@ -29,7 +29,7 @@ from nsa.attention.kernels import band, branches, gates, selected, selection
 from nsa.config import AttentionConfig
 
 CONFIG = AttentionConfig()
-LENGTHS = branches.Lengths(
+LENGTHS = band.Lengths(
     CONFIG.compress_stride, CONFIG.compress_block, CONFIG.select_block, CONFIG.window, past=0
 )
 SELECTION = selection.Selection(
@@ -163,32 +163,40 @@ def as_graph(run: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def branch_runs(shape: Shape, inputs: Inputs) -> dict[str, Callable[[], object]]:
-    """The kernels one by one, as the whole op calls them."""
-    q, gate = inputs.q.detach(), inputs.gates.detach()
+def branch_runs(inputs: Inputs) -> dict[str, Callable[[], object]]:
+    """The kernels one by one, as the whole op calls them: the bands are the compressed and the sliding branch, and of
+    few blocks the selected one in backward."""
+    q, gate, dout = inputs.q.detach(), inputs.gates.detach(), inputs.dout
     k, v = (BranchKV(*(x.detach() for x in each)) for each in (inputs.k, inputs.v))
-    compressed_band = branches.compressed_band(LENGTHS)
-    sliding_band = branches.sliding_band(q, k.sliding, LENGTHS)
-    block = CONFIG.select_block
-    out, lse = band.band_forward(q, k.compressed, v.compressed, compressed_band)
-    blocks = selection.select(q, k.compressed, lse, SELECTION, 0)
-    dq, dot = torch.empty_like(q), torch.zeros_like(lse)
-    gradient = (inputs.dout, lse, dot)
-    compressed, sliding = (q, k.compressed, v.compressed), (q, k.sliding, v.sliding)
     chosen = (q, k.selected, v.selected)
-    return {
-        "compressed forward": lambda: band.band_forward(*compressed, compressed_band),
-        "compressed dq": lambda: band.band_dq(*compressed, *gradient, dq, compressed_band, add=False),
-        "compressed dk dv": lambda: band.band_dkv(*compressed, *gradient, compressed_band),
+    both = (q, (k[0], None, k[2]), (v[0], None, v[2]))
+    block, count = CONFIG.select_block, CONFIG.select_count
+    (out, _, near), (lse, _, near_lse) = band.bands_forward(*both, LENGTHS)
+    stats = gates.gate_backward(dout, [out] * 3, [lse] * 3, gate)[1]
+    blocks = selection.select(q, k.compressed, lse, SELECTION, 0)
+    _, _, union, _ = selected.selected_forward(*chosen, blocks, block, 0)
+    dq, others = torch.empty_like(q), (out, None, near)
+    runs = {
+        "bands forward": lambda: band.bands_forward(*both, LENGTHS),
+        "bands dq": lambda: band.bands_dq(*both, dout, stats, LENGTHS),
+        "bands dk dv": lambda: band.bands_dkv(*both, dout, stats, LENGTHS),
+        "gates backward": lambda: gates.gate_backward(dout, [out, out, near], [lse, lse, near_lse], gate),
+    }
+    if branches.few_blocks(q, SELECTION, LENGTHS, None):
+        bits = selection.select_few(q, k.compressed, lse, SELECTION, 0)
+        every = (q, k, v, dout, stats, LENGTHS, None, bits)
+        return runs | {
+            "selection": lambda: selection.select_few(q, k.compressed, lse, SELECTION, 0),
+            "selected forward": lambda: band.chosen_band_forward(*chosen, bits, LENGTHS, others, gate),
+            "bands dq": lambda: band.bands_dq(*every),
+            "bands dk dv": lambda: band.bands_dkv(*every),
+        }
+    gradient = (*chosen, dout, stats)
+    return runs | {
         "selection": lambda: selection.select(q, k.compressed, lse, SELECTION, 0),
-        "selected forward": lambda: selected.selected_forward(*chosen, blocks, block, 0),
-        "selected dq": lambda: selected.selected_dq(*chosen, *gradient, dq, blocks, block, 0, add=True),
-        "selected dk dv": lambda: selected.selected_dkv(*chosen, *gradient, blocks, block, 0),
-        "sliding forward": lambda: band.band_forward(*sliding, sliding_band),
-        "sliding dq": lambda: band.band_dq(*sliding, *gradient, dq, sliding_band, add=True),
-        "sliding dk dv": lambda: band.band_dkv(*sliding, *gradient, sliding_band),
-        "gated sum": lambda: gates.gated_sum([out, out, out], gate),
-        "gates backward": lambda: gates.gate_backward(inputs.dout, [out] * 3, [lse] * 3, gate),
+        "selected forward": lambda: selected.selected_forward(*chosen, blocks, block, 0, None, others, gate),
+        "selected dq": lambda: selected.selected_dq(*gradient, dq, union, count, block, 0, add=True),
+        "selected dk dv": lambda: selected.selected_dkv(*gradient, blocks, block, 0),
     }
 
 
@@ -210,8 +218,8 @@ def floor_ms(shape: Shape, n_tokens: int) -> float:
 def union_factor(shape: Shape, inputs: Inputs, tokens: int = 4) -> float:
     """Blocks that `tokens` neighbours select together, over those of one."""
     q, k = inputs.q.detach(), inputs.k.compressed.detach()
-    compressed_band = branches.compressed_band(LENGTHS)
-    blocks = selection.select(q, k, band.band_forward(q, k, k, compressed_band)[1], SELECTION, 0)
+    lse = band.bands_forward(q, (k, None, None), (k, None, None), LENGTHS).lses[0]
+    blocks = selection.select(q, k, lse, SELECTION, 0)
     together = selected.unions(blocks, tokens).count.double().mean()
     return round(float(together / (blocks >= 0).sum(-1).double().mean()), 2)
 
@@ -242,7 +250,7 @@ def measure(shape: Shape, n_tokens: int, repeats: int) -> dict[str, Any]:
         for who in ("nsa", "cudnn"):
             runs[f"{who} forward_backward graph"] = as_graph(runs[f"{who} forward_backward"])
     figures: dict[str, Any] = {"ms": interleaved_ms(runs, repeats), "floor_ms": floor_ms(shape, n_tokens)}
-    figures["branches_ms"] = interleaved_ms(branch_runs(shape, local), max(3, repeats // 2))
+    figures["branches_ms"] = interleaved_ms(branch_runs(local), max(3, repeats // 2))
     figures["union_of_4"] = {"local": union_factor(shape, local)}
     figures["peak_memory_gib"] = peak_memory_gib(runs["nsa forward_backward"])
     del runs, local

@@ -77,6 +77,8 @@ def assert_bits_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
     ("heads", "kv_heads", "dim", "v_dim", "n_tokens", "batch", "dtype", "scale"),
     [
         (64, 4, 128, 128, 2048, 1, torch.bfloat16, 1),
+        (64, 4, 128, 128, 2200, 1, torch.bfloat16, 1),
+        (12, 2, 64, 64, 1999, 2, torch.bfloat16, 8),
         (12, 4, 64, 64, 3001, 2, torch.bfloat16, 1),
         (4, 4, 128, 128, 1300, 1, torch.bfloat16, 8),
         (16, 4, 64, 64, 2500, 1, torch.float16, 1),
@@ -141,6 +143,19 @@ def test_tiles_by_descriptors_equal_torch_in_fp32(
     assert_bits_equal(output_and_gradients(tensors), actual)
 
 
+def test_selection_of_few_blocks_by_bits_is_that_of_the_blocks():
+    from nsa.attention.kernels import band, selection
+
+    q, k = inputs(12, 2, 64, 64, 2048)[:2]
+    lengths = band.Lengths(16, 32, 64, 512, 0)
+    lse = band.bands_forward(q, (k, None, None), (k, None, None), lengths).lses[0]
+    chosen = selection.Selection(16, 32, 64, 16, 1, 2)
+    blocks = selection.select(q, k, lse, chosen, 0).long()
+    expected = torch.where(blocks < 0, 0, 1 << blocks.clamp(min=0)).sum(-1).int()
+    # Products of other sizes may round otherwise, between blocks that are all but equal.
+    assert (selection.select_few(q, k, lse, chosen, 0) == expected).float().mean() > 0.999
+
+
 @pytest.mark.parametrize("shape", [(64, 4, 128, 128), (12, 4, 64, 64)])
 def test_long_sequences_repeat_bit_for_bit_and_are_finite(shape):
     tensors = inputs(*shape, 16384)
@@ -153,7 +168,7 @@ def test_selection_differs_from_torch_only_between_blocks_that_rounding_ties():
     from nsa.attention.kernels import ops
 
     q, k = inputs(16, 1, 128, 128, 4096)[:2]
-    _, lse = ops.compressed_attention(q, k, k, 16, 32, 0)
+    lse = ops.band_attention(q, [k, None, None], [k, None, None], None, 16, 32, 64, 512, 0)[3]
     blocks = ops.select_blocks(q, k, lse, 16, 32, 64, 16, 1, 2, 0).long()
     torch.use_deterministic_algorithms(False)
     layout = block_layout(CONFIG, 4096, q.device)
@@ -206,16 +221,21 @@ def test_a_step_allocates_its_output_its_gradients_and_less_than_two_tensors_as_
     assert torch.cuda.max_memory_allocated() - before < outputs + 2 * tensors[0].nbytes
 
 
-def test_the_ops_pass_opcheck():
+@pytest.mark.parametrize("n_tokens", [1200, 2100])  # by bits, and by lists
+def test_the_ops_pass_opcheck(n_tokens):
     from nsa.attention.kernels import ops
 
-    q, *kv, gates, _ = (x.requires_grad_() for x in inputs(6, 2, 64, 64, 1200))
-    detached = [x.detach() for x in (q, kv[0], kv[3])]
-    torch.library.opcheck(ops.compressed_attention, (*detached, 16, 32, 0))
-    out, lse = ops.compressed_attention(*detached, 16, 32, 0)
-    torch.library.opcheck(ops.select_blocks, (*detached[:2], lse, 16, 32, 64, 16, 1, 2, 0))
-    blocks = ops.select_blocks(*detached[:2], lse, 16, 32, 64, 16, 1, 2, 0)
-    torch.library.opcheck(ops.gated_attention, (q, *kv, gates, out, lse, blocks, 16, 32, 64, 512, 0))
+    q, *kv, gates, _ = (x.requires_grad_() for x in inputs(6, 2, 64, 64, n_tokens))
+    k, v = ([x.detach() for x in each] for each in (kv[:3], kv[3:]))
+    lengths = (16, 32, 64, 512, 0)
+    torch.library.opcheck(ops.band_attention, (q.detach(), k, v, k[0], *lengths))
+    *bands, _ = ops.band_attention(q.detach(), k, v, k[0], *lengths)
+    bands = [None if i % 3 == 1 else x for i, x in enumerate(bands)]
+    selection = (q.detach(), k[0], bands[3], 16, 32, 64, 16, 1, 2, 0)
+    torch.library.opcheck(ops.select_blocks, selection)
+    blocks = ops.select_blocks(*selection)
+    assert blocks.dim() == (3 if n_tokens <= 2048 else 4)
+    torch.library.opcheck(ops.gated_attention, (q, *kv, gates, *bands, blocks, *lengths))
 
 
 def test_the_last_queries_after_a_past_equal_those_of_a_prefill():

@@ -33,6 +33,16 @@ FP32 = 3e-6  # relative norm, against the reference in fp64
 CPU = torch.device("cpu")
 # The interpreter takes milliseconds for an operation: so few tokens that 12 of them are selected.
 TINY = AttentionConfig(compress_block=4, compress_stride=2, select_block=4, select_count=3, window=5)
+# Four blocks at most, of which two are selected: by bits, if the row is not packed.
+FEW = AttentionConfig(
+    compress_block=32,
+    compress_stride=16,
+    select_block=64,
+    select_count=2,
+    window=40,
+    initial_blocks=0,
+    local_blocks=1,
+)
 
 if os.environ.get("TRITON_INTERPRET") != "1":
 
@@ -49,9 +59,11 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 else:
     from nsa.attention.decoding import decode_attention
     from nsa.attention.kernels import band, decode, lists, nodes, selected
-    from nsa.attention.kernels.band import Band, band_forward
-    from nsa.attention.kernels.selection import Selection, select
+    from nsa.attention.kernels.band import Lengths, bands_forward
+    from nsa.attention.kernels.selection import Selection, select, select_few
     from nsa.attention.kernels.tiles import Tile
+
+    OF_FEW_BLOCKS = Case(config=FEW, n_tokens=130, n_heads=1, n_kv_heads=1)
 
     @pytest.fixture(autouse=True)
     def uninitialised_memory_is_nan():
@@ -136,6 +148,28 @@ else:
         layout = block_layout(SMALL, 150, CPU)
         assert torch.equal(_select(equal, k, 0).long(), select_blocks(equal, k, layout))
 
+    def test_selection_of_few_blocks_by_bits_equals_the_reference_and_ties_go_to_the_lower_block():
+        inputs = random_inputs(Case(n_tokens=75, n_heads=3, n_kv_heads=1))  # 19 blocks of 4
+        q, k = inputs.q.detach().float(), inputs.k.compressed.detach().float()
+        for past, queries in ((0, q), (60, q[:, 60:]), (0, torch.zeros_like(q))):
+            blocks = _select(queries, k, past)
+            bits = _select(queries, k, past, by=select_few)
+            assert torch.equal(bits, torch.where(blocks < 0, 0, 1 << blocks.clamp(min=0)).sum(-1).int())
+
+    @pytest.mark.parametrize(("n_tokens", "dims"), [(150, (16, 16)), (197, (24, 12))])
+    def test_most_of_few_blocks_selected_equal_the_reference(n_tokens, dims):
+        assert_equals_the_reference(
+            Case(config=FEW, n_tokens=n_tokens, n_heads=2, n_kv_heads=1, qk_dim=dims[0], v_dim=dims[1])
+        )
+
+    def test_most_of_few_blocks_selected_by_the_last_queries_equal_a_prefill():
+        inputs = random_inputs(Case(config=FEW, n_tokens=210, n_heads=2, n_kv_heads=1), dtype=torch.float32)
+        q, k, v, gates = inputs.q, inputs.k, inputs.v, inputs.gates
+        whole = nsa_attention(q, k, v, gates, FEW, backend="triton")
+        newest = [BranchKV(x.compressed, x.selected, x.sliding[:, -(FEW.window + 40) :]) for x in (k, v)]
+        last = nsa_attention(q[:, -41:], *newest, gates[:, -41:], FEW, past_length=169, backend="triton")
+        torch.testing.assert_close(last, whole[:, -41:])
+
     def test_queries_after_a_past_equal_a_prefill():
         inputs = random_inputs(Case(n_tokens=45, n_heads=2, n_kv_heads=1), dtype=torch.float32)
         q, k, v, gates = inputs.q, inputs.k, inputs.v, inputs.gates
@@ -216,28 +250,33 @@ else:
         monkeypatch.setattr(lists, "MOST_COUNTS", 1)
         assert torch.equal(lists.lists_of_tokens(blocks, 10)[0], by_sorting)
 
-    def test_as_operators_they_give_the_same_bits_as_autograd_nodes():
+    @pytest.mark.parametrize("case", [Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1), OF_FEW_BLOCKS])
+    def test_as_operators_they_give_the_same_bits_as_autograd_nodes(case, monkeypatch):
         class Recorder(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
                 seen.add(str(function).split(".")[1])
                 return function(*arguments, **(keywords or {}))
 
         seen: set[str] = set()
-        case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1)
         inputs = random_inputs(case, dtype=torch.float32)
-        nodes = output_and_gradients(case, inputs, "triton")
+        one_node = output_and_gradients(case, inputs, "triton")
         with Recorder():
             operators = output_and_gradients(case, inputs, "triton")
-        assert {"compressed_attention", "select_blocks", "gated_attention"} <= seen
-        assert all(torch.equal(a, b) for a, b in zip(nodes, operators, strict=True))
+        monkeypatch.setattr(nodes, "SHORT", 0)
+        two_nodes = output_and_gradients(case, inputs, "triton")
+        assert {"band_attention", "select_blocks", "gated_attention"} <= seen
+        assert all(torch.equal(a, b) for a, b in zip(one_node, operators, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(one_node, two_nodes, strict=True))
 
-    def test_compiled_without_a_graph_break_they_give_the_same_bits():
-        case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1)
+    @pytest.mark.parametrize("case", [Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1), OF_FEW_BLOCKS])
+    def test_compiled_without_a_graph_break_they_give_the_same_bits(case):
         inputs = random_inputs(case, dtype=torch.float32)
 
         def attend(*leaves: torch.Tensor) -> torch.Tensor:
             q, *kv, gates = leaves
-            return nsa_attention(q, BranchKV(*kv[:3]), BranchKV(*kv[3:]), gates, TINY, backend="triton")
+            return nsa_attention(
+                q, BranchKV(*kv[:3]), BranchKV(*kv[3:]), gates, case.config, backend="triton"
+            )
 
         results = []
         for call in (attend, torch.compile(attend, fullgraph=True, backend="aot_eager")):
@@ -260,6 +299,7 @@ else:
             freed.extend(torch.UntypedStorage._expired(storage) for storage in held)
             return backward(*arguments)
 
+        monkeypatch.setattr(nodes, "SHORT", 0)
         monkeypatch.setattr(nodes, "gated_sum", gated_sum)
         monkeypatch.setattr(nodes, "branches_backward", branches_backward)
         output_and_gradients(case, random_inputs(case, dtype=torch.float32), "triton")
@@ -307,10 +347,13 @@ else:
             assert torch.equal(a[:, :start], e[:, :start])
             assert torch.equal(a[:, end:], e[:, end:])
 
-    def _select(q: torch.Tensor, k: torch.Tensor, past: int) -> torch.Tensor:
-        band = Band(SMALL.compress_stride, SMALL.compress_block, window=0, past=past, offset=0)
-        lengths = Selection(
-            SMALL.compress_stride, SMALL.compress_block, SMALL.select_block, SMALL.select_count,
-            SMALL.initial_blocks, SMALL.local_blocks,
+    def _select(
+        q: torch.Tensor, k: torch.Tensor, past: int, config: AttentionConfig = SMALL, by=select
+    ) -> torch.Tensor:
+        lengths = Lengths(config.compress_stride, config.compress_block, config.select_block, 1, past)
+        selection = Selection(
+            config.compress_stride, config.compress_block, config.select_block, config.select_count,
+            config.initial_blocks, config.local_blocks,
         )  # fmt: skip
-        return select(q, k, band_forward(q, k, k, band)[1], lengths, past)
+        alone = (k, None, None)
+        return by(q, k, bands_forward(q, alone, alone, lengths).lses[0], selection, past)

@@ -1,19 +1,27 @@
-"""Attention to a band of keys, forward and backward: the compressed branch and the sliding one."""
+"""Attention to bands of keys, forward and backward, every kernel launched once for all branches that are bands.
+
+The compressed and the sliding branch are bands; the selected one is while every query selects all it may, or most of
+it, and then words of bits say what it selected. Lists of keys, values and results are in the order of BRANCHES, with
+None for a branch that is not there, or no band.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nsa.attention.kernels.band_kernels import dkv_kernel, dq_kernel, forward_kernel
+from nsa.attention.kernels.band_dkv_kernels import dkv_kernel
+from nsa.attention.kernels.band_kernels import dq_kernel, forward_kernel
 from nsa.attention.kernels.descriptors import describable, tokens_descriptor
-from nsa.attention.kernels.packing import NOT_PACKED, Packing, n_sequences, n_tiles
+from nsa.attention.kernels.packing import n_sequences, n_tiles
 from nsa.attention.kernels.parts import sum_parts
 from nsa.attention.kernels.tiles import (
     FULL_GRID,
     LOG2_E,
+    ONE_WAVE,
     Tile,
     band_dkv_tile,
     band_dq_tile,
@@ -22,121 +30,193 @@ from nsa.attention.kernels.tiles import (
     padded,
 )
 
+Some = Sequence[Tensor | None]
 
-class Band(NamedTuple):
-    """Which keys a query sees; all in tokens."""
+
+class Lengths(NamedTuple):
+    """Those of `AttentionConfig` that attention depends on, and the tokens before the queries; all in tokens."""
 
     stride: int
     length: int
-    window: int  # 0: no window
-    past: int  # tokens before the first query
-    offset: int  # tokens before the first key
+    block: int
+    window: int
+    past: int
 
 
-def band_forward(
-    q: Tensor, k: Tensor, v: Tensor, band: Band, packing: Packing | None = None, tile: Tile | None = None
-) -> tuple[Tensor, Tensor]:
-    """Attend from q [B, T, H, Dqk] to k [B, N, Hkv, Dqk] and v [B, N, Hkv, Dv], all contiguous.
+class Forward(NamedTuple):
+    """What bands give forward: outputs [B, T, H, Dv], and lse [B, H, T], fp32, in base 2."""
 
-    Returns the output [B, T, H, Dv] and lse [B, H, T], fp32, in base 2. A query that sees no key gets 0. With a
-    `packing` the band has no past and no offset: each sequence begins anew.
+    outs: list[Tensor | None]
+    lses: list[Tensor | None]
+
+
+def bands_forward(
+    q: Tensor, k: Some, v: Some, lengths: Lengths, borders: Tensor | None = None, tile: Tile | None = None
+) -> Forward:
+    """Attend from q [B, T, H, Dqk] to each k [B, N, Hkv, Dqk] and v [B, N, Hkv, Dv], all contiguous.
+
+    A query that sees no key gets 0. `borders` are those of `blocks.packed_borders`, for a packed row: its
+    sequences have no past.
+    """
+    result = Forward([None] * 3, [None] * 3)
+    for i, x in enumerate(v):
+        if x is not None:
+            result.outs[i], result.lses[i] = _room(q, x)
+    _forward(q, k, v, result, lengths, borders, tile=tile)
+    return result
+
+
+def chosen_band_forward(
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, lengths: Lengths, others: Some, gates: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Output and lse of the selected branch, by the `bits` [B, Hkv, T] of `selection.select`.
+
+    Given `gates` [B, T, H, 3], also the gated sum of that output and the `others`, which are in the order of BRANCHES.
+    """
+    out, lse = _room(q, v)
+    total = None if gates is None else torch.empty_like(out)
+    result = Forward([others[0], out, others[2]], [None, lse, None])
+    _forward(q, (None, k, None), (None, v, None), result, lengths, None, bits, gates, total)
+    return out, lse, total
+
+
+def bands_dq(
+    q: Tensor, k: Some, v: Some, dout: Tensor, stats: Tensor, lengths: Lengths, borders: Tensor | None = None,
+    bits: Tensor | None = None, tile: Tile | None = None,
+) -> Tensor:  # fmt: skip
+    """What the bands give to the gradient of q.
+
+    `stats` [2, 3, B, H, T] are those of `gates.gate_backward`: with the gates in them, `dout` is the gradient of the
+    gated sum.
     """
     batch, n_queries, heads, dim = q.shape
-    n_keys, v_dim = k.shape[1], v.shape[3]
-    out = q.new_empty(batch, n_queries, heads, v_dim)
-    lse = q.new_empty(batch, heads, n_queries, dtype=torch.float32)
-    described = describable(q, k, v, packing)
-    tile = tile or band_forward_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
-    grid = (batch * heads, n_tiles(n_queries, tile.rows, packing))
-    forward_kernel[grid](
-        *_tiles((q,), tile.rows, described), *_tiles((k, v), tile.columns, described), out, lse, *(packing or NOT_PACKED), n_queries, n_keys, band.past, band.offset, band.window,
-        dim**-0.5 * LOG2_E, n_sequences(packing), **_constants(q, k, v, band, packing),
-        DESCRIBED=described, ROWS=tile.rows, COLUMNS=tile.columns,
-        num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
-    return out, lse
-
-
-def band_dq(
-    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse: Tensor, dot: Tensor, dq: Tensor, band: Band,
-    packing: Packing | None = None, *, add: bool, tile: Tile | None = None,
-) -> None:  # fmt: skip
-    """Write the gradient of q into `dq`, or `add` it to what is there.
-
-    `lse` and `dot` [B, H, T] are those of `gates.gate_backward`: with the gate in them, `dout` is the gradient
-    of the gated sum.
-    """
-    batch, n_queries, heads, dim = q.shape
-    described = describable(q, k, v, packing, dout)
-    tile = tile or band_dq_tile(max(padded(dim), padded(v.shape[3])), q.dtype, described)
+    v_dim = dout.shape[3]
+    dq = torch.empty_like(q)
+    described = describable(q, borders, *k, *v, dout)
+    tile = tile or band_dq_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
     rows = _tiles((q, dout), tile.rows, described)
-    grid = (batch * heads, n_tiles(n_queries, tile.rows, packing))
-    dq_kernel[grid](
-        rows[0], *_tiles((k, v), tile.columns, described), rows[1], lse, dot, dq, *(packing or NOT_PACKED), n_queries,
-        k.shape[1], band.past, band.offset, band.window, dim**-0.5, dim**-0.5 * LOG2_E, n_sequences(packing),
-        **_constants(q, k, v, band, packing), DESCRIBED=described, ADD=add, ROWS=tile.rows, COLUMNS=tile.columns,
-        num_warps=tile.warps, num_stages=tile.stages,
+    keys, values = (_tiles(x, tile.columns, described) for x in (k, v))
+    dq_kernel[(batch * heads, n_tiles(n_queries, tile.rows, borders))](
+        rows[0], keys[0], values[0], keys[1], values[1], keys[2], values[2], rows[1], stats, dq, borders, bits, n_queries, *_n_keys(k), lengths.past,
+        _offset(q, k, lengths), lengths.window, dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries,
+        n_sequences(borders), **_constants(q, k, k, v_dim, lengths, borders, bits, described, tile),
     )  # fmt: skip
+    return dq
 
 
-def band_dkv(
-    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse: Tensor, dot: Tensor, band: Band,
-    packing: Packing | None = None, tile: Tile | None = None, parts: tuple[int, int] | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The gradients of k and v; `lse` and `dot` as in `band_dq`.
+def bands_dkv(
+    q: Tensor, k: Some, v: Some, dout: Tensor, stats: Tensor, lengths: Lengths, borders: Tensor | None = None,
+    bits: Tensor | None = None, tile: Tile | None = None, parts: tuple[int, int] | None = None,
+) -> tuple[list[Tensor | None], list[Tensor | None]]:  # fmt: skip
+    """The gradients of keys and values; `stats` as in `bands_dq`.
 
     `parts` splits the heads of a group and the queries, so that few keys still fill the GPU.
     """
     batch, n_queries, heads, dim = q.shape
-    n_keys, kv_heads, v_dim = k.shape[1], k.shape[2], v.shape[3]
-    if n_keys == 0:
-        return torch.empty_like(k), torch.empty_like(v)
-    described = describable(q, k, v, packing, dout)
+    kv_heads = next(x for x in k if x is not None).shape[2]
+    v_dim, group, lists = dout.shape[3], heads // kv_heads, batch * kv_heads
+    described = describable(q, borders, *k, *v, dout)
     tile = tile or band_dkv_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
-    tiles = n_tiles(n_keys, tile.columns, packing)
-    group = heads // kv_heads
-    head_parts, query_parts = parts or _parts(batch * kv_heads * tiles, group, n_queries, band)
-    heads_each = ceil_div(group, head_parts)
-    head_parts = ceil_div(group, heads_each)
-    n_parts = head_parts * query_parts
-    dtype = torch.float32 if n_parts > 1 else k.dtype
-    empty = torch.empty if packing is None else torch.zeros  # no program writes unused slots of a packed row
-    dk = empty(n_parts, *k.shape, dtype=dtype, device=k.device)
-    dv = empty(n_parts, *v.shape, dtype=dtype, device=v.device)
+    empty = torch.empty if borders is None else torch.zeros  # no program writes unused slots of a packed row
+    dk: list[Tensor | None] = [None] * 3
+    dv: list[Tensor | None] = [None] * 3
+    shares, programs = [(0, 0, 0, 0)] * 3, [0] * 3
+    for i, keys in enumerate(k):
+        if keys is None:
+            continue
+        tiles = n_tiles(keys.shape[1], tile.columns, borders) if keys.shape[1] else 0
+        head_parts, query_parts = parts or _parts(lists * tiles, group, n_queries, i, chosen=bits is not None)
+        heads_each = ceil_div(group, head_parts)
+        head_parts = ceil_div(group, heads_each)
+        n_parts = head_parts * query_parts
+        dtype = torch.float32 if n_parts > 1 else keys.dtype
+        dk[i] = empty((n_parts, *keys.shape), dtype=dtype, device=q.device)
+        dv[i] = empty((n_parts, *keys.shape[:3], v_dim), dtype=dtype, device=q.device)
+        queries_each = ceil_div(ceil_div(n_queries, query_parts), tile.rows) * tile.rows
+        shares[i] = (tiles, head_parts, heads_each, queries_each)
+        programs[i] = lists * tiles * n_parts
     rows = _tiles((q, dout), tile.rows, described)
-    dkv_kernel[(batch * kv_heads * head_parts, tiles, query_parts)](
-        rows[0], *_tiles((k, v), tile.columns, described), rows[1], lse, dot, dk, dv, *(packing or NOT_PACKED), n_queries, n_keys, band.past,
-        band.offset, band.window, dim**-0.5, dim**-0.5 * LOG2_E, ceil_div(n_queries, query_parts),
-        n_sequences(packing), **_constants(q, k, v, band, packing), DESCRIBED=described, HEADS_EACH=heads_each,
-        HEAD_PARTS=head_parts, ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
-        num_stages=tile.stages,
-    )  # fmt: skip
-    if n_parts == 1:
-        return dk[0], dv[0]
+    keys_of, values_of = (_tiles(x, tile.columns, described) for x in (k, v))
+    if sum(programs):
+        dkv_kernel[(sum(programs),)](
+            rows[0], keys_of[0], values_of[0], dk[0], dv[0], keys_of[1], values_of[1], dk[1], dv[1], keys_of[2], values_of[2], dk[2], dv[2], rows[1], stats,
+            borders, bits, n_queries, *_n_keys(k), lengths.past, _offset(q, k, lengths), lengths.window,
+            dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders), lists,
+            programs[1], *shares[1], programs[1] + programs[0], *shares[0], *shares[2],
+            **_constants(q, k, k, v_dim, lengths, borders, bits, described, tile),
+        )  # fmt: skip
     return sum_parts(dk, dv, k, v)
 
 
-def _parts(programs: int, group: int, n_queries: int, band: Band) -> tuple[int, int]:
+def _parts(programs: int, group: int, n_queries: int, branch: int, *, chosen: bool) -> tuple[int, int]:
     """Into how many parts to split heads and queries.
 
     A windowed key is seen by few queries, so it is never split over them, and it has so many keys that slabs
-    for every head would take gigabytes.
+    for every head would take gigabytes. By bits (`chosen`) the selected branch is one wave of programs: the other
+    branches' fill what it leaves, and slabs cost more than more programs bring.
     """
-    wanted = ceil_div(FULL_GRID, programs)
-    if band.window:
+    if chosen and branch == 1:
+        wanted = ceil_div(ONE_WAVE, max(1, programs))
+        head_parts = next(x for x in range(1, group + 1) if group % x == 0 and (x >= wanted or x == group))
+        return head_parts, max(1, min(wanted // head_parts, n_queries // 256))
+    wanted = ceil_div(FULL_GRID, max(1, programs))
+    if branch == 2:
         return min(group, wanted), 1
     head_parts = min(group, 4 * wanted)  # the programs of early keys are the longest: shorter ones balance
     return head_parts, max(1, min(ceil_div(2 * wanted, head_parts), n_queries // 1024))
 
 
-def _constants(q: Tensor, k: Tensor, v: Tensor, band: Band, packing: Packing | None) -> dict[str, int | bool]:
+def _forward(
+    q: Tensor, k: Some, v: Some, result: Forward, lengths: Lengths, borders: Tensor | None = None,
+    bits: Tensor | None = None, gates: Tensor | None = None, total: Tensor | None = None, tile: Tile | None = None,
+) -> None:  # fmt: skip
+    batch, n_queries, heads, dim = q.shape
+    outs, lses = result
+    v_dim = next(x for x in v if x is not None).shape[3]
+    described = describable(q, borders, *k, *v)
+    tile = tile or band_forward_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
+    (rows,) = _tiles((q,), tile.rows, described)
+    keys, values = (_tiles(x, tile.columns, described) for x in (k, v))
+    bands = sum(x is not None for x in v)
+    forward_kernel[(batch * heads, n_tiles(n_queries, tile.rows, borders), bands)](
+        rows, keys[0], values[0], outs[0], lses[0], keys[1], values[1], outs[1], lses[1], keys[2], values[2],
+        outs[2], lses[2], borders, bits, gates, total, n_queries, *_n_keys(k), lengths.past,
+        _offset(q, k, lengths), lengths.window, dim**-0.5 * LOG2_E, n_sequences(borders),
+        GATED=total is not None, **_constants(q, k, outs, v_dim, lengths, borders, bits, described, tile),
+    )  # fmt: skip
+
+
+def _constants(
+    q: Tensor, k: Some, present: Some, v_dim: int, lengths: Lengths, borders: Tensor | None,
+    bits: Tensor | None, described: bool, tile: Tile,
+) -> dict[str, int | bool]:  # fmt: skip
+    """`present` says which branches a kernel shall know of."""
+    kv_heads = next(x for x in k if x is not None).shape[2]
     return {
-        "H": q.shape[2], "GROUP": q.shape[2] // k.shape[2], "D": q.shape[3], "DP": padded(q.shape[3]),
-        "DV": v.shape[3], "DVP": padded(v.shape[3]), "STRIDE": band.stride, "LENGTH": band.length,
-        "WINDOWED": band.window > 0, "PACKED": packing is not None,
+        "H": q.shape[2], "GROUP": q.shape[2] // kv_heads, "D": q.shape[3], "DP": padded(q.shape[3]),
+        "DV": v_dim, "DVP": padded(v_dim), "STRIDE": lengths.stride, "LENGTH": lengths.length,
+        "BLOCK": 0 if bits is None else lengths.block,
+        "HAS_C": present[0] is not None, "HAS_S": present[1] is not None, "HAS_W": present[2] is not None,
+        "PACKED": borders is not None, "DESCRIBED": described, "ROWS": tile.rows, "COLUMNS": tile.columns,
+        "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
 
 
-def _tiles(tensors: tuple[Tensor, ...], rows: int, described: bool) -> tuple[object, ...]:
+def _room(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    batch, n_queries, heads, _ = q.shape
+    out = q.new_empty(batch, n_queries, heads, v.shape[3])
+    return out, q.new_empty(batch, heads, n_queries, dtype=torch.float32)
+
+
+def _n_keys(k: Some) -> tuple[int, ...]:
+    return tuple(0 if x is None else x.shape[1] for x in k)
+
+
+def _offset(q: Tensor, k: Some, lengths: Lengths) -> int:
+    """Tokens before the first key of the sliding branch, which may have the newest only, as a cache does."""
+    return 0 if k[2] is None else lengths.past + q.shape[1] - k[2].shape[1]
+
+
+def _tiles(tensors: Some, rows: int, described: bool) -> Sequence[object]:
     """What a kernel takes tiles of: tensors [B, T, H, D], or descriptors of them."""
-    return tuple(tokens_descriptor(x, rows) for x in tensors) if described else tensors
+    return [x if x is None else tokens_descriptor(x, rows) for x in tensors] if described else tensors

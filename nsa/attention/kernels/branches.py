@@ -1,4 +1,7 @@
-"""The branches before their gates, forward and backward: which kernel serves which branch."""
+"""The branches before and after their gates, forward and backward: which kernel serves which branch.
+
+Lists are in the order of BRANCHES, with None for a branch that is not there.
+"""
 
 from __future__ import annotations
 
@@ -7,101 +10,118 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nsa.attention.inputs import BRANCHES
-from nsa.attention.kernels.band import Band, band_dkv, band_dq, band_forward
-from nsa.attention.kernels.packing import Packing
-from nsa.attention.kernels.selected import selected_dkv, selected_dq, selected_forward
-
-TOKENS, COMPRESSED, BLOCKS = range(3)  # the rows of `blocks.packed_borders`
-
-
-class Lengths(NamedTuple):
-    """Those of `AttentionConfig` that attention depends on, and the tokens before the queries; all in tokens."""
-
-    stride: int
-    length: int
-    block: int
-    window: int
-    past: int
+from nsa.attention.kernels.band import (
+    Forward,
+    Lengths,
+    Some,
+    bands_dkv,
+    bands_dq,
+    bands_forward,
+    chosen_band_forward,
+)
+from nsa.attention.kernels.gates import gated_sum
+from nsa.attention.kernels.selected import Unions, selected_dkv, selected_dq, selected_forward
+from nsa.attention.kernels.selection import Selection, select, select_few
+from nsa.attention.kernels.tiles import ceil_div
 
 
-def compressed_forward(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, borders: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Output [B, T, H, Dv] and lse [B, H, T] of the compressed branch; `borders` are those of a packed row."""
-    return band_forward(q, k, v, compressed_band(lengths), packing(borders, COMPRESSED))
+class Chosen(NamedTuple):
+    """Which blocks the queries selected."""
+
+    blocks: Tensor  # [B, Hkv, T, n], or [B, Hkv, T] of bits (`selection.select_few`)
+    union: Unions | None  # of blocks, when attention to them has been computed
+
+    @property
+    def by_bits(self) -> bool:
+        return self.blocks.dim() == 3
+
+
+def few_blocks(q: Tensor, selection: Selection, lengths: Lengths, borders: Tensor | None) -> bool:
+    """Whether so many of the blocks are selected that attention under a mask is better than gathering them.
+
+    With 2n blocks a query selects three quarters of what it sees, on average. Tiles of keys must not straddle blocks.
+    """
+    n_blocks = ceil_div(lengths.past + q.shape[1], lengths.block)
+    return borders is None and n_blocks <= min(32, 2 * selection.count) and lengths.block % 64 == 0
+
+
+def choose(
+    q: Tensor, scoring: Tensor, lse: Tensor, selection: Selection, lengths: Lengths, borders: Tensor | None
+) -> Tensor:
+    """The `blocks` of Chosen; `lse` is that of attention to the compressed keys, `scoring`."""
+    if few_blocks(q, selection, lengths, borders):
+        return select_few(q, scoring, lse, selection, lengths.past)
+    return select(q, scoring, lse, selection, lengths.past, borders)
+
+
+def first_forward(
+    q: Tensor, k: Some, v: Some, scoring: Tensor | None, lengths: Lengths, borders: Tensor | None
+) -> tuple[Forward, Tensor | None]:
+    """The branches that need no selection, and the lse by which one is made; `scoring` are its keys, if any.
+
+    Without, every query selects all it may, which is a band.
+    """
+    if scoring is not None:
+        k, v = (k[0], None, k[2]), (v[0], None, v[2])
+    bands = Forward([None] * 3, [None] * 3)
+    if any(x is not None for x in v):
+        bands = bands_forward(q, k, v, lengths, borders)
+    if scoring is None or v[0] is not None:
+        return bands, bands.lses[0]
+    alone = (scoring, None, None)
+    return bands, bands_forward(q, alone, alone, lengths, borders).lses[0]
 
 
 def chosen_forward(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor | None, lengths: Lengths, borders: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The same of the selected branch. No `blocks` means that every query selects all it may."""
-    if blocks is None:
-        return band_forward(q, k, v, dense_band(lengths), packing(borders, TOKENS))
-    return selected_forward(q, k, v, blocks, lengths.block, lengths.past, packing(borders, BLOCKS))
+    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, lengths: Lengths, borders: Tensor | None, others: Some,
+    gates: Tensor | None,
+) -> tuple[Tensor, Tensor, Chosen, Tensor | None]:  # fmt: skip
+    """Output and lse of the selected branch, what its backward needs, and, given `gates`, the gated sum with the
+    `others`' outputs."""
+    if blocks.dim() == 3:
+        out, lse, total = chosen_band_forward(q, k, v, blocks, lengths, others, gates)
+        return out, lse, Chosen(blocks, None), total
+    out, lse, union, total = selected_forward(
+        q, k, v, blocks, lengths.block, lengths.past, borders, others, gates
+    )
+    return out, lse, Chosen(blocks, union), total
 
 
-def sliding_forward(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, borders: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The same of the sliding branch."""
-    return band_forward(q, k, v, sliding_band(q, k, lengths), packing(borders, TOKENS))
+def branches_forward(
+    q: Tensor, k: Some, v: Some, gates: Tensor | None, scoring: Tensor | None, selection: Selection | None,
+    lengths: Lengths, borders: Tensor | None,
+) -> tuple[Forward, Chosen | None, Tensor | None]:  # fmt: skip
+    """All branches, what was selected, and, given `gates`, the gated sum."""
+    bands, lse = first_forward(q, k, v, scoring, lengths, borders)
+    chosen = total = None
+    if selection is not None:
+        blocks = choose(q, scoring, lse, selection, lengths, borders)
+        bands.outs[1], bands.lses[1], chosen, total = chosen_forward(
+            q, k[1], v[1], blocks, lengths, borders, bands.outs, gates
+        )
+    elif gates is not None:
+        total = gated_sum(bands.outs, gates)
+    return bands, chosen, total
 
 
 def branches_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: list[Tensor | None],
-    v: list[Tensor | None],
-    stats: Tensor,
-    blocks: Tensor | None,
-    lengths: Lengths,
+    dout: Tensor, q: Tensor, k: Some, v: Some, stats: Tensor, chosen: Chosen | None, lengths: Lengths,
     borders: Tensor | None,
-) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
-    """The gradients of q, and of k and v of every branch; None for a branch that is not there.
-
-    Lists are in the order of BRANCHES; `stats` are those of `gates.gate_backward`.
-    """
-    dq = torch.empty_like(q)
-    dk: list[Tensor | None] = [None] * 3
-    dv: list[Tensor | None] = [None] * 3
-    add = False
-    for i, branch in enumerate(BRANCHES):
-        if v[i] is None:
-            continue
-        inputs = (q, k[i], v[i], dout, stats[0, i], stats[1, i])
-        if branch == "selected" and blocks is not None:
-            chosen = (blocks, lengths.block, lengths.past, packing(borders, BLOCKS))
-            selected_dq(*inputs, dq, *chosen, add=add)
-            dk[i], dv[i] = selected_dkv(*inputs, *chosen)
-        else:
-            if branch == "compressed":
-                band, rows = compressed_band(lengths), COMPRESSED
-            else:
-                band = dense_band(lengths) if branch == "selected" else sliding_band(q, k[i], lengths)
-                rows = TOKENS
-            band_dq(*inputs, dq, band, packing(borders, rows), add=add)
-            dk[i], dv[i] = band_dkv(*inputs, band, packing(borders, rows))
-        add = True
+) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
+    """The gradients of q, and of k and v of every branch; `stats` are those of `gates.gate_backward`."""
+    by_lists = chosen is not None and not chosen.by_bits
+    bits = chosen.blocks if chosen is not None and chosen.by_bits else None
+    band_k, band_v = ((x[0], None, x[2]) if by_lists else x for x in (k, v))
+    if all(x is None for x in band_v):
+        dq, dk, dv = torch.empty_like(q), [None] * 3, [None] * 3
+    else:
+        dq = bands_dq(q, band_k, band_v, dout, stats, lengths, borders, bits)
+        dk, dv = bands_dkv(q, band_k, band_v, dout, stats, lengths, borders, bits)
+    if by_lists:
+        blocks, union = chosen
+        add = any(x is not None for x in band_v)
+        selected = (q, k[1], v[1], dout, stats)
+        places = (lengths.block, lengths.past, borders)
+        selected_dq(*selected, dq, union, blocks.shape[3], *places, add=add)
+        dk[1], dv[1] = selected_dkv(*selected, blocks, *places)
     return dq, dk, dv
-
-
-def compressed_band(lengths: Lengths) -> Band:
-    """The compressed keys that end in a query's past (Eq. 7)."""
-    return Band(stride=lengths.stride, length=lengths.length, window=0, past=lengths.past, offset=0)
-
-
-def sliding_band(q: Tensor, k: Tensor, lengths: Lengths) -> Band:
-    """The last `window` tokens; k may hold the newest tokens only, as a cache does."""
-    offset = lengths.past + q.shape[1] - k.shape[1]
-    return Band(stride=1, length=1, window=lengths.window, past=lengths.past, offset=offset)
-
-
-def dense_band(lengths: Lengths) -> Band:
-    """All tokens of the past: what selection gives while it may select every block."""
-    return Band(stride=1, length=1, window=0, past=lengths.past, offset=0)
-
-
-def packing(borders: Tensor | None, keys: int) -> Packing | None:
-    """The borders of tokens, and of what keys are counted in; None for an unpacked row."""
-    return None if borders is None else Packing(borders[TOKENS], borders[keys])

@@ -8,28 +8,26 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from nsa.attention.kernels.packing import Packing
-
 # Elements of q from which on better kernels save more than describing tiles, and Triton's dispatch, take.
-WORTHWHILE = 2**25
+WORTHWHILE = 2**24
 _ALIGNMENT = 16  # bytes, of every row that is described
 _DIMS = (64, 128)
 
 
-def describable(q: Tensor, k: Tensor, v: Tensor, packing: Packing | None, dout: Tensor | None = None) -> bool:
+def describable(q: Tensor, borders: Tensor | None, *others: Tensor | None) -> bool:
     """Whether tiles of these [B, T, H, D] can be described, and whether it is worth it."""
     return (
         q.numel() >= WORTHWHILE  # first, as short calls are bound by Python
-        and packing is None  # a tile may hold tokens of two sequences
+        and borders is None  # a tile may hold tokens of two sequences
         and q.is_cuda
         and q.dtype in (torch.bfloat16, torch.float16)
-        and q.shape[3] in _DIMS
-        and v.shape[3] in _DIMS
-        and k.shape[1] > 0
-        and not any(x.data_ptr() % _ALIGNMENT for x in (q, k, v))
-        and (dout is None or dout.data_ptr() % _ALIGNMENT == 0)
         and is_hopper(q.device)
+        and all(_describable(x) for x in (q, *others) if x is not None)
     )
+
+
+def _describable(x: Tensor) -> bool:
+    return x.shape[3] in _DIMS and x.shape[1] > 0 and x.data_ptr() % _ALIGNMENT == 0
 
 
 @lru_cache

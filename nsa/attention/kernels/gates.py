@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -37,6 +39,23 @@ def _gated_sum(
 
 
 @triton.jit
+def store_gated(
+    COMPRESSED, selected, WINDOW, GATES, SUM, at, live, mask, HAS_C: tl.constexpr, HAS_W: tl.constexpr
+):
+    """Store the gated sum of the selected branch's output, in registers, and the others'; GATES are the rows' own."""
+    total = tl.zeros(selected.shape, tl.float32)
+    if HAS_C:
+        gate = tl.load(GATES, mask=live, other=0.0).to(tl.float32)
+        total += gate[:, None] * tl.load(COMPRESSED + at, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(GATES + 1, mask=live, other=0.0).to(tl.float32)
+    total += gate[:, None] * selected.to(tl.float32)
+    if HAS_W:
+        gate = tl.load(GATES + 2, mask=live, other=0.0).to(tl.float32)
+        total += gate[:, None] * tl.load(WINDOW + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(SUM + at, total.to(SUM.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def _branch_backward(
     do, OUT, LSE, GATES, DGATES, LSE_OUT, DOT_OUT, at, mask, row, live, row_at,
     BRANCH: tl.constexpr, HAS: tl.constexpr,
@@ -55,7 +74,7 @@ def _branch_backward(
 @Launcher
 @triton.jit(do_not_specialize=["rows_all"])
 def _gate_backward(
-    DOUT, A, B, C, LSE_A, LSE_B, LSE_C, GATES, DGATES, LSE_OUT, DOT_OUT, T, rows_all,
+    DOUT, A, B, C, LSE_A, LSE_B, LSE_C, GATES, DGATES, LSE_OUT, T, rows_all,
     H: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr, HAS_A: tl.constexpr, HAS_B: tl.constexpr,
     HAS_C: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -68,6 +87,7 @@ def _gate_backward(
     mask = live[:, None] & (odv < DV)[None, :]
     at = row[:, None] * DV + odv[None, :]
     slab = rows_all.to(tl.int64)
+    DOT_OUT = LSE_OUT + 3 * slab
     do = tl.load(DOUT + at, mask=mask, other=0.0).to(tl.float32)
     _branch_backward(do, A, LSE_A, GATES, DGATES, LSE_OUT, DOT_OUT, at, mask, row, live, row_at, 0, HAS_A)
     _branch_backward(
@@ -91,7 +111,7 @@ def _gate_backward(
     )
 
 
-def gated_sum(outs: list[Tensor | None], gates: Tensor) -> Tensor:
+def gated_sum(outs: Sequence[Tensor | None], gates: Tensor) -> Tensor:
     """Sum of gate * output; `outs` are [B, T, H, Dv] or None, in the order of the gates [B, T, H, 3]."""
     like = next(o for o in outs if o is not None)
     out = torch.empty_like(like)
@@ -106,7 +126,7 @@ def gated_sum(outs: list[Tensor | None], gates: Tensor) -> Tensor:
 
 
 def gate_backward(
-    dout: Tensor, outs: list[Tensor | None], lses: list[Tensor | None], gates: Tensor
+    dout: Tensor, outs: Sequence[Tensor | None], lses: Sequence[Tensor | None], gates: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradient of the gates [B, T, H, 3], and for every branch lse - log2(gate) and dout · out.
 
@@ -121,7 +141,7 @@ def gate_backward(
     rows = max(1, 4096 // power_of_two(width))
     _gate_backward[(batch * heads, ceil_div(n_queries, rows))](
         dout, *(like_out if o is None else o for o in outs), *(like_lse if x is None else x for x in lses),
-        gates, dgates, stats[0], stats[1], n_queries, like_lse.numel(), H=heads, DV=width,
+        gates, dgates, stats, n_queries, like_lse.numel(), H=heads, DV=width,
         DVP=power_of_two(width), HAS_A=outs[0] is not None, HAS_B=outs[1] is not None,
         HAS_C=outs[2] is not None, ROWS=rows, num_warps=4,
     )  # fmt: skip

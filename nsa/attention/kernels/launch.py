@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -11,8 +13,14 @@ from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 _ALIGNMENT = 16  # bytes: what Triton compiles a kernel for, where it can
+_MOST_KNOWN = 512  # kinds of launch of one kernel that are kept, each some hundred bytes
 # What a compiled kernel is called with is no interface of Triton's: only where it was tried on a GPU.
 _TRIED = triton.__version__.startswith("3.6.")
+if _TRIED:
+    from triton import knobs
+_current_device = getattr(
+    torch._C, "_cuda_getDevice", torch.cuda.current_device
+)  # without asking whether CUDA is up
 
 
 class Launcher:
@@ -26,46 +34,75 @@ class Launcher:
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
-        self._compiled: dict[tuple[object, ...], CompiledKernel] = {}
+        self._known: dict[tuple[object, ...], _Known] = {}
         self._direct = _TRIED and isinstance(kernel, JITFunction)  # not under the interpreter
-        self._special = [not p.do_not_specialize for p in kernel.params] if self._direct else []
+        plain = [p.do_not_specialize for p in kernel.params] if self._direct else []
+        self._special = [i for i, is_plain in enumerate(plain) if not is_plain]
+        self._n_parameters = len(plain)
+        integers = [i for i, is_plain in enumerate(plain) if is_plain]  # any value of 32 bits will do
+        self._plain: Callable[[Any], Any] = (
+            itemgetter(*integers, *integers[:1]) if integers else lambda _: (0,)
+        )
 
     def __getitem__(self, grid: tuple[int, ...]) -> _Launch:
         return _Launch(self, grid)
 
     def launch(self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
         """`constants` hold num_warps and num_stages too."""
-        if not self._direct:
+        if not self._direct or not self._launch_known(grid, arguments, constants):
             self.kernel[grid](*arguments, **constants)
-            return
-        key: list[object] = [torch.cuda.current_device(), *constants.values()]
-        values: list[object] = []
-        addresses = 0
-        for x, special in zip(arguments, self._special, strict=False):
-            if isinstance(x, Tensor):
-                address = x.data_ptr()
-                addresses |= address
-                key.append(x.dtype)
-                values.append(address)
-                continue
-            values.append(x)
-            if type(x) is int:
-                key.append((x >> 31, special and (2 if x == 1 else x % _ALIGNMENT == 0)))
-            elif x is None or type(x) is float:
-                key.append(x)
-            else:  # a tensor descriptor
-                self.kernel[grid](*arguments, **constants)
-                return
+
+    def _launch_known(
+        self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> bool:
+        """Launch what is compiled; False if it must go through Triton: profilers' hooks, descriptors and odd pointers."""
+        hooked = knobs.runtime.launch_enter_hook.calls or knobs.runtime.launch_exit_hook.calls
+        if hooked or max(self._plain(arguments)) >= 2**31:
+            return False
+        n, device = len(arguments), _current_device()
+        special = [arguments[i] for i in self._special if i < n]
+        facts = [x.dtype if isinstance(x, Tensor) else x for x in special]
+        key = (device, *constants.values(), *facts)
+        try:
+            known = self._known.get(key)
+        except TypeError:  # a tensor descriptor
+            return False
+        values, addresses = [*arguments], 0
+        pointers = known.pointers if known else [i for i, x in enumerate(arguments) if isinstance(x, Tensor)]
+        for i in pointers:
+            values[i] = address = arguments[i].data_ptr()
+            addresses |= address
         if addresses % _ALIGNMENT:
-            self.kernel[grid](*arguments, **constants)
-            return
-        found = self._compiled.get(tuple(key))
-        if found is None:
-            self._compiled[tuple(key)] = self.kernel[grid](*arguments, **constants)
-            return
-        # The launcher passes constants by, whatever they are: they are in the kernel's code.
-        unused = [None] * (len(self._special) - len(values))
-        found[(*grid, 1, 1)[:3]](*values, *unused)
+            return False
+        if known is None:
+            compiled = self.kernel[grid](*arguments, **constants)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = _Known.of(compiled, pointers, self._n_parameters - n)
+            return True
+        x, y, z = (*grid, 1, 1)[:3]
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        known.run(x, y, z, stream, *known.fixed, *values, *known.unused)
+        return True
+
+
+class _Known(NamedTuple):
+    """A compiled kernel, ready to be launched."""
+
+    run: Any
+    fixed: tuple[object, ...]
+    pointers: list[int]  # which arguments are
+    unused: list[None]  # the launcher passes constants by, whatever they are: they are in the kernel's code
+
+    @classmethod
+    def of(cls, compiled: CompiledKernel, pointers: list[int], n_constants: int) -> _Known:
+        """No scratch memory, no hooks: the plain C function does."""
+        launcher, unused = compiled.run, [None] * n_constants
+        metadata = (compiled.packed_metadata, None, None, None)
+        if launcher.global_scratch_size or launcher.profile_scratch_size:
+            return cls(launcher, (compiled.function, *metadata), pointers, unused)
+        how = (launcher.launch_cooperative_grid, launcher.launch_pdl, None, None)
+        return cls(launcher.launch, (compiled.function, *how, *metadata), pointers, unused)
 
 
 class _Launch:

@@ -1,9 +1,10 @@
-"""The attention as two autograd nodes, for eager mode: what a custom op's one node costs, they spare.
+"""The attention as autograd nodes, for eager mode: what a custom op's node costs, they spare.
 
-The gated sum needs the outputs of all branches for its backward, three tensors as large as q, and nothing else
-does. As a node of its own it is gone, and they with it, before the gradients of q, k and v are allocated.
-Between the nodes the gradients of the branches' outputs are never formed: the output's gradient passes as
-that of the first branch, and what else the branches need as that of `carrier`, an output without memory.
+Short calls are one node. In long ones memory counts: the gated sum needs the outputs of all branches for its
+backward, three tensors as large as q, and nothing else does. As a node of its own it is gone, and they with it,
+before the gradients of q, k and v are allocated. Between the two nodes the gradients of the branches' outputs are
+never formed: the output's gradient passes as that of the first branch, and what else the branches need as that of
+`carrier`, an output without memory.
 """
 
 from __future__ import annotations
@@ -15,18 +16,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from nsa.attention.kernels.branches import (
-    BLOCKS,
-    COMPRESSED,
-    Lengths,
-    branches_backward,
-    chosen_forward,
-    compressed_forward,
-    packing,
-    sliding_forward,
-)
+from nsa.attention.kernels.band import Lengths
+from nsa.attention.kernels.branches import Chosen, branches_backward, branches_forward
 from nsa.attention.kernels.gates import gate_backward, gated_sum
-from nsa.attention.kernels.selection import Selection, select
+from nsa.attention.kernels.selected import Unions
+from nsa.attention.kernels.selection import Selection
+
+# Elements of q up to which one node is used: another costs some 50 microseconds, and 2^25 of bf16 are 64 MiB.
+SHORT = 2**25
 
 
 def serve(*tensors: Tensor | None) -> bool:
@@ -52,8 +49,48 @@ def attend(
     `scoring` are the compressed keys by which `selection` chooses; without either, every query of the selected
     branch sees all it may.
     """
-    outs = _Branches.apply(q, *k, *v, scoring, selection, lengths, borders)
+    rest = (scoring, selection, lengths, borders)
+    if q.numel() < SHORT:
+        return _Whole.apply(q, *k, *v, gates, *rest)
+    outs = _Branches.apply(q, *k, *v, *rest)
     return _GatedSum.apply(gates, *outs)
+
+
+def _saved(chosen: Chosen | None) -> tuple[Tensor | None, ...]:
+    """The tensors of it, four in all."""
+    if chosen is None:
+        return (None,) * 4
+    return (chosen.blocks, *(chosen.union or (None,) * 3))
+
+
+def _restored(blocks: Tensor | None, *union: Tensor | None) -> Chosen | None:
+    """`_saved` undone."""
+    if blocks is None:
+        return None
+    return Chosen(blocks, None if union[0] is None else Unions(*union))
+
+
+class _Whole(torch.autograd.Function):
+    """Everything."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, *rest: Any) -> Tensor:
+        k, v, gates = rest[:3], rest[3:6], rest[6]
+        ctx.lengths, borders = rest[9], rest[10]
+        bands, chosen, total = branches_forward(q, k, v, gates, *rest[7:])
+        ctx.save_for_backward(q, *k, *v, gates, *bands.outs, *bands.lses, borders, *_saved(chosen))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        q, *rest = ctx.saved_tensors
+        k, v, gates, outs, lses, borders = rest[:3], rest[3:6], rest[6], rest[7:10], rest[10:13], rest[13]
+        dout = dout.contiguous()
+        dgates, stats = gate_backward(dout, outs, lses, gates)
+        chosen = _restored(*rest[14:])
+        dq, dk, dv = branches_backward(dout, q, k, v, stats, chosen, ctx.lengths, borders)
+        return (dq, *dk, *dv, dgates, None, None, None, None)
 
 
 class _Branches(torch.autograd.Function):
@@ -63,27 +100,12 @@ class _Branches(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
         k, v = rest[:3], rest[3:6]
         scoring, selection, lengths, borders = rest[6:]
-        compressed = selected = sliding = (None, None)
-        blocks = None
-        if v[0] is not None:
-            compressed = compressed_forward(q, k[0], v[0], lengths, borders)
-        if selection is not None:
-            lse = compressed[1]
-            if lse is None:
-                lse = compressed_forward(q, scoring, scoring, lengths, borders)[1]
-            first_blocks = None if borders is None else borders[BLOCKS]
-            packed = packing(borders, COMPRESSED)
-            blocks = select(q, scoring, lse, selection, lengths.past, packed, first_blocks)
-        if v[1] is not None:
-            selected = chosen_forward(q, k[1], v[1], blocks, lengths, borders)
-        if v[2] is not None:
-            sliding = sliding_forward(q, k[2], v[2], lengths, borders)
-        ctx.save_for_backward(q, *k, *v, blocks, borders)
+        bands, chosen, _ = branches_forward(q, k, v, None, scoring, selection, lengths, borders)
+        ctx.save_for_backward(q, *k, *v, borders, *_saved(chosen))
         ctx.lengths = lengths
         ctx.set_materialize_grads(False)
-        outs, lses = zip(compressed, selected, sliding, strict=True)
         carrier = q.new_empty(1, dtype=torch.float32).expand(2, 3, q.shape[0], q.shape[2], q.shape[1])
-        return (*outs, *lses, carrier)
+        return (*bands.outs, *bands.lses, carrier)
 
     @staticmethod
     @once_differentiable
@@ -92,8 +114,9 @@ class _Branches(torch.autograd.Function):
         dout, stats = next((g for g in gradients[:3] if g is not None), None), gradients[6]
         if dout is None or stats is None:
             return nothing
-        q, *kv, blocks, borders = ctx.saved_tensors
-        dq, dk, dv = branches_backward(dout, q, kv[:3], kv[3:], stats, blocks, ctx.lengths, borders)
+        q, *rest = ctx.saved_tensors
+        k, v, borders, chosen = rest[:3], rest[3:6], rest[6], _restored(*rest[7:])
+        dq, dk, dv = branches_backward(dout, q, k, v, stats, chosen, ctx.lengths, borders)
         return (dq, *dk, *dv, *nothing[7:])
 
 

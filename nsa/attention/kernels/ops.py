@@ -13,37 +13,45 @@ from torch import Tensor
 from nsa.attention.blocks import packed_borders
 from nsa.attention.inputs import BRANCHES, BranchKV
 from nsa.attention.kernels import nodes
+from nsa.attention.kernels.band import Lengths
 from nsa.attention.kernels.branches import (
-    BLOCKS,
-    COMPRESSED,
-    Lengths,
+    Chosen,
     branches_backward,
+    choose,
     chosen_forward,
-    compressed_forward,
-    packing,
-    sliding_forward,
+    few_blocks,
+    first_forward,
 )
 from nsa.attention.kernels.gates import gate_backward, gated_sum
-from nsa.attention.kernels.selection import Selection, select
+from nsa.attention.kernels.selected import Unions, union_room
+from nsa.attention.kernels.selection import Selection
 from nsa.config import AttentionConfig
 
 
-@torch.library.custom_op("nsa::compressed_attention", mutates_args=())
-def compressed_attention(
-    q: Tensor, k: Tensor, v: Tensor, stride: int, length: int, past: int, borders: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Output [B, T, H, Dv] and lse [B, H, T] of the compressed branch; no gradient (see `gated_attention`).
+@torch.library.custom_op("nsa::band_attention", mutates_args=())
+def band_attention(
+    q: Tensor, k: list[Tensor | None], v: list[Tensor | None], scoring: Tensor | None, stride: int, length: int,
+    block: int, window: int, past: int, borders: Tensor | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """Outputs and lse of the branches that need no selection, as `branches.first_forward`; no gradient.
 
-    `borders` are those of `blocks.packed_borders`, for a packed row.
+    Three outputs [B, T, H, Dv] and three lse [B, H, T], empty for a branch that is not there; then the lse by which
+    blocks are selected, empty if it is the first of those.
     """
-    return compressed_forward(q, k, v, Lengths(stride, length, 0, 0, past), borders)
+    bands, lse = first_forward(q, k, v, scoring, Lengths(stride, length, block, window, past), borders)
+    lse = None if lse is bands.lses[0] else lse
+    return [q.new_empty(0) if x is None else x for x in (*bands.outs, *bands.lses, lse)]
 
 
-@compressed_attention.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, stride: int, length: int, past: int, borders: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    return _fake_branch(q, v)
+@band_attention.register_fake
+def _(q, k, v, scoring, stride, length, block, window, past, borders=None):
+    present = [x is not None and (i != 1 or scoring is None) for i, x in enumerate(v)]
+    fakes = [
+        _fake_branch(q, x) if there else (q.new_empty(0), q.new_empty(0))
+        for x, there in zip(v, present, strict=True)
+    ]
+    alone = _fake_branch(q, scoring)[1] if scoring is not None and v[0] is None else q.new_empty(0)
+    return [*(out for out, _ in fakes), *(lse for _, lse in fakes), alone]
 
 
 @torch.library.custom_op("nsa::select_blocks", mutates_args=())
@@ -51,10 +59,12 @@ def select_blocks(
     q: Tensor, k: Tensor, lse: Tensor, stride: int, length: int, block: int, count: int, initial: int,
     local: int, past: int, borders: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """int32 [B, Hkv, T, n]: as `nsa.attention.selected.select_blocks`, from the lse of the compressed branch."""
-    lengths = Selection(stride, length, block, count, initial, local)
-    first_blocks = None if borders is None else borders[BLOCKS]
-    return select(q, k, lse, lengths, past, packing(borders, COMPRESSED), first_blocks)
+    """As `branches.choose`: what each query selected, by the lse of its attention to the compressed keys k.
+
+    int32 [B, Hkv, T, n], as `nsa.attention.selected.select_blocks`; or, of few blocks, [B, Hkv, T] with a bit for each.
+    """
+    selection = Selection(stride, length, block, count, initial, local)
+    return choose(q, k, lse, selection, Lengths(stride, length, block, 0, past), borders)
 
 
 @select_blocks.register_fake
@@ -62,7 +72,10 @@ def _(
     q: Tensor, k: Tensor, lse: Tensor, stride: int, length: int, block: int, count: int, initial: int,
     local: int, past: int, borders: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    return q.new_empty(q.shape[0], k.shape[2], q.shape[1], count, dtype=torch.int32)
+    selection = Selection(stride, length, block, count, initial, local)
+    few = few_blocks(q, selection, Lengths(stride, length, block, 0, past), borders)
+    shape = (q.shape[0], k.shape[2], q.shape[1])
+    return q.new_empty(shape if few else (*shape, count), dtype=torch.int32)
 
 
 @torch.library.custom_op("nsa::gated_attention", mutates_args=())
@@ -76,7 +89,11 @@ def gated_attention(
     v_sliding: Tensor | None,
     gates: Tensor,
     compressed: Tensor | None,
+    dense: Tensor | None,
+    sliding: Tensor | None,
     compressed_lse: Tensor | None,
+    dense_lse: Tensor | None,
+    sliding_lse: Tensor | None,
     blocks: Tensor | None,
     stride: int,
     length: int,
@@ -84,37 +101,37 @@ def gated_attention(
     window: int,
     past: int,
     borders: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gated sum of the branches whose v is given, then output and lse of the selected and the sliding one.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gated sum of the branches whose v is given, then output and lse of the selected branch, and what else its
+    backward needs; these are empty if there are no `blocks`.
 
-    `compressed` and its lse are what `compressed_attention` gave for these inputs. They carry no gradient
-    of their own: the backward of this op is that of all branches, compressed attention included. No `blocks`
-    means that every query selects all it may. A branch that is not there has empty outputs.
+    `compressed`, `dense` and `sliding`, and their lse, are what `band_attention` gave for these inputs. They carry no
+    gradient of their own: the backward of this op is that of all branches. No `blocks` means that every query
+    selects all it may: `dense`.
     """
+    empty = [q.new_empty(0) for _ in range(5)]
+    if blocks is None:
+        return (gated_sum((compressed, dense, sliding), gates), *empty)
     lengths = Lengths(stride, length, block, window, past)
-    selected, selected_lse = q.new_empty(0), q.new_empty(0)
-    sliding, sliding_lse = q.new_empty(0), q.new_empty(0)
-    if v_selected is not None:
-        selected, selected_lse = chosen_forward(q, k_selected, v_selected, blocks, lengths, borders)
-    if v_sliding is not None:
-        sliding, sliding_lse = sliding_forward(q, k_sliding, v_sliding, lengths, borders)
-    present = (v_compressed, v_selected, v_sliding)
-    outs = [
-        o if v is not None else None for o, v in zip((compressed, selected, sliding), present, strict=True)
-    ]
-    return gated_sum(outs, gates), selected, selected_lse, sliding, sliding_lse
+    others = (compressed, None, sliding)
+    out, lse, chosen, total = chosen_forward(
+        q, k_selected, v_selected, blocks, lengths, borders, others, gates
+    )
+    return (total, out, lse, *(empty[2:] if chosen.union is None else chosen.union))
 
 
 @gated_attention.register_fake
 def _(
-    q, k_compressed, k_selected, k_sliding, v_compressed, v_selected, v_sliding, gates, compressed,
-    compressed_lse, blocks, stride, length, block, window, past, borders=None,
+    q, k_compressed, k_selected, k_sliding, v_compressed, v_selected, v_sliding, gates, compressed, dense, sliding,
+    compressed_lse, dense_lse, sliding_lse, blocks, stride, length, block, window, past, borders=None,
 ):  # fmt: skip
-    empty = q.new_empty(0), q.new_empty(0)
     v = next(v for v in (v_compressed, v_selected, v_sliding) if v is not None)
-    selected = empty if v_selected is None else _fake_branch(q, v_selected)
-    sliding = empty if v_sliding is None else _fake_branch(q, v_sliding)
-    return (_fake_branch(q, v)[0], *selected, *sliding)
+    total = _fake_branch(q, v)[0]
+    empty = [q.new_empty(0) for _ in range(5)]
+    if blocks is None:
+        return (total, *empty)
+    union = empty[2:] if blocks.dim() == 3 else union_room(q, blocks, borders)
+    return (total, *_fake_branch(q, v_selected), *union)
 
 
 @torch.library.custom_op("nsa::gates_backward", mutates_args=())
@@ -139,6 +156,7 @@ def _branches_backward(
     v: list[Tensor | None],
     stats: Tensor,
     blocks: Tensor | None,
+    union: list[Tensor],
     stride: int,
     length: int,
     block: int,
@@ -148,12 +166,13 @@ def _branches_backward(
 ) -> list[Tensor]:
     """As `branches.branches_backward`: dq, three dk, three dv; empty for a branch that is not there."""
     lengths = Lengths(stride, length, block, window, past)
-    dq, dk, dv = branches_backward(dout, q, k, v, stats, blocks, lengths, borders)
+    chosen = None if blocks is None else Chosen(blocks, Unions(*union))
+    dq, dk, dv = branches_backward(dout, q, k, v, stats, chosen, lengths, borders)
     return [dq, *(q.new_empty(0) if x is None else x for x in (*dk, *dv))]
 
 
 @_branches_backward.register_fake
-def _(dout, q, k, v, stats, blocks, stride, length, block, window, past, borders=None):
+def _(dout, q, k, v, stats, blocks, union, stride, length, block, window, past, borders=None):
     dk = [q.new_empty(0) if b is None else torch.empty_like(a) for a, b in zip(k, v, strict=True)]
     dv = [q.new_empty(0) if b is None else torch.empty_like(b) for b in v]
     return [torch.empty_like(q), *dk, *dv]
@@ -168,21 +187,16 @@ def _save(ctx, inputs, output) -> None:
 
 def _backward(ctx, dout, *_):
     q, *rest = ctx.saved_tensors
-    k, v = rest[:3], rest[3:6]
-    gates, compressed, compressed_lse, blocks, selected, selected_lse, sliding, sliding_lse, borders = rest[
-        6:
-    ]
-    nothing = (None,) * 17
+    k, v, gates, outs, lses = rest[:3], rest[3:6], rest[6], rest[7:10], rest[10:13]
+    blocks, selected, selected_lse, *union, borders = rest[13:]
+    nothing = (None,) * 21
     if dout is None:
         return nothing
-    outs, lses = (compressed, selected, sliding), (compressed_lse, selected_lse, sliding_lse)
-    outs, lses = (
-        [x if present is not None else None for x, present in zip(each, v, strict=True)]
-        for each in (outs, lses)
-    )
+    if blocks is not None:
+        outs, lses = (outs[0], selected, outs[2]), (lses[0], selected_lse, lses[2])
     dout = dout.contiguous()
     dgates, stats = gates_backward(dout, outs, lses, gates)
-    dq, *dkv = _branches_backward(dout, q, k, v, stats, blocks, *ctx.lengths, borders)
+    dq, *dkv = _branches_backward(dout, q, k, v, stats, blocks, union, *ctx.lengths, borders)
     dkv = [None if v[i % 3] is None else grad for i, grad in enumerate(dkv)]
     return (dq, *dkv, dgates, *nothing[8:])
 
@@ -230,17 +244,15 @@ def _attend(
     borders: Tensor | None,
 ) -> Tensor:
     """As `nodes.attend`, by the ops."""
-    compressed = lse = blocks = None
-    block_lengths = lengths.stride, lengths.length, lengths.past
-    if v[0] is not None:
-        compressed, lse = compressed_attention(
-            q.detach(), k[0].detach(), v[0].detach(), *block_lengths, borders
-        )
+    detached = q.detach(), *([None if x is None else x.detach() for x in each] for each in (k, v))
+    *bands, alone = band_attention(*detached, scoring, *lengths, borders)
+    there = [x is not None and (i != 1 or selection is None) for i, x in enumerate(v)]
+    bands = [x if there[i % 3] else None for i, x in enumerate(bands)]
+    blocks = None
     if selection is not None:
-        if lse is None:
-            lse = compressed_attention(q.detach(), scoring, scoring, *block_lengths, borders)[1]
-        blocks = select_blocks(q.detach(), scoring, lse, *selection, lengths.past, borders)
-    return gated_attention(q, *k, *v, gates, compressed, lse, blocks, *lengths, borders)[0]
+        lse = alone if bands[3] is None else bands[3]
+        blocks = select_blocks(detached[0], scoring, lse, *selection, lengths.past, borders)
+    return gated_attention(q, *k, *v, gates, *bands, blocks, *lengths, borders)[0]
 
 
 def _selection(config: AttentionConfig) -> Selection:

@@ -7,22 +7,18 @@ entries of two lists, so sequences packed into one row never meet in a tile: not
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from nsa.attention.kernels.tiles import ceil_div
 
-NOT_PACKED = (None, None)  # in the place of a Packing, for a kernel
+TOKENS, COMPRESSED, BLOCKS = range(3)  # the rows of `blocks.packed_borders`
 
 
-class Packing(NamedTuple):
-    """Where the sequences of a packed row (B = 1) start, and where the last ends: int32 [sequences + 1]."""
-
-    tokens: Tensor
-    keys: Tensor  # the same as `tokens`, or slots of compressed keys, or selection blocks
+def rows_of(borders: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """Where the sequences of a packed row start, and where the last ends: in tokens, and in what `keys` says."""
+    return (None, None) if borders is None else (borders[TOKENS], borders[keys])
 
 
 @triton.jit
@@ -69,11 +65,11 @@ def n_slabs(n_entries: int, n_lists: int, size: int) -> int:
     return n_entries // size + n_lists
 
 
-def n_tiles(n: int, size: int, packing: Packing | None) -> int:
+def n_tiles(n: int, size: int, borders: Tensor | None) -> int:
     """Tiles, or a bound on those, that n tokens or keys take."""
-    return ceil_div(n, size) if packing is None else n_slabs(n, n_sequences(packing), size)
+    return ceil_div(n, size) if borders is None else n_slabs(n, n_sequences(borders), size)
 
 
-def n_sequences(packing: Packing | None) -> int:
+def n_sequences(borders: Tensor | None) -> int:
     """Of a row."""
-    return 1 if packing is None else packing.tokens.shape[0] - 1
+    return 1 if borders is None else borders.shape[-1] - 1

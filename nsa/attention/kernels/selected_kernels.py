@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from nsa.attention.kernels.band_kernels import wide
+from nsa.attention.kernels.gates import store_gated
 from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.packing import (
     first_slab,
@@ -66,14 +67,90 @@ def _block_of(
     return tile
 
 
+@triton.jit
+def _forward_blocks(
+    q, m, norm, acc, next_block, next_tokens, K, V, UNION, TOKENS, b, kv, begin, end, count, token, query, shift, S,
+    scale_log2,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_P: tl.constexpr, DESCRIBED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Take the blocks [begin, end) of a union into the running softmax; if not MASKED, they are in every query's past."""
+    ob = tl.arange(0, BLOCK_P)
+    for i in range(begin, end):
+        block, tokens = next_block, next_tokens
+        following = tl.minimum(i + 1, count - 1)
+        next_block, next_tokens = tl.load(UNION + following), tl.load(TOKENS + following)
+        first_key = block * BLOCK + shift
+        k = _block_of(K, b, kv, first_key, S, KV_HEADS, D, DP, BLOCK, BLOCK_P, DESCRIBED)
+        v = _block_of(V, b, kv, first_key, S, KV_HEADS, DV, DVP, BLOCK, BLOCK_P, DESCRIBED)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee")
+        selected = ((tokens >> token) & 1) != 0
+        if MASKED:
+            # A token that did not select the block sees no key up to -1: one comparison does for both masks.
+            seen = first_key + ob[None, :] <= tl.where(selected, query, -1)[:, None]
+            if BLOCK != BLOCK_P:
+                seen = seen & (ob < BLOCK)[None, :]
+            s = tl.where(seen, s, float("-inf"))
+        elif BLOCK != BLOCK_P:
+            s = tl.where((ob < BLOCK)[None, :], s, float("-inf"))
+        m_new = tl.maximum(m, tl.max(s, 1) * scale_log2)
+        subtracted = m_new
+        if not MASKED:  # row by row, which is cheaper than score by score
+            m_new = tl.where(selected, m_new, m)
+            subtracted = tl.where(selected, m_new, float("inf"))
+        p = tl.exp2(s * scale_log2 - subtracted[:, None])
+        shrink = tl.exp2(m - m_new)
+        norm = norm * shrink + tl.sum(p, 1)
+        acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+        m = m_new
+    return m, norm, acc, next_block, next_tokens
+
+
+@triton.jit
+def _dq_blocks(
+    q, do, lse, dot, acc, next_block, next_tokens, K, V, UNION, TOKENS, b, kv, begin, end, count, token, query, shift,
+    S, scale_log2,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_P: tl.constexpr, DESCRIBED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add what the blocks [begin, end) of a union give to dQ, not yet scaled; MASKED as above."""
+    ob = tl.arange(0, BLOCK_P)
+    for i in range(begin, end):
+        block, tokens = next_block, next_tokens
+        following = tl.minimum(i + 1, count - 1)
+        next_block, next_tokens = tl.load(UNION + following), tl.load(TOKENS + following)
+        first_key = block * BLOCK + shift
+        k = _block_of(K, b, kv, first_key, S, KV_HEADS, D, DP, BLOCK, BLOCK_P, DESCRIBED)
+        v = _block_of(V, b, kv, first_key, S, KV_HEADS, DV, DVP, BLOCK, BLOCK_P, DESCRIBED)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee")
+        dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+        selected = ((tokens >> token) & 1) != 0
+        p = tl.exp2(s * scale_log2 - tl.where(selected, lse, float("inf"))[:, None])
+        if MASKED:
+            seen = first_key + ob[None, :] <= query[:, None]
+            if BLOCK != BLOCK_P:
+                seen = seen & (ob < BLOCK)[None, :]
+            p = tl.where(seen, p, 0.0)
+        elif BLOCK != BLOCK_P:
+            p = tl.where((ob < BLOCK)[None, :], p, 0.0)
+        ds = p * (dp - dot[:, None])
+        acc = tl.dot(ds.to(k.dtype), k, acc, input_precision="ieee")
+    return acc, next_block, next_tokens
+
+
 @Launcher
 @triton.jit(do_not_specialize=["past", "S", "n_sequences"])
 def forward_kernel(
-    Q, K, V, OUT, LSE, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, past, scale_log2, n_sequences,
+    Q, K, V, OUT, LSE, UNION, TOKENS, UNION_COUNT, COMPRESSED, WINDOW, GATES, SUM, STARTS, FIRST_BLOCKS, T, S, past,
+    scale_log2, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
     COUNT: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr, DESCRIBED: tl.constexpr,
+    GATED: tl.constexpr, HAS_C: tl.constexpr, HAS_W: tl.constexpr,
 ):  # fmt: skip
+    """GATED: what the output gives with those of the other branches, by their gates, is stored as well."""
+    # Blocks that are not wholly in the past of a tile's first token; they are a union's last.
+    NEWEST: tl.constexpr = (TOKENS_P + BLOCK - 2) // BLOCK + 1
     ROWS: tl.constexpr = TOKENS_P * GROUP_P
     kv_heads: tl.constexpr = H // GROUP
     b, kv = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
@@ -87,7 +164,7 @@ def forward_kernel(
     row = tl.arange(0, ROWS)
     token, head = row // GROUP_P, row % GROUP_P
     live = (first + token < T) & (head < GROUP)
-    od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
+    od, odv = tl.arange(0, DP), tl.arange(0, DVP)
     begin_row = (b.to(tl.int64) * row_length + first) * H + kv * GROUP
     row_offset = token * H + head
     q_at = Q + begin_row * D + row_offset[:, None] * D + od[None, :]
@@ -105,46 +182,44 @@ def forward_kernel(
     UNION += tile * (TOKENS_P * COUNT)
     TOKENS += tile * (TOKENS_P * COUNT)
     # Fetched a round ahead, or every round would wait for where its keys are.
-    next_block = tl.load(UNION, mask=count > 0, other=0)
-    next_tokens = tl.load(TOKENS, mask=count > 0, other=0)
-    for i in range(0, count):
-        block, tokens = next_block, next_tokens
-        following = tl.minimum(i + 1, count - 1)
-        next_block, next_tokens = tl.load(UNION + following), tl.load(TOKENS + following)
-        first_key = block * BLOCK + shift
-        k = _block_of(K, b, kv, first_key, S, kv_heads, D, DP, BLOCK, BLOCK_P, DESCRIBED)
-        v = _block_of(V, b, kv, first_key, S, kv_heads, DV, DVP, BLOCK, BLOCK_P, DESCRIBED)
-        s = tl.dot(q, tl.trans(k), input_precision="ieee")
-        # A token that did not select the block sees no key up to -1: one comparison does for both masks.
-        until = tl.where(((tokens >> token) & 1) != 0, query, -1)
-        seen = first_key + ob[None, :] <= until[:, None]
-        if BLOCK != BLOCK_P:
-            seen = seen & (ob < BLOCK)[None, :]
-        s = tl.where(seen, s, float("-inf"))
-        m_new = tl.maximum(m, tl.max(s, 1) * scale_log2)
-        p = tl.exp2(s * scale_log2 - m_new[:, None])
-        shrink = tl.exp2(m - m_new)
-        norm = norm * shrink + tl.sum(p, 1)
-        acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
-        m = m_new
+    block = tl.load(UNION, mask=count > 0, other=0)
+    tokens = tl.load(TOKENS, mask=count > 0, other=0)
+    past_only = tl.maximum(count - NEWEST, 0)
+    m, norm, acc, block, tokens = _forward_blocks(
+        q, m, norm, acc, block, tokens, K, V, UNION, TOKENS, b, kv, 0, past_only, count, token, query, shift, S,
+        scale_log2, kv_heads, D, DP, DV, DVP, BLOCK, BLOCK_P, DESCRIBED, False,
+    )  # fmt: skip
+    m, norm, acc, _, _ = _forward_blocks(
+        q, m, norm, acc, block, tokens, K, V, UNION, TOKENS, b, kv, past_only, count, count, token, query, shift, S,
+        scale_log2, kv_heads, D, DP, DV, DVP, BLOCK, BLOCK_P, DESCRIBED, True,
+    )  # fmt: skip
     norm = tl.where(norm > 0, norm, 1.0)
-    out = acc / norm[:, None]
-    out_at = OUT + begin_row * DV + row_offset[:, None] * DV + odv[None, :]
-    tl.store(out_at, out.to(OUT.dtype.element_ty), mask=live[:, None] & (odv < DV)[None, :])
+    out = (acc / norm[:, None]).to(OUT.dtype.element_ty)
+    out_at = begin_row * DV + row_offset[:, None] * DV + odv[None, :]
+    mask = live[:, None] & (odv < DV)[None, :]
+    tl.store(OUT + out_at, out, mask=mask)
+    if GATED:
+        gates_at = GATES + (begin_row + row_offset) * 3
+        store_gated(COMPRESSED, out, WINDOW, gates_at, SUM, out_at, live, mask, HAS_C, HAS_W)
     lse_at = LSE + (b * H + kv * GROUP + head).to(tl.int64) * row_length + first + token
     tl.store(lse_at, m + tl.log2(norm), mask=live)
 
 
 @Launcher
-@triton.jit(do_not_specialize=["past", "S", "n_sequences"])
+@triton.jit(do_not_specialize=["past", "S", "slab", "n_sequences"])
 def dq_kernel(
-    Q, K, V, DOUT, LSE, DOT, DQ, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, past, scale, scale_log2,
+    Q, K, V, DOUT, STATS, DQ, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, past, scale, scale_log2, slab,
     n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
     COUNT: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr, DESCRIBED: tl.constexpr,
     ADD: tl.constexpr,
 ):  # fmt: skip
+    """STATS are those of all branches, B * H * T numbers, `slab`, for each."""
+    slab = slab.to(tl.int64)
+    STATS += slab
+    # Blocks that are not wholly in the past of a tile's first token; they are a union's last.
+    NEWEST: tl.constexpr = (TOKENS_P + BLOCK - 2) // BLOCK + 1
     ROWS: tl.constexpr = TOKENS_P * GROUP_P
     kv_heads: tl.constexpr = H // GROUP
     b, kv = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
@@ -158,7 +233,7 @@ def dq_kernel(
     row = tl.arange(0, ROWS)
     token, head = row // GROUP_P, row % GROUP_P
     live = (first + token < T) & (head < GROUP)
-    od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
+    od, odv = tl.arange(0, DP), tl.arange(0, DVP)
     begin_row = (b.to(tl.int64) * row_length + first) * H + kv * GROUP
     row_offset = token * H + head
     q_offset = begin_row * D + row_offset[:, None] * D + od[None, :]
@@ -167,8 +242,8 @@ def dq_kernel(
     do_at = DOUT + begin_row * DV + row_offset[:, None] * DV + odv[None, :]
     do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
     row_at = (b * H + kv * GROUP + head).to(tl.int64) * row_length + first + token
-    lse = tl.load(LSE + row_at, mask=live, other=0.0)
-    dot = tl.load(DOT + row_at, mask=live, other=0.0)
+    lse = tl.load(STATS + row_at, mask=live, other=0.0)
+    dot = tl.load(STATS + 3 * slab + row_at, mask=live, other=0.0)
     if not DESCRIBED:
         K += b.to(tl.int64) * S * kv_heads * D
         V += b.to(tl.int64) * S * kv_heads * DV
@@ -180,24 +255,17 @@ def dq_kernel(
     UNION += tile * (TOKENS_P * COUNT)
     TOKENS += tile * (TOKENS_P * COUNT)
     # Fetched a round ahead, or every round would wait for where its keys are.
-    next_block = tl.load(UNION, mask=count > 0, other=0)
-    next_tokens = tl.load(TOKENS, mask=count > 0, other=0)
-    for i in range(0, count):
-        block, tokens = next_block, next_tokens
-        following = tl.minimum(i + 1, count - 1)
-        next_block, next_tokens = tl.load(UNION + following), tl.load(TOKENS + following)
-        first_key = block * BLOCK + shift
-        k = _block_of(K, b, kv, first_key, S, kv_heads, D, DP, BLOCK, BLOCK_P, DESCRIBED)
-        v = _block_of(V, b, kv, first_key, S, kv_heads, DV, DVP, BLOCK, BLOCK_P, DESCRIBED)
-        s = tl.dot(q, tl.trans(k), input_precision="ieee")
-        dp = tl.dot(do, tl.trans(v), input_precision="ieee")
-        until = tl.where(((tokens >> token) & 1) != 0, query, -1)
-        seen = first_key + ob[None, :] <= until[:, None]
-        if BLOCK != BLOCK_P:
-            seen = seen & (ob < BLOCK)[None, :]
-        p = tl.where(seen, tl.exp2(s * scale_log2 - lse[:, None]), 0.0)
-        ds = p * (dp - dot[:, None])
-        acc = tl.dot(ds.to(k.dtype), k, acc, input_precision="ieee")
+    block = tl.load(UNION, mask=count > 0, other=0)
+    tokens = tl.load(TOKENS, mask=count > 0, other=0)
+    past_only = tl.maximum(count - NEWEST, 0)
+    acc, block, tokens = _dq_blocks(
+        q, do, lse, dot, acc, block, tokens, K, V, UNION, TOKENS, b, kv, 0, past_only, count, token, query, shift, S,
+        scale_log2, kv_heads, D, DP, DV, DVP, BLOCK, BLOCK_P, DESCRIBED, False,
+    )  # fmt: skip
+    acc, _, _ = _dq_blocks(
+        q, do, lse, dot, acc, block, tokens, K, V, UNION, TOKENS, b, kv, past_only, count, count, token, query, shift,
+        S, scale_log2, kv_heads, D, DP, DV, DVP, BLOCK, BLOCK_P, DESCRIBED, True,
+    )  # fmt: skip
     acc = acc * scale
     if ADD:
         acc += tl.load(DQ + q_offset, mask=q_mask, other=0.0).to(tl.float32)
@@ -216,18 +284,20 @@ def _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK: tl.constexpr
 
 
 @Launcher
-@triton.jit(do_not_specialize=["past", "S", "n_blocks", "n_lists", "n_sequences"])
+@triton.jit(do_not_specialize=["past", "S", "slab", "n_blocks", "n_lists", "n_sequences"])
 def dkv_kernel(
-    Q, K, V, DOUT, LSE, DOT, DK, DV_OUT, TOKEN, LIST, STARTS, FIRST_BLOCKS, T, S, past, n_blocks, n_lists, scale,
-    scale_log2, n_sequences,
+    Q, K, V, DOUT, STATS, DK, DV_OUT, TOKEN, LIST, STARTS, FIRST_BLOCKS, T, S, past, n_blocks, n_lists, scale,
+    scale_log2, slab, n_sequences,
     H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
     COUNT: tl.constexpr, CHUNK: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """One program: one chunk of the tokens that chose one block."""
-    slab = tl.program_id(0)
-    number = list_of_slab(LIST, slab, n_lists, CHUNK)  # which list: (batch, head, block)
-    begin = tl.load(LIST + number) + (slab - first_slab(LIST, number, CHUNK)) * CHUNK
+    slab = slab.to(tl.int64)
+    STATS += slab
+    share = tl.program_id(0)
+    number = list_of_slab(LIST, share, n_lists, CHUNK)  # which list: (batch, head, block)
+    begin = tl.load(LIST + number) + (share - first_slab(LIST, number, CHUNK)) * CHUNK
     list_end = tl.load(LIST + number + 1)
     if begin >= list_end:
         return
@@ -251,7 +321,7 @@ def dkv_kernel(
     dk = tl.zeros([BLOCK_P, DP], tl.float32)
     dv = tl.zeros([BLOCK_P, DVP], tl.float32)
     first_row = b.to(tl.int64) * T * H + kv * GROUP
-    head_row = (b * H + kv * GROUP).to(tl.int64) * T
+    STATS += (b * H + kv * GROUP).to(tl.int64) * T
     for i in range(begin, end, TOKENS_P):
         entry = i + row // GROUP_P
         live = (entry < end) & (head < GROUP)
@@ -260,9 +330,9 @@ def dkv_kernel(
         q = tl.load(Q + q_row[:, None] * D + od[None, :], mask=live[:, None] & (od < D)[None, :], other=0.0)
         do_at = DOUT + q_row[:, None] * DV + odv[None, :]
         do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
-        row_at = head_row + head.to(tl.int64) * T + token
-        lse = tl.load(LSE + row_at, mask=live, other=0.0)
-        dot = tl.load(DOT + row_at, mask=live, other=0.0)
+        row_at = head * T + token
+        lse = tl.load(STATS + row_at, mask=live, other=0.0)
+        dot = tl.load(STATS + 3 * slab + row_at, mask=live, other=0.0)
         s = tl.dot(k, tl.trans(q), input_precision="ieee")
         seen = key[:, None] <= tl.where(live, past + token, -1)[None, :]
         p = tl.where(seen, tl.exp2(s * scale_log2 - lse[None, :]), 0.0)
@@ -270,7 +340,7 @@ def dkv_kernel(
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         ds = p * (dp - dot[None, :])
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
-    slab_row = slab.to(tl.int64) * BLOCK
+    slab_row = share.to(tl.int64) * BLOCK
     within = (ob < BLOCK)[:, None]
     dk_at = DK + slab_row * D + ob[:, None] * D + od[None, :]
     dv_at = DV_OUT + slab_row * DV + ob[:, None] * DV + odv[None, :]

@@ -15,6 +15,12 @@ LOG2_E = 1.4426950408889634
 
 # Programs that fill the GPU a few times over; a constant, so that no result depends on the device's size.
 FULL_GRID = 528
+# Programs that are on it at once, three on each multiprocessor.
+ONE_WAVE = 384
+
+
+# Queries of a program that selects among few blocks, whose square it holds for each.
+FEW_ROWS = 16
 
 
 class Tile(NamedTuple):
@@ -49,15 +55,13 @@ def band_forward_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
         return Tile(32, 32, 4, 1)
     if described:
         return Tile(64, 64, 4, 3 if dim > 64 else 2)
-    return Tile(128, 64, 8, 3) if dim <= 128 else Tile(64, 32, 4, 2)
+    return Tile(64, 64, 4, 3) if dim <= 128 else Tile(64, 32, 4, 2)
 
 
 def band_dq_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
     """As `band_forward_tile`, for the gradient of q."""
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
-    if dim <= 64:
-        return Tile(64, 64, 4, 2 if described else 3)
     return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 1)
 
 
