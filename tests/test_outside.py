@@ -64,6 +64,30 @@ def test_a_loop_that_takes_one_connection_after_the_other_is_a_server(tmp_path: 
     assert not serves([accept, ("meet", str(file), 6), MAIN])  # one peer, that may never come
 
 
+def test_a_servers_thread_beside_a_main_thread_that_waits_for_threads_counts_for_a_minute() -> None:
+    get = ("get", "/usr/lib/python3.11/queue.py", 171)
+    assert patience({}, {}, [LOCK, get, MAIN], [[SELECT, SERVE]])[1] == PACED_S
+    assert patience({}, {}, [LOCK, get, MAIN], [[LOCK, get]]) == (None, 0.0)
+    assert patience({}, {}, [MAIN], [[SELECT, SERVE]]) == (None, 0.0)
+
+
+def test_who_waits_at_a_queue_beside_a_servers_thread_may_only_be_idle(tmp_path: Path) -> None:
+    run = unpack(archive_of("local_lock_deadlock_dropped_record"), tmp_path)
+    before = verdict_of(load_cell(run.path))
+    for rank in run.ranks():
+        for capture in rank.captures():
+            if not capture.py_spy.exists():
+                continue
+            main = next(t for t in json.loads(capture.py_spy.read_text()) if t["thread_name"] == "MainThread")
+            frames = [{"name": f[0], "filename": f[1], "line": f[2]} for f in (SELECT, SERVE)]
+            serves_beside = {**main, "thread_name": "api", "os_thread_id": 99, "frames": frames}
+            capture.py_spy.write_text(json.dumps([main, serves_beside]))
+    after = verdict_of(load_cell(run.path))
+    assert before.cls == after.cls == "local_lock_deadlock"
+    assert (before.confidence, after.confidence) == (0.85, 0.5)
+    assert "without a request" in after.summary
+
+
 def test_an_answer_over_the_network_may_take_its_time_and_not_for_ever() -> None:
     assert asks({"wchan": "wait_woken"}, [RECV, ASK, MAIN], [])
     assert asks({"wchan": "wait_woken"}, [MAIN], [])  # a driver of a database, in C

@@ -7,13 +7,9 @@ import re
 from typing import Any
 
 from nsadiag.agent.loop_source import LoopSource, loop_around
-from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE, LIBRARIES
+from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE, LIBRARIES, SERVERS
 from nsadiag.evidence.sources import is_user
 
-# Loops of servers, which call the user's code once a request has come.
-SERVERS = re.compile(
-    r"/(socketserver|uvicorn/server|hypercorn/\w+|waitress/\w+|gunicorn/\w+|aiohttp/web|tornado/ioloop|grpc/_server)\.py$"
-)
 # What stands within such a loop that has no request at hand.
 IDLES = re.compile(r"/(selectors|socket|ssl|threading|http/server|grpc/_common|asyncio/\w+)\.py$")
 # The standard library's way to an answer over the network, and where the kernel lets a thread wait for one.
@@ -50,6 +46,9 @@ def patience(
     """
     if serves(frames):
         return "is a server that waits for a request", ALWAYS_S
+    if frames and FOR_THREADS.search(str(frames[0][1])) and any(map(serves, others)):
+        # Or that thread only hands out metrics.
+        return "waits beside a server's thread, maybe for a request that comes in there", PACED_S
     turns = turns_of_tools(before, after, frames, others)
     if turns >= TURNS:
         return f"waits for a tool that woke {turns} times", PACED_S

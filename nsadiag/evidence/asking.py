@@ -15,3 +15,7 @@ LIBRARIES = re.compile(
     r"/(torch/utils/file_baton\.py|torch/utils/_filelock\.py|filelock/|fasteners/|portalocker/|huggingface_hub/|fsspec/"
     r"|s3fs/|gcsfs/|boto\w*/|urllib3/|requests/|redis/|etcd\w*/|wandb/|mlflow/|ray/|paramiko/)"
 )
+# Loops of servers, which call the user's code once a request has come.
+SERVERS = re.compile(
+    r"/(socketserver|uvicorn/server|hypercorn/\w+|waitress/\w+|gunicorn/\w+|aiohttp/web|tornado/ioloop|grpc/_server)\.py$"
+)

@@ -9,9 +9,12 @@ from nsadiag.analysis.event_loop import LoopWait, stands_for
 from nsadiag.analysis.in_children import has_dead, waits_for_children
 from nsadiag.analysis.inside import Stuck, finding, living_children, stuck_inside, user_threads
 from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.standing import other_threads
 from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.asking import SERVERS
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 
+OF_A_REQUEST = 0.5  # it may only be idle
 FROM_A_POOL = 0.7  # whether a worker has died is not seen: the pool takes note of it, and tells nobody
 WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
 
@@ -53,6 +56,12 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
             f"thread {name} holds it and stands at {places.short(at)}",
             "Take the locks in the same order everywhere, and hold none while waiting for something else.",
             0.9,
+        )
+    if any(SERVERS.search(str(f["filename"])) for t in other_threads(stuck.capture) for f in t["frames"]):
+        return (
+            "no thread of the process does anything that could let it go on, but one is a server's, without a request",
+            "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
+            OF_A_REQUEST,
         )
     others = [f"{t.get('thread_name')} at {places.short(p)}" for t, p in user_threads(stuck.capture)]
     if others:
