@@ -15,7 +15,18 @@ import pytest
 from support.golden import archive_of, unpack
 
 from nsadiag.agent.captures.file_locks import holder
-from nsadiag.agent.outside import ALWAYS_S, ANSWER_S, PACED_S, asks, patience, polls, serves, turns_of_tools
+from nsadiag.agent.naps import naps
+from nsadiag.agent.outside import (
+    ALWAYS_S,
+    ANSWER_S,
+    PACED_S,
+    asks,
+    patience,
+    polls,
+    polls_children,
+    serves,
+    turns_of_tools,
+)
 from nsadiag.agent.stillness import NAP_S, Motion, judge
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.verdict import judge as verdict_of
@@ -194,6 +205,28 @@ def test_who_naps_between_questions_to_the_world_is_believed_for_a_while(tmp_pat
     assert asked("asks_itself") is None
     assert polls(naps, [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) == "for ever"
     assert polls({}, [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) is None
+
+
+def test_who_asks_for_a_child_time_and_again_sleeps_as_long_as_the_child(tmp_path: Path) -> None:
+    file = tmp_path / "waits.py"
+    file.write_text("def result(p):\n    while p.poll() is None:\n        time.sleep(2)\n")
+    frames = [("result", str(file), 3), MAIN]
+
+    def at(moment_s: float, **child: object) -> dict[str, object]:
+        nap_ns = int((moment_s + 1.5) * 1e9)
+        return {
+            "t_mono_ns": int(moment_s * 1e9),
+            "sleeps_until_mono_ns": nap_ns,
+            "children": [{"pid": 7, **child}],
+        }
+
+    until = {"sleeps_until_mono_ns": 126 * 10**9}
+    assert polls_children(at(102.0), frames)
+    assert not polls_children({**at(102.0), "children": []}, frames)
+    assert naps(at(100.0, **until), at(102.0, **until), frames, asks_for_child=True)[0] == 24.0
+    assert naps(at(100.0, **until), at(102.0, **until), frames)[0] is None
+    assert turns_of_tools(at(100.0, turns=5), at(102.0, turns=9), frames, []) == 4
+    assert asks(at(102.0, wchan="wait_woken"), frames, [])
 
 
 def test_a_job_of_which_every_rank_is_stopped_was_suspended_and_is_not_ended_at_once() -> None:

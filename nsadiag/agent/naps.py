@@ -37,14 +37,19 @@ def same_nap(before: dict[str, Any], after: dict[str, Any], *, waits_for_child: 
 
 
 def naps(
-    before: dict[str, Any], after: dict[str, Any], frames: list[tuple[Any, ...]]
+    before: dict[str, Any],
+    after: dict[str, Any],
+    frames: list[tuple[Any, ...]],
+    *,
+    asks_for_child: bool = False,
 ) -> tuple[float | None, float | None]:
     """Of two proc.json: how soon the main thread goes on by itself, and a thread that it may be waiting for.
 
-    `frames`: the main thread's stack at the second look, innermost first.
+    `frames`: the main thread's stack at the second look, innermost first. `asks_for_child`: it naps between questions
+    whether a process of its own has ended.
     """
     files = [str(frame[1]) for frame in frames]
-    own = same_nap(before, after, waits_for_child=waits_for_child(after, frames))
+    own = same_nap(before, after, waits_for_child=asks_for_child or waits_for_child(after, frames))
     if not files or not (FOR_THREADS.search(files[0]) or _in_event_loop(files)):
         return own, None if own is not None else _long_nap(before, after)
     caller = next((file for file in files if not FOR_THREADS.search(file)), "")

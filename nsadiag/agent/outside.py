@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from nsadiag.agent.loop_source import LoopSource, loop_around
-from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE, LIBRARIES, SERVERS
+from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE, LIBRARIES, OF_CHILDREN, SERVERS
 from nsadiag.evidence.sources import is_user
 
 # What stands within such a loop that has no request at hand.
@@ -92,7 +92,7 @@ def asks(proc: dict[str, Any], frames: Stack, others: list[Stack]) -> bool:
     """
     files = _files(frames)
     by_child = any(child.get("wchan") in FOR_AN_ANSWER for child in proc.get("children", []))
-    if by_child and _within(FOR_CHILDREN, files):
+    if by_child and (_within(FOR_CHILDREN, files) or polls_children(proc, frames)):
         return True
     if files and FOR_THREADS.search(files[0]):
         return any(_within(ASKS, _files(each)) for each in others)
@@ -111,7 +111,8 @@ def turns_of_tools(before: dict[str, Any], after: dict[str, Any], frames: Stack,
     if not files:
         return 0
     beside = others if FOR_THREADS.search(files[0]) else []
-    if not any(_within(RUNS, each) for each in (files, *map(_files, beside))):
+    runs = any(_within(RUNS, each) for each in (files, *map(_files, beside)))
+    if not runs and not polls_children(after, frames):
         return 0
     then, now = (
         {child["pid"]: child.get("turns") for child in p.get("children", [])} for p in (before, after)
@@ -138,6 +139,12 @@ def _within(library: re.Pattern[str], files: list[str]) -> bool:
     inner = list(itertools.takewhile(WAITS.search, files))
     caller = next(iter(files[len(inner) :]), "")
     return any(map(library.search, inner)) and bool(caller) and not OF_THE_JOB.search(caller)
+
+
+def polls_children(proc: dict[str, Any], frames: Stack) -> bool:
+    """Whether the main thread naps in a loop of the user's that asks for processes of its own: what they do is what it does."""
+    loop = _loop(frames[0]) if frames and proc.get("sleeps_until_mono_ns") and proc.get("children") else None
+    return loop is not None and OF_CHILDREN.search(loop.text) is not None
 
 
 def polls(proc: dict[str, Any], frames: Stack) -> str | None:

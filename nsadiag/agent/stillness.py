@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
 from nsadiag.agent.naps import limit_s, naps, waits_for_child
-from nsadiag.agent.outside import ALWAYS_S, IDLE_S, PACED_S, patience
+from nsadiag.agent.outside import ALWAYS_S, IDLE_S, PACED_S, patience, polls_children
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
 
@@ -169,8 +169,8 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     counts = [sum(issued(read_json(c.flight_recorder, {})).values()) for c in (a, b)]
     then, now = main_frames(a), main_frames(b)
     busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
-    own_nap_s, helper_nap_s = naps(*procs, now)
     stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
+    own_nap_s, helper_nap_s = naps(*procs, now, asks_for_child=polls_children(procs[1], stands))
     outside, outside_s = patience(*procs, stands, other_frames(b))
     return Motion(
         rank=rank.rank,

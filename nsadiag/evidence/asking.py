@@ -10,6 +10,9 @@ ASKS_OUTSIDE = re.compile(
     re.IGNORECASE,
 )
 ASKS_INSIDE = re.compile(r"is_set\(|\.empty\(|qsize|\.locked\(|get_nowait")
+OF_CHILDREN = re.compile(
+    r"\.poll\(|is_alive\(|exitcode|returncode|waitpid|pid_exists"
+)  # processes of its own
 # Libraries that nap until a file, a lock or a server lets them go on.
 LIBRARIES = re.compile(
     r"/(torch/utils/file_baton\.py|torch/utils/_filelock\.py|filelock/|fasteners/|portalocker/|huggingface_hub/|fsspec/"
