@@ -18,6 +18,7 @@ from nsadiag.analysis.parted import (
     _left_out,
     _left_wrapper,
     _loaded_alone,
+    _not_broadcast,
     _not_reduced,
     wrapped_apart,
 )
@@ -142,6 +143,28 @@ def test_what_a_rank_trained_by_itself_before_the_wrap_is_compared_with_nothing(
         )
     )
     assert found and (found.since, found.from_start) == (1, False)
+
+
+def with_buffers(path: Path, *codebooks: list[float]) -> CellEvidence:
+    """Ranks whose parameters are equal, and whose codebook had these sums after steps 0, 1, 2, 4, ..."""
+    rows = [
+        [
+            {**row(2**n // 2, 1.0 + n, 1, step=2**n // 2), "buffers": [["vq.embed", [8, 4], value, 10.0]]}
+            for n, value in enumerate(values)
+        ]
+        for values in codebooks
+    ]
+    return ranks_with(path, *rows)
+
+
+def test_a_buffer_that_drifts_where_ddp_broadcasts_none_is_told(tmp_path: Path) -> None:
+    (found,) = _not_broadcast(with_buffers(tmp_path / "apart", [1.0, 1.1, 1.6], [1.0, 1.2, 2.1]))
+    assert found.where.parameter == "vq.embed" and found.confidence < 0.7
+    assert not list(_not_broadcast(with_buffers(tmp_path / "alike", [1.0, 1.1], [1.0, 1.1])))
+    # Brought together again before the last look; or hardly apart.
+    assert not list(_not_broadcast(with_buffers(tmp_path / "joined", [1.0, 1.1, 2.0], [1.0, 1.2, 2.0])))
+    assert not list(_not_broadcast(with_buffers(tmp_path / "near", [1.0, 1.01], [1.0, 1.011])))
+    assert not list(_not_broadcast(with_buffers(tmp_path / "own", [1.0, 1.0], [2.0, 2.0])))
 
 
 def test_ranks_that_used_other_numbers_of_optimizers_are_not_compared(tmp_path: Path) -> None:

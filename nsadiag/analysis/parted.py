@@ -19,6 +19,7 @@ from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 DEFAULT = "default_pg"
 WRAPPER = "DistributedDataParallel"
+FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last look
 MOST_STEPS = 0.8  # in which gradients were averaged, for it to be what the job means to do
 REDUCTIONS = ("all_reduce", "all_reduce_coalesced")
 
@@ -50,6 +51,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     found = drift(cell, frozenset(known))
     if found is None:
         yield from _not_reduced(cell, tables)
+        yield from _not_broadcast(cell)
         return
     idle = not _were_reduced(cell, tables) and not trained_alike(cell, frozenset(known))
     kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
@@ -118,6 +120,19 @@ def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: DDP does not reduce it, as it was frozen when DDP wrapped the model, or was put in afterwards."
         fix = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce by hand what is changed without a gradient. If each rank's own is meant, all is well."
         yield _finding(cell, found, says, None, fix, confidence=0.7)
+
+
+def _not_broadcast(cell: CellEvidence) -> Iterator[Finding]:
+    """What the model keeps in buffers and saves: a codebook, a memory, averages that its forward uses."""
+    found, last = drift(cell, of="buffers"), drift(cell, of="buffers", latest=True)
+    # What a rank sets once is a constant of its own; the first forward has changed a codebook before the first look.
+    if found is None or last is None or last.gap < FAR or found.step == last.step:
+        return
+    if found.parameter == last.parameter and set(found.values.values()) & set(last.values.values()):
+        return
+    says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP was told not to broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
+    fix = "Reduce what the buffer is updated by (all_reduce the counts and sums), or leave broadcast_buffers on. If each rank's own is meant, all is well."
+    yield _finding(cell, last, says, None, fix, confidence=0.65)
 
 
 def _has_parts(tables: Tables) -> bool:

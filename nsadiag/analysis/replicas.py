@@ -43,12 +43,19 @@ class Drift:
         return f"ranks/{self.odd[0]:05d}/replicas.jsonl"
 
 
-def drift(cell: CellEvidence, among: frozenset[str] | None = None, left_out: bool = False) -> Drift | None:
-    """The earliest, of the parameters `among`; None where they agree, or were not compared, or are no copies.
+def drift(
+    cell: CellEvidence,
+    among: frozenset[str] | None = None,
+    left_out: bool = False,
+    of: str = "parameters",
+    latest: bool = False,
+) -> Drift | None:
+    """The earliest (or what there is at the `latest` look), of the parameters `among`; None where they agree, or were not compared, or are no copies.
 
-    Those that DDP does not reduce although they are in its model are `left_out`: looked at for themselves.
+    Those that DDP does not reduce although they are in its model are `left_out`: looked at for themselves. So are
+    `buffers`.
     """
-    table = _table(cell)
+    table = _table(cell, of)
     table = table[table.left_out == left_out]
     if among is not None:
         table = table[table.parameter.isin(among)]
@@ -59,12 +66,11 @@ def drift(cell: CellEvidence, among: frozenset[str] | None = None, left_out: boo
     # Stages, shards and experts have other parameters on each rank: those are no copies.
     if shapes.isna().any(axis=None) or (shapes.nunique(axis=1) > 1).any():
         return None
-    for moment, rows in table.groupby(MOMENT):
-        if rows["rank"].nunique() < len(cell.met):
-            continue
+    moments = [(m, rows) for m, rows in table.groupby(MOMENT) if rows["rank"].nunique() >= len(cell.met)]
+    for moment, rows in moments[-1:] if latest else moments:
         found = _at_step(rows)
         if found:
-            parameter, values, odd, gap, of = found
+            parameter, values, odd, gap, says = found
             wraps, optimizer, since = (int(str(part)) for part in moment)
             begun = table[table.wraps == wraps][MOMENT[1:]].min().tolist()
             return Drift(
@@ -75,7 +81,7 @@ def drift(cell: CellEvidence, among: frozenset[str] | None = None, left_out: boo
                 from_start=[optimizer, since] == begun,
                 odd=odd,
                 gap=gap,
-                of=of,
+                of=says,
             )
     return None
 
@@ -123,7 +129,7 @@ def _odd(values: dict[int, float]) -> tuple[int, ...]:
     return tuple(sorted(values))
 
 
-def _table(cell: CellEvidence) -> pd.DataFrame:
+def _table(cell: CellEvidence, of: str = "parameters") -> pd.DataFrame:
     rows: list[dict[str, Any]] = [
         {
             "rank": rank.rank,
@@ -134,14 +140,14 @@ def _table(cell: CellEvidence) -> pd.DataFrame:
             "since": int(row.get("since", row["step"])),
             "place": place,
             "parameter": name,
-            "left_out": place in (row.get("left_out") or ()),
+            "left_out": of == "parameters" and place in (row.get("left_out") or ()),
             "shape": str(shape),
             "sum": float(total),
             "magnitude": float(magnitude),
         }
         for rank in cell.ranks
         for row in rank.replicas
-        for place, (name, shape, total, magnitude) in enumerate(row["parameters"])
+        for place, (name, shape, total, magnitude) in enumerate(row.get(of, ()))
     ]
     return pd.DataFrame(
         rows, columns=["rank", "step", *MOMENT, *SAME, "left_out", "shape", "sum", "magnitude"]

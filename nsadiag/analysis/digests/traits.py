@@ -115,7 +115,7 @@ def last_words(rank: RankEvidence) -> Any:
 
 def replicas(rank: RankEvidence) -> Any:
     """Copies of parameters are equal to the last bit."""
-    return [[row.get("step"), row.get("parameters")] for row in rank.replicas]
+    return [[row.get("step"), row.get("parameters"), row.get("buffers")] for row in rank.replicas]
 
 
 Trait = Callable[[RankEvidence], Any]

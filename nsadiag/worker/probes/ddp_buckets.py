@@ -134,6 +134,31 @@ def wraps_made() -> int:
     return len(_wrapped)
 
 
+def own_buffers() -> list[tuple[str, torch.Tensor]]:
+    """What each rank keeps for itself of wrapped models whose buffers DDP does not broadcast, and what they save.
+
+    Without statistics of norms and observers, which may well be each rank's own while it trains.
+    """
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for wrapped in _wrapped:
+        model = wrapped.model()
+        if model is None or model.broadcast_buffers:
+            continue
+        for prefix, module in model.module.named_modules():
+            observes = type(module).__module__.startswith(("torch.ao.", "torchao."))
+            if observes or isinstance(module, torch.nn.modules.batchnorm._NormBase):
+                continue
+            passing = module._non_persistent_buffers_set
+            for name, buffer in module.named_buffers(prefix, recurse=False):
+                if (
+                    name.rpartition(".")[2] not in passing
+                    and buffer.is_floating_point()
+                    and buffer.numel() > 1
+                ):
+                    found[id(buffer)] = qualified(name), buffer
+    return list(found.values())
+
+
 def left_out() -> dict[int, str]:
     """By id: what is in a wrapped model now and its DDP does not reduce: frozen at the wrap, or put in since."""
     found: dict[int, str] = {}

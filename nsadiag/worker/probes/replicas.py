@@ -22,13 +22,14 @@ from torch.compiler import is_dynamo_compiling
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.probes import works
-from nsadiag.worker.probes.ddp_buckets import left_out, wraps_made
+from nsadiag.worker.probes.ddp_buckets import left_out, own_buffers, wraps_made
 from nsadiag.worker.probes.gradients import name_of
 from nsadiag.worker.probes.patch import failed, not_compiled
 
 Item = TypeVar("Item")
 SHARE = 0.001  # of the time between two steps, for looking through the gradients
 SUMMED = 48  # parameters: what one rank alone changes is often a single one
+BUFFERS = 16
 ELEMENTS = 4096  # of each, spread over it
 NAMED = 50
 MOST_ROWS = 200
@@ -189,9 +190,11 @@ def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
         return
     trained = [(i, p) for i, p in enumerate(_parameters(optimizer)) if p.numel() and not _is_sharded(p)]
     chosen = evenly(trained)
-    sums = sums_of([p for _, p in chosen])
-    if sums is None:
+    buffers = evenly([(n, b) for n, b in own_buffers() if b.numel() and not _is_sharded(b)])[:BUFFERS]
+    both = sums_of([p for _, p in chosen] + [b for _, b in buffers])
+    if not chosen or both is None:
         return
+    sums, of_buffers = both[: len(chosen)], both[len(chosen) :]
     passed_over = left_out()
     row = {
         # The optimizer probe, listed before this one, has counted the step already.
@@ -206,6 +209,8 @@ def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
             for (i, p), each in zip(chosen, sums, strict=True)
         ],
     }
+    if buffers:
+        row["buffers"] = [[n, list(b.shape), *each] for (n, b), each in zip(buffers, of_buffers, strict=True)]
     append_json_line(rank.directory.replicas, row)
 
 
