@@ -18,7 +18,8 @@ the same differ by 1 to 2 % for as long as they live, so what counts is compared
     control   probes taken out against the process that nobody watches
 
 A figure is the mean of the faster half of all steps against the other's, in per cent, and the interval in which it lies
-in 95 % of random choices of rounds. With 32k tokens the GPU is the limit, and nothing but it is noise.
+in 95 % of random choices of rounds. With 32k tokens the GPU is the limit, and nothing but it is noise. A job whose
+noise or control may be as large as the aim is not settled, whatever its figures are: the machine was too restless.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ PRODUCTION = "m7c_125m_2xa100_production"
 WORKER = Path(__file__).with_name("gpu_worker.py")
 TURN_STEPS = 6
 CHOICES = 400  # random ones, for an interval
+AIM_PCT = 0.5  # that light probes may cost
 # By name: what differs from the production configuration, and seconds of turns (quick, else).
 JOBS: dict[str, tuple[list[str], tuple[int, int]]] = {
     "eager": ([], (80, 170)),
@@ -180,6 +182,11 @@ def measure(names: list[str], *, quick: bool) -> dict[str, Any]:
             percent, low, high = compare(turns[one], turns[other])
             figures[f"gpu_{figure}_pct_{name}"] = percent
             figures[f"gpu_{figure}_pct_{name}_95"] = (low, high)
+        figures[f"gpu_settled_{name}"] = all(
+            -AIM_PCT < bound < AIM_PCT
+            for nothing in ("noise", "control")
+            for bound in figures[f"gpu_{nothing}_pct_{name}_95"]
+        )
     return figures
 
 
@@ -198,8 +205,13 @@ def main() -> None:
         print(json.dumps({"machine": {**machine(), **versions()}, "figures": figures}, indent=1))
         return
     for name, value in figures.items():
-        shown = " … ".join(f"{v:.2f}" for v in value) if isinstance(value, tuple) else f"{value:.2f}"
-        print(f"{name:36}{shown:>16}")
+        print(f"{name:36}{_shown(value):>16}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " … ".join(f"{v:.2f}" for v in value) if isinstance(value, tuple) else f"{value:.2f}"
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from nsadiag.evidence.layout import (
 from nsadiag.evidence.secrets import mask_command
 from nsadiag.worker import crash, output, traceback_signal
 from nsadiag.worker.on_import import when_imported
+from nsadiag.worker.place import Places
 
 _runtime: Runtime | None = None
 LAST = -1_000_000  # priority among multiprocessing's finalizers
@@ -42,6 +43,7 @@ class Runtime:
         self.rank = rank
         self.world_size = world_size
         self.names = Names(directory.names)
+        self.places = Places(self.names)
         memory = os.environ.get(RING_DIR)
         self.box = BlackBox(
             directory.blackbox,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ from torch.compiler import is_dynamo_compiling
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
 from nsadiag.worker import raised, runtime
-from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced
 
 COUNT_AT_MOST = 20_000  # nodes; the walk costs one to two microseconds each
@@ -122,9 +120,11 @@ def _count(rank: runtime.Runtime, tensors: Any) -> None:
 
 def _is_lost(loss: Any) -> bool:
     """Whether it is one number that is NaN or infinite; False where one would have to wait for a GPU to know."""
-    if type(loss) is not torch.Tensor or loss.device.type != "cpu" or loss.numel() != 1:
+    if type(loss) is not torch.Tensor or not loss.is_cpu or loss.numel() != 1:
         return False
-    return not math.isfinite(abs(loss.item()))  # it may be complex
+    value = loss.item()
+    # No function's code has to come from memory for this, and a complex number may be asked, too.
+    return bool(value - value != 0)
 
 
 def _begin(tensors: Any) -> None:
@@ -132,12 +132,10 @@ def _begin(tensors: Any) -> None:
         rank = runtime.ensure_rank()
         if rank is None:
             return
-        place = "\t" + user_place()
+        place = rank.places.here()
         if now.counting:
             _count(rank, tensors)
-        rank.emit(
-            _BACKWARD, _BEGIN, 0, int(_is_lost(tensors)), 0, rank.names.known.get(place) or rank.names(place)
-        )
+        rank.emit(_BACKWARD, _BEGIN, 0, int(_is_lost(tensors)), 0, place)
     except Exception as error:
         failed(_begin, error)
 

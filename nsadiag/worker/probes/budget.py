@@ -13,11 +13,14 @@ from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
 from nsadiag.evidence.probes import is_light
 
 # Of a step's time, for one kind of observation; what comes of it is measured by benchmarks/overhead.py.
-SHARE = {"light": 0.001, "full": 0.015}
+SHARE = {"light": 0.001, "full": 0.008}
 TIMED_EVENTS = 30
 CACHE_BYTES = 1 << 20  # written between two of them
 AT_LEAST = {"light": 2, "full": 4}
-REVIEWS = (4, 16, 64, 256, 1024)  # steps after which the budget is looked at again; then every 1024
+FIRST_REVIEW = (
+    4  # steps after which the budget is looked at again; then after 16, 64, 256, 1024, and every 1024
+)
+REVIEWED_EVERY = 1024
 
 # Called with `step_s()` when a budget is due for review.
 on_review: list[Callable[[float], None]] = []
@@ -28,6 +31,7 @@ learning = (
 )
 _recent: deque[float] = deque(maxlen=15)
 _steps = 0
+_review_at = FIRST_REVIEW
 _last = 0.0
 
 
@@ -70,15 +74,16 @@ def afforded(step_s: float, events: float) -> int:
 
 def step_ended() -> None:
     """To be called once a step, at its end."""
-    global _steps, _last, learning
+    global _steps, _last, _review_at, learning
     now = time.monotonic()
     if _last:
         _recent.append(now - _last)
     _last = now
     _steps += 1
-    learning = _steps in REVIEWS or _steps % REVIEWS[-1] == 0
+    learning = _steps == _review_at
     for subscriber in on_step:
         subscriber()
     if learning:
+        _review_at = min(4 * _review_at, _review_at + REVIEWED_EVERY)
         for review in on_review:
             review(step_s())

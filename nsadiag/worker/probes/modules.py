@@ -14,7 +14,6 @@ import torch
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.worker import runtime
-from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import budget, calls
 from nsadiag.worker.probes.backward import census as graph_census
 from nsadiag.worker.probes.backward import now as backward_now
@@ -32,6 +31,9 @@ _steps_counted = 0
 _per_step: dict[int, float] = {}  # calls by depth, as they were last counted
 _depth_limit = calls.EVERY_DEPTH
 _innermost = 0  # depth of the call that began last
+_closely: bool | None = (
+    None  # whether the step that runs now is looked at closely; not known before the first ends
+)
 _given = 0  # elements of the tensors that the outermost module was called with
 
 
@@ -41,8 +43,7 @@ def _enter(rank: runtime.Runtime, name: int, nested: int) -> None:
         census.enter(name)
     recomputed = backward_now.depth > 0
     if nested == 0 and not recomputed:
-        place = "\t" + user_place()
-        rank.emit(_FORWARD, _BEGIN, name, 0, 0, rank.names.known.get(place) or rank.names(place))
+        rank.emit(_FORWARD, _BEGIN, name, 0, 0, rank.places.here())
     elif _full:
         rank.emit(_MODULE, _BEGIN, name, recomputed)
         _innermost = nested
@@ -129,17 +130,27 @@ def _review(step_s: float) -> None:
                 f"modules nested deeper than {limit} are not recorded: a step takes {step_s * 1e3:.1f} ms"
             )
     _depth_limit = limit
-    _learn_or_not()
+    _observe(closely=backward_now.counting or budget.learning)
 
 
 def _learn_or_not() -> None:
-    """Between two steps: the next one is looked at closely if its graph is to be counted, or a review has come.
-
-    Full probes then look at calls wherever they are made, too, for what is recomputed, but no deeper than is afforded.
-    """
+    """Between two steps: the next one is looked at closely if its graph is to be counted, or a review has come."""
     closely = backward_now.counting or budget.learning
+    if closely != _closely:
+        _observe(closely=closely)
+
+
+def _observe(*, closely: bool) -> None:
+    """Full probes that look closely see calls wherever they are made, for what is recomputed, but no deeper than is afforded."""
+    global _closely
+    _closely = closely
     limit = _depth_limit if _full else calls.EVERY_DEPTH if closely else 1
     calls.observe(limit, everywhere=closely or limit > 1)
+
+
+def _forget() -> None:
+    global _closely
+    _closely = None
 
 
 def _count_step() -> None:
@@ -165,6 +176,7 @@ def modules() -> Iterator[None]:
             subscribe(stack, budget.on_step, _count_step)
             subscribe(stack, budget.on_review, _review)
         stack.callback(_reached.clear)
+        stack.callback(_forget)
         stack.callback(_per_step.clear)
         yield
 
