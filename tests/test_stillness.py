@@ -208,6 +208,10 @@ def test_a_wait_with_a_limit_counts_as_long_as_one_such_wait_can_last() -> None:
         limit_s(known, known, [*waits[:1], ("_try_get_data", "/lib/torch/utils/data/dataloader.py", 1)])
         is None
     )
+    # A store's key, that a peer has to set: torch waits in C, and the probe around it is the innermost of Python.
+    key = [("get", "/lib/nsadiag/worker/probes/collectives.py", 301), ("main", "/home/nsadiag/train.py", 9)]
+    assert limit_s(known, known, key) is None
+    assert limit_s(known, known, key[1:]) == 20.0
     waits_for_it = dataclasses.replace(IDLE, limit_s=20.0)
     assert judge([dataclasses.replace(waits_for_it, silent_s=9.0)])[0] == "asleep"
     assert judge([dataclasses.replace(waits_for_it, silent_s=25.0)])[0] == "still"  # asks again and again

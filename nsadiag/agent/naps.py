@@ -17,6 +17,8 @@ FOR_TASKS = re.compile(r"/asyncio/\w+\.py$")
 FOR_FILES = re.compile(
     r"/(socket|ssl|selectors|subprocess|queue|threading)\.py$|/(asyncio|http|urllib|multiprocessing)/\w+\.py$"
 )
+# torch waits for peers, also in what probes wrap around it, with limits of its own, and asks again.
+FOR_PEERS = re.compile(r"/torch/|/nsadiag/worker/")
 # When a process began is known to a tick of the kernel only.
 ONE_SLEEP_NS = 20_000_000
 
@@ -96,9 +98,9 @@ def _is_one(first: int | None, second: int | None) -> bool:
 def limit_s(before: dict[str, Any], after: dict[str, Any], frames: list[tuple[Any, ...]]) -> float | None:
     """How long the main thread waits at most where it stood both times: for a socket, a pipe, a timer of its event loop.
 
-    None where torch waits, which has limits of its own and asks again.
+    None where torch waits.
     """
     files = [str(frame[1]) for frame in frames]
     caller = next((file for file in files if not FOR_FILES.search(file)), "")
     known: list[float] = [proc.get("wait_limit_s") or 0.0 for proc in (before, after)]
-    return known[0] if files and all(known) and "/torch/" not in caller else None
+    return known[0] if files and all(known) and not FOR_PEERS.search(caller) else None

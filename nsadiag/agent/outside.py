@@ -26,7 +26,7 @@ FOR_CHILDREN = re.compile(
 # Where a main thread waits for another one, that may be the one who asks.
 FOR_THREADS = re.compile(r"/(threading|queue|concurrent/futures/(_base|thread))\.py$")
 # These wait for peers, with limits of their own.
-OF_THE_JOB = re.compile(r"/(torch|nsadiag)/")
+OF_THE_JOB = re.compile(r"/torch/|/nsadiag/worker/")
 IDLE_S = 60.0  # between two looks at somebody who has nothing to do
 # For how long a silence is believed to end by itself: of a server all night, many a service or database behind an interface
 # takes 20 s, and a minute is the limit that many a call has.

@@ -214,7 +214,8 @@ def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, confid
         cell,
         stuck,
         cls="external_wait",
-        confidence=_how_sure(cell, confidence),
+        # A store's key is set by nobody but the job's own processes, and they all wait.
+        confidence=confidence if standing.doing == "store" else _how_sure(cell, confidence),
         summary=f"{who} at {at} for {what}. None of {'its' if len(alike) == 1 else 'their'} peers can bring that.",
         evidence=(
             Evidence(claim=f"rank {number} stands at {at} in both looks{call}", source=stuck.source),
