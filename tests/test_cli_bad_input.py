@@ -14,6 +14,7 @@ import pytest
 import typer
 from support.jobs import Jobs, wait_until
 
+from nsadiag import __version__
 from nsadiag.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -131,6 +132,12 @@ def test_the_help_lists_every_command(jobs: Jobs) -> None:
     done = jobs.run("--help")
     assert done.returncode == 0
     assert all(f" {command} " in done.stdout for command in COMMANDS)
+    assert not re.search(r"\.\.\.$", done.stdout, re.MULTILINE), "a line is cut off"
+
+
+def test_the_version_is_one_line(jobs: Jobs) -> None:
+    done = jobs.run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"nsadiag {__version__}\n", "")
 
 
 # -- the output directory ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from nsadiag.cli.shared import FORCE, JSON, OUT, app
 
 
 @app.command(
+    short_help="Find the value, or the commit, from which on a job fails",
     options_metavar="[OPTIONS]",
     epilog="Example: nsadiag bisect nsa-quick --axis layers --from 1 --to 16 -k 'checkpointing=none and parallel=ddp'\n\n"
     "Example: nsadiag bisect --git v1.2..HEAD -- torchrun --standalone --nproc-per-node 2 train.py",
@@ -72,7 +73,10 @@ def bisect(
     raise typer.Exit(result.exit_code)
 
 
-@app.command(epilog="Example: nsadiag shrink artifacts/20261120-101500-train --out repro/train")
+@app.command(
+    short_help="Cut a failing run down to a short script that stands alone",
+    epilog="Example: nsadiag shrink artifacts/20261120-101500-train --out repro/train",
+)
 def shrink(
     path: Annotated[
         Path, typer.Argument(metavar="RUN_OR_CELL", help="A run's directory, or cells/ID of a matrix")

@@ -11,7 +11,10 @@ from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory, 
 from nsadiag.errors import UsageError
 
 
-@app.command(epilog="Example: nsadiag attach $(pgrep -f 'torchrun.*train.py')")
+@app.command(
+    short_help="Judge a job that runs or is stuck, and leave it as it was",
+    epilog="Example: nsadiag attach $(pgrep -f 'torchrun.*train.py')",
+)
 def attach(
     targets: Annotated[
         list[str] | None,
@@ -34,7 +37,9 @@ def attach(
     raise typer.Exit(result.exit_code)
 
 
-@app.command(epilog="Example: nsadiag analyze /tmp/nccl_traces")
+@app.command(
+    short_help="Judge evidence that is already on disk", epilog="Example: nsadiag analyze /tmp/nccl_traces"
+)
 def analyze(
     path: Annotated[
         Path,
@@ -67,7 +72,10 @@ def analyze(
     raise typer.Exit(EXIT_HEALTHY if outcome == "healthy" else EXIT_FINDING)
 
 
-@app.command(epilog="Example: nsadiag report artifacts/20261120-101500-train --format md")
+@app.command(
+    short_help="Render what is on disk, to stdout",
+    epilog="Example: nsadiag report artifacts/20261120-101500-train --format md",
+)
 def report(
     path: Annotated[Path, typer.Argument(help="A run or matrix directory")],
     format_: Annotated[
@@ -90,7 +98,10 @@ def report(
         print(REPORTERS[format_](load_report(path)))
 
 
-@app.command(epilog="Example: nsadiag diff artifacts/yesterday artifacts/today")
+@app.command(
+    short_help="Show two runs or two ranks side by side",
+    epilog="Example: nsadiag diff artifacts/yesterday artifacts/today",
+)
 def diff(
     a: Annotated[Path, typer.Argument(help="A run, a cell of a matrix, or a rank: RUN/ranks/00000")],
     b: Annotated[Path, typer.Argument(help="What to compare it with")],
@@ -111,7 +122,10 @@ def diff(
     raise typer.Exit(command.exit_code(rows))
 
 
-@app.command(epilog="Example: nsadiag top artifacts/20261120-101500-train")
+@app.command(
+    short_help="Show what every rank is doing while the job runs",
+    epilog="Example: nsadiag top artifacts/20261120-101500-train",
+)
 def top(
     directory: Annotated[Path, typer.Argument(help="A run or matrix that is under way")],
     once: Annotated[bool, typer.Option("--once", help="One look, and no more")] = False,

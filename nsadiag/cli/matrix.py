@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 ON_NODES = ("local", "static")
 
 
-@app.command(epilog="Example: nsadiag matrix -k 'layers=1 and not fsdp2'")
+@app.command(
+    short_help="Run a matrix of experiments and report on the whole",
+    epilog="Example: nsadiag matrix -k 'layers=1 and not fsdp2'",
+)
 def matrix(
     spec: Annotated[str, typer.Argument(help="YAML file, or the name of a built-in matrix")] = "nsa-quick",
     out: Annotated[Path | None, OUT] = None,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nsadiag import __version__
 from nsadiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +30,23 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: rich's takes as long to import as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"nsadiag {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """What may stand before a command."""
+
 
 OUT = typer.Option("--out", help="Directory to write to  [default: artifacts/<time>-<name>]")
 JSON = typer.Option("--json", help="Print one JSON document on stdout, and nothing else")

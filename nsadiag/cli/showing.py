@@ -11,7 +11,10 @@ import typer
 from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory
 
 
-@app.command(epilog="Example: nsadiag demo rank_killed_sigkill")
+@app.command(
+    short_help="Run a job that fails on purpose, and report on it",
+    epilog="Example: nsadiag demo rank_killed_sigkill",
+)
 def demo(
     fault: Annotated[
         str, typer.Argument(help="A script of repro/, or a class: nsadiag list --faults")
@@ -29,7 +32,10 @@ def demo(
     raise typer.Exit(result.exit_code)
 
 
-@app.command(epilog="Example: nsadiag doctor")
+@app.command(
+    short_help="Say what evidence could be collected here, and what to change",
+    epilog="Example: nsadiag doctor",
+)
 def doctor(
     python: Annotated[
         str | None, typer.Option(help="The Python that your jobs run with  [default: the first on PATH]")
@@ -51,7 +57,11 @@ def doctor(
     raise typer.Exit(command.exit_code(checks))
 
 
-@app.command("list", epilog="Example: nsadiag list --faults")
+@app.command(
+    "list",
+    short_help="List probes, captures, detectors, classes, or the faults to try",
+    epilog="Example: nsadiag list --faults",
+)
 def list_(
     faults: Annotated[bool, typer.Option("--faults", help="The scripts that nsadiag demo can run")] = False,
     as_json: Annotated[bool, JSON] = False,
