@@ -20,16 +20,16 @@ from nsa.attention.kernels.band import (
     chosen_band_forward,
 )
 from nsa.attention.kernels.gates import gated_sum
-from nsa.attention.kernels.selected import Unions, selected_dkv, selected_dq, selected_forward
+from nsa.attention.kernels.selected import Unions, selected_dkv, selected_dq, selected_forward, unions
 from nsa.attention.kernels.selection import Selection, select, select_few
-from nsa.attention.kernels.tiles import ceil_div
+from nsa.attention.kernels.tiles import ceil_div, tokens_per_tile
 
 
 class Chosen(NamedTuple):
     """Which blocks the queries selected."""
 
     blocks: Tensor  # [B, Hkv, T, n], or [B, Hkv, T] of bits (`selection.select_few`)
-    union: Unions | None  # of blocks, when attention to them has been computed
+    union: Unions | None  # of blocks, if it was kept when attention to them was computed
 
     @property
     def by_bits(self) -> bool:
@@ -119,6 +119,8 @@ def branches_backward(
         dk, dv = bands_dkv(q, band_k, band_v, dout, stats, lengths, borders, bits)
     if by_lists:
         blocks, union = chosen
+        if union is None:
+            union = unions(blocks, tokens_per_tile(q.shape[2] // blocks.shape[1], q.dtype), borders)
         add = any(x is not None for x in band_v)
         selected = (q, k[1], v[1], dout, stats)
         places = (lengths.block, lengths.past, borders)
