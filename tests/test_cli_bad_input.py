@@ -131,8 +131,8 @@ def test_help_ends_with_an_example_that_parses(jobs: Jobs, command: str) -> None
 def test_the_help_lists_every_command(jobs: Jobs) -> None:
     done = jobs.run("--help")
     assert done.returncode == 0
-    assert all(f" {command} " in done.stdout for command in COMMANDS)
-    assert not re.search(r"\.\.\.$", done.stdout, re.MULTILINE), "a line is cut off"
+    assert all(f"  {command} " in done.stdout for command in typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert not re.search(r"^  \w.*\.\.\.$", done.stdout, re.MULTILINE), "a line is cut off"
 
 
 def test_the_version_is_one_line(jobs: Jobs) -> None:
