@@ -1,5 +1,6 @@
 """Shrinking real runs: what comes out stands alone, fails in the same way, and nothing is left running."""
 
+import ast
 import json
 import os
 import shutil
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 from support.promises import REPRO
+
+from nsadiag.experiments.program import Program
+from nsadiag.experiments.shrink import further_and_further_back
 
 TRAIN = '''
     """A trainer with a module of its own."""
@@ -99,6 +103,38 @@ def test_a_users_script_with_a_module_of_its_own_becomes_one_short_file(
     assert not (jobs.directory / "small" / "trials").exists()
     shown = jobs.run("report", "small")
     assert "same verdict in 2 of 2 fresh runs" in shown.stdout
+
+
+ORDER = """
+    import torch.distributed as dist
+
+    NAMES = {"age", "colour", "country", "genre", "language", "mood", "style", "topic", "year", "season"}
+    dist.init_process_group("gloo")
+    orders = [None, None]
+    dist.all_gather_object(orders, list(NAMES))
+    counted = len(orders)
+    if dist.get_rank() == 1 and orders[0] != orders[1]:
+        raise ValueError(f"{counted} ranks have orders of their own")
+    dist.destroy_process_group()
+"""
+
+
+def test_what_forked_ranks_have_alike_is_cut_down_on_ranks_of_their_own_python(jobs: Jobs) -> None:
+    """Strings hash alike in processes forked from one, and in no two others: sets come in another order."""
+    (jobs.directory / "order.py").write_text(dedent(ORDER).lstrip())
+    jobs.run("run", "--out", "run", "--", *TORCHRUN, "order.py")
+    assert verdict_of(jobs.directory / "run")["class"] == "rank_exception"
+    done = jobs.run("shrink", "run", "--out", "small", "--json", "--budget", "10", seconds=280)
+    document = json.loads(done.stdout)
+    assert (document["conclusion"], done.returncode) == ("kept", 0), done.stderr
+    assert any("started Python anew" in note for note in document["notes"])
+    assert "Run: torchrun --standalone --nproc-per-node 2 order.py" in document["source"]
+
+
+def test_where_the_smallest_does_not_hold_ever_larger_steps_are_taken_back() -> None:
+    history = [Program(tree=ast.parse(f"x = {n}")) for n in range(12)]
+    assert further_and_further_back(history, 5) == [history[n] for n in (11, 10, 8, 4)]
+    assert further_and_further_back(history[:1], 5) == history[:1]
 
 
 @pytest.mark.slow

@@ -26,11 +26,19 @@ from nsadiag.evidence.records import Verdict, Where
 from nsadiag.evidence.secrets import hide
 from nsadiag.experiments.axes import simplest
 from nsadiag.experiments.program import Program
-from nsadiag.experiments.shrink import Bench, Lost, Shrunk, Target, shrink, smaller_and_smaller, third_parties
-from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, slots, waited_for
+from nsadiag.experiments.shrink import (
+    Bench,
+    Lost,
+    Shrunk,
+    Target,
+    further_and_further_back,
+    shrink,
+    third_parties,
+)
+from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, slots, torchrun, waited_for
 
 CONFIRMATIONS = 2
-TRIES = 3  # how many of the smallest are run afresh before giving up
+TRIES = 5  # how many are run afresh before giving up
 WIDTH = 110
 
 
@@ -187,7 +195,7 @@ def _confirm(shrunk: Shrunk, bench: Bench, opened: Slots, run: RunDir, document:
     needs = sorted(third_parties(shrunk.program))
     if needs:
         document["notes"].append(f"needs {', '.join(needs)} besides torch")
-    candidates = [p for _, p in zip(range(TRIES), smaller_and_smaller(shrunk), strict=False)]
+    candidates = further_and_further_back(shrunk.history, TRIES)
     for turn, program in enumerate(candidates):
         source = described(
             program, verdict, target.job, script.name, len(target.script.read_text().splitlines())
@@ -218,13 +226,13 @@ def _confirm(shrunk: Shrunk, bench: Bench, opened: Slots, run: RunDir, document:
         }
         if len(held) == len(seen):
             return
-        _say("not every fresh run showed it: one step back")
+        _say("not every fresh run showed it: some steps back")
 
 
 def _afresh(script: Path, job: Job, opened: Slots, folder: Path) -> list[Trial]:
     launcher: tuple[str, ...] = (sys.executable,)
     if not job.launcher:
-        launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.world_size))  # fmt: skip
+        launcher = torchrun(job.world_size)
     with tempfile.TemporaryDirectory(prefix="nsadiag-shrunk-") as empty:
         there = dataclasses.replace(
             job, argv=(str(script.resolve()), *job.argv[1:]), launcher=launcher, cwd=Path(empty)

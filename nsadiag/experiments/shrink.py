@@ -23,7 +23,7 @@ from nsadiag.experiments.priors import Priors, executed
 from nsadiag.experiments.program import Program
 from nsadiag.experiments.reduce import Reducer
 from nsadiag.experiments.tidying import inlined_calls, inlined_values, literal_options
-from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, quicker, waited_for
+from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, quicker, torchrun, waited_for
 from nsadiag.experiments.trims import small_numbers, trims
 
 EXECUTED = Path(nsadiag.__file__).parent / "worker" / "executed.py"
@@ -74,6 +74,7 @@ class Bench:
         self.wanted = Wanted.of(target.verdict)
         self.verdict = target.verdict
         self.trials = 0
+        self.afresh = False  # ranks of a torchrun of their own, not forked from a warm launcher
         self._took: list[
             float
         ] = []  # seconds of trials that failed as wanted, as many as tell how it goes now
@@ -93,6 +94,8 @@ class Bench:
         if notes:
             words = (str(EXECUTED), str(place / "lines"), *words)
         job = dataclasses.replace(self.target.job, argv=words)
+        if self.afresh:
+            job = dataclasses.replace(job, launcher=torchrun(job.world_size))
         return self.slots.submit(job, place / "run", pace or self.pace)
 
     def ask(self, text: str) -> Future[bool]:
@@ -175,6 +178,13 @@ def _begin(bench: Bench, notes: list[str]) -> tuple[Program, set[int], dict[str,
         bench.note("once more, with more patience")
         plain, alone = bench.submit(None, beside=True), bench.submit(text, notes=True)
         first, second = waited_for(plain), waited_for(alone)
+    if not bench.is_same(first) and not bench.is_same(second) and not bench.target.job.launcher:
+        # Forked ranks share what a new interpreter draws for itself, such as the order of a set of strings.
+        bench.note("once more, with ranks of their own Python")
+        bench.afresh = True
+        notes.append("does not fail on forked ranks: each trial started Python anew")
+        plain, alone = bench.submit(None, beside=True), bench.submit(text, notes=True)
+        first, second = waited_for(plain), waited_for(alone)
     bench.wanted = bench.wanted.as_in(second.verdict)
     if bench.is_same(second):
         bench.pace = quicker(bench.pace, second)
@@ -230,6 +240,10 @@ def third_parties(program: Program) -> set[str]:
     return names - set(sys.stdlib_module_names) - {"torch"}
 
 
-def smaller_and_smaller(shrunk: Shrunk) -> Iterator[Program]:
-    """The smallest first: where it does not hold, what it was cut from may."""
-    return reversed(shrunk.history)
+def further_and_further_back(history: list[Program], most: int) -> list[Program]:
+    """The smallest first, then what it was cut from 1, 3, 7, ... steps before.
+
+    A cut that left the failure to chance, such as a seed's, may have been taken by luck long before the last.
+    """
+    back = [2**n - 1 for n in range(most)]
+    return [history[-1 - steps] for steps in back if steps < len(history)]

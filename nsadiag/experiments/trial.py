@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,18 @@ from nsadiag.evidence.records import Verdict, Where
 
 POLL_S = 0.1
 T = TypeVar("T")
+
+
+def torchrun(world_size: int) -> tuple[str, ...]:
+    """This Python's own, whatever is found under that name."""
+    return (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(world_size),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
