@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 
 from nsadiag.analysis.exceptions import first_of, headline
+from nsadiag.analysis.given import same_batches
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_suspended
@@ -87,13 +88,17 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         restarts = list(_restarts(cell))
         evidence += restarts[:3]
         again = ", after a restart" if restarts else ""
+        remark = same_batches(cell, tables)
+        evidence += remark.evidence if remark else ()
         yield Finding(
             detector="healthy",
             cls="healthy",
             outcome="healthy",
             confidence=0.95 if not aborted else 0.8,
-            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s{again}.",
+            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s{again}."
+            + (f" {remark.sentence}" if remark else ""),
             evidence=tuple(evidence),
+            fix=remark.fix if remark else None,
         )
     elif _was_progressing(cell):
         yield Finding(

@@ -12,7 +12,6 @@ from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.evaluated import evaluated
-from nsadiag.analysis.given import given
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.not_finite import not_finite
 from nsadiag.analysis.parted import parted
@@ -56,7 +55,6 @@ def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     yield from not_finite(cell, tables)
     yield from unheld(cell)
     yield from evaluated(cell)
-    yield from given(cell, tables)
 
 
 def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
