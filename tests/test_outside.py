@@ -60,6 +60,13 @@ def test_a_server_without_a_request_is_idle_for_as_long_as_it_likes() -> None:
     assert judged(3600.0, outside="serves", outside_s=ALWAYS_S, limit_s=0.5) == "asleep"
 
 
+def test_the_world_is_not_believed_where_the_failure_is_known() -> None:
+    """A trial of `shrink` would wait for it dozens of times."""
+    waits = dataclasses.replace(IDLE, outside="asks", outside_s=ANSWER_S)
+    assert judge([PEER, waits])[0] == "asleep"
+    assert judge([PEER, waits], believes_world=False)[0] == "still"
+
+
 def test_a_server_whose_handler_stands_in_the_users_code_is_no_idle_one() -> None:
     assert not serves([("do_POST", "/home/u/serve.py", 60), ("handle", "/usr/lib/python3.11/http/server.py", 436), SERVE, MAIN])  # fmt: skip
     assert not serves([SELECT, MAIN])

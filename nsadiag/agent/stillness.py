@@ -275,8 +275,13 @@ def motions(
     return joined(stances(ranks, looks, seen, gpus), world, quiet_s=quiet_s)
 
 
-def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judgement, str]:
-    """The verdict on one pair of captures, with its reason. `nap_credit_s`: how long sleepers may still be waited for."""
+def judge(
+    moved: list[Motion], *, nap_credit_s: float = NAP_S[1], believes_world: bool = True
+) -> tuple[Judgement, str]:
+    """The verdict on one pair of captures, with its reason.
+
+    `nap_credit_s`: how long sleepers may still be waited for. `believes_world`: so may what is outside the job.
+    """
     if not moved:
         return "unobserved", "no rank could be looked at twice"
     for rank in moved:
@@ -302,7 +307,7 @@ def judge(moved: list[Motion], *, nap_credit_s: float = NAP_S[1]) -> tuple[Judge
             "asleep",
             f"rank {slept[0]} waits for something that a sleep or a time limit ends, and may for {slept[1]:.0f} s",
         )
-    patient = _outside(free)
+    patient = _outside(free) if believes_world else None
     if patient:
         return "asleep", patient
     spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]

@@ -227,7 +227,9 @@ class Watch:
         started = time.monotonic()
         pair = self._pair(apart_s or self.options.looks_apart_s)
         moved = self._joined(pair)
-        judgement, reason = judge(moved, nap_credit_s=self._nap_credit_s())
+        judgement, reason = judge(
+            moved, nap_credit_s=self._nap_credit_s(), believes_world=self.options.believes_world
+        )
         self._waiting = {m.rank for m in moved if m.waits_for_peers}
         if judgement == "still":
             judgement, reason = self._was_it_a_moment_ago(reason, {m.rank for m in moved if m.spins})

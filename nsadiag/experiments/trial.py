@@ -60,6 +60,7 @@ class Pace:
     stall_after_s: float | None = None  # None: learnt from the job's own rhythm
     looks_apart_s: float = 2.0
     thorough: bool = True
+    believes_world: bool = True
     timeout_s: float = 0.0
     most_steps: int | None = None
     probes: str = "light"
@@ -70,6 +71,7 @@ class Pace:
             timeout_s=self.timeout_s,
             looks_apart_s=self.looks_apart_s,
             thorough=self.thorough,
+            believes_world=self.believes_world,
             most_steps=self.most_steps,
         )
 
