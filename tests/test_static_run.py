@@ -301,19 +301,22 @@ def test_of_many_ranks_the_evidence_of_those_that_matter_travels(jobs: Jobs) -> 
     (jobs.directory / "job.py").write_text(JOB.replace("get_rank() == 2", "get_rank() == 1"))
     (jobs.directory / "two_are_many.py").write_text(TWO_ARE_MANY)
     port = free_port(socket.AF_INET, "127.0.0.1")
-    line = ("torchrun", "--nproc-per-node", "2", "job.py")
     behind = (sys.executable, str(jobs.directory / "two_are_many.py"))
-    both = [started(jobs, rank, port, f"run{rank}", *line, behind=behind) for rank in (0, 1)]
+    both = [
+        started(jobs, node, port, f"run{node}", "torchrun", "--nproc-per-node", ranks, "job.py", behind=behind)
+        for node, ranks in enumerate("23")
+    ]
     (_, err0), (_, err1) = (agent.communicate(timeout=120) for agent in both)
     assert jobs.left() == {}
     assert [agent.returncode for agent in both] == [1, 1], err0 + err1
     verdict = json.loads((jobs.directory / "run0/verdict.json").read_text())
     assert (verdict["outcome"], verdict["guilty_ranks"]) == ("hung", [1])
-    assert verdict["blocked_ranks"] == [0, 2, 3]
+    assert verdict["blocked_ranks"] == [0, 2, 3, 4]
     assert verdict["where"]["line"] == 7
     nodes = jobs.directory / "run0/nodes"
     assert len(list(nodes.glob("*/digest-*.json.gz"))) == 2
-    # Of the ranks of the second node, all of which only wait, one is needed, to stand for its like.
-    here = [rank for rank in (2, 3) if (jobs.directory / f"run0/ranks/0000{rank}").exists()]
-    assert len(here) == 1
+    # Of the ranks of the second node, all of which only wait, some stand for their like: one more if rank 0, which
+    # may see connections close before its own node ends it, is not of them.
+    here = [rank for rank in (2, 3, 4) if (jobs.directory / f"run0/ranks/0000{rank}").exists()]
+    assert len(here) in (1, 2)
     assert [gap for gap in verdict["gaps"] if "left no evidence" in gap] == []

@@ -29,7 +29,7 @@ def compiled_kernels(tmp_path_factory) -> dict[str, str]:
     """The environment of a process that finds every kernel compiled, as a sanitizer would slow the compiler down."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")),
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",  # each tensor is an allocation, with an end and with nothing in it
     }
