@@ -303,7 +303,9 @@ def test_of_many_ranks_the_evidence_of_those_that_matter_travels(jobs: Jobs) -> 
     port = free_port(socket.AF_INET, "127.0.0.1")
     behind = (sys.executable, str(jobs.directory / "two_are_many.py"))
     both = [
-        started(jobs, node, port, f"run{node}", "torchrun", "--nproc-per-node", ranks, "job.py", behind=behind)
+        started(
+            jobs, node, port, f"run{node}", "torchrun", "--nproc-per-node", ranks, "job.py", behind=behind
+        )
         for node, ranks in enumerate("23")
     ]
     (_, err0), (_, err1) = (agent.communicate(timeout=120) for agent in both)
