@@ -80,7 +80,7 @@ def looks(path: Path, *sums: float, **more: Any) -> Any:
     make_private_dir(run.rank(0).path)
     write_json(run.rank(0).meta, {"rank": 0, "world_size": 1, "pid": 100})
     for n, total in enumerate(sums):
-        row = {"step": 2**n, "made": 2**n, "optimizer": "AdamW", "of": 4, "stale": [[100, 16]]}
+        row = {"step": 2**n, "optimizer": "AdamW", "of": 4, "stale": [[100, 16]]}
         row |= {"stale_count": 1, "unheld_count": 1, "graded": 4, "alike": True, **more}
         append_json_line(run.rank(0).unheld, {**row, "unheld": [["head.weight", [3, 16], total, 9.0]]})
     return load_cell(path)

@@ -38,8 +38,7 @@ class Rank:
 @pytest.fixture
 def rank(monkeypatch: pytest.MonkeyPatch) -> Rank:
     one = Rank()
-    monkeypatch.setattr(probe.runtime, "ensure_rank", lambda: one)
-    monkeypatch.setattr(probe.runtime, "current", lambda: one)
+    monkeypatch.setattr(probe.runtime.recorded, "rank", one)
     monkeypatch.setattr(probe.budget, "step_ended", lambda: None)
     monkeypatch.setattr(probe, "_counting", None)
     monkeypatch.setattr(probe, "_others", 0)

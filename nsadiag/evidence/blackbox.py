@@ -171,8 +171,8 @@ class BlackBox:
         unfinished.replace(path)
         self.emit = make_emit(self._map, capacity, self)
 
-    def count(self, counter: Counter, value: int) -> None:
-        """Writes a counter into the header, where it outlives the events that the ring has lost."""
+    def count(self, counter: int, value: int) -> None:
+        """Writes a `Counter` into the header, where it outlives the events that the ring has lost."""
         COUNTER.pack_into(self._map, COUNTERS_AT + counter * COUNTER.size, value)
 
     def silence(self) -> None:

@@ -24,7 +24,12 @@ PROBE_NAMES = (
 )
 # What `light` and `full` leave out: it reads every gradient.
 ON_REQUEST = ("parity",)
-NEEDS = {"parity": ("backward", "optimizer"), "memory": ("optimizer",), "settings": ("optimizer",)}
+NEEDS = {
+    "parity": ("backward", "optimizer"),
+    "memory": ("optimizer",),
+    "settings": ("optimizer",),
+    "held": ("optimizer",),
+}
 
 
 def chosen(spec: str) -> list[str]:

@@ -27,11 +27,11 @@ from nsadiag.worker import crash, output, traceback_signal
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import Places
 
-_runtime: Runtime | None = None
 LAST = -1_000_000  # priority among multiprocessing's finalizers
 _said_goodbye = False
 # Plain integers: reading a member of an enumeration costs as much as half the event.
 _STEP, _POINT = int(Kind.STEP), int(Phase.POINT)
+_STEPS = int(Counter.STEPS)
 _settled = False  # whether this process knows if it is a rank that is to be recorded
 
 
@@ -71,7 +71,7 @@ class Runtime:
         """The events that follow belong to the next step."""
         box = self.box
         box.step = step = box.step + 1
-        box.count(Counter.STEPS, step)
+        box.count(_STEPS, step)
         if self._lost != self.names.lost:
             self._lost = self.names.lost
             box.count(Counter.NAMES_LOST, self._lost)
@@ -84,9 +84,18 @@ class Runtime:
         self.box.silence()
 
 
+class Recorded:
+    """What runs in every step looks here, and spares itself the frame of `current`."""
+
+    rank: Runtime | None = None
+
+
+recorded = Recorded()
+
+
 def current() -> Runtime | None:
     """The runtime of this process, if it is a rank that is being recorded."""
-    return _runtime
+    return recorded.rank
 
 
 def boot() -> None:
@@ -102,27 +111,27 @@ def ensure_rank(rank: int = 0, world_size: int = 1) -> Runtime | None:
     """The runtime, opened now if this process turns out to be a rank after all."""
     if not _settled:
         open_rank(int(os.environ.get("RANK", rank)), int(os.environ.get("WORLD_SIZE", world_size)))
-        if _runtime is not None:
-            _start_torch_evidence(_runtime)
-    return _runtime
+        if recorded.rank is not None:
+            _start_torch_evidence(recorded.rank)
+    return recorded.rank
 
 
 def open_rank(rank: int, world_size: int) -> None:
     """Claims the rank's directory and opens its black box; on any obstacle the job simply goes on."""
-    global _runtime, _settled
+    global _settled
     _settled = True
     directory = RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"])).rank(rank)
     try:
         if not _claim(directory):
             return
-        _runtime = Runtime(directory, rank, world_size)
+        opened = recorded.rank = Runtime(directory, rank, world_size)
     except OSError as error:
         print(f"nsadiag: rank {rank} is not recorded: {error}", file=sys.stderr)
         return
     identity = _identity(rank, world_size, output.take_over(directory))
-    write_json(directory.meta, {**identity, "traceback_signal": traceback_signal.register(_runtime)})
-    _runtime.emit(Kind.PROCESS, Phase.BEGIN)
-    crash.install(_runtime)
+    write_json(directory.meta, {**identity, "traceback_signal": traceback_signal.register(opened)})
+    opened.emit(Kind.PROCESS, Phase.BEGIN)
+    crash.install(opened)
     atexit.register(_at_exit)
     _say_goodbye_from_multiprocessing()
     os.register_at_fork(after_in_child=_after_fork)
@@ -191,21 +200,21 @@ def _identity(rank: int, world_size: int, logs: dict[str, str]) -> dict[str, Any
 
 
 def _after_fork() -> None:
-    global _runtime, _settled
+    global _settled
     _settled = True
-    if _runtime is not None:
+    if recorded.rank is not None:
         # Hooks that kept the runtime fall silent; those that ask for it find none.
-        _runtime.silence()
-        _runtime = None
+        recorded.rank.silence()
+        recorded.rank = None
 
 
 def _at_exit() -> None:
     global _said_goodbye
     # atexit runs in a forked child too, unless it leaves by os._exit; `emit` is silent there.
-    if _runtime is not None and not _said_goodbye:
+    if recorded.rank is not None and not _said_goodbye:
         _said_goodbye = True
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        _runtime.emit(Kind.PROCESS, Phase.END, 0, peak_kib)
+        recorded.rank.emit(Kind.PROCESS, Phase.END, 0, peak_kib)
 
 
 def _on_torch() -> None:
@@ -214,8 +223,8 @@ def _on_torch() -> None:
 
     _name_recorder_size_for_older_torch()
     install_probes()
-    if _runtime is not None:
-        _start_torch_evidence(_runtime)
+    if recorded.rank is not None:
+        _start_torch_evidence(recorded.rank)
 
 
 def _name_recorder_size_for_older_torch() -> None:
@@ -240,15 +249,15 @@ def _start_torch_evidence(runtime: Runtime) -> None:
 
 def close() -> None:
     """Ends the recording before the process ends (nsadiag.watch)."""
-    global _runtime, _said_goodbye
+    global _said_goodbye
     _at_exit()
-    if _runtime is not None:
-        _runtime.silence()
-    _runtime, _said_goodbye = None, False
+    if recorded.rank is not None:
+        recorded.rank.silence()
+    recorded.rank, _said_goodbye = None, False
 
 
 def attach_to_warm_process(rank: int, world_size: int) -> Runtime | None:
     """For ranks forked from a process that had imported torch before it knew the run (agent.warm)."""
     open_rank(rank, world_size)
     _on_torch()
-    return _runtime
+    return recorded.rank

@@ -129,7 +129,7 @@ def _is_lost(loss: Any) -> bool:
 
 def _begin(tensors: Any) -> None:
     try:
-        rank = runtime.ensure_rank()
+        rank = runtime.recorded.rank or runtime.ensure_rank()
         if rank is None:
             return
         place = rank.places.here()
@@ -144,7 +144,7 @@ def _end(seconds: float) -> None:
     global _backwards, _census
     _backwards += 1
     _census, now.counting = None, _backwards < COUNTED_STEPS or seconds > SLOW_S
-    rank = runtime.current()
+    rank = runtime.recorded.rank
     if rank is not None:
         rank.emit(_BACKWARD, _END)
 

@@ -26,11 +26,14 @@ REVIEWED_EVERY = 1024
 on_review: list[Callable[[float], None]] = []
 # Called at the end of every step.
 on_step: list[Callable[[], None]] = []
+# Called with True before the steps that follow steps 1, 2, 4, 8, ..., and with False when they are over.
+on_doubling: list[Callable[[bool], None]] = []
 learning = (
     True  # whether the step that begins now is one of the few that are looked at closely even by light probes
 )
 _recent: deque[float] = deque(maxlen=15)
 _steps = 0
+_doubled = False
 _review_at = FIRST_REVIEW
 _last = 0.0
 
@@ -74,7 +77,7 @@ def afforded(step_s: float, events: float) -> int:
 
 def step_ended() -> None:
     """To be called once a step, at its end."""
-    global _steps, _last, _review_at, learning
+    global _steps, _last, _review_at, _doubled, learning
     now = time.monotonic()
     if _last:
         _recent.append(now - _last)
@@ -83,6 +86,11 @@ def step_ended() -> None:
     learning = _steps == _review_at
     for subscriber in on_step:
         subscriber()
+    doubled = not _steps & (_steps - 1)
+    if doubled != _doubled:
+        _doubled = doubled
+        for each in on_doubling:
+            each(doubled)
     if learning:
         _review_at = min(4 * _review_at, _review_at + REVIEWED_EVERY)
         for review in on_review:

@@ -24,6 +24,8 @@ WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoin
 on_root: list[Callable[[torch.nn.Module], None]] = []
 # Called with each outermost module, and what it is called with.
 on_call: list[Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]] = []
+# Called with each outermost module that does not train.
+on_evaluating: list[Callable[[torch.nn.Module], None]] = []
 # What the modules probe does around every observed call: (rank, number, depth), and (number, depth, output).
 Enter = Callable[[runtime.Runtime, int, int], None]
 Leave = Callable[[int, int, Any], None]
@@ -89,10 +91,11 @@ def around_calls(enter: Enter, leave: Leave) -> Iterator[None]:
 
 def _begin(module: torch.nn.Module, nested: int) -> int:
     """The module's number, 0 if this process is no rank."""
-    rank = runtime.ensure_rank()
+    rank = runtime.recorded.rank or runtime.ensure_rank()
     if rank is None:
         return 0
-    number = name_of(module, rank)
+    known = _names.get(id(module))
+    number = known[1] if known is not None and known[0]() is module else name_of(module, rank)
     calls_by_depth[nested] += 1
     if _entered is not None and nested == _entered_at:
         _entered.append(number)
@@ -118,6 +121,10 @@ def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callabl
         if not nested:
             for subscriber in on_call:
                 subscriber(self, args, kwargs)
+            # Where it is not in there the module is no user's (a scripted one): asking it would run its code.
+            if not self.__dict__.get("training", True):
+                for each in on_evaluating:
+                    each(self)
         _depth = nested + 1
         try:
             output = call(self, *args, **kwargs)

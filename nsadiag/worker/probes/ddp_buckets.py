@@ -85,7 +85,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
-_wrapped: list[Wrapped] = []
+wrapped_models: list[Wrapped] = []  # all that there have been
 _by_reducer: weakref.WeakKeyDictionary[Any, Wrapped] = weakref.WeakKeyDictionary()
 
 
@@ -129,18 +129,13 @@ def describe(wrapped: Wrapped) -> dict[str, Any] | None:
     }
 
 
-def wraps_made() -> int:
-    """How often a model was wrapped so far."""
-    return len(_wrapped)
-
-
 def own_buffers() -> list[tuple[str, torch.Tensor]]:
     """What each rank keeps for itself of wrapped models whose buffers DDP does not broadcast, and what they save.
 
     Without statistics of norms and observers, which may well be each rank's own while it trains.
     """
     found: dict[int, tuple[str, torch.Tensor]] = {}
-    for wrapped in _wrapped:
+    for wrapped in wrapped_models:
         model = wrapped.model()
         if model is None or model.broadcast_buffers:
             continue
@@ -162,7 +157,7 @@ def own_buffers() -> list[tuple[str, torch.Tensor]]:
 def left_out() -> dict[int, str]:
     """By id: what is in a wrapped model now and its DDP does not reduce: frozen at the wrap, or put in since."""
     found: dict[int, str] = {}
-    for wrapped in _wrapped:
+    for wrapped in wrapped_models:
         model = wrapped.model()
         if model is None:
             continue
@@ -173,12 +168,12 @@ def left_out() -> dict[int, str]:
 
 
 def _write(rank: runtime.Runtime) -> None:
-    described = (describe(wrapped) for wrapped in _wrapped)
+    described = (describe(wrapped) for wrapped in wrapped_models)
     write_json(rank.directory.ddp, [each for each in described if each is not None])
 
 
 def _point(rank: runtime.Runtime, wrapped: Wrapped, what: str, buckets: Buckets) -> None:
-    rank.emit(Kind.BUCKET, Phase.POINT, rank.names(what), len(buckets), _wrapped.index(wrapped))
+    rank.emit(Kind.BUCKET, Phase.POINT, rank.names(what), len(buckets), wrapped_models.index(wrapped))
 
 
 @harmless
@@ -200,7 +195,7 @@ def _end(model: Any) -> None:
     # DDP reduces the buckets in the reverse of the order in which torch assigns them.
     wrapped = Wrapped(model, list(reversed(_here.assigned or [])))
     _here.assigned = None
-    _wrapped.append(wrapped)
+    wrapped_models.append(wrapped)
     _by_reducer[model.reducer] = wrapped
     _point(rank, wrapped, "initial", wrapped.initial)
     _write(rank)

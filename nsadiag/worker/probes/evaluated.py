@@ -32,17 +32,11 @@ _calls: Counter[str] = Counter()
 _rows = 0
 
 
-def _called(module: torch.nn.Module, _args: Any, _kwargs: Any) -> None:
-    # It runs at every outermost call: the frame of a guard is for those that evaluate.
-    if not module.training and not torch.is_grad_enabled():
-        _note(module)
-
-
 @harmless
-def _note(module: torch.nn.Module) -> None:
+def _called(module: torch.nn.Module) -> None:
     global _rows
     rank = runtime.current()
-    if rank is None or rank.world_size < 2 or _rows >= MOST_ROWS:
+    if rank is None or rank.world_size < 2 or _rows >= MOST_ROWS or torch.is_grad_enabled():
         return
     # A loss, say, of which some jobs make one in every step: its name would be a new one each time.
     if next(module.parameters(), None) is None:
@@ -105,6 +99,6 @@ def evaluated() -> Iterator[None]:
     """Sums over the parameters of each model that is called in eval mode and without gradients (evaluated.jsonl)."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(calls.observed_calls())
-        subscribe(stack, calls.on_call, _called)
+        subscribe(stack, calls.on_evaluating, _called)
         stack.enter_context(replaced(torch.nn.Module, "eval", _observed(torch.nn.Module.eval)))
         yield

@@ -1,6 +1,7 @@
 """What the model is given while it trains, as sums: ranks whose loaders know nothing of one another may all get the same.
 
-Of the first outermost call at steps 0, 1, 2, 4, 8, ...: where the batch is on a GPU each costs a wait for it.
+Of the first outermost call after steps 0, 1, 2, 4, 8, ...: where the batch is on a GPU each costs a wait for it. In
+between nobody is called.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
-from nsadiag.worker.probes import calls
+from nsadiag.worker.probes import budget, calls
 from nsadiag.worker.probes.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
 from nsadiag.worker.probes.replicas import sums_of
@@ -23,8 +24,16 @@ MOST_TENSORS = 4
 _next = 0  # the step whose first call is looked at
 
 
+def _listen(now: bool) -> None:
+    """To calls of the step that begins, or no more."""
+    if now and _called not in calls.on_call:
+        calls.on_call.append(_called)
+    elif not now and _called in calls.on_call:
+        calls.on_call.remove(_called)
+
+
 def _called(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    # It runs at every outermost call: the frame of a guard is for the few that are looked at.
+    # Of all calls of a step the first is looked at: the frame of a guard is for that one.
     rank = runtime.current()
     if rank is not None and rank.box.step >= _next and module.training and torch.is_grad_enabled():
         _note(rank, args, kwargs)
@@ -60,5 +69,7 @@ def given() -> Iterator[None]:
     """Sums over what the outermost module is called with while it trains (given.jsonl)."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(calls.observed_calls())
-        subscribe(stack, calls.on_call, _called)
+        subscribe(stack, budget.on_doubling, _listen)
+        stack.callback(_listen, False)
+        _listen(True)
         yield

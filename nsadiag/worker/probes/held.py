@@ -1,7 +1,8 @@
 """Whether the optimizer holds what is trained: a layer that replaced another after the optimizer was made gets gradients
 that nobody uses, while the optimizer goes on holding the one that no forward enters.
 
-Looked for at steps 2, 4, 8, ...; written are only looks that found both sides of it (unheld.jsonl).
+Looked for before the steps that follow steps 2, 4, 8, ... of the job, and at an optimizer's own second and fourth;
+written are only looks that found both sides of it (unheld.jsonl).
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
-from nsadiag.worker.probes import calls
+from nsadiag.worker.probes import budget, calls, optimizer
 from nsadiag.worker.probes.modules import subscribe
-from nsadiag.worker.probes.patch import failed, harmless, not_compiled
+from nsadiag.worker.probes.patch import harmless
 
 MOST_ROWS = 12
+LOOKED_AT = (2, 4)  # of a new optimizer's own steps
 SHOWN = 16
 
 # By id, and gone with the module: some jobs make a module, such as a loss, in every step.
 _roots: dict[int, weakref.ref[torch.nn.Module]] = {}
-_steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_fresh: dict[int, int] = {}  # steps that new optimizers have made, by address
+_doubled = False
 _rows = 0
 
 
@@ -55,9 +57,9 @@ def _held() -> set[int]:
     return {id(p) for optimizer in living for group in optimizer.param_groups for p in group["params"]}
 
 
-def _look(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
+def _look(rank: runtime.Runtime, stepping: Any) -> None:
     global _rows
-    mine = [p for group in optimizer.param_groups for p in group["params"]]
+    mine = [p for group in stepping.param_groups for p in group["params"]]
     idle = [p for p in mine if p.grad is None and p.requires_grad]
     if not idle:
         return
@@ -74,8 +76,7 @@ def _look(rank: runtime.Runtime, optimizer: Any, step: int) -> None:
         rank.directory.unheld,
         {
             "step": rank.box.step,
-            "made": step,
-            "optimizer": type(optimizer).__name__,
+            "optimizer": type(stepping).__name__,
             "of": len(mine),
             "graded": len(graded),
             # Of what replaced what the numbers are alike: layers have as many parameters of each rank of tensor.
@@ -95,31 +96,46 @@ def _sums(parameter: torch.Tensor) -> list[float]:
         return both
 
 
-def _before_step(optimizer: Any, *_: Any) -> None:
-    if is_dynamo_compiling():
-        return
-    try:
-        rank = runtime.current()
-        if rank is None or _rows >= MOST_ROWS:
-            return
-        step = _steps[optimizer] = _steps.get(optimizer, 0) + 1
-        if step > 1 and step & (step - 1) == 0:
-            _look(rank, optimizer, step)
-    except Exception as error:
-        failed(_before_step, error)
+def _listen(now: bool) -> None:
+    """To optimizers' steps."""
+    if now and _before_step not in optimizer.before_step:
+        optimizer.before_step.append(_before_step)
+    elif not now and _before_step in optimizer.before_step:
+        optimizer.before_step.remove(_before_step)
 
 
-not_compiled(_before_step, what_it_calls=True)
+def _on_doubling(doubled: bool) -> None:
+    global _doubled
+    _doubled = doubled
+    _listen(doubled or bool(_fresh))
+
+
+def _on_new(made: Any) -> None:
+    _fresh[id(made)] = 0
+    _listen(True)
+
+
+@harmless
+def _before_step(stepping: Any) -> None:
+    made = _fresh.get(id(stepping), LOOKED_AT[-1]) + 1
+    if made < LOOKED_AT[-1]:
+        _fresh[id(stepping)] = made
+    else:
+        _fresh.pop(id(stepping), None)
+    rank = runtime.current()
+    if rank is not None and _rows < MOST_ROWS and (made in LOOKED_AT or (_doubled and rank.box.step > 1)):
+        _look(rank, stepping)
 
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
     """Parameters that get gradients and that no optimizer holds, where one holds what is in no model (unheld.jsonl)."""
-    from torch.optim import optimizer as optim
-
     with contextlib.ExitStack() as stack:
         stack.enter_context(calls.observed_calls())
         subscribe(stack, calls.on_root, _met)
         stack.callback(_roots.clear)
-        stack.callback(optim.register_optimizer_step_pre_hook(_before_step).remove)
+        subscribe(stack, optimizer.on_new, _on_new)
+        subscribe(stack, budget.on_doubling, _on_doubling)
+        stack.callback(_fresh.clear)
+        stack.callback(_listen, False)
         yield

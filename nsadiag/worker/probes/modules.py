@@ -66,14 +66,17 @@ def _measure(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     """How much a forward is given: steps that grow with it are not steps in which something piles up."""
     global _given
     try:
-        _given = _elements(args) + _elements(kwargs.values()) if kwargs else _elements(args)
+        if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:
+            _given = args[0].numel()
+        else:
+            _given = _elements(args) + _elements(kwargs.values())
     except Exception as error:
         _given = 0
         failed(_measure, error)
 
 
 def _leave(name: int, nested: int, output: Any) -> None:
-    rank = runtime.current()
+    rank = runtime.recorded.rank
     if rank is None:
         return
     if backward_now.counting and (census := graph_census()) is not None:

@@ -17,6 +17,11 @@ from nsadiag.worker.probes.patch import failed, not_compiled
 SOME_STEPS = 50
 # Called after the first step and every SOME_STEPS, with the optimizer and the number of steps so far.
 on_some_steps: list[Callable[[Any, int], None]] = []
+# Called before every step: there is nobody here most of the time.
+before_step: list[Callable[[Any], None]] = []
+# Called before the first step of each.
+on_new: list[Callable[[Any], None]] = []
+_met: set[int] = set()  # by address: one that is made where another was is no new one
 _OPTIMIZER, _BEGIN, _END = int(Kind.OPTIMIZER), int(Phase.BEGIN), int(Phase.END)
 # Only the first optimizer counts steps: a job with two of them still has one loop.
 _counting: weakref.ref[Any] | None = None
@@ -30,10 +35,17 @@ def _before(optimizer: Any, *_: Any) -> None:
     if is_dynamo_compiling():
         return
     try:
-        rank = runtime.ensure_rank()
-        if rank is not None:
-            name = type(optimizer).__name__
-            rank.emit(_OPTIMIZER, _BEGIN, rank.names.known.get(name) or rank.names(name))
+        rank = runtime.recorded.rank or runtime.ensure_rank()
+        if rank is None:
+            return
+        name = type(optimizer).__name__
+        rank.emit(_OPTIMIZER, _BEGIN, rank.names.known.get(name) or rank.names(name))
+        if id(optimizer) not in _met:
+            _met.add(id(optimizer))
+            for subscriber in on_new:
+                subscriber(optimizer)
+        for subscriber in before_step:
+            subscriber(optimizer)
     except Exception as error:
         failed(_before, error)
 
@@ -43,7 +55,7 @@ def _after(optimizer: Any, *_: Any) -> None:
     if is_dynamo_compiling():
         return
     try:
-        rank = runtime.current()
+        rank = runtime.recorded.rank
         if rank is None:
             return
         name = type(optimizer).__name__

@@ -22,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.probes import works
-from nsadiag.worker.probes.ddp_buckets import left_out, own_buffers, wraps_made
+from nsadiag.worker.probes.ddp_buckets import left_out, own_buffers, wrapped_models
 from nsadiag.worker.probes.gradients import name_of
 from nsadiag.worker.probes.patch import failed, not_compiled
 
@@ -63,7 +63,7 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if is_dynamo_compiling():
         return
     try:
-        rank = runtime.current()
+        rank = runtime.recorded.rank
         if rank is None:
             return
         number = _optimizers.setdefault(id(optimizer), len(_optimizers))
@@ -76,7 +76,9 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             _note_missing(rank, optimizer, number, rank.box.step)
         if works.opened:
             _before = works.now_open()
-        if _is_subject(optimizer) and _since == 0:
+        # Asked as a whole where something has changed, which nearly no step does.
+        unchanged = _subject is not None and _subject() is optimizer and len(wrapped_models) == _wraps
+        if (unchanged or _is_subject(optimizer)) and _since == 0:
             _sum(rank, optimizer)
     except Exception as error:
         failed(_before_step, error)
@@ -116,7 +118,7 @@ def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int, step: int)
 def _is_subject(optimizer: Any) -> bool:
     """Whether it is the first that steps after the last wrap; the next one's turn comes when that one is gone."""
     global _subject, _since, _subjects, _wraps
-    wraps = wraps_made()
+    wraps = len(wrapped_models)
     if _subject is None or _subject() is None or wraps != _wraps:
         _subjects = _subjects + 1 if wraps == _wraps else 1
         _subject, _since, _wraps = weakref.ref(optimizer), 0, wraps
@@ -128,7 +130,7 @@ def _after_step(optimizer: Any, *_: Any) -> None:
     if is_dynamo_compiling():
         return
     try:
-        rank = runtime.current()
+        rank = runtime.recorded.rank
         if rank is None:
             return
         number = _optimizers.get(id(optimizer))
