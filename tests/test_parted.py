@@ -14,7 +14,9 @@ from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.not_finite import not_finite
 from nsadiag.analysis.parted import (
+    _averaged,
     _beside_units,
+    _by_hand,
     _left_out,
     _left_wrapper,
     _loaded_alone,
@@ -183,6 +185,58 @@ def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> 
     assert not list(_left_out(both, tables(reduce, experts), frozenset({"p0"}), None))
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
     assert not list(_left_out(both, tables(reduce, own), frozenset({"p0"}), None))
+
+
+def by_hand(number: int, before: list[int], after: list[int]) -> list[tuple[Any, ...]]:
+    """A step of rank 0, with reductions of so many elements before and after the optimizer's own step."""
+    reduced = {
+        n: (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, n, "default_pg" + AT) for n in (*before, *after)
+    }
+    backward = [(0, Kind.BACKWARD, phase, "", 0, 0, AT) for phase in (BEGIN, END)]
+    used = [(0, Kind.OPTIMIZER, phase, "AdamW", 0, 0, "") for phase in (BEGIN, END)]
+    return [*backward, *(reduced[n] for n in before), *used, step(number), *(reduced[n] for n in after)]
+
+
+def test_gradients_are_averaged_by_hand_only_where_they_are_so_in_nearly_every_step(tmp_path: Path) -> None:
+    alone = cell(tmp_path, {0: [[1.0] * 4, [2.0] * 4]})
+
+    def averaged(*steps: list[tuple[Any, ...]]) -> set[str]:
+        return set(_averaged(alone, tables(*(event for each in steps for event in each)))[0])
+
+    each = [by_hand(n, [4], []) for n in range(8)]
+    assert averaged(*each) == {"p0", "p1", "p2", "p3"}
+    # Local SGD: once in four steps, four parameters of one size.
+    rarely = [by_hand(n, [4, 4, 4, 4] if n % 4 == 3 else [], []) for n in range(8)]
+    assert not averaged(*rarely)
+
+
+def test_what_is_averaged_when_the_optimizer_is_done_is_the_model_and_not_its_gradients(
+    tmp_path: Path,
+) -> None:
+    """Ranks that average their models then differ when the sums are taken, and are equal again in the next forward."""
+    alone = cell(tmp_path, {0: [[1.0], [2.0]]})
+    rows = [event for n in range(8) for event in by_hand(n, [], [4])]
+    assert not _averaged(alone, tables(*rows))[0]
+
+
+def test_a_metric_of_the_size_of_a_small_parameter_is_no_average_of_gradients(tmp_path: Path) -> None:
+    run = RunDir(path=tmp_path)
+    for rank, value in ((0, 1.0), (1, 1.5)):
+        make_private_dir(run.rank(rank).path)
+        write_json(run.rank(rank).meta, {"rank": rank, "world_size": 2, "pid": 100 + rank})
+        for number in (0, 1):
+            own = 1.0 + number * value
+            sums = [["temperature", [1], own, 8.0], ["body", [64], own, 64.0]]
+            append_json_line(run.rank(rank).replicas, {"step": number, "elements": 65, "parameters": sums})
+    both = load_cell(tmp_path)
+
+    def told(elements: int) -> list[str | None]:
+        rows = [event for n in range(8) for event in by_hand(n, [elements], [])]
+        everyone = [(rank, *event[1:]) for rank in (0, 1) for event in rows]
+        return [found.where.parameter for found in _by_hand(both, tables(*everyone))]
+
+    assert told(1) == []
+    assert told(64) == ["body"]
 
 
 def test_what_ddp_does_not_reduce_is_told_apart_by_magnitudes_where_the_sums_are_alike(

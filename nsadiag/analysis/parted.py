@@ -202,7 +202,7 @@ def _forward_place(rank: RankEvidence, tables: Tables) -> Place | None:
 
 def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     averaged, at = _averaged(cell, tables)
-    if any(r.ddp for r in cell.ranks) or not averaged:
+    if any(r.ddp for r in cell.ranks) or not _are_most(cell, averaged):
         return
     found = drift(cell, averaged)
     if found is None:
@@ -276,8 +276,9 @@ def _averaged(cell: CellEvidence, tables: Tables) -> tuple[frozenset[str], Place
         steps = int((mine.kind == Kind.STEP).sum())
         reduced = _behind_backward(mine)
         for row in reduced:
-            at[row[1]] += 1
-        counts = Counter(elements for elements, _ in reduced)
+            at[row[2]] += 1
+        # Parameters of one size are told apart by nothing: of each size at most one a step counts.
+        counts = Counter(elements for _, elements in {(after, elements) for after, elements, _ in reduced})
         often = {e for e, n in counts.items() if n >= MOST_STEPS * max(steps, 1)}
         whole = sizes.get("", 0) in often
         here = {n for n, e in sizes.items() if n and (whole or e in often)}
@@ -286,20 +287,34 @@ def _averaged(cell: CellEvidence, tables: Tables) -> tuple[frozenset[str], Place
     return frozenset(names or ()), places.of_text(line.partition("\t")[2])
 
 
-def _behind_backward(events) -> list[tuple[int, str]]:  # type: ignore[no-untyped-def]
-    """Elements and place of each reduction of the whole group between a backward's end and the next forward."""
+def _are_most(cell: CellEvidence, averaged: frozenset[str]) -> bool:
+    """Whether that is the better part of what was compared: a loss that is reduced has the size of a temperature."""
+    sizes = summed(cell)
+    sizes.pop("", None)
+    return bool(averaged) and 2 * sum(sizes[name] for name in averaged) >= sum(sizes.values())
+
+
+def _behind_backward(events) -> list[tuple[int, int, str]]:  # type: ignore[no-untyped-def]
+    """Reductions of the whole group between a backward's end and what follows, as steps before, elements and place.
+
+    What follows is the next forward, or the optimizer: what is averaged when that is done are the models themselves, as
+    in local SGD, which keeps replicas equal by other means.
+    """
     found = []
-    behind = False
-    wanted = events[events.kind.isin((Kind.BACKWARD, Kind.FORWARD, Kind.COLLECTIVE))]
+    behind, steps = False, 0
+    wanted = events[
+        events.kind.isin((Kind.BACKWARD, Kind.FORWARD, Kind.OPTIMIZER, Kind.STEP, Kind.COLLECTIVE))
+    ]
     for kind, phase, name, elements, place in wanted[["kind", "phase", "name", "b", "place"]].itertuples(
         index=False
     ):
+        steps += kind == Kind.STEP
         if kind == Kind.BACKWARD:
             behind = phase == Phase.END
-        elif kind == Kind.FORWARD:
+        elif kind in (Kind.FORWARD, Kind.OPTIMIZER):
             behind = False
         elif behind and phase == Phase.BEGIN and name in REDUCTIONS and place.startswith(DEFAULT):
-            found.append((int(elements), str(place)))
+            found.append((steps, int(elements), str(place)))
     return found
 
 
