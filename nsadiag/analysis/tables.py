@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 EVENT_COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "a", "b", "thread", "place", "detail"]
 STEP_COLUMNS = [
     "rank", "step", "end_s", "step_s", "cpu_s", "forward_at", "ready_s", "input_s", "forward_s", "backward_s",
-    "loader_s", "saving_s", "elements",
+    "loader_s", "saving_s", "computed", "elements",
 ]  # fmt: skip
 CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
 
@@ -236,4 +236,6 @@ def _one_step(step: int, begin: float, end: float, t_s: Array, kind: Array, phas
         # Both are parts of what lies before the forward.
         "loader_s": _inside(t_s[data], phase[data]),
         "saving_s": _inside(t_s[saving], phase[saving]),
+        # Whether it ran the model: under Join a rank makes the steps of others as well, without one of its own.
+        "computed": bool(len(forward) or len(backward) or len(gradients)),
     }

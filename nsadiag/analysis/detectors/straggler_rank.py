@@ -39,7 +39,7 @@ class Late:
 
 
 def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
-    steps = tables.steps
+    steps = alike(tables.steps)
     if cell.world_size < 2 or steps["rank"].nunique() < len(cell.met) or cell.stopped == "hang":
         return
     if wrapped_apart(tables):
@@ -51,6 +51,16 @@ def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         yield _finding(cell, steps, late)
     else:
         yield from _by_cpu(cell, steps)
+
+
+def alike(steps: pd.DataFrame) -> pd.DataFrame:
+    """Without steps in which the model of some ranks ran and that of others did not.
+
+    Under Join, who has no data left goes along in the collectives of those who have: it waits, and nobody is late.
+    """
+    kinds = steps.groupby("step").computed.transform("nunique")
+    same: pd.DataFrame = steps[kinds == 1]
+    return same
 
 
 def _settled(table: pd.DataFrame) -> pd.DataFrame:
