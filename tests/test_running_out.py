@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.analysis.flow.running_out import Answer, first_that_differs, had_before
+from nsadiag.analysis.flow.running_out import Answer, first_that_differs, had_before, shared_loaders
 from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir
 
@@ -54,3 +54,29 @@ def test_a_black_box_tells_the_end_of_the_data(tmp_path: Path) -> None:
         box.emit(Kind.DATA, Phase.BEGIN, names("Clips"), 0, 0, names(f"\t{FIT}"))
         box.emit(Kind.DATA, Phase.END, names("Clips"), 0, ran_out)
     assert answers_of(load_cell(run.path).rank(0)) == batches(1)
+
+
+def test_a_loader_that_each_rank_goes_through_by_itself_parts_nobody(tmp_path: Path) -> None:
+    from nsadiag.analysis.load import load_cell
+
+    run = RunDir(path=tmp_path / "run")
+    rank = run.rank(0)
+    make_private_dir(run.path)
+    make_private_dir(rank.path)
+    names = Names(rank.names)
+    box = BlackBox(rank.blackbox, names, rank=0, world_size=2)
+
+    def batch(dataset: str, forward: str, *, trains: bool = False) -> None:
+        box.emit(Kind.DATA, Phase.BEGIN, names(dataset), 0, 0, names(f"\t{FIT}"))
+        box.emit(Kind.DATA, Phase.END, names(dataset), 0, 0)
+        box.emit(Kind.FORWARD, Phase.BEGIN, names(forward), 0, 0, names(f"\t{FIT}"))
+        if trains:
+            box.emit(Kind.BACKWARD, Phase.BEGIN)
+
+    batch("Clips", "Net", trains=True)
+    batch("Held", "Net")  # the bare model: no peer takes part
+    batch("Shown", "DistributedDataParallel")
+    box.emit(Kind.DATA, Phase.BEGIN, names("Held"), 0, 0, names(f"\t{FIT}"))
+    box.emit(Kind.DATA, Phase.END, names("Held"), 0, 1)
+    box.emit(Kind.BACKWARD, Phase.BEGIN)  # behind the end of the data, with none of its batches
+    assert shared_loaders(load_cell(run.path).rank(0)) == {("Clips", FIT), ("Shown", FIT)}

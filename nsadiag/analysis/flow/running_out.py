@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.flow.making import Case, made
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 Answer = tuple[
     str, str, bool
 ]  # dataset, the user's line that led to the question, whether the data had run out
+Loader = tuple[str, str]  # the first two of these
+# What a rank does with a batch together with its peers; a forward only through what wraps the model for them.
+WITH_PEERS = (Kind.BACKWARD, Kind.COLLECTIVE, Kind.UNIT)
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 
 
 def by_loader(s: Situation) -> Divergence | None:
     """Asked the same question for the same time, a loader had run out on some ranks and gave a batch on the others."""
-    answers = {rank: answers_of(s.cell.rank(rank)) for rank in s.members()}
+    ranks = [s.cell.rank(rank) for rank in s.members()]
+    shared: set[Loader] = set().union(*map(shared_loaders, ranks))
+    answers = {rank.rank: [a for a in answers_of(rank) if a[:2] in shared] for rank in ranks}
     number = first_that_differs(list(answers.values()))
     if number is None:
         return None
@@ -50,11 +56,8 @@ def by_loader(s: Situation) -> Divergence | None:
 
 def answers_of(rank: RankEvidence) -> list[Answer]:
     """What the loaders said to the rank's main thread, in order; nothing where the ring has lost its beginning."""
-    events, names = rank.recording.events, rank.recording.names
-    header = rank.recording.header
-    if header is None or not len(events) or int(events[0]["sequence"]) != 1:
-        return []
-    mine = events[(events["kind"] == Kind.DATA) & (events["thread"] == header.pid)]
+    events, names = _of_main_thread(rank), rank.recording.names
+    mine = events[events["kind"] == Kind.DATA]
     found: list[Answer] = []
     at = ""
     for event in mine:
@@ -63,6 +66,34 @@ def answers_of(rank: RankEvidence) -> list[Answer]:
         elif event["phase"] == Phase.END:
             found.append((names.get(int(event["name"]), ""), at, bool(event["b"])))
     return found
+
+
+def shared_loaders(rank: RankEvidence) -> set[Loader]:
+    """Those with whose batches the rank ever met its peers.
+
+    Ranks may well validate on other numbers of batches each, as long as each does so by itself: that parts nobody.
+    """
+    events, names = _of_main_thread(rank), rank.recording.names
+    found: set[Loader] = set()
+    at, batch = "", None
+    for event in events:
+        kind, phase = int(event["kind"]), int(event["phase"])
+        name = names.get(int(event["name"]), "")
+        if kind == Kind.DATA:
+            if phase == Phase.BEGIN:
+                at = names.get(int(event["c"]), "").partition("\t")[2].partition("\t")[0]
+            batch = (name, at) if phase == Phase.END and not event["b"] else None
+        elif batch and (kind in WITH_PEERS or (kind == Kind.FORWARD and name in WRAPPERS)):
+            found.add(batch)
+    return found
+
+
+def _of_main_thread(rank: RankEvidence) -> Any:
+    """The events, all of them or none."""
+    events, header = rank.recording.events, rank.recording.header
+    if header is None or not len(events) or int(events[0]["sequence"]) != 1:
+        return events[:0]
+    return events[events["thread"] == header.pid]
 
 
 def first_that_differs(answers: list[list[Answer]]) -> int | None:
