@@ -47,10 +47,11 @@ def follows_a_peer(exception: Raised) -> bool:
 
 
 def first_of(exception: Raised) -> Raised:
-    """What it was raised from; and what was on its way up when a clean-up failed for want of a peer."""
+    """What it was raised from; and what was on its way up when a clean-up failed, for want of a peer or for its own sake."""
     current = exception
     while (earlier := current.get("cause")) and earlier.get("frames"):
-        if not earlier.get("meant") and (not follows_a_peer(current) or follows_a_peer(earlier)):
+        is_first = earlier.get("meant") or earlier.get("displaced")
+        if not is_first and (not follows_a_peer(current) or follows_a_peer(earlier)):
             break
         current = earlier
     return current

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from nsadiag.analysis import sources
+from nsadiag.analysis import displaced, sources
 from nsadiag.analysis.conclude import verdict_of
 from nsadiag.analysis.detectors import DETECTORS
 from nsadiag.analysis.digests.chosen import reduce_many
@@ -51,6 +51,7 @@ def first_finding(cell: CellEvidence, tables: Tables) -> tuple[Finding, tuple[st
 
 def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     """The cell's verdict. Detectors are tried in causal order: the first that speaks explains the rest."""
+    cell = displaced.marked(cell)
     tables = Tables(cell)
     with sources.shown(cell):
         cause, failed = first_finding(cell, tables)
