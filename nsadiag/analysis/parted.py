@@ -12,6 +12,7 @@ from nsadiag.analysis import places
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, summed, trained_alike
+from nsadiag.analysis.skipped_steps import skipped
 from nsadiag.analysis.sources import tree_of
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -58,6 +59,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     left = _left_wrapper(tables, cell.ranks[0].rank, found.step)
     # What is equal before the first step and not after it was moved by other optimizer state, or by another rate.
     alone = _loaded_alone(cell, tables, before_wrap=not found.from_start) if found.since <= 1 else {}
+    more: tuple[Evidence, ...] = ()
     says = f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
     if kept and (kept.all or not idle):
         at, said = kept.place, f"{says}: {kept.says}."
@@ -80,10 +82,15 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             if found.from_start
             else "Load the optimizer's state (and a scheduler's or scaler's) on every rank: DDP copies the model alone."
         )
+    elif otherwise := skipped(cell, tables, found.step):
+        more = otherwise.evidence(cell)
+        at, found = otherwise.place, dataclasses.replace(found, odd=otherwise.ranks)
+        said = f"{says}: {otherwise.says(cell.names(otherwise.ranks))}."
+        fix = "Let all ranks decide together: all_reduce the flag (MAX or MIN) before the branch, so that all make the step or none does."
     else:
         at, said = None, f"{says}: something changes the parameters on one rank alone."
         fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
-    yield _finding(cell, found, said, at, fix)
+    yield _finding(cell, found, said, at, fix, more=more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +350,13 @@ def only_call(cell: CellEvidence, function: str) -> Place | None:
 
 
 def _finding(
-    cell: CellEvidence, found: Drift, summary: str, at: Place | None, fix: str, confidence: float = 0.85
+    cell: CellEvidence,
+    found: Drift,
+    summary: str,
+    at: Place | None,
+    fix: str,
+    confidence: float = 0.85,
+    more: tuple[Evidence, ...] = (),
 ) -> Finding:
     return Finding(
         detector="silently_wrong",
@@ -359,6 +372,7 @@ def _finding(
                 claim=f"the largest difference is {found.gap:.1e} of the parameter's magnitude; replicas that are kept equal are so to the last bit",
                 source=found.source,
             ),
+            *more,
         ),
         rejected=(
             Rejected(cls="healthy", because="it runs to its end, but the ranks train different models"),

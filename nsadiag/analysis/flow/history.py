@@ -101,6 +101,11 @@ class Histories:
         self.tokens = {r.rank: found for r in ranks if (found := tokens_of(r))}
         self._whole = {r.rank: len(r.recording.events) > 0 and int(r.recording.events[0]["sequence"]) == 1 for r in ranks}  # fmt: skip
 
+    @property
+    def are_whole(self) -> bool:
+        """Whether all of them reach back to the start."""
+        return all(self._whole.get(rank) for rank in self.tokens)
+
     @cached_property
     def anchor(self) -> str | None:
         """The line whose forward begins an iteration: the one that backward follows most often, on all ranks together."""
@@ -120,7 +125,7 @@ class Histories:
     @cached_property
     def iterations_of_all(self) -> dict[int, list[list[Token]]]:
         """As `iterations`, with what was done before the first of them."""
-        if all(self._whole.get(rank) for rank in self.tokens):
+        if self.are_whole:
             return {rank: [tokens] for rank, tokens in self.tokens.items()}
         return self.iterations
 
@@ -128,7 +133,7 @@ class Histories:
     def iterations(self) -> dict[int, list[list[Token]]]:
         """By rank, each beginning at the anchor; where rings have wrapped, from the first step that all remember."""
         cut = {rank: _cut(tokens, self.anchor) for rank, tokens in self.tokens.items()}
-        if all(self._whole.get(rank) for rank in cut):
+        if self.are_whole:
             return cut
         # The first one may have lost its beginning.
         first = max((its[1][0].step for its in cut.values() if len(its) > 1), default=0)

@@ -1,0 +1,101 @@
+"""Optimizer steps that one replica left out and its peers made, after the same backward: from there on it is another model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from nsadiag.analysis import places
+from nsadiag.analysis.divergence import Situation, line_of
+from nsadiag.analysis.flow.chains import apart, passed_by
+from nsadiag.analysis.flow.guards import Guard
+from nsadiag.analysis.flow.history import Token
+from nsadiag.analysis.flow.making import shown
+from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.records import Evidence, Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """The first backward after which ranks did not make the same number of steps."""
+
+    backward: int  # from 1
+    ranks: tuple[int, ...]  # who did otherwise than all had done until then
+    made: int
+    usual: int
+    guard: Guard | None  # the condition on which the step hangs, where there is but one
+
+    @property
+    def place(self) -> Place | None:
+        return line_of(self.guard) if self.guard else None
+
+    def says(self, names: str) -> str:
+        """The rest of a sentence."""
+        times = "no optimizer step" if not self.made else f"{self.made} optimizer steps"
+        on = f" (`{shown(self.guard)}`)" if self.guard else ""
+        return f"rank {names} made {times} after backward {self.backward}{on}, and the others {self.usual}"
+
+    def evidence(self, cell: CellEvidence) -> tuple[Evidence, ...]:
+        """How many steps each made, all in all."""
+        return tuple(
+            Evidence(claim=f"rank {r.rank} made {r.end['steps']} optimizer steps", source=f"{r.source}/blackbox.bin")
+            for r in cell.ranks[:8]
+            if r.end.get("steps") is not None
+        )  # fmt: skip
+
+
+def skipped(cell: CellEvidence, tables: Tables, until: int) -> Skipped | None:
+    """Before anybody had made `until` steps; None where their recordings do not reach back to the start."""
+    s = Situation(cell, tables)
+    if len(s.histories.tokens) < len(cell.ranks) or not s.histories.are_whole:
+        return None
+    ranks = {rank: _backwards(tokens) for rank, tokens in s.histories.tokens.items()}
+    usual: dict[str, set[int]] = defaultdict(set)
+    # Of the last one nobody knows what would have followed.
+    for number in range(min(map(len, ranks.values())) - 1):
+        lines = {backwards[number][0].at for backwards in ranks.values()}
+        made = {rank: backwards[number][1] for rank, backwards in ranks.items()}
+        begun = max(backwards[number][0].step for backwards in ranks.values())
+        if len(lines) > 1 or begun >= until:
+            return None
+        known = usual[lines.pop()]
+        if len({*made.values()}) == 1:
+            known |= {*made.values()}
+            continue
+        odd = tuple(rank for rank, count in made.items() if count not in known)
+        # Where steps are not made after each backward, nobody can tell who did otherwise.
+        if len(known) != 1 or not 0 < len(odd) < len(made):
+            return None
+        guard = _guard(s, ranks[odd[0]][number][0])
+        return Skipped(
+            backward=number + 1, ranks=odd, made=made[odd[0]], usual=min(known), guard=guard
+        )  # fmt: skip
+    return None
+
+
+def _backwards(tokens: list[Token]) -> list[tuple[Token, int]]:
+    """Each with the number of steps before the next."""
+    found: list[tuple[Token, int]] = []
+    for token in tokens:
+        if token.kind == Kind.BACKWARD:
+            found.append((token, 0))
+        elif token.kind == Kind.STEP and found:
+            last, steps = found[-1]
+            found[-1] = (last, steps + 1)
+    return found
+
+
+def _guard(s: Situation, backward: Token) -> Guard | None:
+    """What can differ between ranks, and stands between that backward and a `.step()`."""
+    if backward.place is None:
+        return None
+    behind = s.chains.to(backward.place)
+    found: dict[tuple[str, int], Guard] = {}
+    for (file, _), call in s.program.origins.calls.get("step", ()):
+        way = s.chains.to(places.place(file, call.lineno, None))
+        for guard in [*apart(s.program, way, behind), *passed_by(s.program, way, behind)]:
+            if guard.origin != "uniform" and not guard.is_loop:
+                found[guard.file, guard.line] = guard
+    return next(iter(found.values())) if len(found) == 1 else None

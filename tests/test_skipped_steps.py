@@ -1,0 +1,65 @@
+"""Replicas that part as one of them leaves out an optimizer step, from black boxes written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.skipped_steps import Skipped, skipped
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
+
+SCRIPT = """
+for x, y in loader:
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    if guard.is_spike(loss.item()):
+        continue
+    if step % 4:
+        log(loss)
+    opt.step()
+    scheduler.step()
+"""
+
+
+def found(path: Path, *made: list[int], until: int = 8, script: str = SCRIPT) -> Skipped | None:
+    """Of ranks that made so many steps after each backward."""
+    path.mkdir(exist_ok=True)
+    (path / "train.py").write_text(script)
+    run = RunDir(path=path / "run")
+    make_private_dir(run.path)
+    for number, steps in enumerate(made):
+        rank = run.rank(number)
+        make_private_dir(rank.path)
+        write_json(rank.meta, {"rank": number, "world_size": len(made)})
+        names = Names(rank.names)
+        box = BlackBox(rank.blackbox, names, rank=number, world_size=len(made))
+        for count in steps:
+            for at, kind in ((3, Kind.FORWARD), (4, Kind.BACKWARD)):
+                box.emit(kind, Phase.BEGIN, names("Net"), 0, 0, names(f"\t{path}/train.py:{at}:main"))
+            for _ in range(count):
+                box.step += 1
+                box.emit(Kind.STEP, Phase.POINT, 0, box.step)
+    cell = load_cell(run.path)
+    return skipped(cell, Tables(cell), until)
+
+
+def test_the_rank_that_leaves_out_a_step_is_told_with_the_condition(tmp_path: Path) -> None:
+    one = found(tmp_path, [1, 1, 1, 1, 1], [1, 1, 0, 1, 1])
+    assert one and (one.backward, one.ranks, one.made, one.usual) == (3, (1,), 0, 1)
+    assert one.place and one.place.line == 5
+
+
+def test_of_two_conditions_that_may_have_led_past_the_step_neither_is_named(tmp_path: Path) -> None:
+    two = SCRIPT.replace("    if step % 4", "    if bad(y):\n        continue\n    if step % 4")
+    one = found(tmp_path, [1, 1, 1], [1, 0, 1], script=two)
+    assert one and one.ranks == (1,) and one.place is None
+
+
+def test_nobody_is_named_where_steps_tell_nothing(tmp_path: Path) -> None:
+    assert found(tmp_path / "together", [1, 0, 1, 1], [1, 0, 1, 1]) is None
+    assert found(tmp_path / "accumulates", [0, 1, 0, 1, 0], [0, 1, 1, 0, 0]) is None
+    assert found(tmp_path / "from the start", [1, 1, 1], [0, 1, 1]) is None
+    assert found(tmp_path / "cut off", [1, 1, 1], [1, 1, 0]) is None
+    assert found(tmp_path / "after they had parted", [1, 1, 1, 1], [1, 1, 0, 1], until=2) is None
