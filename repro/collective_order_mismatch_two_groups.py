@@ -10,7 +10,7 @@ Promise:
   outcome: hung
   class: collective_order_mismatch
   guilty_ranks: [1]
-  code: "dist.all_reduce(self.norm)"
+  code: ["for name in self.order:", "dist.all_reduce(self.norm)"]
 """
 
 import os

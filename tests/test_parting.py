@@ -220,3 +220,112 @@ def test_each_side_of_a_branch_on_rank_may_have_a_call_of_its_own(
     job.rank(1, job.stack("broadcast(job", "    follow()", call="broadcast"), *theirs)
     found = job.parted()
     assert (found is None) if brought else (found and found.cls == "rank_conditional_collective")
+
+
+METRIC = """
+    class Metric:
+        @property
+        def count(self):
+            return len(self.seen)
+
+        def compute(self):
+            dist.all_gather_object(parts, self.{given})
+
+    def evaluate(metric):
+        if {test}:
+            metric.compute()
+
+    def fit(metric):
+        for batch in loader:
+            model(batch).backward()
+            evaluate(metric)
+
+    fit(Metric())
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "given", "guilty"),
+    [
+        # What there is to merge is what the condition asks for: who has nothing has an empty share to give.
+        ("metric.count > 0", "seen", 1),
+        ("len(metric.seen)", "seen", 1),
+        # The best of one rank's own losses is another matter than what is then gathered.
+        ("metric.count > 0", "best", 0),
+        ("loss < metric.best", "best", 0),
+    ],
+)
+def test_who_has_nothing_to_give_skips_what_merges_it_where_no_earlier_round_tells(
+    tmp_path: Path, test: str, given: str, guilty: int
+) -> None:
+    job = Job(tmp_path, METRIC.format(test=test, given=given))
+    gather, train, check = "all_gather_object", ".backward()", "    evaluate(metric)"
+    inside = job.stack(gather, "    metric.compute()", check, "fit(Metric())", call="all_gather_object")
+    job.rank(0, inside, *step(train), (Kind.COLLECTIVE, "all_gather_object", gather))
+    job.rank(1, job.stack(train, "fit(Metric())", call="all_reduce"), *step(train), *step(train)[:2])
+    found = job.parted()
+    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (guilty,))
+    assert found.where and found.where.line == job.at("if " if guilty else gather)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_who_has_something_to_give_strayed_only_if_nobody_had_in_earlier_rounds(
+    tmp_path: Path, earlier: bool
+) -> None:
+    job = Job(tmp_path, METRIC.format(test="metric.count > 0", given="seen"))
+    gather, train, check = "all_gather_object", ".backward()", "    evaluate(metric)"
+    inside = job.stack(gather, "    metric.compute()", check, "fit(Metric())", call="all_gather_object")
+    validated = [(Kind.DATA, "Subset", check)]
+    before = [*step(train), *step(train), *(validated if earlier else []), *step(train)]
+    job.rank(0, inside, *before, *validated, (Kind.COLLECTIVE, "all_gather_object", gather))
+    behind = job.stack(train, "fit(Metric())", call="all_reduce")
+    job.rank(1, behind, *before, *validated, *step(train)[:2])
+    found = job.parted()
+    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (0 if earlier else 1,))
+
+
+DISPATCH = """
+    def mean(values):
+        dist.all_reduce(values)
+
+    def tally(values):
+        {branch}
+        dist.all_gather_object(rows, values)
+
+    def flush(series):
+        for name, values in series.items():
+            ROUTES[name](values)
+
+    def fit(series):
+        for batch in loader:
+            model(batch).backward()
+            flush(series)
+
+    fit(collect())
+"""
+
+
+@pytest.mark.parametrize(
+    ("branch", "known", "cls"),
+    [
+        ("pass", True, "collective_order_mismatch"),
+        # Rank 0 may have gone past that call, and on to what comes next.
+        ("if not values: return", True, "data_divergent_control_flow"),
+        # A call that others never made may be one too many.
+        ("pass", False, "data_divergent_control_flow"),
+    ],
+)
+def test_a_line_in_a_loop_that_leads_to_calls_which_all_made_before_leads_to_them_in_another_order(
+    tmp_path: Path, branch: str, known: bool, cls: str
+) -> None:
+    job = Job(tmp_path, DISPATCH.format(branch=branch))
+    train, one, two = ".backward()", "all_reduce(values)", "all_gather_object("
+    outer = ("ROUTES[", "    flush(series)", "fit(collect())")
+    mean, tally = (Kind.COLLECTIVE, "all_reduce", one), (Kind.COLLECTIVE, "all_gather_object", two)
+    before = [*step(train), mean, *([tally] if known else [])] * 3
+    job.rank(0, job.stack(one, *outer, call="all_reduce"), *before, *step(train), mean)
+    job.rank(1, job.stack(two, *outer, call="all_gather_object"), *before, *step(train), tally)
+    found = job.parted()
+    assert found and (found.cls, found.guilty) == (cls, (1,))
+    if cls == "collective_order_mismatch":
+        assert found.where and found.where.line == job.at("for name, values")

@@ -8,6 +8,7 @@ from nsadiag.analysis import places
 from nsadiag.analysis.breaks import breaks, says_mismatch
 from nsadiag.analysis.cycles import cycle_finding
 from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, in_both
+from nsadiag.analysis.divergence import finding_of
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.suspects import is_out_of_order, suspects
@@ -23,6 +24,7 @@ FIX_THREADS = "Give the thread a process group of its own (dist.new_group on all
 def collective_order_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if not is_still(cell):
         return
+    yield from _in_a_loop(cell, tables)
     recorded = in_both(cell, tables)
     # What the backend was asked for decides, where it is known; two names for one operation are no mismatch.
     for one in recorded or in_black_boxes(cell, tables):
@@ -35,12 +37,27 @@ def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Findi
     """The same where the transport refused what did not fit: its error is the consequence."""
     if is_still(cell) or not breaks(cell):
         return
+    yield from _in_a_loop(cell, tables)
     found = [one for one in in_black_boxes(cell, tables) if is_out_of_order(tables, one)]
     broke = [one for one in found if _broke_there(cell, tables, one)]
     for one in broke:
         yield _finding(cell, tables, one)
     if not broke and any(says_mismatch(b.rank) for b in breaks(cell)):
         yield from _of_threads(cell, tables)
+
+
+def _in_a_loop(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Where the source and what was done before show which loop it is that goes another way round."""
+    return finding_of(
+        cell,
+        tables,
+        "collective_order_mismatch",
+        fix=FIX,
+        rejected={
+            "data_divergent_control_flow": "no condition stands between the ranks: one line led them to different calls",
+            "missing_rank": "all ranks have made both calls before, and each is in one of them",
+        },
+    )
 
 
 def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:

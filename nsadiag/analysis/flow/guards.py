@@ -182,9 +182,12 @@ class Program:
 
     def calls_on(self, file: str, line: int) -> list[str]:
         """Names of what the line's statement calls."""
+        return [name for call in self.call_nodes_on(file, line) if (name := last_name(call.func))]
+
+    def call_nodes_on(self, file: str, line: int) -> list[ast.Call]:
+        """What the line's statement calls, itself or in its head."""
         path = self.path_to(file, line)
-        nodes = _own_expressions(path[-1]) if path else ()
-        return [name for n in nodes if isinstance(n, ast.Call) and (name := last_name(n.func))]
+        return [n for n in _own_expressions(path[-1]) if isinstance(n, ast.Call)] if path else []
 
     def choices_in(self, function: str) -> list[Guard]:
         """Branches in functions of that name that can differ between ranks."""
@@ -220,7 +223,8 @@ class Program:
         return found
 
     @cached_property
-    def _returns(self) -> dict[str, list[tuple[Scope, ast.expr]]]:
+    def returns(self) -> dict[str, list[tuple[Scope, ast.expr]]]:
+        """By a function's name, what it returns."""
         found: dict[str, list[tuple[Scope, ast.expr]]] = {}
         for name, functions in self.origins.functions.items():
             for scope, function in functions:
@@ -265,7 +269,7 @@ class Program:
         """Behind a helper that is called, or a name that was assigned."""
         if depth > 3 or not name or not isinstance(node, ast.expr):
             return None
-        behind = list(self._returns.get(name, ()))
+        behind = list(self.returns.get(name, ()))
         if isinstance(node, ast.Name | ast.Attribute):
             behind += [
                 (b.scope, b.value)

@@ -12,7 +12,9 @@ from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.history import Difference, Token, suspects
 from nsadiag.analysis.flow.leaving import left_loop
 from nsadiag.analysis.flow.making import Case, made, shown
+from nsadiag.analysis.flow.ordering import by_order
 from nsadiag.analysis.flow.running_out import by_loader
+from nsadiag.analysis.flow.sides import other_side_strayed
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
 
@@ -179,11 +181,7 @@ def by_history(s: Situation) -> Divergence | None:
         guilty = _singled_out(s, guard, inside, outside)
         others = tuple(r for r in s.members() if r not in guilty)
         entered = guilty == inside
-    elif (
-        _entered_alone(found, guard, entered)
-        or _turned_back(found, guard, entered)
-        or _passed_by_modules(s, found, guard, entered)
-    ):
+    elif other_side_strayed(s, found, guard, entered):
         found = dataclasses.replace(found, own=theirs, theirs=own)
         guilty, others, entered = others, guilty, not entered
     return _of_history(s, found, guard, guilty, others, entered)
@@ -195,25 +193,6 @@ def _is_usual(s: Situation, found: Difference) -> bool:
         return False
     at = found.own.place
     return s.histories.was_at(found.guilty[0], at) > 1 and s.histories.was_at(found.others[0], at) == 0
-
-
-def _entered_alone(found: Difference, guard: Guard, entered: bool) -> bool:
-    """Of two equal sides, with nothing before to compare with: the one in the branch, if that is not the training itself."""
-    if entered or found.novel or guard.leaves or len(found.guilty) != len(found.others):
-        return False
-    return found.theirs is not None and found.theirs.kind == Kind.COLLECTIVE
-
-
-def _turned_back(found: Difference, guard: Guard, entered: bool) -> bool:
-    """Of two equal sides the one that took an early exit, where the other went past it to what it waits in."""
-    return entered and bool(guard.leaves) and len(found.guilty) == len(found.others)
-
-
-def _passed_by_modules(s: Situation, found: Difference, guard: Guard, entered: bool) -> bool:
-    """Of two equal sides, with nothing before to compare with: the one in backward, where the other is in the model's branch."""
-    if not entered or found.novel or found.theirs is None or len(found.guilty) != len(found.others):
-        return False
-    return found.theirs.kind == Kind.BACKWARD and s.in_forward(guard)
 
 
 def _comes_after(s: Situation, guard: Guard, common: Chain) -> bool:
@@ -434,6 +413,7 @@ HYPOTHESES: tuple[Callable[[Situation], Divergence | None], ...] = (
     by_end_of_loop,
     by_grad_sync,
     by_rank_branch,
+    by_order,
     by_history,
     by_modules,
     by_data_branch,

@@ -1,0 +1,75 @@
+"""Loops whose one line leads each rank to another call: what they go over is ordered otherwise."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from nsadiag.analysis import places
+from nsadiag.analysis.flow.chains import Chain, apart, held_by, parted_at, passed_by
+from nsadiag.analysis.flow.guards import Guard
+from nsadiag.analysis.flow.history import Difference, Token
+from nsadiag.analysis.flow.making import Case, made, shown
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.records import Evidence
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.divergence import Divergence, Situation
+
+
+def by_order(s: Situation) -> Divergence | None:
+    """Ranks that came from one line in a loop to different collectives, both of which all have made before."""
+    found = s.histories.first_difference(s.members())
+    if found is None or found.own is None or found.theirs is None:
+        return None
+    loop = _loop_of_both(s, found, found.own, found.theirs)
+    if loop is None:
+        return None
+    line = places.place(loop.file, loop.line, loop.function or None)
+    # Of equal sides, with nothing before to compare with, either may be the order that is meant.
+    tells = found.novel or len(found.guilty) != len(found.others)
+    guilty = found.guilty if tells else s.members()
+    number = found.iteration + 1
+    own, theirs = (f"{t.name} at {places.short(p)}" for t in (found.own, found.theirs) if (p := t.place))
+    return made(
+        s,
+        Case(
+            cls="collective_order_mismatch", guilty=guilty, blocked=tuple(r for r in s.members() if r not in guilty), guard=loop,
+            where=line, confidence=0.88 if tells else 0.7,
+            because=f"parted from the others in iteration {number} in the loop `{shown(loop)}` ({places.short(line)}), which led to {own} where it led the others to {theirs}: what it goes over is in another order there",
+            evidence=(
+                Evidence(claim=f"rank {found.guilty[0]} did {own} in iteration {number}, and rank {found.others[0]} {theirs}; both had made both calls before", source=f"{s.cell.rank(found.guilty[0]).source}/blackbox.bin"),
+                s.stands(found.guilty[0]),
+                s.stands(found.others[0]),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _loop_of_both(s: Situation, found: Difference, own: Token, theirs: Token) -> Guard | None:
+    """The innermost loop of a line that all came by, if no condition behind that line tells them apart."""
+    if own.kind != Kind.COLLECTIVE or theirs.kind != Kind.COLLECTIVE:
+        return None
+    everyone = (*found.guilty, *found.others)
+    # A call that some never made before may be one too many.
+    if not all(t.place and s.histories.was_at(r, t.place) for r in everyone for t in (own, theirs)):
+        return None
+    a, b = _way_to(s, found.guilty, own), _way_to(s, found.others, theirs)
+    depth = parted_at(s.program, a, b)
+    loops = [g for g in held_by(s.program, a[:depth]) if g.is_loop and not s.anchored_in(g)]
+    if not loops or depth == min(len(a), len(b)):
+        return None
+    conditions = itertools.chain.from_iterable(
+        (*apart(s.program, x, y), *passed_by(s.program, x, y)) for x, y in ((a, b), (b, a))
+    )
+    return None if any(g.origin != "uniform" or "%" in g.test for g in conditions) else loops[-1]
+
+
+def _way_to(s: Situation, ranks: tuple[int, ...], token: Token) -> Chain:
+    """As the stack of a rank that still stands there has it; else as the source has it, if that leaves no choice."""
+    at = token.place
+    if at is None:
+        return ()
+    stands = (s.now(rank) for rank in ranks)
+    here = next((c for c in stands if c and (c[-1].file, c[-1].line) == (at.file, at.line)), None)
+    return here or (s.chains.to(at) if s.chains.is_sure(at) else ())
