@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -61,3 +62,60 @@ def test_a_step_was_given_what_all_its_forwards_were_given(tmp_path: Path) -> No
             box.emit(Kind.FORWARD, Phase.END, 0, given)
         box.emit(Kind.STEP, Phase.POINT, 0, number)
     assert Tables(load_cell(tmp_path)).steps.elements.tolist() == [15]
+
+
+SCAN = """
+class Scan(Function):
+    @staticmethod
+    def backward(ctx, grad):
+        carry = grad[:, -1]
+        for c in range(channels):
+            for t in range(steps):
+                carry = carry + grad[:, t, c]
+                out[:, t, c] = carry
+        return whole(out)
+"""
+ADD, STORE, AFTER = 8, 9, 10
+TORCH = "/venv/lib/site-packages/torch/"
+
+
+def scanning(path: Path, lines: list[int], *, backward_s: float, within: str | None = None) -> list[str]:
+    """Classes that are found for a rank that was seen at those lines of its own backward."""
+    script = path / "train.py"
+    script.write_text(SCAN)
+    rank = RunDir(path=path).rank(0)
+    make_private_dir(rank.path)
+    write_json(rank.meta, {"rank": 0, "world_size": 1, "pid": 100})
+    BlackBox(rank.blackbox, rank.names, rank=0, world_size=1)
+    inner = [[TORCH + "nn/modules/module.py", 1, within]] if within else []
+    called = [[TORCH + "autograd/function.py", 325, "BackwardCFunction.apply"]]
+    rows = [{"frames": [*inner, [str(script), n, "Scan.backward"], *called]} for n in lines]
+    rank.samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json(RunDir(path=path).watch, {"ended_s": 60.0, "looks": []})
+    cell = load_cell(path)
+    tables = Tables(cell)
+    given = steps([64] * 40, [backward_s + 0.02] * 40)
+    tables.__dict__["steps"] = given.assign(
+        rank=0, input_s=0.0, forward_s=0.02, backward_s=backward_s, loader_s=0.0, saving_s=0.0
+    )
+    return [found.cls for found in slow_compute(cell, tables)]
+
+
+def test_a_backward_of_ones_own_that_goes_round_in_python_is_slow_from_the_first_step(tmp_path: Path) -> None:
+    assert scanning(tmp_path, [ADD, STORE] * 5, backward_s=1.0) == ["slow_compute"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "backward_s", "within"),
+    [
+        ([ADD, STORE] * 5, 0.08, None),  # in proportion to its forward
+        ([ADD] * 10, 1.0, None),  # one operation that takes all the time
+        ([AFTER] * 5 + [ADD, STORE] * 2, 1.0, None),  # mostly behind the loop
+        ([ADD, STORE], 1.0, None),  # hardly looked at
+        ([ADD, STORE] * 5, 1.0, "_call_impl"),  # runs whole modules again
+    ],
+)
+def test_a_backward_of_ones_own_is_called_slow_by_its_loop_and_its_proportion_together(
+    tmp_path: Path, lines: list[int], backward_s: float, within: str | None
+) -> None:
+    assert scanning(tmp_path, lines, backward_s=backward_s, within=within) == []

@@ -10,6 +10,7 @@ import pandas as pd
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.own_backward import loop_in_backward
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
@@ -265,8 +266,45 @@ def _phase_now(cell: CellEvidence, events: pd.DataFrame) -> str | None:
     return "forward" if _open_forward(events) else None
 
 
+def _loop_in_backward(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """One node of the graph, with a loop of small operations in it: slow from the first step, and no larger graph."""
+    found = loop_in_backward(cell, tables)
+    if found is None:
+        return
+    times = found.backward_s / max(found.forward_s, 1e-6)
+    yield Finding(
+        detector="slow_compute",
+        cls="slow_compute",
+        outcome="slow",
+        confidence=0.75,
+        summary=f"Every rank progresses, and a step takes {_seconds(found.step_s)}, nearly all of it in a loop in Python at {places.short(found.place)}: backward takes {times:.0f} times as long as forward.",
+        guilty_ranks=tuple(r.rank for r in cell.ranks),
+        where=Where(phase="backward").at(found.place),
+        evidence=(
+            Evidence(
+                claim=f"{found.seen} of {found.samples} glances at the ranks find them in that loop, at several of its lines",
+                source=f"{cell.ranks[0].source}/samples.jsonl",
+            ),
+            Evidence(
+                claim=f"median of the last steps: {_seconds(found.forward_s)} forward, {_seconds(found.backward_s)} backward",
+                source=f"{cell.ranks[0].source}/blackbox.bin",
+            ),
+        ),
+        rejected=(
+            Rejected(cls="healthy", because="a backward takes two to four times its forward, not this"),
+            Rejected(cls="straggler_rank", because="every rank is slow alike"),
+        ),
+        fix="Replace the loop in this backward by batched operations (a scan over whole tensors, a cumulative sum, a kernel): time is the number of operations, not their size.",
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"
+
+
 def slow_compute(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if not cell.ranks or cell.stopped == "hang":
         return
     yield from _slowing_down(cell, tables)
     yield from _endless_graph(cell, tables)
+    yield from _loop_in_backward(cell, tables)
