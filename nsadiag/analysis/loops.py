@@ -59,7 +59,7 @@ def polled(cell: CellEvidence, at: Place) -> tuple[ast.While | ast.For, str] | N
     if not loops or tree is None:
         return None
     loop = loops[0]
-    called = {_name(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)}
+    called = {name_of(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)}
     bodies = [n for n in ast.walk(tree) if isinstance(n, Function) and n.name in called]
     return loop, "\n".join(map(ast.unparse, [loop, *bodies]))
 
@@ -75,7 +75,7 @@ def asks(
     children = has_children and OF_CHILDREN.search(text)
     if (ASKS_OUTSIDE.search(text) or children) and not (ASKS_INSIDE.search(text) and not children):
         return "outside", condition(loop)
-    calls = {_name(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)}
+    calls = {name_of(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)}
     if (
         ASKS_INSIDE.search(text)
         or OF_CHILDREN.search(text)
@@ -85,7 +85,7 @@ def asks(
     return None
 
 
-def _name(node: ast.expr) -> str:
+def name_of(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 

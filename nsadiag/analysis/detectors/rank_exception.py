@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from nsadiag.analysis.inside import finding, stuck_inside
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.swallowed import Swallowed, gone_on, has_left, in_flight, peers_failed
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.unmade import unmade
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Rejected, Where
 
@@ -62,6 +64,7 @@ def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     elif first is None and _outcome(cell) == "crashed" and _failed_again(cell):
         yield from _of_an_attempt(cell)
     yield from _in_a_child(cell, tables)
+    yield from _of_a_file(cell, tables)
 
 
 def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
@@ -143,6 +146,47 @@ def _in_a_child(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                 ),
                 fix="Mend the line shown; catch what the child raises and send it to the rank, or wait with a time-out and ask whether the child lives.",
             )
+
+
+def _of_a_file(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A rank waits for a file that another's code would have made, had it not failed and gone on."""
+    found = unmade(cell, tables)
+    if found is None:
+        return
+    guilty, stuck = tuple(sorted(found.rows)), found.stuck
+    row = found.rows[guilty[0]][1]
+    thread = "" if row["thread"] == "MainThread" else f" in its thread {row['thread']}"
+    waits_at = f" at {places.short(stuck.standing.place)}" if stuck.standing.place else ""
+    yield dataclasses.replace(
+        finding(
+            cell,
+            stuck,
+            cls="rank_exception",
+            confidence=0.8,
+            summary=f"Rank {cell.names(guilty)} raised {headline(first_of(row))}{thread} and went on; rank {stuck.number} waits{waits_at} for the file that it would have made.",
+            at=place_of(first_of(row)) or place_of(row),
+            evidence=(
+                *(
+                    Evidence(
+                        claim=f"rank {number} raised {headline(first_of(each))}{thread} at step {each['step']}, once, and did not end",
+                        source=f"{cell.rank(number).source}/raised.jsonl#{line}",
+                    )
+                    for number, (line, each) in sorted(found.rows.items())[:4]
+                ),
+                Evidence(
+                    claim=f"rank {stuck.number} asks again and again: `{found.asks}`; the name {found.name!r} stands there, and in the lines that the exception kept from running",
+                    source=stuck.source,
+                ),
+            ),
+            rejected=(
+                Rejected(cls="external_wait", because="who should have made what it waits for is in the job"),
+            ),
+            fix="Let the exception end the rank, or tell the others of it (a marker of failure, an all_reduced flag); and give the loop that waits a limit.",
+        ),
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        peers_at=stuck.standing.place,
+    )
 
 
 def _of_an_attempt(cell: CellEvidence) -> Iterator[Finding]:
