@@ -11,10 +11,12 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support.golden import archive_of, unpack
 
 from nsadiag.agent.captures.file_locks import holder
+from nsadiag.agent.captures.pipes import far_end
 from nsadiag.agent.naps import naps
 from nsadiag.agent.outside import (
     ALWAYS_S,
@@ -155,6 +157,66 @@ def test_a_tool_that_wakes_keeps_its_own_pace_and_one_that_never_does_is_stuck()
     assert patience(now, now, RUN, []) == (None, 0.0)
     assert judged(PACED_S - 1.0, outside="waits for a tool", outside_s=PACED_S) == "asleep"
     assert judged(PACED_S + 1.0, outside="waits for a tool", outside_s=PACED_S) == "still"
+
+
+def test_who_stands_at_a_pipe_waits_for_the_child_that_holds_its_other_end() -> None:
+    """Whatever the user's own line is: `proc.stdout.read(4)` shows no frame of a library."""
+
+    def at(moment_s: float, **child: object) -> dict[str, object]:
+        rows = [
+            {"pid": 7, "cpu_s": 0.0, **child},
+            {"pid": 8, "sleeps_until_mono_ns": 90 * 10**9, "turns": moment_s},
+        ]
+        return {"t_mono_ns": int(moment_s * 1e9), "wchan": "pipe_read", "pipe_held_by": [7], "children": rows}
+
+    assert patience(at(10, turns=100), at(12, turns=108), [MAIN], [])[1] == PACED_S
+    assert patience(at(10, turns=100), at(12, turns=100), [MAIN], []) == (None, 0.0)
+    until = {"sleeps_until_mono_ns": 30 * 10**9}
+    assert naps(at(10, **until), at(12, **until), [MAIN])[0] == 18.0
+    assert naps(at(10), at(12), [MAIN])[0] is None  # a tracker of its own, that sleeps
+    assert patience(at(10), at(12, wchan="wait_woken"), [MAIN], [])[1] == ANSWER_S
+    nobody = {"pipe_held_by": []}
+    assert patience({**at(10, turns=100), **nobody}, {**at(12, turns=108), **nobody}, [MAIN], []) == (
+        None,
+        0.0,
+    )
+
+
+FAMILY = """
+import os, subprocess, sys, time
+idle = subprocess.Popen(["sleep", "60"])
+forked = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+tool = subprocess.Popen(["sh", "-c", "sleep 60 | cat"], stdout=subprocess.PIPE)
+heir = os.fork()
+if heir == 0:
+    time.sleep(60)
+    os._exit(0)
+print(idle.pid, forked.pid, tool.pid, heir, flush=True)
+tool.stdout.read(4)
+"""
+
+
+def test_who_holds_the_other_end_of_a_pipe_is_found_among_the_children_and_behind_them(
+    tmp_path: Path,
+) -> None:
+    """A shell that runs a pipeline, and what is at its beginning; no idle child, and none that inherited our own end."""
+    with subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            idle, other, shell, heir = map(int, process.stdout.readline().split())
+            deadline, found = time.monotonic() + 20.0, set[int]()
+            while len(found) < 3 and time.monotonic() < deadline:
+                family = psutil.Process(process.pid).children(recursive=True)
+                below = {child.pid: child.ppid() for child in family}
+                found = set(far_end(process.pid, Path(f"/proc/{process.pid}/syscall").read_text(), below))
+                time.sleep(0.05)
+        finally:
+            for child in family:
+                child.kill()
+            process.kill()
+    assert shell in found and len(found) == 3, (found, below)
+    assert not found & {idle, other, heir}
+    assert far_end(process.pid, "running", below) == far_end(process.pid, "0 0x5 0x0", {}) == []
 
 
 POLLS = """

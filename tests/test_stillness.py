@@ -157,10 +157,10 @@ def test_a_new_sleep_that_is_longer_than_the_looks_are_apart_counts_for_a_while(
 def test_the_nap_of_a_child_counts_where_the_rank_waits_for_its_children() -> None:
     first = {"t_mono_ns": 0, "children": [{"pid": 7, "sleeps_until_mono_ns": 12 * 10**9}, {"pid": 8}]}
     second = {**first, "t_mono_ns": 2 * 10**9}
-    assert same_nap(first, second, waits_for_child=True) == 10.0
+    assert same_nap(first, second, children=second["children"]) == 10.0
     assert same_nap(first, second) is None  # a tracker that sleeps beside the training
     woke = {**second, "children": [{"pid": 7, "sleeps_until_mono_ns": 13 * 10**9}]}
-    assert same_nap(first, woke, waits_for_child=True) is None
+    assert same_nap(first, woke, children=woke["children"]) is None
 
 
 WAIT = [("Condition.wait", "/lib/python3.11/threading.py", 331), ("run", "/home/u/train.py", 15)]

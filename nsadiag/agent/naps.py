@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 # Where a main thread waits for processes of its own: a worker that waits to ask again is late, not stuck.
@@ -23,17 +24,16 @@ FOR_PEERS = re.compile(r"/torch/|/nsadiag/worker/")
 ONE_SLEEP_NS = 20_000_000
 
 
-def same_nap(before: dict[str, Any], after: dict[str, Any], *, waits_for_child: bool = False) -> float | None:
+def same_nap(
+    before: dict[str, Any], after: dict[str, Any], *, children: Sequence[dict[str, Any]] = ()
+) -> float | None:
     """Seconds, after the second look, until the main thread wakes; None if it woke in between, or does not sleep.
 
-    `waits_for_child`: the same of the children, since the rank goes on when one of them does.
+    The same of `children`, by their rows of the second look, where the rank goes on when one of them does.
     """
     naps = {None: (before.get("sleeps_until_mono_ns"), after.get("sleeps_until_mono_ns"))}
-    if waits_for_child:
-        then, now = (
-            {c["pid"]: c.get("sleeps_until_mono_ns") for c in p.get("children", [])} for p in (before, after)
-        )
-        naps |= {pid: (then.get(pid), until) for pid, until in now.items()}
+    then = {c["pid"]: c.get("sleeps_until_mono_ns") for c in before.get("children", [])}
+    naps |= {c["pid"]: (then.get(c["pid"]), c.get("sleeps_until_mono_ns")) for c in children}
     ends = [second for first, second in naps.values() if second and _is_one(first, second)]
     return (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
 
@@ -51,7 +51,8 @@ def naps(
     whether a process of its own has ended.
     """
     files = [str(frame[1]) for frame in frames]
-    own = same_nap(before, after, waits_for_child=asks_for_child or waits_for_child(after, frames))
+    children = after.get("children", []) if asks_for_child else waited_for(after, frames)
+    own = same_nap(before, after, children=children)
     if not files or not (FOR_THREADS.search(files[0]) or _in_event_loop(files)):
         return own, None if own is not None else _long_nap(before, after)
     caller = next((file for file in files if not FOR_THREADS.search(file)), "")
@@ -64,9 +65,18 @@ def naps(
     return own, (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
 
 
-def waits_for_child(proc: dict[str, Any], frames: list[tuple[Any, ...]]) -> bool:
-    """Whether the main thread waits for processes of its own: what they do is then what it does."""
-    return proc.get("wchan") == "do_wait" or any(FOR_CHILDREN.search(str(frame[1])) for frame in frames)
+def waited_for(proc: dict[str, Any], frames: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """The processes of its own for which the main thread waits: what they do is then what it does."""
+    rows: list[dict[str, Any]] = proc.get("children", [])
+    if proc.get("wchan") == "do_wait" or any(FOR_CHILDREN.search(str(frame[1])) for frame in frames):
+        return rows
+    return at_the_pipe(proc)
+
+
+def at_the_pipe(proc: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those that can let it go on where it stands at a pipe, whatever line of whose code reads or writes there."""
+    holders = proc.get("pipe_held_by") or ()
+    return [child for child in proc.get("children", []) if child["pid"] in holders]
 
 
 def _in_event_loop(files: list[str]) -> bool:

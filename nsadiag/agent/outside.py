@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from nsadiag.agent.loop_source import LoopSource, loop_around
+from nsadiag.agent.naps import at_the_pipe
 from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE, LIBRARIES, OF_CHILDREN, SERVERS
 from nsadiag.evidence.sources import is_user
 
@@ -91,8 +92,9 @@ def asks(proc: dict[str, Any], frames: Stack, others: list[Stack]) -> bool:
     `others`: the stacks of the threads at the second look.
     """
     files = _files(frames)
-    by_child = any(child.get("wchan") in FOR_AN_ANSWER for child in proc.get("children", []))
-    if by_child and (_within(FOR_CHILDREN, files) or polls_children(proc, frames)):
+    by_children = _within(FOR_CHILDREN, files) or polls_children(proc, frames)
+    children = proc.get("children", []) if by_children else at_the_pipe(proc)
+    if any(child.get("wchan") in FOR_AN_ANSWER for child in children):
         return True
     if files and FOR_THREADS.search(files[0]):
         return any(_within(ASKS, _files(each)) for each in others)
@@ -112,10 +114,10 @@ def turns_of_tools(before: dict[str, Any], after: dict[str, Any], frames: Stack,
         return 0
     beside = others if FOR_THREADS.search(files[0]) else []
     runs = any(_within(RUNS, each) for each in (files, *map(_files, beside)))
-    if not runs and not polls_children(after, frames):
-        return 0
+    tools = after.get("children", []) if runs or polls_children(after, frames) else at_the_pipe(after)
     then, now = (
-        {child["pid"]: child.get("turns") for child in p.get("children", [])} for p in (before, after)
+        {child["pid"]: child.get("turns") for child in children}
+        for children in (before.get("children", []), tools)
     )
     return sum(turns - (then.get(pid) or turns) for pid, turns in now.items() if turns)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
-from nsadiag.agent.naps import limit_s, naps, waits_for_child
+from nsadiag.agent.naps import limit_s, naps, waited_for
 from nsadiag.agent.outside import ALWAYS_S, IDLE_S, PACED_S, patience, polls_children
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
@@ -177,7 +177,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         seconds=seconds,
         cpu_share=(after.cpu_s - before.cpu_s) / seconds,
         main_cpu_share=(after.main_cpu_s - before.main_cpu_s) / free_s,
-        child_cpu_share=_children_cpu_s(*procs) / free_s if waits_for_child(procs[1], stands) else 0.0,
+        child_cpu_share=_children_cpu_s(procs[0], waited_for(procs[1], stands)) / free_s,
         frames_changed=bool(then and now) and then != now,
         functions_changed=bool(then and now) and [f[:2] for f in then] != [f[:2] for f in now],
         io_bytes=after.io_bytes - before.io_bytes,
@@ -197,10 +197,10 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     )
 
 
-def _children_cpu_s(before: dict[str, Any], after: dict[str, Any]) -> float:
-    """CPU seconds, between two looks, of children that lived at both."""
+def _children_cpu_s(before: dict[str, Any], children: list[dict[str, Any]]) -> float:
+    """CPU seconds, between two looks, of these children, as the second one shows them, if they lived at both."""
     then = {child["pid"]: float(child["cpu_s"]) for child in before.get("children", [])}
-    now = {child["pid"]: float(child["cpu_s"]) for child in after.get("children", [])}
+    now = {child["pid"]: float(child["cpu_s"]) for child in children}
     return sum(used - then[pid] for pid, used in now.items() if pid in then)
 
 

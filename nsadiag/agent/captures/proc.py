@@ -12,9 +12,10 @@ import psutil
 from nsadiag.agent.captures.cgroups import cgroup
 from nsadiag.agent.captures.descriptors import descriptors
 from nsadiag.agent.captures.file_locks import holder
+from nsadiag.agent.captures.pipes import far_end
 from nsadiag.agent.captures.sleeping import sleeps_until, wait_limit_s, waits_until
 from nsadiag.agent.captures.target import CaptureError, Target
-from nsadiag.agent.processes import queued_s, stat_fields
+from nsadiag.agent.processes import ZOMBIE, queued_s, stat_fields
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.secrets import mask_command
 
@@ -52,6 +53,7 @@ def _thread(pid: int, folder: Path) -> dict[str, Any] | None:
         "queued_s": queued_s(pid, int(folder.name)),
         "wchan": _text(folder / "wchan"),
         "sleeps_until_mono_ns": sleeps_until(pid, int(folder.name)),
+        "wait_limit_s": wait_limit_s(pid, int(folder.name)),
     }
 
 
@@ -72,6 +74,7 @@ def _children(pid: int) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "pid": child.pid,
+                    "parent": int(fields[1]),
                     "state": fields[0],
                     "cpu_s": _cpu_s(fields),
                     "queued_s": queued_s(child.pid),
@@ -82,6 +85,10 @@ def _children(pid: int) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def _parents(children: list[dict[str, Any]]) -> dict[int, int]:
+    return {child["pid"]: child["parent"] for child in children if child["state"] != ZOMBIE}
 
 
 def _command(pid: int) -> str:
@@ -119,6 +126,7 @@ def proc(target: Target) -> None:
     folder = Path(f"/proc/{target.pid}")
     threads = [_thread(target.pid, path) for path in sorted((folder / "task").iterdir())]
     syscall = _text(folder / "syscall")
+    children = _children(target.pid)
     snapshot = {
         "t_mono_ns": time.monotonic_ns(),
         "pid": target.pid,
@@ -128,6 +136,8 @@ def proc(target: Target) -> None:
         "wchan": _text(folder / "wchan"),
         "syscall": syscall,
         "lock_held_by": _holder(target.pid, syscall),
+        # Of its children, those without which the pipe at which the main thread stands stays as it is.
+        "pipe_held_by": far_end(target.pid, syscall, _parents(children)),
         "kernel_stack": _text(folder / "stack"),
         "sleeps_until_mono_ns": sleeps_until(target.pid),
         "waits_until_mono_ns": waits_until(target.pid),
@@ -136,7 +146,7 @@ def proc(target: Target) -> None:
         "status": _status(target.pid),
         "io": _io(target.pid),
         "threads": [thread for thread in threads if thread],
-        "children": _children(target.pid),
+        "children": children,
         "fds": descriptors(target.pid),
         "cgroup": cgroup(target.pid),
     }

@@ -61,13 +61,13 @@ def waits_until(pid: int) -> int | None:
     return wake_ns if wake_ns > time.monotonic_ns() else None
 
 
-def wait_limit_s(pid: int) -> float | None:
-    """How long the main thread waits at most for what it waits for; None if for ever, or it waits for no file or signal.
+def wait_limit_s(pid: int, tid: int | None = None) -> float | None:
+    """How long a thread (the main one by default) waits at most; None if for ever, or it waits for no file or signal.
 
     The kernel does not say since when.
     """
     try:
-        number, *arguments = _syscall(pid, None)
+        number, *arguments = _syscall(pid, tid)
         in_ms = MILLISECONDS.get(platform.machine(), {}).get(number)
         if in_ms is not None:
             # An int: what lies above its 32 bits is left over from something else.
