@@ -108,6 +108,23 @@ def test_who_waits_at_a_queue_beside_a_servers_thread_may_only_be_idle(tmp_path:
     assert "without a request" in after.summary
 
 
+def test_who_waits_at_a_queue_beside_an_event_loop_waits_for_what_its_tasks_wait_for(tmp_path: Path) -> None:
+    run = unpack(archive_of("local_lock_deadlock_dropped_record"), tmp_path)
+    loop = [SELECT, ("_run_once", "/usr/lib/python3.11/asyncio/base_events.py", 1884)]
+    for own, sure in (([], 0.6), ([("start", "/home/u/prefetch.py", 12)], 0.6)):
+        for rank in run.ranks():
+            for capture in rank.captures():
+                if capture.py_spy.exists():
+                    threads = json.loads(capture.py_spy.read_text())
+                    main = next(t for t in threads if t["thread_name"] == "MainThread")
+                    frames = [{"name": f[0], "filename": f[1], "line": f[2]} for f in (*loop, *own)]
+                    fetches = {**main, "thread_name": "fetcher", "os_thread_id": 99, "frames": frames}
+                    capture.py_spy.write_text(json.dumps([main, fetches]))
+        found = verdict_of(load_cell(run.path))
+        assert (found.cls, found.confidence) == ("local_lock_deadlock", sure)
+        assert "event loop of thread fetcher" in found.summary
+
+
 def test_an_answer_over_the_network_may_take_its_time_and_not_for_ever() -> None:
     assert asks({"wchan": "wait_woken"}, [RECV, ASK, MAIN], [])
     assert asks({"wchan": "wait_woken"}, [MAIN], [])  # a driver of a database, in C
@@ -121,6 +138,8 @@ def test_a_thread_that_asks_counts_where_the_main_thread_waits_for_threads() -> 
     assert not asks({}, [MAIN], [[RECV, ASK, MAIN]])
     loop = ("_run_once", "/usr/lib/python3.11/asyncio/base_events.py", 1884)
     assert asks({}, [SELECT, loop, MAIN], [])
+    assert asks({}, [LOCK, MAIN], [[SELECT, loop]])  # the loop of a thread of its own
+    assert not asks({}, [LOCK, MAIN], [[SELECT, MAIN]])
 
 
 def test_a_child_that_asks_counts_where_the_main_thread_waits_for_children() -> None:

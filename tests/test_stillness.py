@@ -191,6 +191,19 @@ def test_a_thread_that_sleeps_counts_for_a_while_where_the_main_thread_waits_for
     assert judge([waits], nap_credit_s=300.0 - 45.0)[0] == "still"  # one that naps for ever may not matter
 
 
+def test_a_task_that_sleeps_in_the_event_loop_of_another_thread_counts_for_a_while() -> None:
+    """A thread that fetches by asyncio, and backs off from a server that refuses."""
+    first, second = (
+        in_wait(t_mono_ns=t * 10**9, threads=[{"tid": 5}, {"tid": 6, "wait_limit_s": limit_s}])
+        for t, limit_s in ((7, None), (9, 4.0))
+    )
+    assert naps(first, second, WAIT, loops={6}) == (None, 4.0)
+    assert naps(first, second, WAIT) == (None, None)  # a thread of torch, that asks again and again
+    often = {**second, "threads": [{"tid": 6, "wait_limit_s": 0.5}]}
+    assert naps(first, often, WAIT, loops={6}) == (None, None)
+    assert naps(first, second, [("step", "/home/u/train.py", 3)], loops={6})[1] is None
+
+
 def test_the_nap_of_a_child_counts_for_a_while_where_an_event_loop_waits_for_whatever_comes() -> None:
     loop = [("select", "/lib/selectors.py", 468), ("_run_once", "/lib/asyncio/base_events.py", 1884)]
     first = {"pid": 5, "t_mono_ns": 7 * 10**9, "children": [{"pid": 6, "sleeps_until_mono_ns": 30 * 10**9}]}

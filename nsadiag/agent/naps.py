@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 # Where a main thread waits for processes of its own: a worker that waits to ask again is late, not stuck.
@@ -44,16 +44,17 @@ def naps(
     frames: list[tuple[Any, ...]],
     *,
     asks_for_child: bool = False,
+    loops: Collection[int] = (),
 ) -> tuple[float | None, float | None]:
     """Of two proc.json: how soon the main thread goes on by itself, and a thread that it may be waiting for.
 
     `frames`: the main thread's stack at the second look, innermost first. `asks_for_child`: it naps between questions
-    whether a process of its own has ended.
+    whether a process of its own has ended. `loops`: other threads that stand in an event loop of theirs.
     """
     files = [str(frame[1]) for frame in frames]
     children = after.get("children", []) if asks_for_child else waited_for(after, frames)
     own = same_nap(before, after, children=children)
-    if not files or not (FOR_THREADS.search(files[0]) or _in_event_loop(files)):
+    if not files or not (FOR_THREADS.search(files[0]) or in_event_loop(files)):
         return own, None if own is not None else _long_nap(before, after)
     caller = next((file for file in files if not FOR_THREADS.search(file)), "")
     limits = [proc.get("waits_until_mono_ns") for proc in (before, after)]
@@ -61,8 +62,10 @@ def naps(
     if _is_one(*limits) and "/torch/" not in caller:
         own = (limits[1] - after["t_mono_ns"]) / 1e9
     then, now = _naps_beside(before), _naps_beside(after)
-    ends = [end for tid, end in now.items() if end and _is_one(then.get(tid), end)]
-    return own, (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
+    ends = [
+        (end - after["t_mono_ns"]) / 1e9 for tid, end in now.items() if end and _is_one(then.get(tid), end)
+    ]
+    return own, min([*ends, *_timers(before, after, loops)], default=None)
 
 
 def waited_for(proc: dict[str, Any], frames: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
@@ -79,8 +82,21 @@ def at_the_pipe(proc: dict[str, Any]) -> list[dict[str, Any]]:
     return [child for child in proc.get("children", []) if child["pid"] in holders]
 
 
-def _in_event_loop(files: list[str]) -> bool:
-    return files[0].endswith("/selectors.py") and any(FOR_TASKS.search(file) for file in files)
+def in_event_loop(files: list[str]) -> bool:
+    """Whether a thread with these files on its stack, innermost first, waits for the tasks of an event loop of asyncio."""
+    return (
+        bool(files) and files[0].endswith("/selectors.py") and any(FOR_TASKS.search(file) for file in files)
+    )
+
+
+def _timers(before: dict[str, Any], after: dict[str, Any], loops: Collection[int]) -> list[float]:
+    """How long event loops of other threads wait at most, where a task of theirs sleeps for longer than the looks are apart.
+
+    As with sleeps, a loop that asks more often than that only polls.
+    """
+    apart_s = (after["t_mono_ns"] - before["t_mono_ns"]) / 1e9 if loops else 0.0
+    limits = [thread.get("wait_limit_s") for thread in after.get("threads", []) if thread["tid"] in loops]
+    return [limit for limit in limits if limit and limit > apart_s]
 
 
 def _long_nap(before: dict[str, Any], after: dict[str, Any]) -> float | None:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from nsadiag.agent.loop_source import LoopSource, loop_around
-from nsadiag.agent.naps import at_the_pipe
+from nsadiag.agent.naps import at_the_pipe, in_event_loop
 from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE, LIBRARIES, OF_CHILDREN, SERVERS
 from nsadiag.evidence.sources import is_user
 
@@ -97,8 +97,8 @@ def asks(proc: dict[str, Any], frames: Stack, others: list[Stack]) -> bool:
     if any(child.get("wchan") in FOR_AN_ANSWER for child in children):
         return True
     if files and FOR_THREADS.search(files[0]):
-        return any(_within(ASKS, _files(each)) for each in others)
-    if files and files[0].endswith("/selectors.py") and any("/asyncio/" in file for file in files):
+        return any(_within(ASKS, each) or in_event_loop(each) for each in map(_files, others))
+    if in_event_loop(files):
         return True  # of all tasks of an event loop nobody can see which would let it go on
     in_kernel = proc.get("wchan") in FOR_AN_ANSWER and bool(files) and not OF_THE_JOB.search(files[0])
     return _within(ASKS, files) or in_kernel

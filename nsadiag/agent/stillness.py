@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
-from nsadiag.agent.naps import limit_s, naps, waited_for
+from nsadiag.agent.naps import in_event_loop, limit_s, naps, waited_for
 from nsadiag.agent.outside import ALWAYS_S, IDLE_S, PACED_S, patience, polls_children
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
@@ -118,6 +118,13 @@ def other_frames(capture: CaptureDir) -> list[list[tuple[Any, ...]]]:
     return [_frames(thread) for thread in threads if thread.get("thread_name") != "MainThread"]
 
 
+def _event_loops(capture: CaptureDir) -> set[int]:
+    """Threads, beside the main one, that stand in an event loop of their own."""
+    threads = [t for t in read_json(capture.py_spy, []) if t.get("thread_name") != "MainThread"]
+    found = {t.get("os_thread_id") for t in threads if in_event_loop([f["filename"] for f in t["frames"]])}
+    return {int(tid) for tid in found if tid}
+
+
 def _frames(thread: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [(f["name"], f["filename"], f["line"]) for f in thread["frames"]]
 
@@ -170,7 +177,9 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     then, now = main_frames(a), main_frames(b)
     busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
     stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
-    own_nap_s, helper_nap_s = naps(*procs, now, asks_for_child=polls_children(procs[1], stands))
+    own_nap_s, helper_nap_s = naps(
+        *procs, now, asks_for_child=polls_children(procs[1], stands), loops=_event_loops(b)
+    )
     outside, outside_s = patience(*procs, stands, other_frames(b))
     return Motion(
         rank=rank.rank,

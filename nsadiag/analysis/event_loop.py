@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from nsadiag.analysis import places
 from nsadiag.analysis.inside import Stuck, user_threads
+from nsadiag.analysis.load import CaptureEvidence
+from nsadiag.analysis.standing import other_threads
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.sources import is_user
 
@@ -20,6 +22,8 @@ LIBRARIES = re.compile(
     r"/(aiohttp|httpx|httpcore|websockets|grpc|asyncpg|redis|aiobotocore|aioboto3|asyncssh)/"
 )
 SLEEPS = re.compile(r"/asyncio/tasks\.py$")
+
+WAITS = re.compile(r"/(selectors|asyncio/\w+)\.py$")
 
 Kind = Literal["inside", "outside", "sleep", "unknown"]
 
@@ -58,6 +62,17 @@ def stands_for(stuck: Stuck) -> LoopWait | None:
         # It may be the one that would let the others go on.
         return _wait(beside[0], "", 0.65, source)
     return _wait(ends[0], _why(rows, others), 0.85, source)
+
+
+def loops_beside(capture: CaptureEvidence) -> list[dict[str, Any]]:
+    """Threads, beside the main one, that wait in an event loop for whichever of its tasks goes on next."""
+    return [
+        thread
+        for thread in other_threads(capture)
+        if thread["frames"]
+        and WAITS.search(str(thread["frames"][0]["filename"]))
+        and any("/asyncio/" in str(frame["filename"]) for frame in thread["frames"])
+    ]
 
 
 def _ends(row: dict[str, Any], waiting: dict[str, dict[str, Any]], seen: set[str]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import loops, places
-from nsadiag.analysis.event_loop import LoopWait, stands_for
+from nsadiag.analysis.event_loop import LoopWait, loops_beside, stands_for
 from nsadiag.analysis.in_children import has_dead, waits_for_children
 from nsadiag.analysis.inside import Stuck, finding, living_children, stuck_inside, user_threads
 from nsadiag.analysis.load import CellEvidence
@@ -15,6 +15,7 @@ from nsadiag.evidence.asking import SERVERS
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 
 OF_A_REQUEST = 0.5  # it may only be idle
+OF_A_TASK = 0.6  # which may wait for the world
 FROM_A_POOL = 0.7  # whether a worker has died is not seen: the pool takes note of it, and tells nobody
 WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
 
@@ -63,12 +64,24 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
             "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
             OF_A_REQUEST,
         )
-    others = [f"{t.get('thread_name')} at {places.short(p)}" for t, p in user_threads(stuck.capture)]
+    in_loops = loops_beside(stuck.capture)
+    others = [
+        f"{t.get('thread_name')} at {places.short(p)}"
+        for t, p in user_threads(stuck.capture)
+        if t not in in_loops
+    ]
     if others:
         return (
             f"the threads that could let it go on do not: {'; '.join(others[:3])}",
             "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a time-out.",
             0.85,
+        )
+    if in_loops:
+        owner = in_loops[0].get("thread_name")
+        return (
+            f"what should let it go on may be a task in the event loop of thread {owner}, and none of its tasks moves",
+            "See what the tasks of that loop wait for (asyncio.all_tasks), give them time-outs, and pass on what they raise to who waits.",
+            OF_A_TASK,
         )
     if _waits_for_a_pool(stuck):
         return (
