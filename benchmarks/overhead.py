@@ -8,7 +8,7 @@
 Three processes train the same 12-layer model of 200 parameters on the same data: one as it is, one with `light`
 probes, one with `full`. They are forked from one process, because two that are started apart lie differently in
 memory and differ by some per cent for as long as they live; the control is a fourth, as it is like the first. They
-take turns of a few steps, in changing order, so that a disturbance of the machine hits all of them. A figure
+take turns of a few steps, in changing order and on one CPU, so that a disturbance of the machine hits all of them. A figure
 is the median, over all turns, of one's time against the plain one's of the same round. Times are those of the
 training thread's CPU: a neighbour on the machine is not in them. What the agent beside the job costs is not either:
 it glances from outside at most 5 % of one CPU in the first minute, and then ever less.
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,8 @@ class Job:
 def nursery(folder: Path, width: int, length: int) -> None:
     """Builds the job once, and forks a process for each mode, which then answers what comes in through its pipe."""
     job = Job(width, length)
+    # Loaded by all: a process that loads it after the fork has more pages of its own, which costs it a per cent.
+    import_module("nsadiag.worker.probes")
     job.seconds(3)
     children = []
     for mode in MODES:
@@ -116,6 +119,8 @@ def nursery(folder: Path, width: int, length: int) -> None:
 
 def serve(job: Job, mode: str, folder: Path) -> None:
     """Answers each number of steps with the CPU seconds that they took."""
+    # On different CPUs they would find different caches, and differ by some per cent more from turn to turn.
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     if mode in ("light", "full"):
         from nsadiag.worker import runtime
 

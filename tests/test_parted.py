@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+import pytest
 import torch
 
 from nsadiag.analysis.kept_back import kept_back
@@ -28,7 +29,8 @@ from nsadiag.analysis.places import most_seen, waits_for_peers
 from nsadiag.analysis.replicas import drift, trained_alike
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
-from nsadiag.worker.probes.backward import _is_lost
+from nsadiag.worker import runtime
+from nsadiag.worker.probes.backward import _begin, now
 
 BEGIN, END, POINT = Phase.BEGIN, Phase.END, Phase.POINT
 COLUMNS = ["rank", "kind", "phase", "name", "a", "b", "place"]
@@ -325,8 +327,25 @@ def test_a_parameter_that_is_infinite_from_the_start_is_meant_so_and_a_lost_batc
     assert not list(not_finite(both, tables(loss(0, True), step(1), loss(0, False), step(2))))
 
 
-def test_only_a_single_number_on_the_cpu_is_read_as_a_loss() -> None:
-    assert _is_lost(torch.tensor(math.nan)) and _is_lost(torch.tensor([math.inf]))
-    assert _is_lost(torch.tensor(complex(0, math.inf))) and not _is_lost(torch.tensor(1j))
-    assert not _is_lost(torch.tensor(1.0)) and not _is_lost(torch.full((2,), math.nan))
-    assert not _is_lost([torch.tensor(math.nan)]) and not _is_lost(torch.empty((), device="meta"))
+@pytest.mark.parametrize(
+    ("loss", "lost"),
+    [
+        (torch.tensor(math.nan), True),
+        (torch.tensor([math.inf]), True),
+        (torch.tensor(complex(0, math.inf)), True),
+        (torch.tensor(1j), False),
+        (torch.tensor(1.0), False),
+        (torch.full((2,), math.nan), False),
+        ([torch.tensor(math.nan)], False),
+        (torch.empty((), device="meta"), False),
+    ],
+)
+def test_only_a_single_number_on_the_cpu_is_read_as_a_loss(
+    monkeypatch: pytest.MonkeyPatch, loss: Any, lost: bool
+) -> None:
+    said: list[tuple[int, ...]] = []
+    rank = SimpleNamespace(places=SimpleNamespace(here=lambda: 7), emit=lambda *event: said.append(event))
+    monkeypatch.setattr(runtime.recorded, "rank", rank)
+    monkeypatch.setattr(now, "counting", False)
+    _begin(loss)
+    assert said == [(Kind.BACKWARD, BEGIN, 0, lost, 0, 7)]

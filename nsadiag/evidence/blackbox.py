@@ -8,6 +8,7 @@ Standard library only: this file runs inside the user's ranks.
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import json
 import mmap
@@ -170,9 +171,13 @@ class BlackBox:
         HEADER.pack_into(self._map, 0, *header, time.monotonic_ns(), time.time_ns(), host)
         unfinished.replace(path)
         self.emit = make_emit(self._map, capacity, self)
+        # As `count`, which is a frame that every step would pay for.
+        self.count_steps = functools.partial(
+            COUNTER.pack_into, self._map, COUNTERS_AT + Counter.STEPS * COUNTER.size
+        )
 
-    def count(self, counter: int, value: int) -> None:
-        """Writes a `Counter` into the header, where it outlives the events that the ring has lost."""
+    def count(self, counter: Counter, value: int) -> None:
+        """Writes a counter into the header, where it outlives the events that the ring has lost."""
         COUNTER.pack_into(self._map, COUNTERS_AT + counter * COUNTER.size, value)
 
     def silence(self) -> None:

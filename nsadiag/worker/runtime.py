@@ -31,7 +31,6 @@ LAST = -1_000_000  # priority among multiprocessing's finalizers
 _said_goodbye = False
 # Plain integers: reading a member of an enumeration costs as much as half the event.
 _STEP, _POINT = int(Kind.STEP), int(Phase.POINT)
-_STEPS = int(Counter.STEPS)
 _settled = False  # whether this process knows if it is a rank that is to be recorded
 
 
@@ -71,7 +70,7 @@ class Runtime:
         """The events that follow belong to the next step."""
         box = self.box
         box.step = step = box.step + 1
-        box.count(_STEPS, step)
+        box.count_steps(step)
         if self._lost != self.names.lost:
             self._lost = self.names.lost
             box.count(Counter.NAMES_LOST, self._lost)

@@ -118,15 +118,6 @@ def _count(rank: runtime.Runtime, tensors: Any) -> None:
     )
 
 
-def _is_lost(loss: Any) -> bool:
-    """Whether it is one number that is NaN or infinite; False where one would have to wait for a GPU to know."""
-    if type(loss) is not torch.Tensor or not loss.is_cpu or loss.numel() != 1:
-        return False
-    value = loss.item()
-    # No function's code has to come from memory for this, and a complex number may be asked, too.
-    return bool(value - value != 0)
-
-
 def _begin(tensors: Any) -> None:
     try:
         rank = runtime.recorded.rank or runtime.ensure_rank()
@@ -135,27 +126,24 @@ def _begin(tensors: Any) -> None:
         place = rank.places.here()
         if now.counting:
             _count(rank, tensors)
-        rank.emit(_BACKWARD, _BEGIN, 0, int(_is_lost(tensors)), 0, place)
+        lost = 0
+        # One number that is NaN or infinite; on a GPU one would have to wait for it to know.
+        if type(tensors) is torch.Tensor and tensors.is_cpu and tensors.numel() == 1:
+            value = tensors.item()
+            # No function's code has to come from memory for this, and a complex number may be asked, too.
+            lost = int(value - value != 0)
+        rank.emit(_BACKWARD, _BEGIN, 0, lost, 0, place)
     except Exception as error:
         failed(_begin, error)
 
 
-def _end(seconds: float) -> None:
-    global _backwards, _census
-    _backwards += 1
-    _census, now.counting = None, _backwards < COUNTED_STEPS or seconds > SLOW_S
-    rank = runtime.recorded.rank
-    if rank is not None:
-        rank.emit(_BACKWARD, _END)
-
-
-for _function in (_begin, _end):
-    not_compiled(_function, what_it_calls=True)
+not_compiled(_begin, what_it_calls=True)
 
 
 def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        global _backwards, _census
         # Reentrant checkpointing calls backward inside backward: only the outermost is the job's own.
         if now.depth or is_dynamo_compiling():
             return run(tensors, *args, **kwargs)
@@ -171,7 +159,11 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             now.depth -= 1
-            _end(time.monotonic() - started)
+            _backwards += 1
+            slow = time.monotonic() - started > SLOW_S
+            _census, now.counting = None, _backwards < COUNTED_STEPS or slow
+            if runtime.recorded.rank is not None:
+                runtime.recorded.rank.emit(_BACKWARD, _END)
 
     return backward
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
 from nsadiag.evidence.probes import is_light
+from nsadiag.worker.probes.backward import now as backward_now
 
 # Of a step's time, for one kind of observation; what comes of it is measured by benchmarks/overhead.py.
 SHARE = {"light": 0.001, "full": 0.008}
@@ -24,6 +25,9 @@ REVIEWED_EVERY = 1024
 
 # Called with `step_s()` when a budget is due for review.
 on_review: list[Callable[[float], None]] = []
+# Called between two steps where the next one is to be looked at closely, and where it is no longer: at reviews, and
+# where the graph is counted.
+on_closeness: list[Callable[[bool], None]] = []
 # Called at the end of every step.
 on_step: list[Callable[[], None]] = []
 # Called with True before the steps that follow steps 1, 2, 4, 8, ..., and with False when they are over.
@@ -34,6 +38,9 @@ learning = (
 _recent: deque[float] = deque(maxlen=15)
 _steps = 0
 _doubled = False
+_closely: bool | None = (
+    None  # whether the step that runs now is looked at closely; not known before the first ends
+)
 _review_at = FIRST_REVIEW
 _last = 0.0
 
@@ -75,9 +82,15 @@ def afforded(step_s: float, events: float) -> int:
     return max(AT_LEAST[probes], int(step_s * SHARE[probes] / (events * event_s())))
 
 
+def forget_closeness() -> None:
+    """Whoever subscribes next is told at the end of the step, however it is then."""
+    global _closely
+    _closely = None
+
+
 def step_ended() -> None:
     """To be called once a step, at its end."""
-    global _steps, _last, _review_at, _doubled, learning
+    global _steps, _last, _review_at, _doubled, _closely, learning
     now = time.monotonic()
     if _last:
         _recent.append(now - _last)
@@ -91,6 +104,11 @@ def step_ended() -> None:
         _doubled = doubled
         for each in on_doubling:
             each(doubled)
+    closely = learning or backward_now.counting
+    if closely != _closely:
+        _closely = closely
+        for told in on_closeness:
+            told(closely)
     if learning:
         _review_at = min(4 * _review_at, _review_at + REVIEWED_EVERY)
         for review in on_review:

@@ -26,8 +26,9 @@ on_root: list[Callable[[torch.nn.Module], None]] = []
 on_call: list[Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]] = []
 # Called with each outermost module that does not train.
 on_evaluating: list[Callable[[torch.nn.Module], None]] = []
-# What the modules probe does around every observed call: (rank, number, depth), and (number, depth, output).
-Enter = Callable[[runtime.Runtime, int, int], None]
+# What the modules probe does around every observed call: (rank, number, depth, what it is called with), and
+# (number, depth, output).
+Enter = Callable[[runtime.Runtime, int, int, tuple[Any, ...], dict[str, Any]], None]
 Leave = Callable[[int, int, Any], None]
 _enter: Enter | None = None
 _leave: Leave | None = None
@@ -89,21 +90,6 @@ def around_calls(enter: Enter, leave: Leave) -> Iterator[None]:
         _enter = _leave = None
 
 
-def _begin(module: torch.nn.Module, nested: int) -> int:
-    """The module's number, 0 if this process is no rank."""
-    rank = runtime.recorded.rank or runtime.ensure_rank()
-    if rank is None:
-        return 0
-    known = _names.get(id(module))
-    number = known[1] if known is not None and known[0]() is module else name_of(module, rank)
-    calls_by_depth[nested] += 1
-    if _entered is not None and nested == _entered_at:
-        _entered.append(number)
-    if _enter is not None:
-        _enter(rank, number, nested)
-    return number
-
-
 def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -115,9 +101,17 @@ def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callabl
         # Not through `harmless`, which costs a frame: this runs around every module where probes are full.
         number, output = 0, None
         try:
-            number = _begin(self, nested)
+            rank = runtime.recorded.rank or runtime.ensure_rank()
+            if rank is not None:
+                known = _names.get(id(self))
+                number = known[1] if known is not None and known[0]() is self else name_of(self, rank)
+                calls_by_depth[nested] += 1
+                if _entered is not None and nested == _entered_at:
+                    _entered.append(number)
+                if _enter is not None:
+                    _enter(rank, number, nested, args, kwargs)
         except Exception as error:
-            failed(_begin, error)
+            failed(_observed, error)
         if not nested:
             for subscriber in on_call:
                 subscriber(self, args, kwargs)
@@ -138,7 +132,7 @@ def _observed(call: Callable[..., Any], compiling: Callable[[], Any]) -> Callabl
                 try:
                     _leave(number, nested, output)
                 except Exception as error:
-                    failed(_begin, error)
+                    failed(_observed, error)
 
     return __call__
 

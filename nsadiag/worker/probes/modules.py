@@ -31,17 +31,20 @@ _steps_counted = 0
 _per_step: dict[int, float] = {}  # calls by depth, as they were last counted
 _depth_limit = calls.EVERY_DEPTH
 _innermost = 0  # depth of the call that began last
-_closely: bool | None = (
-    None  # whether the step that runs now is looked at closely; not known before the first ends
-)
 _given = 0  # elements of the tensors that the outermost module was called with
 
 
-def _enter(rank: runtime.Runtime, name: int, nested: int) -> None:
-    global _innermost
+def _enter(
+    rank: runtime.Runtime, name: int, nested: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    global _innermost, _given
     if backward_now.counting and (census := graph_census()) is not None:
         census.enter(name)
     recomputed = backward_now.depth > 0
+    if nested == 0:
+        # How much a forward is given: steps that grow with it are not steps in which something piles up.
+        plain = len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor
+        _given = args[0].numel() if plain else _measured(args, kwargs)
     if nested == 0 and not recomputed:
         rank.emit(_FORWARD, _BEGIN, name, 0, 0, rank.places.here())
     elif _full:
@@ -62,17 +65,12 @@ def _elements(values: Iterable[Any]) -> int:
     return total
 
 
-def _measure(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """How much a forward is given: steps that grow with it are not steps in which something piles up."""
-    global _given
+def _measured(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     try:
-        if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:
-            _given = args[0].numel()
-        else:
-            _given = _elements(args) + _elements(kwargs.values())
+        return _elements(args) + _elements(kwargs.values())
     except Exception as error:
-        _given = 0
-        failed(_measure, error)
+        failed(_measured, error)
+        return 0
 
 
 def _leave(name: int, nested: int, output: Any) -> None:
@@ -133,27 +131,13 @@ def _review(step_s: float) -> None:
                 f"modules nested deeper than {limit} are not recorded: a step takes {step_s * 1e3:.1f} ms"
             )
     _depth_limit = limit
-    _observe(closely=backward_now.counting or budget.learning)
+    _observe(backward_now.counting or budget.learning)
 
 
-def _learn_or_not() -> None:
-    """Between two steps: the next one is looked at closely if its graph is to be counted, or a review has come."""
-    closely = backward_now.counting or budget.learning
-    if closely != _closely:
-        _observe(closely=closely)
-
-
-def _observe(*, closely: bool) -> None:
+def _observe(closely: bool) -> None:
     """Full probes that look closely see calls wherever they are made, for what is recomputed, but no deeper than is afforded."""
-    global _closely
-    _closely = closely
     limit = _depth_limit if _full else calls.EVERY_DEPTH if closely else 1
     calls.observe(limit, everywhere=closely or limit > 1)
-
-
-def _forget() -> None:
-    global _closely
-    _closely = None
 
 
 def _count_step() -> None:
@@ -173,13 +157,12 @@ def modules() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(calls.observed_calls())
         stack.enter_context(calls.around_calls(_enter, _leave))
-        subscribe(stack, calls.on_call, _measure)
-        subscribe(stack, budget.on_step, _learn_or_not)
+        subscribe(stack, budget.on_closeness, _observe)
         if _full:
             subscribe(stack, budget.on_step, _count_step)
             subscribe(stack, budget.on_review, _review)
         stack.callback(_reached.clear)
-        stack.callback(_forget)
+        stack.callback(budget.forget_closeness)
         stack.callback(_per_step.clear)
         yield
 
