@@ -71,6 +71,25 @@ def test_what_a_handler_swallows_is_noted_with_its_line(jobs: Jobs, tmp_path: Pa
     assert noted["thread", "writer"]["message"] == "'in a thread'"
 
 
+def test_what_a_handler_says_to_a_logger_that_does_not_listen_is_noted_too(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    source = """
+import logging
+import torch
+
+log = logging.getLogger("train")
+torch.nn.Linear(1, 1)(torch.zeros(1, 1))
+try:
+    {}["dropped"]
+except KeyError:
+    log.debug("step failed", exc_info=True)
+log.debug("no more")
+"""
+    rows = read_json_lines(run(jobs, tmp_path, source).rank(0).raised)
+    assert [(row["how"], row["message"]) for row in rows] == [("handled", "'dropped'")]
+
+
 def test_an_exception_of_the_main_thread_is_kept_before_one_of_another(jobs: Jobs, tmp_path: Path) -> None:
     source = SWALLOWS + 'raise ValueError("the last")\n'
     assert read_json(run(jobs, tmp_path, source).rank(0).exception)["message"] == "the last"

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from nsadiag.evidence.sources import is_user
 from nsadiag.worker import raised
 from nsadiag.worker.probes.patch import not_compiled, replaced
 
@@ -41,6 +42,26 @@ def _observed_record(make: Callable[..., Any]) -> Callable[..., Any]:
     return factory
 
 
+def _observed_question(ask: Callable[..., bool]) -> Callable[..., bool]:
+    """Around what a logger asks before anything else: a message that nobody wants tells of the exception as well.
+
+    Only the user's own: torch and others drop many at this level, and would fill what is kept.
+    """
+    exc_info, frame_of = sys.exc_info, sys._getframe
+
+    @functools.wraps(ask)
+    def isEnabledFor(self: Any, level: Any) -> bool:
+        wanted = ask(self, level)
+        if not wanted:
+            error = exc_info()[1]
+            # Two frames up: between us and the user is the logger's own debug().
+            if error is not None and is_user(frame_of(2).f_code.co_filename):
+                raised.handled(error, "logging")
+        return wanted
+
+    return not_compiled(isEnabledFor)
+
+
 def _observed_format(construct: Callable[..., None]) -> Callable[..., None]:
     """All of `traceback` makes one of these, for the exception and for those that it was raised from."""
 
@@ -62,6 +83,7 @@ def handlers() -> Iterator[None]:
     with (
         replaced(builtins, "print", _observed_print(builtins.print)),
         replaced(traceback.TracebackException, "__init__", _observed_format(construct)),
+        replaced(logging.Logger, "isEnabledFor", _observed_question(logging.Logger.isEnabledFor)),
     ):
         logging.setLogRecordFactory(observed)
         try:
