@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
-from nsadiag.analysis.event_loop import LoopWait, stands_for
+from nsadiag.analysis.event_loop import LoopWait, of_a_thread, stands_for
 from nsadiag.worker.tasks import told
 
 ASYNCIO = "/usr/lib/python3.11/asyncio/"
@@ -59,6 +61,33 @@ def test_a_task_that_failed_is_told_with_the_line() -> None:
     assert failed["frames"][0]["name"].endswith("producer")
 
 
+def test_the_tasks_of_another_threads_loop_are_told_with_its_name_where_the_main_thread_has_none() -> None:
+    ready = threading.Event()
+    held: list[Any] = []
+
+    async def fetch() -> None:
+        held.extend((asyncio.get_running_loop(), asyncio.current_task()))
+        ready.set()
+        await asyncio.Queue[int]().get()
+
+    def run() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(fetch())
+
+    thread = threading.Thread(target=run, name="fetcher")
+    thread.start()
+    ready.wait()
+    rows: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 10.0
+    while not any(len(row["frames"]) > 1 for row in rows) and time.monotonic() < deadline:
+        rows = told()
+    held[0].call_soon_threadsafe(held[1].cancel)
+    thread.join()
+    (row,) = rows
+    assert (row["thread"], row["main"]) == ("fetcher", True)
+    assert [frame["name"].rpartition(".")[2] for frame in row["frames"]] == ["get", "fetch"]
+
+
 def test_without_a_loop_there_is_nothing_to_tell() -> None:
     assert told() == []
 
@@ -73,6 +102,17 @@ def judged(*rows: dict[str, Any], threads: tuple[dict[str, Any], ...] = ()) -> L
     capture = SimpleNamespace(stacks=[main, *threads], tasks=rows, source="ranks/00000/captures/02")
     stuck: Any = SimpleNamespace(capture=capture)
     return stands_for(stuck)
+
+
+def beside(*rows: dict[str, Any], threads: tuple[dict[str, Any], ...] = ()) -> LoopWait | None:
+    """The same of a thread's loop, where the main thread waits at a queue."""
+    main = {"thread_name": "MainThread", "frames": frames()}
+    loop = {"thread_name": "fetcher", "frames": frames(("base_events.py", "_run_once"))}
+    told_by = [{**row, "thread": "fetcher"} for row in rows]
+    capture = SimpleNamespace(stacks=[main, loop, *threads], tasks=told_by, source="ranks/00000/captures/02")
+    stuck: Any = SimpleNamespace(capture=capture)
+    assert stands_for(stuck) is None
+    return of_a_thread(stuck)
 
 
 def task(name: str, *inner: tuple[str, str], line: int = 7, **more: Any) -> dict[str, Any]:
@@ -108,3 +148,16 @@ def test_a_loop_in_which_something_goes_on_by_itself_is_left_alone() -> None:
     worker = {"thread_name": "asyncio_0", "frames": frames()}
     assert judged(task("main", GET), threads=(worker,)) is None
     assert judged() is None
+
+
+def test_a_loop_of_another_thread_waits_for_what_its_tasks_wait_for() -> None:
+    found = beside(task("main", READ, line=12))
+    assert found and (found.kind, found.place.line) == ("outside", 12)
+    # One that runs for ever has no task for which it was begun.
+    found = beside(task("a", READ, line=12), task("b", GET))
+    assert found and (found.kind, found.place.line) == ("outside", 12)
+    failed = {**task("producer", line=30), "failed": {"type": "OSError", "message": ""}}
+    found = beside(task("main", GET), failed)
+    assert found and found.kind == "inside" and "producer ended by OSError" in found.why
+    assert beside(task("main", READ), task("ticker", SLEEP)) is None
+    assert beside(task("main", READ), threads=({"thread_name": "worker", "frames": frames()},)) is None

@@ -43,17 +43,31 @@ class LoopWait:
 
 def stands_for(stuck: Stuck) -> LoopWait | None:
     """None where the rank stands in no loop, its tasks are not known, or one of them will go on by itself."""
-    rows = [row for row in stuck.capture.tasks if "frames" in row]
-    waiting = {str(row["name"]): row for row in rows if "failed" not in row}
-    main = next((row for row in waiting.values() if row.get("main")), None)
-    if main is None or user_threads(stuck.capture):
+    rows = [row for row in stuck.capture.tasks if "frames" in row and "thread" not in row]
+    if not any(row.get("main") for row in rows) or user_threads(stuck.capture):
         # What an executor's thread does, the loop waits for; the threads' own stacks tell more.
         return None
-    ends = _ends(main, waiting, set())
+    return _told(rows, f"{stuck.capture.source}/tasks.json")
+
+
+def of_a_thread(stuck: Stuck) -> LoopWait | None:
+    """The same of the one other thread that runs a loop; None where another thread of the user's does something, too."""
+    rows = [row for row in stuck.capture.tasks if "frames" in row and "thread" in row]
+    loops = loops_beside(stuck.capture)
+    works = any(thread not in loops for thread, _ in user_threads(stuck.capture))
+    if len(loops) != 1 or works or len({row["thread"] for row in rows}) != 1:
+        return None
+    return _told(rows, f"{stuck.capture.source}/tasks.json")
+
+
+def _told(rows: list[dict[str, Any]], source: str) -> LoopWait | None:
+    """What keeps the task for which the loop was begun; of one that runs for ever, what keeps any."""
+    waiting = {str(row["name"]): row for row in rows if "failed" not in row}
+    begun = [row for row in waiting.values() if row.get("main")] or list(waiting.values())
+    ends = [end for row in begun for end in _ends(row, waiting, set())]
     others = [row for row in waiting.values() if row not in ends]
     if not ends or any(_kind(row) in ("sleep", "unknown") for row in [*ends, *others]):
         return None
-    source = f"{stuck.capture.source}/tasks.json"
     world = [row for row in ends if _kind(row) == "outside"]
     if world:
         return _wait(world[0], "", 0.8, source)

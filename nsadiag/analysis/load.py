@@ -42,7 +42,7 @@ class CaptureEvidence:
     source: str  # relative to the run directory
     answers: dict[str, Any] = field(default_factory=dict)
     native: str = ""  # py-spy's text, with the native frames among the Python ones
-    tasks: tuple[dict[str, Any], ...] = ()  # of the main thread's event loop
+    tasks: tuple[dict[str, Any], ...] = ()  # of the main thread's event loop, or of those of other threads
     children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
 
 

@@ -41,22 +41,37 @@ def _answer(_request: Any, response: Any) -> None:
 
 
 def told() -> list[dict[str, Any]]:
-    """A row for each task of the main thread's loop that waits, and for each that has failed; empty without a loop."""
+    """A row for each task that waits, and for each that has failed, of the main thread's loop; else of those of other threads.
+
+    The latter name the `thread`. Empty without a loop.
+    """
     asyncio = sys.modules.get("asyncio")
-    loop, main = _running(asyncio) if asyncio is not None else (None, None)
-    if asyncio is None or loop is None:
+    if asyncio is None:
         return []
+    stacks = sys._current_frames()
+    loop, main = _running(asyncio, stacks.get(threading.main_thread().ident or 0))
+    if loop is not None:
+        return _rows(asyncio, loop, main)
+    found = []
+    for thread in threading.enumerate():
+        loop, main = _running(asyncio, stacks.get(thread.ident or 0))
+        if loop is not None:
+            found += [{**row, "thread": thread.name} for row in _rows(asyncio, loop, main)]
+    return found
+
+
+def _rows(asyncio: Any, loop: Any, main: Any) -> list[dict[str, Any]]:
     waiting = list(asyncio.all_tasks(loop))[:MOST_TASKS]
     tasks: Any = sys.modules["asyncio.tasks"]
     # Those that are over are in no public list; the name of this one is another since Python 3.12.
     known: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(tasks, "_all_tasks", ())
-    failed = [t for t in list(known) if t.done() and not t.cancelled() and getattr(t, "_exception", None)]
+    over = [t for t in list(known) if t.done() and not t.cancelled() and t.get_loop() is loop]
+    failed = [t for t in over if getattr(t, "_exception", None)]
     return [_waiting(task, task is main) for task in waiting] + [_failed(t) for t in failed[:MOST_TASKS]]
 
 
-def _running(asyncio: Any) -> tuple[Any, Any]:
-    """The loop in which the main thread stands, and the task or future that it runs for."""
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+def _running(asyncio: Any, frame: FrameType | None) -> tuple[Any, Any]:
+    """The loop in which a thread with this frame stands, and the task or future that it runs for."""
     loop = main = None
     while frame is not None:
         if any(part in frame.f_code.co_filename for part in OF_ASYNCIO):

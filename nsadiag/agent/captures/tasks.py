@@ -1,4 +1,4 @@
-"""What the tasks of an event loop wait for: the rank tells, where its main thread stands in one."""
+"""What the tasks of an event loop wait for: the rank tells, where its main thread stands in one, or waits beside one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
 from nsadiag.evidence.layout import TASKS_HANDLER, read_json, write_json
 
 OF_LOOPS = ("/asyncio/", "/uvloop/")
+FOR_THREADS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
 
 
 def tasks(target: Target) -> dict[str, Any]:
-    """tasks.json: by task of the main thread's loop its stack and what it waits for; tasks that have failed."""
+    """tasks.json: by task of the main thread's loop (or of those beside it) its stack, and what it waits for; failed tasks."""
     threads = read_json(target.directory.py_spy, [])
-    if not _in_loop(threads):
-        raise NotApplicable("the main thread stands in no event loop")
+    if not _waits_for_a_loop(threads):
+        raise NotApplicable("the main thread stands in no event loop, and waits for none of another thread")
     # It would not answer before that thread lets go, and a thread of the server would be lost to the question.
     if any(thread.get("owns_gil") for thread in threads):
         raise NotApplicable("a thread of the rank holds the interpreter lock")
@@ -28,6 +29,13 @@ def tasks(target: Target) -> dict[str, Any]:
     return {"tasks": len(rows)}
 
 
-def _in_loop(threads: list[dict[str, Any]]) -> bool:
-    main = next((t for t in threads if t.get("thread_name") == "MainThread"), {})
-    return any(part in str(f["filename"]) for f in main.get("frames", []) for part in OF_LOOPS)
+def _waits_for_a_loop(threads: list[dict[str, Any]]) -> bool:
+    main: dict[str, Any] = next((t for t in threads if t.get("thread_name") == "MainThread"), {"frames": []})
+    if _in_loop(main):
+        return True
+    inner = str(main["frames"][0]["filename"]) if main["frames"] else ""
+    return inner.endswith(FOR_THREADS) and any(map(_in_loop, threads))
+
+
+def _in_loop(thread: dict[str, Any]) -> bool:
+    return any(part in str(f["filename"]) for f in thread["frames"] for part in OF_LOOPS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nsadiag.analysis import loops, places
-from nsadiag.analysis.event_loop import LoopWait, stands_for
+from nsadiag.analysis.event_loop import LoopWait, of_a_thread, stands_for
 from nsadiag.analysis.inside import Stuck, finding, inside, living_children, user_threads
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.silence import is_short
@@ -85,7 +85,7 @@ def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, s
     if standing.doing == "sleep" and not _may_come_of_a_peer(cell, tables, stuck):
         return _polls(cell, stuck)
     if standing.doing in ("lock", "queue"):
-        return _through_a_thread(stuck)
+        return _through_a_thread(stuck) or _through_a_loop(stuck)
     return None
 
 
@@ -190,6 +190,18 @@ def _through_a_thread(stuck: Stuck) -> tuple[str, str, float] | None:
                 0.7,
             )
     return None
+
+
+def _through_a_loop(stuck: Stuck) -> tuple[str, str, float] | None:
+    """The same of a thread that runs an event loop, by what its tasks say."""
+    task = of_a_thread(stuck)
+    if task is None or task.kind != "outside":
+        return None
+    return (
+        f"the event loop of its thread, which waits for the world at {places.short(task.place)} ({task.says})",
+        "Give what that task awaits a time-out (asyncio.timeout, asyncio.wait_for), and let it tell the main thread when it gives up.",
+        min(task.confidence, 0.7),
+    )
 
 
 def _user_index(frames: list[dict[str, Any]], at: Place | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import loops, places
-from nsadiag.analysis.event_loop import LoopWait, loops_beside, stands_for
+from nsadiag.analysis.event_loop import LoopWait, loops_beside, of_a_thread, stands_for
 from nsadiag.analysis.in_children import has_dead, waits_for_children
 from nsadiag.analysis.inside import Stuck, finding, living_children, stuck_inside, user_threads
 from nsadiag.analysis.load import CellEvidence
@@ -77,7 +77,13 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
             0.85,
         )
     if in_loops:
-        owner = in_loops[0].get("thread_name")
+        owner, task = in_loops[0].get("thread_name"), of_a_thread(stuck)
+        if task and task.kind == "inside":
+            return (
+                f"the event loop of thread {owner} waits for {task.says} at {places.short(task.place)}, and {task.why}",
+                "Run tasks in an asyncio.TaskGroup, and pass on what they raise to the thread that waits.",
+                0.8,
+            )
         return (
             f"what should let it go on may be a task in the event loop of thread {owner}, and none of its tasks moves",
             "See what the tasks of that loop wait for (asyncio.all_tasks), give them time-outs, and pass on what they raise to who waits.",
