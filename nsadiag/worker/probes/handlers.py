@@ -54,8 +54,9 @@ def _observed_question(ask: Callable[..., bool]) -> Callable[..., bool]:
         wanted = ask(self, level)
         if not wanted:
             error = exc_info()[1]
-            # Two frames up: between us and the user is the logger's own debug().
-            if error is not None and is_user(frame_of(2).f_code.co_filename):
+            # Between us and the user is the logger's own debug().
+            asked_by = frame_of(1).f_back
+            if error is not None and asked_by is not None and is_user(asked_by.f_code.co_filename):
                 raised.handled(error, "logging")
         return wanted
 
