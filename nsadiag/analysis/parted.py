@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, summed, trained_alike
 from nsadiag.analysis.skipped_steps import skipped
-from nsadiag.analysis.sources import tree_of
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
@@ -22,6 +21,7 @@ DEFAULT = "default_pg"
 WRAPPER = "DistributedDataParallel"
 FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last look
 MOST_STEPS = 0.8  # in which gradients were averaged, for it to be what the job means to do
+IGNORED = "ignored_params"  # of fully_shard
 REDUCTIONS = ("all_reduce", "all_reduce_coalesced")
 
 
@@ -215,7 +215,7 @@ def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if found is None:
         yield from _left_out(cell, tables, averaged, at)
         return
-    seeded = _seeded_by_rank(cell) if found.from_start else None
+    seeded = seeded_by_rank(cell) if found.from_start else None
     yield _finding(
         cell,
         found,
@@ -239,12 +239,15 @@ def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     found = drift(cell)
     if found is None or found.from_start:
         return
+    ignored = only_keyword(cell, IGNORED)
     yield _finding(
         cell,
         found,
-        f"{found.parameter} is in none of the modules given to fully_shard: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient.",
-        only_call(cell, "fully_shard"),
-        "Call fully_shard on the whole model too, after its blocks: what no block holds is then sharded and reduced with the root.",
+        f"{found.parameter} is {f'not held by fully_shard, which is given {IGNORED}' if ignored else 'in none of the modules given to fully_shard'}: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient.",
+        ignored or only_call(cell, "fully_shard"),
+        "Reduce the gradients of what fully_shard ignores (all_reduce, divided by the ranks) before the optimizer's step, or shard it with a policy of its own (MixedPrecisionPolicy)."
+        if ignored
+        else "Call fully_shard on the whole model too, after its blocks: what no block holds is then sharded and reduced with the root.",
         confidence=0.8,
     )
 
@@ -323,30 +326,6 @@ def _behind_backward(events) -> list[tuple[int, int, str]]:  # type: ignore[no-u
         elif behind and phase == Phase.BEGIN and name in REDUCTIONS and place.startswith(DEFAULT):
             found.append((steps, int(elements), str(place)))
     return found
-
-
-def _seeded_by_rank(cell: CellEvidence) -> Place | None:
-    """The one line that seeds torch's generator with something named after the rank."""
-    lines = []
-    for file in cell.sources:
-        tree = tree_of(cell, file)
-        for node in ast.walk(tree) if tree else ():
-            if isinstance(node, ast.Call) and "manual_seed" in ast.unparse(node.func):
-                words = [ast.unparse(argument) for argument in node.args]
-                if any("rank" in word.lower() for word in words):
-                    lines.append(places.place(file, node.lineno, None))
-    return lines[0] if len(lines) == 1 else None
-
-
-def only_call(cell: CellEvidence, function: str) -> Place | None:
-    """The one line of the sources that calls it."""
-    lines = []
-    for file in cell.sources:
-        tree = tree_of(cell, file)
-        for node in ast.walk(tree) if tree else ():
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == function:
-                lines.append(places.place(file, node.lineno, None))
-    return lines[0] if len(lines) == 1 else None
 
 
 def _finding(

@@ -8,8 +8,8 @@ from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
-from nsadiag.analysis.parted import only_call
 from nsadiag.analysis.sources import tree_of
+from nsadiag.analysis.written import only_call
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 

@@ -1,0 +1,60 @@
+"""The one line of a script that does what a verdict is about, read off the sources alone."""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank
+
+FILE = "/home/u/train.py"
+HELPER = "def seed_all(seed):\n    random.seed(seed)\n    torch.manual_seed(seed)\n"
+
+
+def cell(source: str) -> Any:
+    ast.parse(source)
+    return SimpleNamespace(sources={FILE: source})
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("torch.manual_seed(7 + rank)", 1),
+        ("torch.manual_seed(7)", None),
+        (HELPER + "seed_all(7 + dist.get_rank())", 4),
+        (HELPER + "seed_all(seed=cfg.seed + rank)", 4),
+        (HELPER + "seed_all(cfg.seed)", None),
+        # Which of the two came before the model was made, the source does not say.
+        (HELPER + "seed_all(7 + rank)\ntorch.manual_seed(rank)", None),
+        # It is given the rank, and seeds with something else.
+        ("def start(rank):\n    torch.manual_seed(7)\nstart(rank)", None),
+    ],
+)
+def test_the_line_that_seeds_by_rank_is_found_through_a_helper(source: str, line: int | None) -> None:
+    found = seeded_by_rank(cell(source))
+    assert (found.line if found else None) == line
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("fully_shard(model, ignored_params=routers)", 1),
+        ("options = dict(mesh=mesh,\n    ignored_params=routers)\nfully_shard(model, **options)", 2),
+        ("options = {'ignored_params': routers}", 1),
+        ("fully_shard(model, ignored_params=None)", None),
+        ("fully_shard(a, ignored_params=x)\nfully_shard(b, ignored_params=y)", None),
+        ("fully_shard(model)", None),
+    ],
+)
+def test_the_line_that_gives_an_argument_is_found_in_a_call_or_a_dict(source: str, line: int | None) -> None:
+    found = only_keyword(cell(source), "ignored_params")
+    assert (found.line if found else None) == line
+
+
+def test_a_function_that_is_called_twice_has_no_one_line() -> None:
+    found = only_call(cell("x = 1\nnn.fully_shard(model)"), "fully_shard")
+    assert found and found.line == 2
+    assert only_call(cell("fully_shard(a)\nfully_shard(b)"), "fully_shard") is None
