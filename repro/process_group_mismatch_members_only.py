@@ -10,7 +10,7 @@ Promise:
   outcome: [hung, crashed]
   class: process_group_mismatch
   guilty_ranks: [0]
-  code: 'self.group = dist.new_group(backend="gloo")'
+  code: ['groups[name] = dist.new_group(list(members))', 'self.group = dist.new_group(backend="gloo")']
 """
 
 import os

@@ -10,9 +10,11 @@ import pandas as pd
 import pytest
 
 from nsadiag.analysis.asked import ASKED_COLUMNS
+from nsadiag.analysis.detectors.p2p_mismatch import _what_counts
+from nsadiag.analysis.detectors.process_group_mismatch import _by_members_alone
 from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, minority
 from nsadiag.analysis.groups import Groups, shown
-from nsadiag.analysis.pairing import Pending, blame, calls_of, misfits
+from nsadiag.analysis.pairing import Pending, blame, calls_of, left_short, misfits
 from nsadiag.analysis.places import place
 from nsadiag.analysis.suspects import is_out_of_order, suspects
 from nsadiag.analysis.transfers import TRANSFER_COLUMNS
@@ -206,6 +208,49 @@ def test_who_leaves_the_order_of_messages_of_all_steps_before_is_guilty() -> Non
     }
     guilty, why = blame(some, waiting)
     assert guilty == (0,) and "order" in why
+
+
+def test_a_line_that_was_left_with_fewer_messages_than_ever_before_is_told() -> None:
+    rows = stage(0, [*[">>><<<"] * 3, ">><"]) + stage(1, [*["<<<>>>"] * 3, "<<"])
+    some: Any = SimpleNamespace(
+        transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
+        standings={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
+    )
+    short = left_short(some, 0)
+    assert short and short.place and (short.place.line, short.now, short.before) == (1, 2, 3)
+    # Where it stands the rest may yet come.
+    assert left_short(some, 1) is None
+
+
+LOOP = """for mb in x.split(size):
+    {first}
+    dist.send(net(mb), 1)
+"""
+
+
+@pytest.mark.parametrize(("first", "line"), [("y = mb", 1), ("if not len(mb): continue", 3)])
+def test_the_loop_counts_where_nothing_in_it_decides(first: str, line: int) -> None:
+    sources: Any = SimpleNamespace(sources={"/u/p.py": LOOP.format(first=first)})
+    assert _what_counts(sources, place("/u/p.py", 3, "run")).line == line
+
+
+@pytest.mark.parametrize(
+    ("then", "alone"),
+    [
+        ("all", [0, 1]),
+        # What came after was another creation: nothing says that theirs was one too many.
+        ("0,2", []),
+    ],
+)
+def test_a_group_that_its_members_alone_made_is_known_by_what_they_made_next(
+    then: str, alone: list[int]
+) -> None:
+    def creation(rank: int, ranks: str, line: int) -> dict[str, Any]:
+        return {"rank": rank, "ranks": ranks, "place": f"/u/p.py:{line}:run"}
+
+    same = pd.DataFrame([creation(0, "0,1", 4), creation(1, "0,1", 4), creation(2, "all", 9)])
+    after = pd.DataFrame([creation(0, then, 9), creation(1, then, 9)])
+    assert _by_members_alone(same, after)["rank"].tolist() == alone
 
 
 def test_two_that_send_to_each_other_first_are_both_guilty() -> None:

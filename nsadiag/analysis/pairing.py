@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 STAYS = "still at messages with which its peer is through"
 NOBODY = "no majority, and no rank that left its path"
 GUESSES = (STAYS, NOBODY)  # that they wait for each other is certain, and who is at fault is not
+UNUSUAL = "with another number of messages than in its steps before"
 FEWEST_STEPS = 3  # before the one that hangs, for their order of messages to be a habit
 
 
@@ -53,6 +54,15 @@ class Pending:
             self.place.file if self.place else None,
             self.place.line if self.place else None,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Short:
+    """A line from which fewer messages came in this step than in any before."""
+
+    place: Place | None
+    now: int
+    before: int  # at least, in each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +155,7 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
         return ranks, "all do the same at the same line, and nobody the opposite"
     unusual = tuple(sorted(r for r in _involved(waiting) if _is_unusual(tables, r)))
     if 0 < len(unusual) < len(_involved(waiting)):
-        return unusual, "with another number of messages than in its steps before"
+        return unusual, UNUSUAL
     strayed = tuple(sorted(r for r in _involved(waiting) if _strayed(tables, r)))
     if 0 < len(strayed) < len(_involved(waiting)):
         return strayed, "with its messages in another order than in its steps before"
@@ -191,20 +201,39 @@ def _involved(waiting: dict[int, Pending]) -> set[int]:
 
 def _is_unusual(tables: Tables, rank: int) -> bool:
     """Whether this step's messages differ from what every step before had, not counting those that may yet come."""
-    calls = calls_of(tables)
-    mine = calls[calls["rank"] == rank]
-    if mine.empty:
-        return False
-    counts = mine.groupby(["step", "direction", "peer", "tag", "place"]).size().unstack(level=0, fill_value=0)
+    counts = _counts(tables, rank)
     if counts.shape[1] < 2:
         return False
-    now, before = counts.iloc[:, -1], counts.iloc[:, :-1]
+    return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or bool(
+        left_short(tables, rank)
+    )
+
+
+def left_short(tables: Tables, rank: int) -> Short | None:
+    """The line that the rank has left with fewer messages in this step than in every one before."""
+    counts = _counts(tables, rank)
+    if counts.shape[1] < 2:
+        return None
+    now, least = counts.iloc[:, -1], counts.iloc[:, :-1].min(axis=1)
     # At the line where it stands the rank may not be through; at lines that it has left, it is.
     at = tables.standings.get(rank)
-    here = str(mine.iloc[-1]["place"]) if at is None or at.doing == "transfer" else ""
-    left = now.index.get_level_values("place") != here
-    through = bool((now[left & (now > 0)] < before[left & (now > 0)].min(axis=1)).any())
-    return bool((now > before.max(axis=1)).any()) or through
+    here = str(counts.attrs["newest"]) if at is None or at.doing == "transfer" else ""
+    less = (now.index.get_level_values("place") != here) & (now > 0) & (now < least)
+    if not less.any():
+        return None
+    most = int((least - now).where(less).argmax())
+    line = now.index.get_level_values("place")[most]
+    return Short(place=places.of_text(str(line)), now=int(now.iloc[most]), before=int(least.iloc[most]))
+
+
+def _counts(tables: Tables, rank: int) -> pd.DataFrame:
+    """How many messages from each line (with direction, peer and tag) in each step."""
+    calls = calls_of(tables)
+    mine = calls[calls["rank"] == rank]
+    keys = ["step", "direction", "peer", "tag", "place"]
+    counts = mine.groupby(keys).size().unstack(level=0, fill_value=0) if len(mine) else pd.DataFrame()
+    counts.attrs["newest"] = mine.iloc[-1]["place"] if len(mine) else ""
+    return counts
 
 
 def _strayed(tables: Tables, rank: int) -> bool:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-from nsadiag.analysis import places
+from nsadiag.analysis import loops, places
 from nsadiag.analysis.breaks import earliest_failure
 from nsadiag.analysis.cycles import closed_cycles
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
-from nsadiag.analysis.pairing import GUESSES, Pending, blame, misfits, pending_of
+from nsadiag.analysis.pairing import (
+    GUESSES,
+    UNUSUAL,
+    Pending,
+    Short,
+    blame,
+    left_short,
+    misfits,
+    pending_of,
+)
 from nsadiag.analysis.shortfall import shortfalls
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
-from nsadiag.evidence.records import Collective, Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
 
 FIX = "Let every send meet its receive: one side sends first and the other receives first (or both in one batch_isend_irecv), with the same peer, tag, size and number of messages."
 
@@ -37,6 +47,9 @@ def _cycle(
     stands = tables.standings
     first = waiting.get(guilty[0])
     here = first.place if first else stands[guilty[0]].place if guilty[0] in stands else None
+    short = left_short(tables, guilty[0]) if why == UNUSUAL else None
+    if short and short.place:
+        here = _what_counts(cell, short.place)
     said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
     return Finding(
         detector="p2p_mismatch",
@@ -61,6 +74,7 @@ def _cycle(
                 for _, p in sorted(waiting.items())[:6]
                 if p.counterpart
             ),
+            *_shortage(cell, guilty[0], short),
             Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
         ),
         rejected=(
@@ -75,6 +89,25 @@ def _cycle(
         ),
         fix=FIX,
     )
+
+
+def _shortage(cell: CellEvidence, rank: int, short: Short | None) -> Iterator[Evidence]:
+    if short and short.place:
+        yield Evidence(
+            claim=f"rank {rank} was through with {short.now} messages from {places.short(short.place)} in this step, and had {short.before} or more in each before",
+            source=f"{cell.rank(rank).source}/blackbox.bin",
+        )
+
+
+def _what_counts(cell: CellEvidence, at: Place) -> Place:
+    """The loop around the line, if nothing but its rounds decides how often the line is run; else the line."""
+    around: list[ast.For | ast.While] = loops.around(cell, at, (ast.For, ast.While))
+    if not around:
+        return at
+    decides = (ast.If, ast.Try, ast.Match, ast.Continue, ast.Break, ast.Return)
+    if any(isinstance(node, decides) for each in around[0].body for node in ast.walk(each)):
+        return at
+    return places.place(at.file, around[0].lineno, at.function)
 
 
 def _sizes(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:

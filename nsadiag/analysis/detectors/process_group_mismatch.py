@@ -32,7 +32,8 @@ def process_group_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Findi
     for number, same in created.groupby("number", sort=True):
         asked = {int(r): str(members) for r, members in same[["rank", "ranks"]].itertuples(index=False)}
         if len(set(asked.values())) > 1 and (not is_still(cell) or _matters(cell, tables)):
-            yield _differ(cell, tables, int(str(number)), same, asked)
+            after = created[created.number == int(str(number)) + 1]
+            yield _differ(cell, int(str(number)), same, asked, _by_members_alone(same, after))
             return
     if is_still(cell):
         yield from _alone(cell, tables, created)
@@ -56,29 +57,55 @@ def _place(same: pd.DataFrame, rank: int) -> Place | None:
     return places.of_text(str(rows.iloc[-1].place)) if len(rows) else None
 
 
+def _by_members_alone(same: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
+    """The creations that exactly the group's members made, who then made what the others had made instead."""
+    for members, rows in same.groupby("ranks"):
+        made_it = set(rows["rank"].astype(int))
+        others = same[~same["rank"].isin(made_it)]
+        then = after[after["rank"].isin(made_it)]
+        instead, next_ones = (set(zip(f.ranks, f.place, strict=True)) for f in (others, then))
+        if made_it == _listed(str(members)) and instead == next_ones and len(instead) == 1:
+            return rows
+    return same.iloc[:0]
+
+
+def _listed(members: str) -> set[int]:
+    return {int(word) for word in members.split(",") if word.isdigit()}
+
+
 def _differ(
-    cell: CellEvidence, tables: Tables, number: int, same: pd.DataFrame, asked: dict[int, str]
+    cell: CellEvidence, number: int, same: pd.DataFrame, asked: dict[int, str], alone: pd.DataFrame
 ) -> Finding:
-    """Group `number` has other members on some ranks than on others."""
+    """Group `number` has other members on some ranks than on others; `alone`: made by its members, as all had to."""
     guilty = minority(asked, cell.weight) or tuple(sorted(asked))
     said = "; ".join(f"rank {r}: {members}" for r, members in sorted(asked.items())[:6])
     blocked = tuple(sorted({r.rank for r in cell.ranks} - set(guilty)))
+    # Everybody else's creation is right where it is: the one that some passed by is to be made by all.
+    passed_by = set(guilty).isdisjoint(alone["rank"].astype(int)) and len(alone) > 0
+    missed = _place(alone, int(alone.iloc[0]["rank"])) if passed_by else None
+    why = f" Its members alone make it at {places.short(missed)}, and all ranks have to." if missed else ""
     return _finding(
         cell,
         guilty,
         blocked,
-        here=_place(same, guilty[0]),
-        peers_at=_place(same, blocked[0]) if blocked else None,
-        summary=f"The ranks disagree on who is in process group {number} ({said}).",
+        here=missed or _place(same, guilty[0]),
+        peers_at=(places.of_rank_now(cell.rank(blocked[0])) if missed else _place(same, blocked[0]))
+        if blocked
+        else None,
+        summary=f"The ranks disagree on who is in process group {number} ({said}).{why}",
         evidence=[
             Evidence(
-                claim=f"rank {r} created group {number} with ranks {members}",
+                claim=f"rank {r} created group {number} with ranks {members}{_at(_place(same, r))}",
                 source=f"{cell.rank(r).source}/blackbox.bin",
             )
             for r, members in sorted(asked.items())[:8]
         ],
         sure=len(guilty) < len(asked),
     )
+
+
+def _at(place: Place | None) -> str:
+    return f" at {places.short(place)}" if place else ""
 
 
 def _alone(cell: CellEvidence, tables: Tables, created: pd.DataFrame) -> Iterator[Finding]:
