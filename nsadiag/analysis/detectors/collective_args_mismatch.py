@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis import places
 from nsadiag.analysis.breaks import earliest_failure
+from nsadiag.analysis.chosen_root import chosen_at
 from nsadiag.analysis.disagreement import (
     Asked,
     Disagreement,
@@ -59,6 +60,9 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
     first = one.asked[guilty[0]]
     peer = one.asked[blocked[0]] if blocked else None
     against = f" where rank {shown(cell.everyone(blocked))} asks for {peer.what}" if peer else ""
+    chosen = chosen_at(cell, first.place) if one.kind == "root" and first.place else None
+    # The call is the same for all, where nobody in particular errs: what it is given is not.
+    here = chosen if chosen and not clear else first.place or places.of_rank_now(cell.rank(guilty[0]))
     broke = earliest_failure(cell)
     raised = broke.rank.exception if broke and broke.kind == "exception" else None
     return Finding(
@@ -72,12 +76,24 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
-            first.place or places.of_rank_now(cell.rank(guilty[0]))
+            here
         ),
         peers_at=peer.place if peer else None,
-        evidence=tuple(
-            Evidence(claim=f"rank {rank} asked for {asked.what} as number {one.call}", source=asked.source)
-            for rank, asked in _both_sides(one, guilty)
+        evidence=(
+            *(
+                Evidence(
+                    claim=f"rank {rank} asked for {asked.what} as number {one.call}", source=asked.source
+                )
+                for rank, asked in _both_sides(one, guilty)
+            ),
+            *(
+                Evidence(
+                    claim=f"the root is chosen at {places.short(at)}: `{at.code}`",
+                    source=f"sources ({at.file}):{at.line}",
+                )
+                for at in [chosen]
+                if at is not None
+            ),
         ),
         rejected=(
             Rejected(
