@@ -79,7 +79,9 @@ ADD, STORE, AFTER = 8, 9, 10
 TORCH = "/venv/lib/site-packages/torch/"
 
 
-def scanning(path: Path, lines: list[int], *, backward_s: float, within: str | None = None) -> list[str]:
+def scanning(
+    path: Path, lines: list[int], *, backward_s: float, within: str | None = None, loss_s: float = 0.0
+) -> list[str]:
     """Classes that are found for a rank that was seen at those lines of its own backward."""
     script = path / "train.py"
     script.write_text(SCAN)
@@ -94,7 +96,7 @@ def scanning(path: Path, lines: list[int], *, backward_s: float, within: str | N
     write_json(RunDir(path=path).watch, {"ended_s": 60.0, "looks": []})
     cell = load_cell(path)
     tables = Tables(cell)
-    given = steps([64] * 40, [backward_s + 0.02] * 40)
+    given = steps([64] * 40, [backward_s + 0.02 + loss_s] * 40)
     tables.__dict__["steps"] = given.assign(
         rank=0, input_s=0.0, forward_s=0.02, backward_s=backward_s, loader_s=0.0, saving_s=0.0
     )
@@ -103,6 +105,10 @@ def scanning(path: Path, lines: list[int], *, backward_s: float, within: str | N
 
 def test_a_backward_of_ones_own_that_goes_round_in_python_is_slow_from_the_first_step(tmp_path: Path) -> None:
     assert scanning(tmp_path, [ADD, STORE] * 5, backward_s=1.0) == ["slow_compute"]
+
+
+def test_a_loss_of_ones_own_may_go_round_in_chunks_both_ways(tmp_path: Path) -> None:
+    assert scanning(tmp_path, [ADD, STORE] * 5, backward_s=1.0, loss_s=0.4) == []
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ MOST_OF_THEM, OF_EACH_RANK = 0.6, 0.5
 # A backward is two or three times its forward, and four with what it computes again.
 TIMES_FORWARD = 10
 MOST_OF_STEP = 0.6
+# A loss is no part of the forward that is measured, and its backward may go round in chunks as it does: that is in proportion.
+TIMES_THE_REST = 5
 MIN_BACKWARD_S = 0.1
 
 
@@ -58,13 +60,16 @@ def loop_in_backward(cell: CellEvidence, tables: Tables) -> LoopInBackward | Non
         return None
     # The last fifth: what was frozen first was not in the first steps' backward.
     late = steps.sort_values("step").iloc[-max(len(steps) // 5, 1) :]
+    step_s, forward_s, backward_s = (float(late[c].median()) for c in ("step_s", "forward_s", "backward_s"))
+    if backward_s < TIMES_THE_REST * (step_s - backward_s):
+        return None
     return LoopInBackward(
         place=Counter(at for _, at in inside).most_common(1)[0][0],
         seen=len(inside),
         samples=len(samples),
-        step_s=float(late.step_s.median()),
-        forward_s=float(late.forward_s.median()),
-        backward_s=float(late.backward_s.median()),
+        step_s=step_s,
+        forward_s=forward_s,
+        backward_s=backward_s,
     )
 
 
