@@ -1,6 +1,7 @@
 """Shrinking real runs: what comes out stands alone, fails in the same way, and nothing is left running."""
 
 import ast
+import dataclasses
 import json
 import os
 import shutil
@@ -14,8 +15,10 @@ import pytest
 from support.jobs import Jobs
 from support.promises import REPRO
 
+from nsadiag.evidence.records import Progress, Times, Verdict, Where
 from nsadiag.experiments.program import Program
 from nsadiag.experiments.shrink import further_and_further_back
+from nsadiag.experiments.trial import Wanted
 
 TRAIN = '''
     """A trainer with a module of its own."""
@@ -129,6 +132,24 @@ def test_what_forked_ranks_have_alike_is_cut_down_on_ranks_of_their_own_python(j
     assert (document["conclusion"], done.returncode) == ("kept", 0), done.stderr
     assert any("started Python anew" in note for note in document["notes"])
     assert "Run: torchrun --standalone --nproc-per-node 2 order.py" in document["source"]
+
+
+def test_where_the_program_draws_the_parameter_any_will_do_and_nothing_else_may_differ() -> None:
+    def told(parameter: str | None, line: str = "model = DDP(net)") -> Verdict:
+        return Verdict(
+            outcome="wrong", cls="model_structure_mismatch", confidence=0.9, summary="", guilty_ranks=(1,),
+            blocked_ranks=(), world_size=2, where=Where(code=line, parameter=parameter), peers_at=None,
+            progress=Progress(), evidence=(), rejected=(), gaps=(), fix=None, next=None, times=Times(),
+        )  # fmt: skip
+
+    wanted = Wanted.of(told("heads.age.weight"))
+    assert wanted.seen_in(told("heads.age.weight")) and not wanted.seen_in(told("heads.mood.weight"))
+    assert wanted.instead(told("heads.mood.weight")).endswith("but parameter heads.mood.weight")
+    any_will_do = dataclasses.replace(wanted, any_parameter=True)
+    assert any_will_do.seen_in(told("heads.mood.weight"))
+    for other in (told(None), told("heads.mood.weight", "model = FSDP(net)")):
+        assert not any_will_do.seen_in(other)
+    assert any_will_do.instead(other).endswith("but code model = FSDP(net)")
 
 
 def test_where_the_smallest_does_not_hold_ever_larger_steps_are_taken_back() -> None:

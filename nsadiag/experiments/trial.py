@@ -103,6 +103,7 @@ class Wanted:
     code: str | None
     op: str | None
     parameter: str | None
+    any_parameter: bool = False  # where the program itself draws by lot which one it is
 
     @classmethod
     def of(cls, verdict: Verdict) -> Wanted:
@@ -118,7 +119,10 @@ class Wanted:
         )
 
     def seen_in(self, verdict: Verdict) -> bool:
-        return self == Wanted.of(verdict)
+        other = dataclasses.replace(Wanted.of(verdict), any_parameter=self.any_parameter)
+        if self.any_parameter and other.parameter is not None:
+            other = dataclasses.replace(other, parameter=self.parameter)
+        return self == other
 
     def as_in(self, verdict: Verdict) -> Wanted:
         """With the outcome of that verdict, if it is the same failure: what hangs one time may crash another."""
@@ -133,9 +137,9 @@ class Wanted:
         said = f"{verdict.outcome} ({verdict.cls})"
         if other.cls != self.cls:
             return said
-        differing = [
-            f.name for f in dataclasses.fields(self) if getattr(self, f.name) != getattr(other, f.name)
-        ]
+        free = {"any_parameter", *(["parameter"] if self.any_parameter else [])}
+        names = [f.name for f in dataclasses.fields(self) if f.name not in free]
+        differing = [name for name in names if getattr(self, name) != getattr(other, name)]
         return f"{said}, but {', '.join(f'{n} {getattr(other, n)}' for n in differing)}"
 
 
