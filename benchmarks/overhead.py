@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What being watched costs a job: one event, a training step with `light` and `full` probes, memory.
 
-    python benchmarks/overhead.py            # about five minutes
-    python benchmarks/overhead.py --quick    # about one
+    python benchmarks/overhead.py            # about twelve minutes
+    python benchmarks/overhead.py --quick    # about two
     python benchmarks/overhead.py --json
 
 Three processes train the same 12-layer model of 200 parameters on the same data: one as it is, one with `light`

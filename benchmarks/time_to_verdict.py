@@ -32,7 +32,7 @@ KINDS = {
     "lock": "local_lock_deadlock",
     "socket": "external_wait",
     "child": "external_wait",
-    "poll": "missing_rank",  # nothing says what it naps for
+    "poll": "local_lock_deadlock",  # a variable of its own, which no thread is left to change
     "after_work": "local_lock_deadlock",
 }
 JOB = """
