@@ -175,7 +175,7 @@ def _cut(
             document |= {"conclusion": "lost", "why": str(lost), "trials": bench.trials if bench else 0}
             return
         notes += shrunk.notes
-        document["trials"] = shrunk.trials
+        document |= {"trials": shrunk.trials, "any_parameter": bench.wanted.any_parameter}
         _confirm(shrunk, bench, opened, run, document)
 
 
