@@ -6,6 +6,7 @@ import ast
 
 from nsadiag.analysis import loops, places
 from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.loops import Function, name_of
 from nsadiag.analysis.sources import tree_of
 from nsadiag.evidence.records import Place
 
@@ -13,7 +14,6 @@ KEYWORDS = frozenset({"src", "dst", "group_src", "group_dst"})
 SECOND = frozenset(
     {"broadcast", "broadcast_object_list", "reduce"}
 )  # the root may stand there without its name
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 DEEPEST = 6
 
 
@@ -40,7 +40,7 @@ def _root(call: ast.Call) -> ast.expr | None:
     named = [k.value for k in call.keywords if k.arg in KEYWORDS]
     if named:
         return named[0]
-    name = ast.unparse(call.func).rpartition(".")[2]
+    name = name_of(call.func)
     return call.args[1] if name in SECOND and len(call.args) > 1 else None
 
 
@@ -56,7 +56,7 @@ def _origin(
         given = _assigned(function or tree, node.id)
         return _origin(tree, given[0][0], function, given[0][1], depth + 1) if len(given) == 1 else None
     if isinstance(node, ast.Call):
-        called = _function(tree, ast.unparse(node.func).rpartition(".")[2])
+        called = _function(tree, name_of(node.func))
         returned = _returned(called) if called else []
         if called and len(returned) == 1:
             return _origin(tree, returned[0], called, part, depth + 1)

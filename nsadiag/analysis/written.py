@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.loops import Function, name_of
 from nsadiag.analysis.sources import tree_of
 from nsadiag.evidence.records import Place
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 SEEDS = "manual_seed"
 
 
@@ -62,7 +62,7 @@ def _calls(cell: CellEvidence) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _name(call: ast.Call) -> str:
-    return ast.unparse(call.func).rpartition(".")[2]
+    return name_of(call.func)
 
 
 def _given(call: ast.Call) -> list[ast.expr]:

@@ -27,7 +27,8 @@ SHOWN = 16
 
 # By id, and gone with the module: some jobs make a module, such as a loss, in every step.
 _roots: dict[int, weakref.ref[torch.nn.Module]] = {}
-_fresh: dict[int, int] = {}  # steps that new optimizers have made, by address
+# Steps that new optimizers have made; one that is gone before its fourth is waited for no longer.
+_fresh: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _doubled = False
 _rows = 0
 
@@ -111,17 +112,17 @@ def _on_doubling(doubled: bool) -> None:
 
 
 def _on_new(made: Any) -> None:
-    _fresh[id(made)] = 0
+    _fresh[made] = 0
     _listen(True)
 
 
 @harmless
 def _before_step(stepping: Any) -> None:
-    made = _fresh.get(id(stepping), LOOKED_AT[-1]) + 1
+    made = _fresh.get(stepping, LOOKED_AT[-1]) + 1
     if made < LOOKED_AT[-1]:
-        _fresh[id(stepping)] = made
+        _fresh[stepping] = made
     else:
-        _fresh.pop(id(stepping), None)
+        _fresh.pop(stepping, None)
     rank = runtime.current()
     if rank is not None and _rows < MOST_ROWS and (made in LOOKED_AT or (_doubled and rank.box.step > 1)):
         _look(rank, stepping)
