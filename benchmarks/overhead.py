@@ -4,6 +4,8 @@
     python benchmarks/overhead.py            # about twelve minutes
     python benchmarks/overhead.py --quick    # about two
     python benchmarks/overhead.py --json
+    python benchmarks/overhead.py --jobs 14          # where cores are idle: as many starts beside each other
+    python benchmarks/overhead.py --without modules gradients   # and `light` without the one, and without the other
 
 Three processes train the same 12-layer model of 200 parameters on the same data: one as it is, one with `light`
 probes, one with `full`. They are forked from one process, because two that are started apart lie differently in
@@ -18,18 +20,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import queue
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MODES = ("none", "light", "full", "control")
+WITHOUT = "light-"  # a mode: what comes behind it are the probes that it lacks, joined by "+"
 TURN_S = 0.05
 WARM_UP_STEPS = 20  # past the reviews at which a probe learns what short steps afford
 
@@ -100,14 +107,16 @@ class Job:
         return time.thread_time() - used
 
 
-def nursery(folder: Path, width: int, length: int) -> None:
+def nursery(folder: Path, width: int, length: int, cpu: int, modes: list[str]) -> None:
     """Builds the job once, and forks a process for each mode, which then answers what comes in through its pipe."""
+    # On different CPUs they would find different caches, and differ by some per cent more from turn to turn.
+    os.sched_setaffinity(0, {cpu})
     job = Job(width, length)
     # Loaded by all: a process that loads it after the fork has more pages of its own, which costs it a per cent.
     import_module("nsadiag.worker.probes")
     job.seconds(3)
     children = []
-    for mode in MODES:
+    for mode in modes:
         pid = os.fork()
         if not pid:
             serve(job, mode, folder / mode)
@@ -119,11 +128,13 @@ def nursery(folder: Path, width: int, length: int) -> None:
 
 def serve(job: Job, mode: str, folder: Path) -> None:
     """Answers each number of steps with the CPU seconds that they took."""
-    # On different CPUs they would find different caches, and differ by some per cent more from turn to turn.
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    if mode in ("light", "full"):
-        from nsadiag.worker import runtime
+    if mode not in ("none", "control"):
+        from nsadiag.worker import probes, runtime
 
+        if mode.startswith(WITHOUT):
+            for probe in mode.removeprefix(WITHOUT).split("+"):
+                del probes.PROBES[probe]
+            mode = "light"
         os.environ.update(NSADIAG_RUN_DIR=str(folder / "run"), NSADIAG_PROBES=mode)
         assert runtime.attach_to_warm_process(0, 1) is not None
     job.seconds(WARM_UP_STEPS)
@@ -164,53 +175,91 @@ class Worker:
         self._out.close()
 
 
-def compare(target_s: float, width: int, rounds: int, starts: int) -> dict[str, Any]:
+def compare(
+    target_s: float, width: int, rounds: int, starts: int, jobs: int, modes: list[str]
+) -> dict[str, Any]:
     """Per cent by which a step is longer in each mode, and MiB that a rank is larger."""
     length = fitting_length(width, target_s)
-    times: dict[str, list[float]] = {mode: [] for mode in MODES}
-    larger, step_s = [], []
-    for _ in range(starts):
-        steps, found, peaks = one_start(width, length, rounds // starts)
-        for mode in MODES:
-            times[mode] += found[mode]
-        larger.append(max(peaks["light"], peaks["full"]) - peaks["none"])
-        step_s += [seconds / steps for seconds in found["none"]]
+    cpus = sorted(os.sched_getaffinity(0), reverse=True)
+    free = queue.SimpleQueue[int]()
+    for cpu in cpus[:jobs]:
+        free.put(cpu)
+
+    def on_a_free_cpu(_: int) -> Start:
+        cpu = free.get()
+        try:
+            return one_start(width, length, rounds // starts, cpu, modes)
+        finally:
+            free.put(cpu)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        found = list(pool.map(on_a_free_cpu, range(starts)))
     return {
-        "step_ms": statistics.median(step_s) * 1e3,
-        **{mode: percent(times[mode], times["none"]) for mode in MODES[1:]},
-        "rank_mib": statistics.median(larger),
+        "step_ms": statistics.median(s / start.steps for start in found for s in start.seconds["none"]) * 1e3,
+        **{
+            mode: percent(
+                [start.seconds[mode] for start in found], [start.seconds["none"] for start in found]
+            )
+            for mode in modes[1:]
+        },
+        "rank_mib": statistics.median(
+            max(start.peaks["light"], start.peaks["full"]) - start.peaks["none"] for start in found
+        ),
     }
 
 
-def one_start(width: int, length: int, rounds: int) -> tuple[int, dict[str, list[float]], dict[str, float]]:
-    """Steps a turn; seconds of each turn, by mode; peak MiB, by mode."""
+@dataclass(frozen=True)
+class Start:
+    """What one set of processes, forked from one, gave."""
+
+    steps: int  # a turn
+    seconds: dict[str, list[float]]  # of each turn, by mode
+    peaks: dict[str, float]  # MiB, by mode
+
+
+def one_start(width: int, length: int, rounds: int, cpu: int, modes: list[str]) -> Start:
+    """Forks a process for each mode, and has them take turns."""
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        for mode in MODES:
+        for mode in modes:
             (Path(folder) / mode).mkdir()
             for name in ("in", "out"):
                 os.mkfifo(Path(folder) / mode / name)
         process = subprocess.Popen(
-            [sys.executable, __file__, "--nursery", folder, str(width), str(length)],
+            [sys.executable, __file__, "--nursery", folder, str(width), str(length), str(cpu), *modes],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        workers = {mode: Worker(Path(folder) / mode) for mode in MODES}
+        workers = {mode: Worker(Path(folder) / mode) for mode in modes}
         steps = max(1, round(TURN_S / (workers["none"].seconds(3) / 3)))
-        times: dict[str, list[float]] = {mode: [] for mode in MODES}
+        times: dict[str, list[float]] = {mode: [] for mode in modes}
         for number in range(rounds):
-            turn = number % len(MODES)
-            for mode in MODES[turn:] + MODES[:turn]:
+            turn = number % len(modes)
+            for mode in modes[turn:] + modes[:turn]:
                 times[mode].append(workers[mode].seconds(steps))
         for worker in workers.values():
             worker.close()
         process.wait(60)
-    return steps, times, {mode: worker.peak_mib for mode, worker in workers.items()}
+    return Start(steps, times, {mode: worker.peak_mib for mode, worker in workers.items()})
 
 
-def percent(watched: list[float], plain: list[float]) -> tuple[float, float, float]:
-    """Median, and the quartiles around it."""
-    ratios = [(a / b - 1) * 100 for a, b in zip(watched, plain, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return middle, low, high
+class Percent(NamedTuple):
+    """By how much longer, over all rounds."""
+
+    median: float
+    low: float  # quartiles
+    high: float
+    # Standard error, by how much the starts' medians differ: processes lie differently in memory each time.
+    error: float
+
+
+def percent(watched: list[list[float]], plain: list[list[float]]) -> Percent:
+    """Of each start the seconds of its turns."""
+    by_start = [
+        [(a / b - 1) * 100 for a, b in zip(ours, theirs, strict=True)]
+        for ours, theirs in zip(watched, plain, strict=True)
+    ]
+    low, middle, high = statistics.quantiles([ratio for start in by_start for ratio in start], n=4)
+    medians = [statistics.median(start) for start in by_start]
+    return Percent(middle, low, high, statistics.stdev(medians) / math.sqrt(len(medians)))
 
 
 # -- one event ---------------------------------------------------------------------------------------
@@ -240,9 +289,11 @@ def event_us(count: int = 200_000) -> tuple[float, float]:
 def by_name(found: dict[str, Any], step: str) -> dict[str, Any]:
     """The figures of one length of step."""
     named: dict[str, Any] = {}
-    for mode in MODES[1:]:
-        named[f"{mode}_pct_{step}"] = found[mode][0]
-        named[f"{mode}_pct_{step}_quartiles"] = found[mode][1:]
+    for mode, figures in found.items():
+        if isinstance(figures, Percent):
+            named[f"{mode}_pct_{step}"] = figures.median
+            named[f"{mode}_pct_{step}_quartiles"] = (figures.low, figures.high)
+            named[f"{mode}_pct_{step}_error"] = figures.error
     return named
 
 
@@ -252,17 +303,27 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--nursery", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="starts beside each other, each on a CPU of its own"
+    )
+    parser.add_argument(
+        "--without", nargs="+", default=[], metavar="PROBE[+PROBE]", help="light without these, as well"
+    )
+    parser.add_argument("--rounds", type=int, help="of the short step, over all starts; of the long one half")
+    parser.add_argument("--nursery", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.nursery:
-        folder, width, length = arguments.nursery
-        nursery(Path(folder), int(width), int(length))
+        folder, width, length, cpu, *modes = arguments.nursery
+        nursery(Path(folder), int(width), int(length), int(cpu), modes)
         return
     from nsadiag.commands.output import machine, versions
 
+    modes = [*MODES, *(WITHOUT + probe for probe in arguments.without)]
     rounds, starts = (240, 3) if arguments.quick else (1600, 8)
+    rounds, starts = arguments.rounds or rounds, max(starts, arguments.jobs)
     p50, p99 = event_us()
-    short, long = compare(0.005, 32, rounds, starts), compare(0.100, 256, rounds // 2, starts)
+    short = compare(0.005, 32, rounds, starts, arguments.jobs, modes)
+    long = compare(0.100, 256, rounds // 2, starts, arguments.jobs, modes)
     figures = {
         "event_us_p50": p50,
         "event_us_p99": p99,
@@ -278,7 +339,7 @@ def main() -> None:
         return
     for name, value in figures.items():
         shown = " … ".join(f"{v:.2f}" for v in value) if isinstance(value, tuple) else f"{value:.2f}"
-        print(f"{name:28}{shown:>16}")
+        print(f"{name:40}{shown:>16}")
 
 
 if __name__ == "__main__":
