@@ -1,7 +1,8 @@
 """Around the optimizer's step: parameters without a gradient, handles nobody waited for, and sums of the parameters.
 
 The sums are compared between ranks afterwards: replicas of a data-parallel model are equal after each step, or they
-train different models. They are taken at steps 0, 1, 2, 4, 8, ..., of a few parameters: `.tolist()` waits for a GPU.
+train different models. They are taken at steps 0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ..., of a few parameters:
+`.tolist()` waits for a GPU.
 Steps are counted from the last wrap in DDP: a rank may have made some of its own before, with another optimizer.
 """
 
@@ -142,7 +143,7 @@ def _after_step(optimizer: Any, *_: Any) -> None:
             works.report(rank, {_name(p, i) for i, p in enumerate(_parameters(optimizer))}, before)
         if _subject is not None and _subject() is optimizer:
             _since += 1
-            if _since & (_since - 1) == 0:
+            if is_look(_since):
                 _sum(rank, optimizer)
     except Exception as error:
         failed(_after_step, error)
@@ -150,6 +151,12 @@ def _after_step(optimizer: Any, *_: Any) -> None:
 
 for _function in (_before_step, _after_step):
     not_compiled(_function, what_it_calls=True)
+
+
+def is_look(steps: int) -> bool:
+    """Powers of two and, from 16 on, halfway between them: a drift shows before the job is half as long again."""
+    power = 1 << max(steps.bit_length() - 1, 0)
+    return steps == power or (steps > 16 and 2 * steps == 3 * power)
 
 
 def _is_sharded(parameter: torch.Tensor) -> bool:

@@ -1,0 +1,44 @@
+"""Sums of the parameters, taken ever more rarely: a drift is seen before the job is half as long again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.jobs import Jobs
+
+DECAYS_LATE = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(110):
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1000 * step + dist.get_rank()))
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step > 70 and dist.get_rank() == 1:
+        with torch.no_grad():
+            model.module[2].weight.mul_(0.999)
+dist.barrier()
+del model
+dist.destroy_process_group()
+"""
+
+
+def test_replicas_that_part_late_are_told(tmp_path: Path, jobs: Jobs) -> None:
+    (tmp_path / "decays.py").write_text(DECAYS_LATE)
+    jobs.run(
+        "run", "--out", tmp_path / "run", "--", "torchrun", "--standalone", "--nproc-per-node=2", "decays.py"
+    )
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
+    assert (verdict["class"], verdict["where"]["step"]) == ("silently_wrong", 96), verdict["summary"]
+    looks = [
+        json.loads(line)["since"]
+        for line in (tmp_path / "run/ranks/00000/replicas.jsonl").read_text().splitlines()
+    ]
+    assert looks == [0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96]
