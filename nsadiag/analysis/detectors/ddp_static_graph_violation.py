@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from nsadiag.analysis import places
+from nsadiag.analysis.branches import branch_around
 from nsadiag.analysis.breaks import first_break
 from nsadiag.analysis.exceptions import first_of, place_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.parameters import changed_after, shown, unused_in, without_gradient
 from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 CHANGED = re.compile(
     r"training graph has changed in this iteration|not compatible with static_graph", re.IGNORECASE
@@ -43,6 +45,7 @@ def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[F
     names, how = _changed(rank, exception["message"])
     row = changed_after(rank, 1)
     step = int(row["step"]) if row else rank.end.get("steps")
+    branch = branch_around(cell, rank, names)
     what = shown(names) or "some parameters"
     yield Finding(
         detector="ddp_static_graph_violation",
@@ -57,8 +60,8 @@ def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[F
             module=names[0].rpartition(".")[0] if names else None,
             phase="backward",
             step=step,
-        ).at(place_of(exception)),
-        evidence=tuple(_evidence(rank, exception, names, how, row)),
+        ).at(branch or place_of(exception)),
+        evidence=tuple(_evidence(rank, exception, names, how, row, branch)),
         rejected=(
             Rejected(
                 cls="ddp_unused_parameter",
@@ -73,7 +76,12 @@ def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[F
 
 
 def _evidence(
-    rank: RankEvidence, exception: dict[str, Any], names: list[str], how: str, row: dict[str, Any] | None
+    rank: RankEvidence,
+    exception: dict[str, Any],
+    names: list[str],
+    how: str,
+    row: dict[str, Any] | None,
+    branch: Place | None,
 ) -> Iterator[Evidence]:
     yield Evidence(claim=exception["message"].splitlines()[0][:300], source=f"{rank.source}/exception.json")
     if row:
@@ -82,3 +90,8 @@ def _evidence(
         )
     if any(model.get("settings", {}).get("static_graph") for model in rank.ddp):
         yield Evidence(claim="the model was wrapped with static_graph=True", source=f"{rank.source}/ddp.json")
+    if branch:
+        yield Evidence(
+            claim=f"whether they take part is decided at {places.short(branch)}: {branch.code}",
+            source="sources/index.json",
+        )

@@ -50,8 +50,7 @@ def _module(parameter: str | None) -> str | None:
     return parameter.rpartition(".")[0] if parameter else None
 
 
-def _branch(cell: CellEvidence, parameter: str | None) -> tuple[Evidence, ...]:
-    at = branch_around(cell, parameter) if parameter else None
+def _branch(at: Place | None) -> tuple[Evidence, ...]:
     if at is None:
         return ()
     claim = f"whether it runs is decided at {places.short(at)}: {at.code}"
@@ -63,6 +62,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Finding:
     guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
     unused, told_by = _unused(rank, exception["message"])
     everywhere = len(guilty) == len(cell.ranks)
+    branch = branch_around(cell, rank, unused)
     ranks = "every rank" if everywhere else f"rank {cell.names(guilty)}"
     evidence = [Evidence(claim=f"DDP: {UNFINISHED}", source=f"{rank.source}/exception.json")]
     if unused:
@@ -82,8 +82,8 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Finding:
             module=_module(unused[0]) if unused else None,
             phase="forward",
             step=rank.end.get("steps"),
-        ).at(place_of(exception)),
-        evidence=(*evidence, *_branch(cell, unused[0] if unused else None)),
+        ).at(branch or place_of(exception)),
+        evidence=(*evidence, *_branch(branch)),
         rejected=(
             Rejected(cls="rank_exception", because="the exception is DDP's own, about the step before"),
         ),
@@ -132,6 +132,7 @@ def _unfilled(
 ) -> Finding:
     rank = cell.rank(guilty[0])
     others = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
+    branch = branch_around(cell, rank, names)
     waits = next((tables.standings[r].place for r in others if r in tables.standings), None)
     return Finding(
         detector="ddp_unused_parameter",
@@ -142,7 +143,7 @@ def _unfilled(
         guilty_ranks=guilty,
         blocked_ranks=others,
         where=Where(parameter=names[0], module=_module(names[0]), phase="forward", step=int(row["step"])).at(
-            _forward(rank, tables)
+            branch or _forward(rank, tables)
         ),
         peers_at=waits,
         evidence=(
@@ -154,7 +155,7 @@ def _unfilled(
                 claim="DDP waits for every parameter (find_unused_parameters=False)",
                 source=f"{rank.source}/ddp.json",
             ),
-            *_branch(cell, names[0]),
+            *_branch(branch),
         ),
         rejected=(
             Rejected(
