@@ -195,9 +195,17 @@ def stage(rank: int, steps: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def test_who_leaves_the_order_of_messages_of_all_steps_before_is_guilty() -> None:
-    """Rank 0 sends a message less than in any step before, as its batch was smaller, and goes on to what comes back."""
-    rows = stage(0, [*[">><><<"] * 5, ">><<"]) + stage(1, [*["<<><>>"] * 5, "<<><"])
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (">>>", "<<>", "order"),  # sends before it has received what came in between until then
+        (">><<", "<<><", "number"),  # sends one less than in any step before, and goes on to what comes back
+    ],
+)
+def test_who_leaves_the_order_of_messages_of_all_steps_before_is_guilty(
+    first: str, second: str, said: str
+) -> None:
+    rows = stage(0, [*[">><><<"] * 5, first]) + stage(1, [*["<<><>>"] * 5, second])
     some: Any = SimpleNamespace(
         transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
         standings={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
@@ -207,7 +215,7 @@ def test_who_leaves_the_order_of_messages_of_all_steps_before_is_guilty() -> Non
         1: replace(pending(1, 0, "from", "none sent"), place=place("/u/p.py", 4, "run")),
     }
     guilty, why = blame(some, waiting)
-    assert guilty == (0,) and "order" in why
+    assert guilty == (0,) and said in why
 
 
 def test_a_line_that_was_left_with_fewer_messages_than_ever_before_is_told() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 STAYS = "still at messages with which its peer is through"
 NOBODY = "no majority, and no rank that left its path"
 GUESSES = (STAYS, NOBODY)  # that they wait for each other is certain, and who is at fault is not
+SAME = "all do the same at the same line, and nobody the opposite"
 UNUSUAL = "with another number of messages than in its steps before"
 FEWEST_STEPS = 3  # before the one that hangs, for their order of messages to be a habit
 
@@ -151,8 +152,10 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     """Of ranks in a cycle with transfers: who does what the others do not."""
     ranks = tuple(sorted(waiting))
     alike = {rank: p.alike for rank, p in waiting.items()}
-    if len(ranks) > 1 and len(set(alike.values())) == 1:
-        return ranks, "all do the same at the same line, and nobody the opposite"
+    same = len(ranks) > 1 and len(set(alike.values())) == 1
+    # A line in a helper says little: who came to it from elsewhere may well do the opposite by turns.
+    if same and len({_way(tables, rank) for rank in ranks}) == 1:
+        return ranks, SAME
     unusual = tuple(sorted(r for r in _involved(waiting) if _is_unusual(tables, r)))
     if 0 < len(unusual) < len(_involved(waiting)):
         return unusual, UNUSUAL
@@ -162,6 +165,8 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     jumped = tuple(sorted(r for r in _involved(waiting) if _jumped(tables, r)))
     if 0 < len(jumped) < len(_involved(waiting)):
         return jumped, "with a tag out of its row"
+    if same:
+        return ranks, SAME
     left = _gone_on(tables, waiting)
     if left is not None:
         return (left,), "in no send or receive, and two or more ranks wait for its messages"
@@ -199,10 +204,18 @@ def _involved(waiting: dict[int, Pending]) -> set[int]:
     return set(waiting) | {p.peer for p in waiting.values() if p.peer is not None}
 
 
+def _way(tables: Tables, rank: int) -> tuple[tuple[str, int], ...]:
+    """The lines of the rank's stack."""
+    at = tables.standings.get(rank)
+    return tuple((p.file, p.line) for p in at.frames) if at is not None else ()
+
+
 def _is_unusual(tables: Tables, rank: int) -> bool:
     """Whether this step's messages differ from what every step before had, not counting those that may yet come."""
     counts = _counts(tables, rank)
-    if counts.shape[1] < 2:
+    *before, now = _orders(tables, rank) or [()]
+    # What a step before began with may go on as that one did, also at lines in a loop that it is still in.
+    if counts.shape[1] < 2 or any(each[: len(now)] == now for each in before):
         return False
     return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or bool(
         left_short(tables, rank)
@@ -238,17 +251,22 @@ def _counts(tables: Tables, rank: int) -> pd.DataFrame:
 
 def _strayed(tables: Tables, rank: int) -> bool:
     """Whether this step's messages, as far as they go, are not what a step before began with."""
-    calls = calls_of(tables)
-    mine = calls[calls["rank"] == rank]
-    whole = [
-        tuple(zip(rows.direction, rows.peer, rows.place, strict=True)) for _, rows in mine.groupby("step")
-    ]
+    whole = _orders(tables, rank)
     if len(whole) <= FEWEST_STEPS:
         return False
     *before, now = whole
     # The black box may have forgotten the beginning of the first, and steps that never repeat have no order to leave.
     known = set(before[1:])
     return len(known) < len(before) - 1 and not any(each[: len(now)] == now for each in known)
+
+
+def _orders(tables: Tables, rank: int) -> list[tuple[tuple[str, int, str], ...]]:
+    """The messages of each step in their order."""
+    calls = calls_of(tables)
+    mine = calls[calls["rank"] == rank]
+    return [
+        tuple(zip(rows.direction, rows.peer, rows.place, strict=True)) for _, rows in mine.groupby("step")
+    ]
 
 
 def _jumped(tables: Tables, rank: int) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from nsadiag.analysis import loops, places
 from nsadiag.analysis.breaks import earliest_failure
 from nsadiag.analysis.cycles import closed_cycles
+from nsadiag.analysis.divergence import Situation
+from nsadiag.analysis.flow.rounds import loop_left
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.pairing import (
@@ -49,7 +51,7 @@ def _cycle(
     here = first.place if first else stands[guilty[0]].place if guilty[0] in stands else None
     short = left_short(tables, guilty[0]) if why == UNUSUAL else None
     if short and short.place:
-        here = _what_counts(cell, short.place)
+        here = _left(cell, tables, guilty[0], short.place)
     said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
     return Finding(
         detector="p2p_mismatch",
@@ -97,6 +99,16 @@ def _shortage(cell: CellEvidence, rank: int, short: Short | None) -> Iterator[Ev
             claim=f"rank {rank} was through with {short.now} messages from {places.short(short.place)} in this step, and had {short.before} or more in each before",
             source=f"{cell.rank(rank).source}/blackbox.bin",
         )
+
+
+def _left(cell: CellEvidence, tables: Tables, rank: int, at: Place) -> Place:
+    """The loop that the rank left with fewer messages from the line; the line where that is not certain."""
+    here = _what_counts(cell, at)
+    if here != at:
+        return here
+    stands = {r: tuple(reversed(s.frames)) for r, s in tables.standings.items()}
+    others = [chain for r, chain in stands.items() if r != rank]
+    return loop_left(Situation(cell, tables).program, at, stands.get(rank, ()), others) or at
 
 
 def _what_counts(cell: CellEvidence, at: Place) -> Place:

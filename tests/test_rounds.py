@@ -1,0 +1,132 @@
+"""A pipeline whose stages send and receive by helpers: which stage left its loop too early, and which loop that is."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from test_disagreement import pending
+
+from nsadiag.analysis.flow.guards import Program
+from nsadiag.analysis.flow.rounds import loop_left
+from nsadiag.analysis.pairing import SAME, UNUSUAL, blame, left_short
+from nsadiag.analysis.places import place
+from nsadiag.analysis.transfers import TRANSFER_COLUMNS
+from nsadiag.evidence.records import Place
+
+FILE = "/u/pipe.py"
+SENDS, RECEIVES = f"{FILE}:1:send", f"{FILE}:2:receive"
+
+
+def stage(rank: int, steps: list[list[tuple[str, int]]]) -> list[dict[str, Any]]:
+    """One rank's messages, step by step: to (`>`) or from (`<`) a peer; the last one never ended."""
+    rows = [
+        {
+            "rank": rank, "op": "send" if sign == ">" else "recv", "group": "default_pg", "call": 100 * step + n,
+            "elements": 8, "direction": "to" if sign == ">" else "from", "peer": peer, "tag": 0, "tensor": "float32[8]",
+            "step": step, "begin_s": 100 * step + n, "end_s": 1.0, "place": SENDS if sign == ">" else RECEIVES,
+        }
+        for step, messages in enumerate(steps)
+        for n, (sign, peer) in enumerate(messages)
+    ]  # fmt: skip
+    rows[-1]["end_s"] = None
+    return rows
+
+
+def pipeline(frames: dict[int, int]) -> Any:
+    """Three stages and six micro-batches in each step; in the last one the first stage has three."""
+    first = [(">", 1)] * 6 + [("<", 1)] * 6
+    middle = [("<", 0), (">", 2)] * 6 + [("<", 2), (">", 0)] * 6
+    last = [("<", 1)] * 6 + [(">", 1)] * 6
+    rows = stage(0, [first] * 3 + [first[3:7]])
+    rows += stage(1, [middle] * 3 + [middle[:7]]) + stage(2, [last] * 3 + [last[:4]])
+    stands = {
+        rank: SimpleNamespace(doing="transfer", frames=(place(FILE, 2, "receive"), place(FILE, line, "step")))
+        for rank, line in frames.items()
+    }
+    transfers = pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s")
+    return SimpleNamespace(transfers=transfers, standings=stands)
+
+
+def waiting() -> dict[int, Any]:
+    """All ranks wait at the line of the helper that receives."""
+    return {
+        rank: replace(pending(rank, peer, "from", "sent fewer"), place=place(FILE, 2, "receive"))
+        for rank, peer in ((0, 1), (1, 0))
+    }
+
+
+def test_who_sent_fewer_is_told_from_whoever_waits_in_the_same_helper() -> None:
+    tables = pipeline({0: 20, 1: 10, 2: 10})
+    assert blame(tables, waiting()) == ((0,), UNUSUAL)
+    short = left_short(tables, 0)
+    assert short and short.place and (short.place.line, short.now, short.before) == (1, 3, 6)
+
+
+def test_ranks_that_came_to_one_line_by_the_same_way_do_the_same() -> None:
+    assert blame(pipeline({0: 10, 1: 10, 2: 10}), waiting()) == ((0, 1), SAME)
+
+
+SOURCE = """
+import torch.distributed as dist
+
+def send(t, peer):
+    dist.send(t, peer)  # SENDS
+
+def warm_up(t):
+    dist.send(t, 3)
+
+def parts(batch, rank):
+    if rank == 0:
+        yield from batch.split(8)  # GIVES
+    else:
+        for _ in range(6):
+            yield receive(rank - 1)  # TAKES
+
+def step(batch, rank):
+    for x in {over}:  # LOOP
+        y = net(x)
+        {test}send(y, 1)
+    for x in reversed(saved):
+        x.backward(receive(1))  # STANDS
+        send(x.grad, 2)
+"""
+
+
+def line(source: str, marker: str) -> int:
+    return next(n for n, text in enumerate(source.splitlines(), 1) if f"# {marker}" in text)
+
+
+def left(over: str, test: str, peer: str | None = None) -> str | None:
+    """The line that is named, for a rank that stands where it waits for what comes back."""
+    source = textwrap.dedent(SOURCE).format(over=over, test=test)
+    program = Program({FILE: ast.parse(source)})
+
+    def at(marker: str) -> tuple[Place, ...]:
+        return (place(FILE, line(source, marker), None),)
+
+    found = loop_left(program, at("SENDS")[0], at("STANDS"), [at(peer)] if peer else [])
+    return source.splitlines()[found.line - 1].split("#")[0].strip() if found else None
+
+
+@pytest.mark.parametrize(
+    ("over", "test", "peer", "named"),
+    [
+        ("batch.split(8)", "", None, "for x in batch.split(8):"),
+        ("batch.split(8)", "if rank < 2: ", None, "for x in batch.split(8):"),
+        # A condition on the data may have left it out as well.
+        ("batch.split(8)", "if y.any(): ", None, None),
+        # What gives out decides; which of two does is known by who else stands in the other.
+        ("enumerate(parts(batch, rank))", "", "TAKES", "yield from batch.split(8)"),
+        ("enumerate(parts(batch, rank))", "", None, "for x in enumerate(parts(batch, rank)):"),
+    ],
+)
+def test_the_loop_around_the_call_of_a_helper_is_found(
+    over: str, test: str, peer: str | None, named: str | None
+) -> None:
+    assert left(over, test, peer) == named
