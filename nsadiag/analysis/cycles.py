@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from nsadiag.analysis import loops, places
 from nsadiag.analysis.device import first_unfinished, issued_s
+from nsadiag.analysis.divergence import Situation
+from nsadiag.analysis.flow.ordering import order_of
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.inside import user_threads
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.standing import Standing
-from nsadiag.analysis.suspects import CALLS, took_a_new_turn
+from nsadiag.analysis.suspects import CALLS, took_new_turns
 from nsadiag.analysis.waitfor import Graph
 from nsadiag.evidence.blackbox import Phase
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 if TYPE_CHECKING:
     from nsadiag.analysis.tables import Tables
@@ -75,14 +77,22 @@ def in_conflict(tables: Tables, cycle: tuple[int, ...]) -> tuple[tuple[int, ...]
     few, even = few & {*cycle}, even & {*cycle}
     if few:
         return tuple(sorted(few)), "taking them in another order than the others"
-    turned = tuple(r for r in cycle if took_a_new_turn(tables, r))
+    turned = took_new_turns(tables, cycle)
     if 0 < len(turned) < len(cycle):
-        return turned, "where its path never led before"
+        return turned, "where no path of theirs ever led before"
     return tuple(sorted(even)) or cycle, "no order that most ranks take"
 
 
 def _first(path: list[str], a: str, b: str) -> str | None:
     return next((line for line in path if line in (a, b)), None)
+
+
+def _orders(at: Place | None) -> Iterator[Evidence]:
+    if at is not None:
+        yield Evidence(
+            claim=f"all stand at one line, to which each came with another group: {places.short(at)} puts them in order ({at.code})",
+            source="sources/index.json",
+        )
 
 
 def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: dict[int, str]) -> Finding:
@@ -102,7 +112,8 @@ def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: d
         if lines
         else None
     )
-    here = queued or stands[guilty[0]].place or places.of_rank_now(cell.rank(guilty[0]))
+    ordered = order_of(Situation(cell, tables), cycle)
+    here = ordered or queued or stands[guilty[0]].place or places.of_rank_now(cell.rank(guilty[0]))
     return Finding(
         detector="collective_order_mismatch",
         cls="collective_order_mismatch",
@@ -121,6 +132,7 @@ def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: d
                 )
                 for e in list(one.values())[:8]
             ),
+            *_orders(ordered),
             *(
                 Evidence(claim=f"on rank {r} {what}", source=f"{stands[r].source}/py_spy.json")
                 for r, what in sorted(held.items())[:4]

@@ -74,9 +74,11 @@ def _is_at_a_new_place(path: list[str]) -> bool:
     return len(path) > 1 and path.count(path[-1]) == 1
 
 
-def took_a_new_turn(tables: Tables, rank: int) -> bool:
-    """Whether it never before came to the line at which it stands from the one before."""
-    return _took_a_new_turn(_path(tables, rank))
+def took_new_turns(tables: Tables, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Who came to the line at which it stands from the one before as none of them ever did in what is over."""
+    turns = {rank: list(itertools.pairwise(_path(tables, rank))) for rank in ranks}
+    before = {turn for taken in turns.values() for turn in taken[:-1]}
+    return tuple(r for r, taken in turns.items() if len(taken) > 1 and taken[-1] not in before)
 
 
 def _took_a_new_turn(path: list[str]) -> bool:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
 from nsadiag.analysis.flow.chains import Chain, apart, held_by, parted_at, passed_by
-from nsadiag.analysis.flow.guards import Guard
+from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import Difference, Token
 from nsadiag.analysis.flow.making import Case, made, shown
 from nsadiag.evidence.blackbox import Kind
-from nsadiag.evidence.records import Evidence
+from nsadiag.evidence.records import Evidence, Place
 
 if TYPE_CHECKING:
     from nsadiag.analysis.divergence import Divergence, Situation
+
+# What leaves a list in an order that may be another on each rank; by names alone all ranks sort alike.
+ORDERS = ("sort", "sorted", "shuffle", "sample", "set")
+KEYED = ("sort", "sorted")
 
 
 def by_order(s: Situation) -> Divergence | None:
@@ -25,7 +30,7 @@ def by_order(s: Situation) -> Divergence | None:
     loop = _loop_of_both(s, found, found.own, found.theirs)
     if loop is None:
         return None
-    line = places.place(loop.file, loop.line, loop.function or None)
+    line = _put_in_order(s.program, loop)
     # Of equal sides, with nothing before to compare with, either may be the order that is meant.
     tells = found.novel or len(found.guilty) != len(found.others)
     guilty = found.guilty if tells else s.members()
@@ -36,7 +41,7 @@ def by_order(s: Situation) -> Divergence | None:
         Case(
             cls="collective_order_mismatch", guilty=guilty, blocked=tuple(r for r in s.members() if r not in guilty), guard=loop,
             where=line, confidence=0.88 if tells else 0.7,
-            because=f"parted from the others in iteration {number} in the loop `{shown(loop)}` ({places.short(line)}), which led to {own} where it led the others to {theirs}: what it goes over is in another order there",
+            because=f"parted from the others in iteration {number} in the loop `{shown(loop)}` ({places.short(_line_of(loop))}), which led to {own} where it led the others to {theirs}: what it goes over is in another order there",
             evidence=(
                 Evidence(claim=f"rank {found.guilty[0]} did {own} in iteration {number}, and rank {found.others[0]} {theirs}; both had made both calls before", source=f"{s.cell.rank(found.guilty[0]).source}/blackbox.bin"),
                 s.stands(found.guilty[0]),
@@ -44,6 +49,48 @@ def by_order(s: Situation) -> Divergence | None:
             ),
         ),
     )  # fmt: skip
+
+
+def order_of(s: Situation, ranks: tuple[int, ...]) -> Place | None:
+    """What orders the calls of ranks that came the same way to one line, and there wait in different groups."""
+    chains = [s.chains.now(rank) for rank in ranks]
+    if not chains[0] or len({tuple((p.file, p.line) for p in chain) for chain in chains}) > 1:
+        return None
+    # In the loop of the training steps each has its calls in the order in which its inner loops put them.
+    loops = [g for g in held_by(s.program, chains[0]) if g.is_loop and not s.anchored_in(g)]
+    return _put_in_order(s.program, loops[0]) if len(loops) == 1 and loops[0].kind == "for" else None
+
+
+def _line_of(loop: Guard) -> Place:
+    return places.place(loop.file, loop.line, loop.function or None)
+
+
+def _put_in_order(program: Program, loop: Guard) -> Place:
+    """The line above the loop that sorts or shuffles what it goes over by something else than its names; else the loop."""
+    *_, statement = program.path_to(loop.file, loop.line)
+    over = {n.id for n in ast.walk(statement.iter) if isinstance(n, ast.Name)} if isinstance(statement, ast.For) else set()  # fmt: skip
+    scope = program.scope_of(loop.file, loop.line)
+    lines = {
+        call.lineno
+        for name in ORDERS
+        for where, call in program.origins.calls.get(name, ())
+        if where == scope and call.lineno < loop.line and _orders(program, where[0], call, name, over)
+    }
+    return places.place(loop.file, lines.pop(), loop.function or None) if len(lines) == 1 else _line_of(loop)
+
+
+def _orders(program: Program, file: str, call: ast.Call, name: str, over: set[str]) -> bool:
+    """Whether the call leaves one of these names in an order of its own."""
+    if name in KEYED and not any(keyword.arg == "key" for keyword in call.keywords):
+        return False
+    if name == "sort":
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        return isinstance(owner, ast.Name) and owner.id in over
+    if name == "shuffle":
+        return any(isinstance(a, ast.Name) and a.id in over for a in call.args)
+    path = program.path_to(file, call.lineno)
+    targets = path[-1].targets if path and isinstance(path[-1], ast.Assign) else []
+    return any(isinstance(t, ast.Name) and t.id in over for t in targets)
 
 
 def _loop_of_both(s: Situation, found: Difference, own: Token, theirs: Token) -> Guard | None:

@@ -1,0 +1,111 @@
+"""Ranks that take two groups in different orders: whose order is new, and what puts them in order."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from nsadiag.analysis.cycles import in_conflict
+from nsadiag.analysis.flow.guards import Program
+from nsadiag.analysis.flow.ordering import order_of
+from nsadiag.analysis.places import place
+from nsadiag.analysis.suspects import took_new_turns
+from nsadiag.evidence.blackbox import Kind, Phase
+
+FILE = "/u/sync.py"
+COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "place", "detail"]
+
+
+def tables(*orders: str) -> Any:
+    """One text a rank: the groups of its calls from one line, step by step; each step begins with a backward."""
+    rows = []
+    for rank, text in enumerate(orders):
+        for step, groups in enumerate(text.split()):
+            at = float(step)
+            rows.append([rank, at, Kind.BACKWARD, Phase.BEGIN, "", step, f"\t{FILE}:9:main", ""])
+            for n, group in enumerate(groups, 1):
+                where = f"mesh_{group}\t{FILE}:5:reduce"
+                rows.append([rank, at + n / 10, Kind.COLLECTIVE, Phase.BEGIN, "all_reduce", step, where, ""])
+    ranks = [SimpleNamespace(rank=rank) for rank in range(len(orders))]
+    cell = SimpleNamespace(ranks=ranks, rank=lambda rank: ranks[rank])
+    return SimpleNamespace(events=pd.DataFrame(rows, columns=COLUMNS), cell=cell)
+
+
+@pytest.mark.parametrize(
+    ("orders", "guilty"),
+    [
+        # Two of four took the other order, and each order has been taken before: nobody left the path.
+        (("td dt d", "td dt t", "td td t", "td td d"), (0, 1, 2, 3)),
+        # Until now all took one order.
+        (("td td d", "td td t", "td td t", "td td d"), (0, 3)),
+        # Most take one order, whatever was before.
+        (("td dt d", "td dt t", "td td t", "td td t"), (0,)),
+        # With nothing before, neither order is the one that is meant.
+        (("d", "t", "t", "d"), (0, 1, 2, 3)),
+    ],
+)
+def test_who_takes_an_order_that_none_ever_took_is_guilty(
+    monkeypatch: pytest.MonkeyPatch, orders: tuple[str, ...], guilty: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("nsadiag.analysis.cycles.issued_s", lambda cell, rank: float("inf"))
+    assert in_conflict(tables(*orders), tuple(range(len(orders))))[0] == guilty
+
+
+def test_a_turn_that_two_take_for_the_first_time_is_new_for_both() -> None:
+    assert took_new_turns(tables("td td d", "td td d", "td td t"), (0, 1, 2)) == (0, 1)
+
+
+SOURCE = """
+def reduce(bucket):
+    dist.all_reduce(bucket.flat, group=bucket.group)  # STANDS
+
+def exchange(buckets):
+    {before}
+    for bucket in {over}:
+        reduce(bucket)
+
+for batch in loader:
+    model(batch).backward()  # TRAINS
+    exchange(buckets)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "over", "named"),
+    [
+        ("queue = list(buckets)\n    queue.sort(key=urgency)", "queue", "queue.sort(key=urgency)"),
+        ("queue = sorted(buckets, key=urgency)", "reversed(queue)", "queue = sorted(buckets, key=urgency)"),
+        ("random.shuffle(buckets)", "enumerate(buckets)", "random.shuffle(buckets)"),
+        ("queue = set(buckets)", "queue", "queue = set(buckets)"),
+        ("pass", "sorted(buckets, key=urgency)", "for bucket in sorted(buckets, key=urgency):"),
+        # Sorted by what they are, they stand alike on all ranks: whatever was put in differs.
+        ("queue = sorted(buckets)", "queue", "for bucket in queue:"),
+        ("others.sort(key=urgency)", "buckets", "for bucket in buckets:"),
+        # Which of two it was is not known.
+        ("buckets.sort(key=urgency); random.shuffle(others)\n    random.shuffle(buckets)", "buckets", "for bucket in buckets:"),
+    ],
+)  # fmt: skip
+def test_what_puts_the_calls_in_order_is_named(before: str, over: str, named: str) -> None:
+    source = textwrap.dedent(SOURCE).format(before=before, over=over)
+    lines = source.splitlines()
+
+    def at(text: str, function: str | None) -> Any:
+        return place(FILE, next(n for n, each in enumerate(lines, 1) if text in each), function)
+
+    chain = (at("    exchange(", None), at("    reduce(", "exchange"), at("# STANDS", "reduce"))
+    program = Program({FILE: ast.parse(source)})
+    trains = at("# TRAINS", None).line
+    situation: Any = SimpleNamespace(
+        program=program,
+        chains=SimpleNamespace(now=lambda rank: chain if rank < 2 else chain[:2]),
+        anchored_in=lambda loop: loop.line < trains <= loop.ends,
+    )
+    found = order_of(situation, (0, 1))
+    assert found and lines[found.line - 1].strip() == named
+    # Ranks at different lines are another matter.
+    assert order_of(situation, (0, 1, 2)) is None
