@@ -222,3 +222,10 @@ def test_a_choice_between_values_leads_to_no_call() -> None:
 def test_a_choice_between_calls_does() -> None:
     assert [g.origin for g in around("x = save() if rank == 0 else None  # HERE")] == ["rank"]
     assert [g.origin for g in around("(save if rank == 0 else skip)()  # HERE")] == ["rank"]
+
+
+def test_a_librarys_call_is_none_of_ones_own_function_of_that_name() -> None:
+    source = "import torch\nfrom helpers import save\nclass T:\n    def save(self):\n        torch.save({}, path)\n    def fit(self):\n        self.save()\n"
+    origins = Program({FILE: ast.parse(source), "/job/helpers.py": ast.parse("")}).origins
+    assert [call.lineno for _, call in origins.calls_of("save")] == [7]
+    assert ("train.py", "save") not in origins.of_library

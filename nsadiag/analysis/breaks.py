@@ -16,9 +16,11 @@ GAVE_UP = re.compile(
     r"watchdog.*(timeout|exception)|terminate called.*(gloo|Dist|c10)|connection (closed|reset) by peer",
     re.IGNORECASE,
 )
-# gloo, on a message of another size; torch itself, where it compares at TORCH_DISTRIBUTED_DEBUG=DETAIL.
+# gloo, on a message of another size; torch itself, where it compares at TORCH_DISTRIBUTED_DEBUG=DETAIL; NCCL over sockets.
 MISMATCH = re.compile(
     r"op\.preamble\.length <= op\.nbytes|Received data size doesn't match|Detected mismatch between collectives"
+    r"|message truncated : receiv|mismatch in collective sizes|Mismatched collective detected",
+    re.IGNORECASE,
 )
 # Ends are seen by looking again and again: of two so near, either may have been first.
 TOGETHER_S = 0.5

@@ -39,6 +39,18 @@ def user_place() -> str:
     return ""
 
 
+def user_stack(most: int = 30) -> list[str]:
+    """The same of all the user's frames, innermost first."""
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < most:
+        code = frame.f_code
+        if is_user_code(code):
+            found.append(f"{code.co_filename}:{frame.f_lineno}:{code.co_name}")
+        frame = frame.f_back
+    return found
+
+
 class Places:
     """Numbers of the names "\\tplace" that events carry, found without writing the name out.
 

@@ -14,7 +14,7 @@ from collections import deque
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import crash, runtime
-from nsadiag.worker.place import user_place
+from nsadiag.worker.place import user_place, user_stack
 
 KEPT = 100  # a loop that skips every batch must not fill the disk
 # How iterators and torch's own machinery say that they are done.
@@ -74,4 +74,4 @@ def _write(rank: runtime.Runtime, error: BaseException, more: dict[str, object])
     _noted += 1
     if _noted <= KEPT:
         described = crash.describe(error, error.__traceback__, threading.current_thread().name)
-        append_json_line(rank.directory.raised, {**described, "place": place, **more})
+        append_json_line(rank.directory.raised, {**described, "place": place, "stack": user_stack(), **more})

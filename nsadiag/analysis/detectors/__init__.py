@@ -12,6 +12,7 @@ from nsadiag.analysis.detectors.collective_args_mismatch import collective_args_
 from nsadiag.analysis.detectors.collective_order_mismatch import (
     collective_order_crash,
     collective_order_mismatch,
+    collective_order_refused,
 )
 from nsadiag.analysis.detectors.data_divergent_control_flow import data_divergent_control_flow
 from nsadiag.analysis.detectors.dataloader_worker_fault import dataloader_worker_fault
@@ -87,6 +88,7 @@ DETECTORS: tuple[Detector, ...] = (
     rendezvous_mismatch,
     p2p_mismatch,
     collective_order_mismatch,
+    collective_order_refused,
     missing_rank,
     network_stall,
     # Completed or not, what it trained is wrong.

@@ -10,8 +10,10 @@ from nsadiag.analysis.cycles import cycle_finding
 from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, in_both
 from nsadiag.analysis.divergence import finding_of
 from nsadiag.analysis.groups import shown
-from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.refused import refused
 from nsadiag.analysis.suspects import is_out_of_order, suspects
+from nsadiag.analysis.swallowed import gone_on, in_flight
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.threads import crossing, threads_in
 from nsadiag.analysis.waiting import is_still
@@ -44,6 +46,53 @@ def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Findi
         yield _finding(cell, tables, one)
     if not broke and any(says_mismatch(b.rank) for b in breaks(cell)):
         yield from _of_threads(cell, tables)
+
+
+def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Where one of the calls is a wrapper's, from C++, which has no number in the black box, and nothing says why."""
+    found = None if is_still(cell) else refused(cell)
+    if found is None:
+        return
+    clear = len(found.guilty) < len(found.calls)
+    blocked = tuple(r for r in sorted(found.calls) if r not in found.guilty)
+    said = {
+        r: f"{t.name or 'backward'} at {places.short(t.place)}" if t.place else t.name or "backward"
+        for r, t in sorted(found.calls.items())
+    }
+    who = f"rank{'s' if len(found.guilty) > 1 else ''} {shown(cell.everyone(found.guilty))} left the common path"
+    words = "; ".join(f"rank {r}: {what}" for r, what in [*said.items()][:6])
+    yield Finding(
+        detector="collective_order_mismatch",
+        cls="collective_order_mismatch",
+        outcome="crashed",
+        confidence=0.7 if clear else 0.5,
+        summary=f"The ranks disagree on what comes next ({words}), and the transport refused what rank {found.rank} got; {who if clear else 'nothing tells which is meant'}.",
+        guilty_ranks=found.guilty,
+        blocked_ranks=blocked,
+        where=Where(step=cell.rank(found.guilty[0]).end.get("steps")).at(found.calls[found.guilty[0]].place),
+        peers_at=found.calls[blocked[0]].place if blocked else None,
+        evidence=(
+            *(
+                Evidence(claim=f"rank {r} came to {what}", source=f"{cell.rank(r).source}/blackbox.bin")
+                for r, what in [*said.items()][:8]
+            ),
+            _other_size(cell.rank(found.rank)),
+        ),
+        rejected=(
+            Rejected(
+                cls="rank_killed",
+                because="the transport's own error ended it, and says that the ranks disagree",
+            ),
+        ),
+        fix=FIX,
+    )
+
+
+def _other_size(rank: RankEvidence) -> Evidence:
+    return Evidence(
+        claim=f"rank {rank.rank} got a message of another size than it was waiting for",
+        source=f"{rank.source}/{'exception.json' if rank.exception else 'stderr.log'}",
+    )
 
 
 def _in_a_loop(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -89,10 +138,7 @@ def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     )
                     for r, call in list(calls.items())[:4]
                 ),
-                Evidence(
-                    claim=f"rank {said.rank} got a message of another size than it was waiting for",
-                    source=f"{said.source}/{'exception.json' if said.exception else 'stderr.log'}",
-                ),
+                _other_size(said),
             ),
             rejected=(
                 Rejected(
@@ -105,7 +151,14 @@ def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 
 
 def _broke_there(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
-    """Whether nobody got past that call, and whoever raised an exception raised it there."""
+    """Whether nobody got past that call, and whoever raised an exception raised it there.
+
+    Or whoever says that it got what it was not waiting for was in it: a peer whose own message fits may be further on.
+    """
+    refused_there = any(_refused_in(tables, b.rank.rank, one) for b in breaks(cell) if says_mismatch(b.rank))
+    # Who swallowed an exception left the common path by that.
+    if refused_there and not in_flight(cell, tables) and not gone_on(cell, tables):
+        return True
     asked = tables.asked[(tables.asked.group == one.group) & tables.asked["rank"].isin(one.asked)]
     # Each further thread may have had a call of its own under way.
     others = max((len(used) for used in threads_in(cell, tables, one.group).values()), default=1) - 1
@@ -117,6 +170,11 @@ def _broke_there(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
         rank not in at or (place is not None and at[rank] is not None and place.line == at[rank].line)  # type: ignore[union-attr]
         for rank, place in raised.items()
     )
+
+
+def _refused_in(tables: Tables, rank: int, one: Disagreement) -> bool:
+    asked = tables.asked[(tables.asked.group == one.group) & (tables.asked["rank"] == rank)]
+    return rank in one.asked and int(asked.call.max()) == one.call
 
 
 def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:

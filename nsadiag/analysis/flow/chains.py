@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nsadiag.analysis import places
+from nsadiag.analysis.exceptions import follows_a_peer
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import Histories
 from nsadiag.analysis.flow.origins import Scope
@@ -38,7 +39,8 @@ class Chains:
         for rank, chain in self._now.items():
             last = histories.last(rank)
             if not chain and rank not in self.gone and last is not None and last.place is not None:
-                self._now[rank] = self.to(last.place)
+                lost = _lost_a_peer(next(r for r in cell.ranks if r.rank == rank), last.t_ns)
+                self._now[rank] = lost or self.to(last.place)
 
     def now(self, rank: int) -> Chain:
         """Where it stood at the last look, or was when its peer's end ended it; empty of a rank that is gone."""
@@ -58,12 +60,12 @@ class Chains:
     def is_sure(self, at: Place) -> bool:
         """Whether no function on the chain to that line is called from two places: else it may have been either."""
         scopes = {self.program.scope_of(p.file, p.line)[1].rpartition(".")[2] for p in self.to(at)[1:]}
-        return all(len(self.program.origins.calls.get(name, ())) < 2 for name in scopes if name)
+        return all(len(self.program.origins.calls_of(name)) < 2 for name in scopes if name)
 
     def _caller(self, scope: Scope) -> Place | None:
         if scope in self._callers or not scope[1]:
             return self._callers.get(scope)
-        calls = self.program.origins.calls.get(scope[1].rpartition(".")[2], [])
+        calls = self.program.origins.calls_of(scope[1].rpartition(".")[2])
         if len(calls) != 1:
             return None
         (file, _), call = calls[0]
@@ -85,6 +87,14 @@ def _now(rank: RankEvidence, tables: Tables, still: bool) -> Chain:
             places.place(f["file"], f["line"], f["function"], f["code"]) for f in frames if is_user(f["file"])
         )
     return tuple(reversed(places.all_of_faults(rank.faults)))
+
+
+def _lost_a_peer(rank: RankEvidence, since_ns: int) -> Chain:
+    """Where it learnt that a peer is gone, if a launcher ended it before that could end it."""
+    row = rank.raised[-1] if rank.raised else {}
+    if row.get("thread") != "MainThread" or row.get("t_mono_ns", 0) < since_ns or not follows_a_peer(row):
+        return ()
+    return tuple(found for at in reversed(row.get("stack", [])) if (found := places.of_text(at)))
 
 
 def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[Chain]:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 Origin = Literal["rank", "input", "data", "uniform"]
@@ -55,6 +56,13 @@ def last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def _first_name(node: ast.expr) -> str:
+    """`a` of `a.b.c`; "" where it begins with something else."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 class Origins:
     """The bindings of all the user's files, and which of the names depend on the rank or differ between ranks."""
 
@@ -69,6 +77,9 @@ class Origins:
         # Functions that somebody else is given to call: handlers, callbacks.
         self.handed_over: set[str] = set()
         self.classes: dict[str, tuple[Scope, ast.ClassDef]] = {}
+        # Names that a file has from a library, which is whatever is in none of the user's files.
+        self.of_library: set[tuple[str, str]] = set()
+        self.own_modules = {part for file in trees for part in (*Path(file).parts, Path(file).stem)}
         for file, tree in trees.items():
             _Collector(self, file).visit(tree)
         self._bind_parameters()
@@ -76,8 +87,17 @@ class Origins:
     def bind(self, key: Key, value: ast.expr, scope: Scope, *, by_flow: bool = False) -> None:
         self.bindings[key].append(Binding(key, value, scope, by_flow))
 
+    def calls_of(self, name: str) -> list[tuple[Scope, ast.Call]]:
+        """Calls that may be of the user's function of that name: `torch.save()` is none of a `save` of one's own."""
+        return [
+            (scope, call)
+            for scope, call in self.calls.get(name, ())
+            if (scope[0], _first_name(call.func)) not in self.of_library
+        ]
+
     def _bind_parameters(self) -> None:
-        for name, calls in self.calls.items():
+        for name in self.calls:
+            calls = self.calls_of(name)
             targets = list(self.functions.get(name, ()))
             if name in self.classes:
                 scope, _ = self.classes[name]
@@ -376,6 +396,18 @@ class _Collector(ast.NodeVisitor):
         for each in (*node.body, *node.orelse):
             self.visit(each)
         self.tests.pop()
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self._import(node.names, [alias.name for alias in node.names])
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if node.module and not node.level:
+            self._import(node.names, [node.module] * len(node.names))
+
+    def _import(self, names: list[ast.alias], modules: list[str]) -> None:
+        for alias, module in zip(names, modules, strict=True):
+            if module.partition(".")[0] not in self.origins.own_modules:
+                self.origins.of_library.add((self.file, alias.asname or alias.name.partition(".")[0]))
 
     def visit_Call(self, node: ast.Call) -> None:
         name = last_name(node.func)
