@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from support.jobs import Jobs
 
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, load_cell
@@ -147,6 +149,36 @@ def test_what_a_rank_trained_by_itself_before_the_wrap_is_compared_with_nothing(
         )
     )
     assert found and (found.since, found.from_start) == (1, False)
+
+
+def counted(since: int, value: float, issued: int, backwards: int, shadowed: int = 0) -> dict[str, Any]:
+    """A look by a rank that had taken part in so many collectives of the job."""
+    more = {"issued": issued, "backwards": backwards, "shadowed": shadowed}
+    return {**row(since, value, wraps=1, step=since), **more}
+
+
+def test_sums_of_one_step_that_ranks_made_at_other_moments_are_not_compared(tmp_path: Path) -> None:
+    """Under Join, or where ranks go along by hand, a rank without data left makes fewer steps than its peers."""
+    first = [counted(0, 1.0, 4, 1), counted(1, 2.0, 4, 1)]
+    goes_on = [*first, counted(2, 3.0, 6, 2)]
+    later = [*first, counted(2, 4.0, 26, 2)]
+    assert drift(ranks_with(tmp_path / "by hand", goes_on, later)) is None
+    # Both have gone along since, in other epochs: their optimizers know other gradients.
+    both = [*first, counted(2, 3.0, 26, 2, 5)], [*first, counted(2, 4.0, 26, 2, 5)]
+    assert drift(ranks_with(tmp_path / "join", *both)) is None
+    apart = [*first, counted(2, 4.0, 6, 2)]
+    found = drift(ranks_with(tmp_path / "apart", goes_on, apart))
+    assert found and found.step == 2
+    before = drift(ranks_with(tmp_path / "before", [*first[:1], counted(1, 2.5, 4, 1), goes_on[2]], later))
+    assert before and before.step == 1
+
+
+def test_sums_of_a_rank_that_left_out_a_step_are_compared(tmp_path: Path) -> None:
+    """It has made a backward more by the same step, and reduced with its peers in each."""
+    steps = [counted(0, 1.0, 2, 1), counted(4, 2.0, 10, 5)]
+    skips = [counted(0, 1.0, 2, 1), counted(4, 2.5, 12, 6)]
+    found = drift(ranks_with(tmp_path, steps, skips))
+    assert found and found.step == 4
 
 
 def with_buffers(path: Path, *codebooks: list[float]) -> CellEvidence:
@@ -349,3 +381,33 @@ def test_only_a_single_number_on_the_cpu_is_read_as_a_loss(
     monkeypatch.setattr(now, "counting", False)
     _begin(loss)
     assert said == [(Kind.BACKWARD, BEGIN, 0, lost, 0, 7)]
+
+
+JOINED = """
+import torch, torch.distributed as dist
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(8, 8))
+optimizer = torch.optim.Adam(model.parameters(), 0.1)
+torch.manual_seed(dist.get_rank())
+for epoch in range(2):
+    with Join([model]):
+        for _ in range((5, 12)[dist.get_rank()]):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_have_other_numbers_of_batches_under_join_are_no_replicas_that_part(jobs: Jobs) -> None:
+    (jobs.directory / "job.py").write_text(JOINED)
+    launch = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
+    stdout, stderr = jobs.start("run", "--json", "--out", "run", "--", *launch).communicate(timeout=120)
+    assert stdout, stderr
+    assert json.loads(stdout)["verdict"]["class"] == "healthy", stdout
+    cell = load_cell(jobs.directory / "run")
+    assert not cell.gaps and drift(cell, in_step=False), "their sums do differ"
+    assert max(row["shadowed"] for row in cell.ranks[0].replicas) == 7

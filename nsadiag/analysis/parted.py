@@ -49,7 +49,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     names = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
     # Parts of the model that are called by themselves go by names of their own.
     known = {n for n in summed(cell) if n and any(d == n or d.endswith("." + n) for d in names)}
-    found = drift(cell, frozenset(known))
+    found = drift(cell, frozenset(known)) or _by_a_step_less(cell, tables, frozenset(known))
     if found is None:
         yield from _not_reduced(cell, tables)
         yield from _not_broadcast(cell)
@@ -91,6 +91,12 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         at, said = None, f"{says}: something changes the parameters on one rank alone."
         fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
     yield _finding(cell, found, said, at, fix, more=more)
+
+
+def _by_a_step_less(cell: CellEvidence, tables: Tables, among: frozenset[str]) -> Drift | None:
+    """The same of ranks that had not been through the same by then, where a step that one left out is the reason."""
+    found = drift(cell, among, in_step=False)
+    return found if found and skipped(cell, tables, found.step) else None
 
 
 @dataclass(frozen=True, kw_only=True)

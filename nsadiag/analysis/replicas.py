@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ TOLERANCE = 1e-6
 SAME = ["place", "parameter"]
 # Looks at the ranks are of one moment where each has made as many steps since the same wrap, with the same optimizer.
 MOMENT = ["wraps", "optimizer", "since"]
+# Of a rank until then: collectives of the whole job, its own backwards, and forwards of others that it went along in.
+COUNTED = ["issued", "backwards", "shadowed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +52,11 @@ def drift(
     left_out: bool = False,
     of: str = "parameters",
     latest: bool = False,
+    in_step: bool = True,
 ) -> Drift | None:
     """The earliest (or what there is at the `latest` look), of the parameters `among`; None where they agree, or were not compared, or are no copies.
 
+    Looks count until ranks have taken part in other numbers of collectives by the same step (`in_step`), as under Join.
     Those that DDP does not reduce although they are in its model are `left_out`: looked at for themselves. So are
     `buffers`.
     """
@@ -67,7 +72,8 @@ def drift(
     if shapes.isna().any(axis=None) or (shapes.nunique(axis=1) > 1).any():
         return None
     moments = [(m, rows) for m, rows in table.groupby(MOMENT) if rows["rank"].nunique() >= len(cell.met)]
-    for moment, rows in moments[-1:] if latest else moments:
+    together = [*itertools.takewhile(lambda m: _in_step(moments, m), moments)] if in_step else moments
+    for moment, rows in together[-1:] if latest else together:
         found = _at_step(rows)
         if found:
             parameter, values, odd, gap, says = found
@@ -105,6 +111,28 @@ def summed(cell: CellEvidence) -> dict[str, int]:
     return {**found, "": max((int(row.get("elements") or 0) for row in rows), default=0)}
 
 
+def _in_step(moments: list[tuple[Any, pd.DataFrame]], moment: tuple[Any, pd.DataFrame]) -> bool:
+    """Whether equal numbers of own steps are one moment there: all ranks have issued the same collectives since the first look.
+
+    Or more of them by a backward more: that is a step which a rank left out. What older recordings do not say is so.
+    """
+    key, rows = moment
+    first = next(each for other, each in moments if other[:2] == key[:2])
+    since = rows.groupby("rank")[COUNTED].first() - first.groupby("rank")[COUNTED].first()
+    if since.issued.isna().any():
+        return True
+    if since.shadowed.any():
+        return False  # the same again for the others may have made the numbers equal
+    if since.issued.nunique() == 1:
+        return True
+    each = {
+        (i / gcd, b / gcd)
+        for i, b in since[COUNTED[:2]].astype(int).itertuples(index=False)
+        if (gcd := math.gcd(i, b))
+    }
+    return len(each) == 1 and since.backwards.nunique() > 1
+
+
 def _at_step(rows: pd.DataFrame) -> tuple[str, dict[int, float], tuple[int, ...], float, str] | None:
     parts = rows.groupby(SAME, sort=False)[["sum", "magnitude"]]
     most, least = parts.max(), parts.min()
@@ -138,6 +166,9 @@ def _table(cell: CellEvidence, of: str = "parameters") -> pd.DataFrame:
             "wraps": int(row.get("subject", (0, 1))[0]),
             "optimizer": int(row.get("subject", (0, 1))[1]),
             "since": int(row.get("since", row["step"])),
+            "issued": row.get("issued"),
+            "backwards": row.get("backwards"),
+            "shadowed": int(row.get("shadowed") or 0),
             "place": place,
             "parameter": name,
             "left_out": of == "parameters" and place in (row.get("left_out") or ()),
@@ -150,8 +181,8 @@ def _table(cell: CellEvidence, of: str = "parameters") -> pd.DataFrame:
         for place, (name, shape, total, magnitude) in enumerate(row.get(of, ()))
     ]
     return pd.DataFrame(
-        rows, columns=["rank", "step", *MOMENT, *SAME, "left_out", "shape", "sum", "magnitude"]
-    )
+        rows, columns=["rank", "step", *MOMENT, *COUNTED, *SAME, "left_out", "shape", "sum", "magnitude"]
+    ).astype({"issued": float, "backwards": float})
 
 
 def _comparable(table: pd.DataFrame, ranks: int) -> pd.DataFrame:

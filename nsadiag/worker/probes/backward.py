@@ -27,12 +27,12 @@ NOT_NUMBERED = 1 << 62  # AccumulateGrad nodes carry the largest number there is
 _BACKWARD, _BEGIN, _END = int(Kind.BACKWARD), int(Phase.BEGIN), int(Phase.END)
 # Called with the roots and the gradients handed in (None for a loss), before an outermost backward.
 on_backward: list[Callable[[Any, Any], None]] = []
-_backwards = 0
 
 
 class Now:
     """What other probes look at without a call."""
 
+    made = 0  # backwards, without nested ones
     depth = 0  # of nested backwards; in one, a forward that is seen is a recomputation
     counting = True  # whether the graph that is being built will be counted: the first ones, and after a long backward
 
@@ -143,7 +143,7 @@ not_compiled(_begin, what_it_calls=True)
 def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        global _backwards, _census
+        global _census
         # Reentrant checkpointing calls backward inside backward: only the outermost is the job's own.
         if now.depth or is_dynamo_compiling():
             return run(tensors, *args, **kwargs)
@@ -159,9 +159,9 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             now.depth -= 1
-            _backwards += 1
+            now.made += 1
             slow = time.monotonic() - started > SLOW_S
-            _census, now.counting = None, _backwards < COUNTED_STEPS or slow
+            _census, now.counting = None, now.made < COUNTED_STEPS or slow
             if runtime.recorded.rank is not None:
                 runtime.recorded.rank.emit(_BACKWARD, _END)
 

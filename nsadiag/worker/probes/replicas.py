@@ -4,11 +4,13 @@ The sums are compared between ranks afterwards: replicas of a data-parallel mode
 train different models. They are taken at steps 0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ..., of a few parameters:
 `.tolist()` waits for a GPU.
 Steps are counted from the last wrap in DDP: a rank may have made some of its own before, with another optimizer.
+And under Join a rank without data left goes along in the steps of others, so that each sum says of what moment it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import operator
 import time
@@ -23,9 +25,10 @@ from torch.compiler import is_dynamo_compiling
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.probes import works
+from nsadiag.worker.probes.backward import now
 from nsadiag.worker.probes.ddp_buckets import left_out, own_buffers, wrapped_models
 from nsadiag.worker.probes.gradients import name_of
-from nsadiag.worker.probes.patch import failed, not_compiled
+from nsadiag.worker.probes.patch import failed, not_compiled, replaced
 
 Item = TypeVar("Item")
 SHARE = 0.001  # of the time between two steps, for looking through the gradients
@@ -47,6 +50,7 @@ _subject: weakref.ref[Any] | None = None  # the optimizer whose parameters are s
 _since = 0  # its steps since the last wrap
 _wraps = 0  # made until then
 _subjects = 0  # since the last wrap: the first is gone where a second one comes
+_shadowed = 0  # forwards of others that this rank went along in, having no data left
 _deferred: tuple[int, int] | None = None  # optimizer and step whose gradients are looked at when it is done
 
 
@@ -194,6 +198,25 @@ def sums_of(parameters: list[torch.Tensor]) -> list[tuple[float, float]] | None:
     return list(zip(found[::2], found[1::2], strict=True))
 
 
+def _issued() -> int | None:
+    """Collectives of the whole job so far, DDP's own included: the same on all ranks at one moment."""
+    try:
+        group: Any = dist.group.WORLD
+        return int(group._get_sequence_number_for_group())
+    except Exception:  # a backend that does not count
+        return None
+
+
+def _shadowing(go_along: Any) -> Any:
+    @functools.wraps(go_along)
+    def main_hook(*args: Any, **kwargs: Any) -> Any:
+        global _shadowed
+        _shadowed += 1
+        return go_along(*args, **kwargs)
+
+    return main_hook
+
+
 def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
     if rank.world_size < 2 or not (dist.is_available() and dist.is_initialized()):
         return
@@ -210,6 +233,9 @@ def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
         "step": rank.box.step,
         "since": _since,
         "subject": [_wraps, _subjects],
+        "issued": _issued(),
+        "backwards": now.made,
+        "shadowed": _shadowed,
         "t_mono_ns": time.monotonic_ns(),
         "elements": sum(p.numel() for _, p in trained),
         "left_out": [n for n, (_, p) in enumerate(chosen) if id(p) in passed_over],
@@ -226,12 +252,15 @@ def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
 @contextlib.contextmanager
 def replicas() -> Iterator[None]:
     """Parameters without a gradient (ungraded.jsonl), handles not waited for (unwaited.jsonl), sums (replicas.jsonl)."""
+    from torch.nn.parallel import distributed
     from torch.optim import optimizer as optim
 
+    joins: Any = getattr(distributed, "_DDPJoinHook", None)
     before = optim.register_optimizer_step_pre_hook(_before_step)
     after = optim.register_optimizer_step_post_hook(_after_step)
     try:
-        yield
+        with replaced(joins, "main_hook", _shadowing(joins.main_hook)) if joins else contextlib.nullcontext():
+            yield
     finally:
         before.remove()
         after.remove()
