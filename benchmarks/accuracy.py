@@ -195,7 +195,7 @@ def table(told: Row) -> list[str]:
 
 
 def chosen(expression: str | None, *, quick: bool) -> list[Promise]:
-    gpu = bool(machine()["gpus"])
+    gpu = bool(machine()["gpus"]) and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
     found = [p for p in promises() if p.status == "run" and (gpu or not p.needs)]
     if expression:
         found = [p for p in found if expression in p.name]
