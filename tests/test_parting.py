@@ -329,3 +329,36 @@ def test_a_line_in_a_loop_that_leads_to_calls_which_all_made_before_leads_to_the
     assert found and (found.cls, found.guilty) == (cls, (1,))
     if cls == "collective_order_mismatch":
         assert found.where and found.where.line == job.at("for name, values")
+
+
+@pytest.mark.parametrize(
+    ("behind", "named"),
+    [
+        ("report(losses)", "for batch in loader:"),  # where it waits in a helper says less than what it left
+        ("dist.all_reduce(total)  # here", "# here"),
+    ],
+)
+def test_whose_data_ended_is_shown_in_the_function_of_the_loop(
+    tmp_path: Path, behind: str, named: str
+) -> None:
+    job = Job(
+        tmp_path,
+        f"""
+        def report(parts):
+            dist.all_gather(parts, mine)
+
+        for epoch in range(3):
+            for batch in loader:
+                model(batch).backward()
+            {behind}
+        """,
+    )
+    train, over, gather = "model(batch)", "for batch in loader:", "dist.all_gather"
+    batch = [(Kind.DATA, "Clips", over), *step(train)]
+    job.rank(0, job.stack(train, call="all_reduce"), *batch, *batch, *batch[:3])
+    waits = [gather, behind] if behind == "report(losses)" else [named]
+    ended = [(Kind.DATA, "Clips", over), (Kind.COLLECTIVE, "all_gather", waits[0])]
+    job.rank(1, job.stack(*waits, call="all_gather"), *batch, *batch, *ended)
+    found = job.parted()
+    assert found and (found.cls, found.guilty) == ("uneven_inputs", (1,))
+    assert found.where and found.where.line == job.at(named)

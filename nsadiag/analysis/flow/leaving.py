@@ -151,6 +151,13 @@ def _takes_inputs(s: Situation, loop: Guard) -> bool:
     )
 
 
+def _where_it_left(s: Situation, loop: Guard, line: Place, left: int) -> Place | None:
+    """Where it went on to, in the loop's own function; where it waits in a helper, the loop says more of why."""
+    here = s.here(left)
+    own = s.program.scope_of(loop.file, loop.line)
+    return here if here and s.program.scope_of(here.file, here.line) == own else line
+
+
 def _made(
     s: Situation,
     loop: Guard,
@@ -171,7 +178,9 @@ def _made(
     told = told and s.anchored_in(loop)
     counts = {r: s.histories.count(r) for r in (*left, *stayed)} if told else {}
     line = places.place(guard.file, guard.line, guard.function)
-    here = s.here(guilty[0]) if uneven and (guilty == stayed or not gone) else line
+    here: Place | None = line
+    if uneven and (guilty == stayed or not gone):
+        here = s.here(guilty[0]) if guilty == stayed else _where_it_left(s, loop, line, left[0])
     short, more = left[0], stayed[0]
     times = "" if iteration is None else f" in iteration {iteration + 1}, fewer times round than the others"
     if counts:
