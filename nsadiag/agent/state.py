@@ -39,6 +39,7 @@ class RankState:
     process: Process | None
     progress: Progress | None
     end: End | None = None
+    guessed: bool = False  # taken for this rank until it says who it is (worker.numbering)
 
     @property
     def steps(self) -> int:

@@ -147,6 +147,8 @@ class Watch:
         self._discover_at = began + DISCOVER_PAUSES * (time.monotonic() - began)
 
     def _discover_new(self) -> None:
+        for number in list(self.ranks):
+            self._forget_if_another(number)
         for directory in self.directory.ranks():
             known = self.ranks.get(directory.rank)
             if (known is not None and known.end is None) or directory.rank in self._elsewhere:
@@ -167,12 +169,23 @@ class Watch:
             progress = Progress(pulse, meta["pid"])
             progress.advance()
             self.ranks[directory.rank] = RankState(
-                directory=directory, pid=meta["pid"], process=process, progress=progress, end=gone
-            )
+                directory=directory, pid=meta["pid"], process=process, progress=progress, end=gone,
+                guessed=bool(meta.get("guessed")),
+            )  # fmt: skip
             if process:
                 self._deaths.add(process)
                 self._oom.note(process.pid)
             self._progress()
+
+    def _forget_if_another(self, number: int) -> None:
+        """A process that was taken for this rank may have said meanwhile that it is another."""
+        known = self.ranks[number]
+        if known.guessed and known.end is None:
+            meta = read_json(known.directory.meta)
+            if meta and meta["pid"] == known.pid:
+                known.guessed = bool(meta.get("guessed"))
+            else:
+                del self.ranks[number]
 
     def _is_here(self, meta: dict[str, Any]) -> bool:
         """Whether the rank is on this machine."""

@@ -176,6 +176,11 @@ class BlackBox:
             COUNTER.pack_into, self._map, COUNTERS_AT + Counter.STEPS * COUNTER.size
         )
 
+    def renumber(self, rank: int, world_size: int) -> None:
+        """Corrects the header: it is another rank than it was taken for."""
+        before = HEADER.unpack_from(self._map, 0)
+        HEADER.pack_into(self._map, 0, *before[:5], rank, world_size, *before[7:])
+
     def count(self, counter: Counter, value: int) -> None:
         """Writes a counter into the header, where it outlives the events that the ring has lost."""
         COUNTER.pack_into(self._map, COUNTERS_AT + counter * COUNTER.size, value)

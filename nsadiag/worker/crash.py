@@ -58,14 +58,14 @@ def install(runtime: Runtime) -> None:
 
 def _note_leaving(runtime: Runtime, owner: Any, name: str) -> None:
     """Writes leaving.json with the user line that ends the process on purpose; a forked child is not the rank."""
-    leave, rank_pid, path = getattr(owner, name), os.getpid(), runtime.directory.leaving
+    leave, rank_pid = getattr(owner, name), os.getpid()
 
     @functools.wraps(leave)
     def noted(*args: Any) -> Any:
         place = user_place()
         if place and os.getpid() == rank_pid:
             with contextlib.suppress(Exception):
-                left = _leaving(name, args, place)
+                left, path = _leaving(name, args, place), runtime.directory.leaving
                 if place.startswith(BOOTSTRAP) and args and isinstance(args[0], int):
                     # How multiprocessing ends each process that it has spawned: the user's own line came before.
                     left = {**(read_json(path) or left), "ended_with": args[0]}

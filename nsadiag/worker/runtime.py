@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import resource
 import sys
@@ -18,12 +17,11 @@ from nsadiag.evidence.layout import (
     RankDir,
     RunDir,
     append_json_line,
-    make_private_dir,
     this_node,
     write_json,
 )
 from nsadiag.evidence.secrets import mask_command
-from nsadiag.worker import crash, output, traceback_signal
+from nsadiag.worker import crash, numbering, output, traceback_signal
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import Places
 
@@ -31,6 +29,7 @@ LAST = -1_000_000  # priority among multiprocessing's finalizers
 _said_goodbye = False
 # Plain integers: reading a member of an enumeration costs as much as half the event.
 _STEP, _POINT = int(Kind.STEP), int(Phase.POINT)
+_guessed = False  # whether it is taken for rank 0 for want of better knowledge
 _settled = False  # whether this process knows if it is a rank that is to be recorded
 
 
@@ -76,6 +75,11 @@ class Runtime:
             box.count(Counter.NAMES_LOST, self._lost)
         self.emit(_STEP, _POINT, 0, step, time.process_time_ns())
 
+    def renumber(self, directory: RankDir, rank: int, world_size: int) -> None:
+        """It is another rank than it was taken for, and its files are elsewhere."""
+        self.directory, self.rank, self.world_size = directory, rank, world_size
+        self.box.renumber(rank, world_size)
+
     def silence(self) -> None:
         """In a forked child: the parent's ring, names and sockets are not ours to write to."""
         self.silenced = True
@@ -106,12 +110,32 @@ def boot() -> None:
     when_imported("torch", _on_torch)
 
 
-def ensure_rank(rank: int = 0, world_size: int = 1) -> Runtime | None:
-    """The runtime, opened now if this process turns out to be a rank after all."""
+def ensure_rank() -> Runtime | None:
+    """The runtime, opened now if this process turns out to be a rank after all: rank 0, unless its environment tells."""
+    global _guessed
     if not _settled:
-        open_rank(int(os.environ.get("RANK", rank)), int(os.environ.get("WORLD_SIZE", world_size)))
+        _guessed = "RANK" not in os.environ
+        open_rank(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         if recorded.rank is not None:
             _start_torch_evidence(recorded.rank)
+    return recorded.rank
+
+
+def told_rank(rank: int, world_size: int) -> Runtime | None:
+    """The same for a process that says which rank it is; one that was taken for another before becomes that one."""
+    global _guessed
+    if _settled and not _guessed:
+        return recorded.rank
+    _guessed = False
+    if recorded.rank is not None:
+        try:
+            numbering.become(recorded.rank, rank, world_size)
+        except OSError as error:
+            recorded.rank.gap(f"this is rank {rank}, and is recorded as rank {recorded.rank.rank}: {error}")
+        return recorded.rank
+    open_rank(rank, world_size)
+    if recorded.rank is not None:
+        _start_torch_evidence(recorded.rank)
     return recorded.rank
 
 
@@ -121,14 +145,15 @@ def open_rank(rank: int, world_size: int) -> None:
     _settled = True
     directory = RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"])).rank(rank)
     try:
-        if not _claim(directory):
+        if not numbering.claim(directory, from_guesses=world_size > 1 and not _guessed):
             return
         opened = recorded.rank = Runtime(directory, rank, world_size)
     except OSError as error:
         print(f"nsadiag: rank {rank} is not recorded: {error}", file=sys.stderr)
         return
     identity = _identity(rank, world_size, output.take_over(directory))
-    write_json(directory.meta, {**identity, "traceback_signal": traceback_signal.register(opened)})
+    guess = {numbering.GUESSED: True} if _guessed else {}
+    write_json(directory.meta, {**identity, **guess, "traceback_signal": traceback_signal.register(opened)})
     opened.emit(Kind.PROCESS, Phase.BEGIN)
     crash.install(opened)
     atexit.register(_at_exit)
@@ -144,41 +169,6 @@ def _say_goodbye_from_multiprocessing() -> None:
         from multiprocessing.util import Finalize
 
         Finalize(None, _at_exit, exitpriority=LAST)
-
-
-def _claim(directory: RankDir) -> bool:
-    """False if another living process already is this rank: a rank's own children inherit its RANK."""
-    make_private_dir(directory.path)
-    try:
-        os.close(os.open(directory.blackbox, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        if _claimed_by_the_living(directory):
-            return False
-        _set_aside(directory)
-    return True
-
-
-def _set_aside(directory: RankDir) -> None:
-    """The launcher has restarted this rank: what its dead predecessor left is kept beside the new files.
-
-    Renamed, never truncated: a reader may have the old black box mapped, and would die by SIGBUS.
-    """
-    attempts = directory.path / "attempts"
-    make_private_dir(attempts)
-    number = sum(1 for _ in attempts.iterdir())
-    target = make_private_dir(attempts / f"{number:02d}")
-    for entry in list(directory.path.iterdir()):
-        if entry.name not in ("attempts", "stdout.log", "stderr.log"):
-            entry.rename(target / entry.name)
-
-
-def _claimed_by_the_living(directory: RankDir) -> bool:
-    try:
-        pid = json.loads(directory.meta.read_text())["pid"]
-        os.kill(pid, 0)
-    except (OSError, ValueError, KeyError):
-        return False
-    return bool(pid != os.getpid())
 
 
 def _identity(rank: int, world_size: int, logs: dict[str, str]) -> dict[str, Any]:
@@ -199,8 +189,8 @@ def _identity(rank: int, world_size: int, logs: dict[str, str]) -> dict[str, Any
 
 
 def _after_fork() -> None:
-    global _settled
-    _settled = True
+    global _settled, _guessed
+    _settled, _guessed = True, False
     if recorded.rank is not None:
         # Hooks that kept the runtime fall silent; those that ask for it find none.
         recorded.rank.silence()

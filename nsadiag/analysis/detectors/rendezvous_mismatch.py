@@ -48,7 +48,9 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]
             yield _finding(cell, tables, joining, _odd_ones(said), _differing(aspect, said))
             return
     if absent:
-        why = f"rank {shown(absent)} never came: {len(cell.present)} of {_world(cell, joining)} processes were started"
+        why = (
+            f"rank {shown(absent)} never came: of {_world(cell, joining)} ranks {len(cell.present)} were seen"
+        )
         yield _finding(cell, tables, joining, tuple(absent), why)
     elif elsewhere and all(
         r in tables.standings and tables.standings[r].doing in MAY_COME for r in elsewhere
@@ -136,12 +138,14 @@ def _finding(
     if own is None and first in tables.standings:
         own = tables.standings[first].place
     crashed = not is_still(cell)
+    met = len({(j.size, j.at) for j in joining.values()}) == 1
+    whom = f" for {peer.size} ranks at {peer.at}" if met else ""
     return Finding(
         detector="rendezvous_mismatch",
         cls="rendezvous_mismatch",
         outcome="crashed" if crashed else "hung",
         confidence=confidence,
-        summary=f"Rank {shown(cell.everyone(joining))} waits in init_process_group for {peer.size} ranks at {peer.at}, and {why}.",
+        summary=f"Rank {shown(cell.everyone(joining))} waits in init_process_group{whom}, and {why}.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
         where=Where().at(own or peer.place),

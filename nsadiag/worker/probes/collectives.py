@@ -25,7 +25,16 @@ from nsadiag.worker import raised, runtime
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import works
-from nsadiag.worker.probes.described import CREATIONS, RECEIVES, SENDS, argument, bounded, detail_of, group_in
+from nsadiag.worker.probes.described import (
+    CREATIONS,
+    RECEIVES,
+    SENDS,
+    argument,
+    bounded,
+    detail_of,
+    group_in,
+    told_numbers,
+)
 from nsadiag.worker.probes.patch import harmless, not_compiled, replaced
 
 COLLECTIVES = (
@@ -111,8 +120,8 @@ def _rank_of(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> runtime.
     """The runtime; a process that joins a group by arguments, and not by its environment, tells here who it is."""
     if op != "init_process_group":
         return runtime.ensure_rank()
-    number, size = argument(args, kwargs, "rank", 4), argument(args, kwargs, "world_size", 3)
-    return runtime.ensure_rank(max(number or 0, 0), max(size or 1, 1))
+    told = told_numbers(args, kwargs)
+    return runtime.told_rank(*told) if told else runtime.ensure_rank()
 
 
 @harmless

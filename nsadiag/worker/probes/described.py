@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import torch
 import torch.distributed as dist
@@ -160,11 +161,28 @@ def _members(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return f"ranks={shown}" + (" local" if kwargs.get("use_local_synchronization") else "")
 
 
+def told_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int] | None:
+    """Rank and world size of a call of init_process_group: of its environment, its arguments, or its address."""
+    url = str(argument(args, kwargs, "init_method", 1) or "")
+    query = dict(parse_qsl(urlsplit(url).query))
+    found = []
+    for name, position in (("rank", 4), ("world_size", 3)):
+        number = argument(args, kwargs, name, position)
+        if number is None or number < 0:
+            number = query.get(name, os.environ.get(name.upper()))
+        found.append(number)
+    rank, size = found
+    if rank is None:
+        return None
+    return int(rank), int(size or 1)
+
+
 def _meeting(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """How large the rank takes the world to be, and where it goes to meet it."""
     size = argument(args, kwargs, "world_size", 3)
     if size is None or size < 0:
-        size = os.environ.get("WORLD_SIZE", "?")
+        told = told_numbers(args, kwargs)
+        size = told[1] if told else os.environ.get("WORLD_SIZE", "?")
     if argument(args, kwargs, "store", 5) is not None:
         return f"world_size={size} at=store"
     url = argument(args, kwargs, "init_method", 1) or "env://"

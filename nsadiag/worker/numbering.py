@@ -1,0 +1,114 @@
+"""Which directory a rank writes to: claims it, and moves what was recorded of a process that was taken for another rank."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nsadiag.evidence.layout import RankDir, RunDir, make_private_dir, read_json, write_json
+
+if TYPE_CHECKING:
+    from nsadiag.worker.runtime import Runtime
+
+GUESSED = (
+    "guessed"  # in meta.json of a process that was taken for rank 0 since it trained before it said who it is
+)
+LOGS = ("stdout.log", "stderr.log")  # they go on where a rank is restarted
+
+
+def claim(directory: RankDir, *, from_guesses: bool = False) -> bool:
+    """False if another living process already is this rank: a rank's own children inherit its RANK.
+
+    `from_guesses`: one that is only taken for this rank has to give way.
+    """
+    if from_guesses:
+        _displace_a_guess(directory)
+    make_private_dir(directory.path)
+    try:
+        os.close(os.open(directory.blackbox, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        if _claimed_by_the_living(directory):
+            return False
+        _set_aside(directory)
+    return True
+
+
+def become(runtime: Runtime, rank: int, world_size: int) -> None:
+    """Moves what the process has recorded to the directory of the rank that it turns out to be. Raises OSError."""
+    home, target = _home(runtime.directory), RunDir(path=runtime.directory.path.parents[1]).rank(rank)
+    if home != target.path:
+        if not claim(target, from_guesses=world_size > 1):
+            raise FileExistsError(f"another process is rank {rank}")
+        for entry in list(home.iterdir()):
+            entry.rename(target.path / entry.name)
+        home.rmdir()
+    _rename_socket(runtime.rank, rank)
+    runtime.renumber(target, rank, world_size)
+    about = {**read_json(target.meta, {}), "rank": rank, "world_size": world_size, "logs": _logs()}
+    about["local_rank"] = int(os.environ.get("LOCAL_RANK", rank))
+    about.pop(GUESSED, None)
+    write_json(target.meta, about)
+
+
+def _logs() -> dict[str, str]:
+    found = {}
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        try:
+            found[name] = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        except OSError:
+            found[name] = "closed"
+    return found
+
+
+def _rename_socket(before: int, now: int) -> None:
+    """The worker server's, which listens on whatever its socket is called."""
+    folder = os.environ.get("NSADIAG_SOCKET_DIR")
+    if folder and before != now:
+        # Whoever is that rank may have taken the name meanwhile; then it is theirs.
+        with contextlib.suppress(OSError):
+            if read_json(RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"])).rank(before).meta, None) is None:
+                Path(folder, f"{before}.sock").rename(Path(folder, f"{now}.sock"))
+
+
+def _home(directory: RankDir) -> Path:
+    """Where this process's files are: the rank for which it was taken may have come meanwhile."""
+    meta: Any = read_json(directory.meta, {})
+    return directory.path if meta.get("pid") == os.getpid() else _aside(directory, os.getpid())
+
+
+def _aside(directory: RankDir, pid: int) -> Path:
+    return directory.path.parent / f"guess-{pid}"
+
+
+def _displace_a_guess(directory: RankDir) -> None:
+    """Renamed as a whole: what is open in it stays open, and its own process finds it by its pid."""
+    meta: Any = read_json(directory.meta, {})
+    if meta.get(GUESSED) and meta["pid"] != os.getpid():
+        with contextlib.suppress(OSError):
+            directory.path.rename(_aside(directory, meta["pid"]))
+
+
+def _set_aside(directory: RankDir) -> None:
+    """The launcher has restarted this rank: what its dead predecessor left is kept beside the new files.
+
+    Renamed, never truncated: a reader may have the old black box mapped, and would die by SIGBUS.
+    """
+    attempts = directory.path / "attempts"
+    make_private_dir(attempts)
+    number = sum(1 for _ in attempts.iterdir())
+    target = make_private_dir(attempts / f"{number:02d}")
+    for entry in list(directory.path.iterdir()):
+        if entry.name not in ("attempts", *LOGS):
+            entry.rename(target / entry.name)
+
+
+def _claimed_by_the_living(directory: RankDir) -> bool:
+    try:
+        pid = json.loads(directory.meta.read_text())["pid"]
+        os.kill(pid, 0)
+    except (OSError, ValueError, KeyError):
+        return False
+    return bool(pid != os.getpid())
