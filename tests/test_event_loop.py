@@ -9,7 +9,8 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from nsadiag.analysis.event_loop import LoopWait, of_a_thread, stands_for
+from nsadiag.analysis.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
+from nsadiag.evidence.blackbox import Phase
 from nsadiag.worker.tasks import told
 
 ASYNCIO = "/usr/lib/python3.11/asyncio/"
@@ -161,3 +162,34 @@ def test_a_loop_of_another_thread_waits_for_what_its_tasks_wait_for() -> None:
     assert found and found.kind == "inside" and "producer ended by OSError" in found.why
     assert beside(task("main", READ), task("ticker", SLEEP)) is None
     assert beside(task("main", READ), threads=({"thread_name": "worker", "frames": frames()},)) is None
+
+
+PUT = ("queues.py", "Queue.put")
+OPEN = ("locks.py", "Event.wait")
+
+
+def awaits(*rows: dict[str, Any], trains_in: str = "") -> tuple[int, str] | None:
+    """The line and what is awaited there; `trains_in`: a function that samples have shown on the way to a collective."""
+    stack = [["/home/u/rollout.py", 64, "update"], ["/home/u/rollout.py", 79, f"Learner.{trains_in}"]]
+    names = {1: "default_pg\t/home/u/rollout.py:64:update"}
+    events = [{"phase": Phase.BEGIN, "c": 1}] if trains_in else []
+    recording = SimpleNamespace(events=events, names=names)
+    capture = SimpleNamespace(stacks=[{}], tasks=rows, source="ranks/00002/captures/02")
+    rank: Any = SimpleNamespace(captures=(capture,), samples=[{"frames": stack}], recording=recording)
+    found = now_awaits(rank)
+    return (found[0].line, found[1]) if found else None
+
+
+def test_a_rank_whose_event_loop_goes_on_is_at_the_line_that_its_own_task_awaits() -> None:
+    found = awaits(task("main", of=["learner"]), task("learner", OPEN, line=46), task("ticker", SLEEP))
+    assert found == (46, "Event.wait, in task learner")
+    assert awaits(task("main", waits_for="Future", line=12)) == (12, "Future, in task main")
+
+
+def test_of_tasks_that_are_awaited_together_the_one_that_trains_counts_or_the_one_at_no_queue() -> None:
+    both = task("main", of=["feed", "learner"])
+    put, opened = task("feed", PUT, line=25), task("learner", OPEN, line=46)
+    assert awaits(both, put, opened) == (46, "Event.wait, in task learner")
+    feeding = {**put, "frames": [*put["frames"][:-1], {**put["frames"][-1], "name": "Feed.run"}]}
+    assert awaits(both, feeding, opened, trains_in="run") == (25, "Queue.put, in task feed")
+    assert awaits(task("main", of=["a", "b"]), task("a", OPEN, line=3), task("b", OPEN, line=4)) is None

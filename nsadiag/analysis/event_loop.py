@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.analysis import places
 from nsadiag.analysis.inside import Stuck, user_threads
-from nsadiag.analysis.load import CaptureEvidence
+from nsadiag.analysis.load import CaptureEvidence, RankEvidence
 from nsadiag.analysis.standing import other_threads
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.sources import is_user
@@ -21,6 +22,7 @@ OUTSIDE = re.compile(
 LIBRARIES = re.compile(
     r"/(aiohttp|httpx|httpcore|websockets|grpc|asyncpg|redis|aiobotocore|aioboto3|asyncssh)/"
 )
+QUEUES = re.compile(r"/asyncio/queues\.py$")
 SLEEPS = re.compile(r"/asyncio/tasks\.py$")
 
 WAITS = re.compile(r"/(selectors|asyncio/\w+)\.py$")
@@ -58,6 +60,41 @@ def of_a_thread(stuck: Stuck) -> LoopWait | None:
     if len(loops) != 1 or works or len({row["thread"] for row in rows}) != 1:
         return None
     return _told(rows, f"{stuck.capture.source}/tasks.json")
+
+
+def now_awaits(rank: RankEvidence) -> tuple[Place, str, str] | None:
+    """Where the task is that keeps a rank whose main thread runs an event loop, what it awaits, and the record of that.
+
+    Whether anything will let it go on is another question. None where no loop is known, or several tasks may be the one.
+    """
+    shown = [c for c in rank.captures if c.stacks][-1:]
+    capture = next(iter(shown), None)
+    rows = [row for row in capture.tasks if "frames" in row and "thread" not in row] if capture else []
+    waiting = {str(row["name"]): row for row in rows if "failed" not in row}
+    begun = [row for row in waiting.values() if row.get("main")]
+    ends = [end for row in begun for end in _ends(row, waiting, set())]
+    one = next((found for few in _likely(rank, ends) if len(found := list(few)) == 1), None)
+    user = next((f for f in one[0]["frames"] if is_user(f["filename"])), None) if one else None
+    if not one or not capture or not user:
+        return None
+    inner = _inner(one[0])
+    what = str(inner[-1]["name"]) if inner else str(one[0].get("waits_for") or "what nobody tells")
+    at = places.place(user["filename"], user["line"], user["name"])
+    return at, f"{what}, in task {one[0]['name']}", f"{capture.source}/tasks.json"
+
+
+def _likely(rank: RankEvidence, ends: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Fewer and fewer of them: all; those in a function that led to collectives before; those that wait for no other task's turn."""
+    yield ends
+    last = places.of_black_box(rank)
+    stacks = [{(f[0], f[2].rpartition(".")[2]) for f in s.get("frames", [])} for s in rank.samples]
+    trains = {each for stack in stacks if last and (last.file, last.function) in stack for each in stack}
+    yield [row for row in ends if any(_named(frame) in trains for frame in row["frames"])]
+    yield [row for row in ends if not any(QUEUES.search(str(frame["filename"])) for frame in _inner(row))]
+
+
+def _named(frame: dict[str, Any]) -> tuple[str, str]:
+    return str(frame["filename"]), str(frame["name"]).rpartition(".")[2]
 
 
 def _told(rows: list[dict[str, Any]], source: str) -> LoopWait | None:

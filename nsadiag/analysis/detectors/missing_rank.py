@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
+from nsadiag.analysis.event_loop import now_awaits
 from nsadiag.analysis.inside import was_alive
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.silence import is_short
@@ -65,10 +66,12 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         if not alive or not wait.waiting:
             continue
         guilty, blocked = alive[0], wait.waiting[0]
-        here = places.of_rank_now(cell.rank(guilty))
+        awaited = now_awaits(cell.rank(guilty))
+        here = awaited[0] if awaited else places.of_rank_now(cell.rank(guilty))
         peers_at = places.of_rank_now(cell.rank(blocked))
         collective = wait.collective(blocked)
-        at = f" It is at {places.short(here)}." if here else ""
+        waits_for = f", awaiting {awaited[1]}" if awaited else ""
+        at = f" It is at {places.short(here)}{waits_for}." if here else ""
         yield Finding(
             detector="missing_rank",
             cls="missing_rank",
@@ -79,7 +82,14 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             blocked_ranks=wait.waiting,
             where=Where(collective=collective, step=cell.rank(guilty).end.get("steps")).at(here),
             peers_at=peers_at,
-            evidence=_evidence(cell, tables, wait, guilty, blocked),
+            evidence=(
+                *_evidence(cell, tables, wait, guilty, blocked),
+                *(
+                    [Evidence(claim=f"rank {guilty} awaits {awaited[1]}", source=awaited[2])]
+                    if awaited
+                    else ()
+                ),
+            ),
             rejected=(
                 Rejected(
                     cls="straggler_rank",
