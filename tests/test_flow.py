@@ -7,8 +7,10 @@ import textwrap
 
 import pytest
 
+from nsadiag.analysis.flow.deciding import switched_by
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import suspects
+from nsadiag.analysis.places import place
 
 FILE = "train.py"
 
@@ -229,3 +231,34 @@ def test_a_librarys_call_is_none_of_ones_own_function_of_that_name() -> None:
     origins = Program({FILE: ast.parse(source), "/job/helpers.py": ast.parse("")}).origins
     assert [call.lineno for _, call in origins.calls_of("save")] == [7]
     assert ("train.py", "save") not in origins.of_library
+
+
+def switched(source: str) -> str | None:
+    """The line that decides what is given to the switch."""
+    text = textwrap.dedent(source)
+    number = next(n for n, each in enumerate(text.splitlines(), 1) if "set_requires_gradient_sync(" in each)
+    found = switched_by(program(source), place(FILE, number, None))
+    return text.splitlines()[found.line - 1].strip() if found else None
+
+
+SWITCHES = {
+    "given at once": ("for x in loader:\n    model.set_requires_gradient_sync(seen(x) > 9)", "model.set_requires_gradient_sync(seen(x) > 9)"),
+    "behind a name": ("total = 0\nfor x in loader:\n    total += len(x)\n    last = total >= 64\n    model.set_requires_gradient_sync(last)", "last = total >= 64"),
+    "through a helper that asks, and one that switches": (
+        "class Window:\n    def add(self, n):\n        self.n += len(n)\n        return self.n >= LIMIT\n"
+        "def sync(model, on):\n    model.set_requires_gradient_sync(requires_gradient_sync=on)\n"
+        "for x in loader:\n    full = window.add(x)\n    sync(model, full)\n",
+        "return self.n >= LIMIT",
+    ),
+    "asked the other way round": ("for x in loader:\n    early = len(x) < 9\n    model.set_requires_gradient_sync(not early)", "early = len(x) < 9"),
+    "which starts from a constant": ("last = False\nfor x in loader:\n    last = len(x) > 9\n    model.set_requires_gradient_sync(last)", "last = len(x) > 9"),
+    # All ranks count alike: why they are at different counts is another matter.
+    "by a count": ("for step in range(9):\n    model.set_requires_gradient_sync(step % 4 == 3)", None),
+    "on and off": ("model.set_requires_gradient_sync(False)", None),
+    "in two ways": ("last = len(x) > 9\nif short:\n    last = len(x) > 3\nmodel.set_requires_gradient_sync(last)", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "line"), SWITCHES.values(), ids=SWITCHES.keys())
+def test_the_question_whose_answer_a_switch_is_given(source: str, line: str | None) -> None:
+    assert switched(source) == line

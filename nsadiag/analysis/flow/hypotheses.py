@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
 from nsadiag.analysis.flow.chains import Chain, apart, is_in, parted_at, passed_by
+from nsadiag.analysis.flow.deciding import switched_by
 from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.history import Difference, Token, suspects
 from nsadiag.analysis.flow.leaving import left_loop
@@ -277,16 +278,18 @@ def by_grad_sync(s: Situation) -> Divergence | None:
     reduce = tuple(r for r, token in begun.items() if not token.unsynced)
     # Of equal sides the one that does not come to the reduction is missed.
     guilty = min(accumulate, reduce, key=len) if len(accumulate) != len(reduce) else accumulate
-    line = places.of_text(begun[accumulate[0]].unsynced) if guilty == accumulate else begun[reduce[0]].place
+    unsynced = places.of_text(begun[accumulate[0]].unsynced)
+    line = unsynced if guilty == accumulate else begun[reduce[0]].place
     others = reduce if guilty == accumulate else accumulate
     guard = _boundary_between(s, begun[guilty[0]].place, begun[others[0]].place)
-    line = line_of(guard) if guard else line
+    line = line_of(guard) if guard else (unsynced and switched_by(s.program, unsynced)) or line
+    even = " (as many do: which was meant nobody can tell)" if len(accumulate) == len(reduce) else ""
     word = {True: "accumulates its gradients", False: "reduces its gradients"}
     return made(
         s,
         Case(
             cls="grad_sync_mismatch", guilty=guilty, blocked=others, where=line, guard=guard, confidence=0.92,
-            because=f"{word[guilty == accumulate]} in backward {number + 1}, in which the others do not",
+            because=f"{word[guilty == accumulate]} in backward {number + 1}, in which the others do not{even}",
             evidence=tuple(
                 Evidence(claim=f"rank {r} {word[bool(t.unsynced)]} in backward {number + 1}", source=f"{s.cell.rank(r).source}/blackbox.bin")
                 for r, t in sorted(begun.items())[:8]

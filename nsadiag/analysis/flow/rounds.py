@@ -11,8 +11,6 @@ from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.origins import last_name
 from nsadiag.evidence.records import Place
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
 
 def loop_left(program: Program, at: Place, stands: Chain, others: Iterable[Chain]) -> Place | None:
     """The one loop around a call of the line's function in which the rank does not stand any more.
@@ -43,24 +41,7 @@ def _line_of(loop: Guard) -> Place:
 def _calls_of_its_function(program: Program, at: Place) -> list[tuple[str, int]]:
     """Where the user's code calls the function that the line is in; not what a module has under the same name."""
     name = program.scope_of(at.file, at.line)[1].rpartition(".")[2]
-    if not name:
-        return []
-    return [
-        (scope[0], call.lineno)
-        for scope, call in program.origins.calls.get(name, ())
-        if not _is_of_module(program, scope[0], call)
-    ]
-
-
-def _is_of_module(program: Program, file: str, call: ast.Call) -> bool:
-    """`dist.send` in a file that imports `dist`."""
-    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    return isinstance(owner, ast.Name) and any(
-        owner.id == (alias.asname or alias.name).partition(".")[0]
-        for node in ast.walk(program.trees[file])
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    )
+    return [(scope[0], call.lineno) for scope, call in program.origins.calls_of(name)] if name else []
 
 
 def _is_inside(chain: Chain, file: str, first: int, last: int) -> bool:
