@@ -53,6 +53,8 @@ DECIDES = {
     "an early return": ("def forward(self, x, image):\n    if image is None:\n        return self.head(x)\n    return self.vision(image)", "if image is None:"),
     "a helper that is called so": ("def see(self, image):\n    return self.vision(image)\n\ndef forward(self, x, image):\n    if len(image):\n        x = x + self.see(image)\n    return x", "if len(image):"),
     "and a check that it is there": ("def forward(self, x, image):\n    if self.vision is not None and image is not None:\n        x = self.vision(image)\n    return x", "if self.vision is not None and image is not None:"),
+    "the inner one is that it is there": ("def forward(self, x, image):\n    if image.any():\n        if self.vision:\n            x = self.vision(image)\n    return x", "if image.any():"),
+    "what only runs where nobody trains": ("def forward(self, x, image):\n    if not self.training:\n        x = self.vision(image)\n    return x", "if not self.training:"),
     "a case": ("def forward(self, x, kind):\n    match kind:\n        case 'image':\n            x = self.vision(x)\n    return x", "case 'image':"),
     "one that another method freezes": ("def freeze(self):\n    for p in self.vision.parameters():\n        p.requires_grad_(False)\n\ndef forward(self, x, image):\n    if image is not None:\n        x = self.vision(image)\n    return x", "if image is not None:"),
 }  # fmt: skip
@@ -69,6 +71,9 @@ NOTHING = {
     "it is run without the condition too": "def forward(self, x, image):\n    if image is not None:\n        x = self.vision(image)\n    return x + self.vision(x)",
     "two early returns": "def forward(self, x, image):\n    if image is None:\n        return x\n    if not len(x):\n        return x\n    return self.vision(image)",
     "nobody runs it": "def forward(self, x, image):\n    if image is not None:\n        x = self.head(x)\n    return x",
+    "it is only asked for": "def forward(self, x, image):\n    if self.vision is not None:\n        x = self.vision(image)\n    return x",
+    "it is asked for by name": "def forward(self, x, image):\n    if not hasattr(self, 'vision'):\n        return x\n    return self.vision(image)",
+    "the model trains, as it does": "def forward(self, x, image):\n    if self.training:\n        x = self.vision(image)\n    return x",
     "a refusal is no way past it": "def forward(self, x, image):\n    if image is None:\n        raise ValueError\n    return self.vision(image)",
 }  # fmt: skip
 

@@ -140,12 +140,12 @@ class _Class:
             parent = self._parents.get(node)
             if _is_own(node, attribute) and not _only_asks(parent, node):
                 for use in self._elements(node) if of_element else [node]:
-                    yield from self._told(file, function, use)
+                    yield from self._told(file, function, use, attribute)
             elif _is_own(node, node.attr) and isinstance(parent, ast.Call) and parent.func is node:
                 for at in self._guards(node.attr, attribute, of_element, seen | {method}):
-                    yield from self._told(file, function, node) if at is None else (at,)
+                    yield from self._told(file, function, node, attribute) if at is None else (at,)
 
-    def _told(self, file: str, function: Function, node: ast.AST) -> Iterator[At | None]:
+    def _told(self, file: str, function: Function, node: ast.AST, attribute: str) -> Iterator[At | None]:
         """The condition around it; of what only stands in a condition nothing: that runs nothing."""
         inner, outer = node, self._parents.get(node)
         around: list[tuple[int, bool]] = []
@@ -153,9 +153,13 @@ class _Class:
         while outer is not None and inner is not function:
             if isinstance(outer, ast.If | ast.IfExp | ast.While) and inner is outer.test:
                 return
-            if _decides(outer, inner):
+            if _decides(outer, inner) and not _holds_anyway(outer, inner, attribute):
                 around.append((_line(outer), _is_else(outer, inner)))
-            exits += [(n.lineno, False) for n in _before(outer, inner) if _leaves(n)]
+            exits += [
+                (n.lineno, False)
+                for n in _before(outer, inner)
+                if _leaves(n) and not _asks_for_it_alone(n.test, attribute)
+            ]
             inner, outer = outer, self._parents.get(outer)
         told = around[:1] or exits
         yield (file, told[0][0], function.name, told[0][1]) if len(told) == 1 else None
@@ -185,6 +189,21 @@ def _decides(outer: ast.AST, inner: ast.AST) -> bool:
     if isinstance(outer, ast.ListComp | ast.GeneratorExp | ast.SetComp):
         return inner is outer.elt and any(part.ifs for part in outer.generators)
     return isinstance(outer, ast.If | ast.IfExp | ast.match_case)
+
+
+def _holds_anyway(outer: ast.AST, inner: ast.AST, attribute: str) -> bool:
+    """Whether the condition is that the module is there, or that the model trains: so it is where DDP misses gradients."""
+    if not isinstance(outer, ast.If | ast.IfExp):
+        return False
+    trains = ast.unparse(outer.test) == "self.training" and not _is_else(outer, inner)
+    return trains or _asks_for_it_alone(outer.test, attribute)
+
+
+def _asks_for_it_alone(test: ast.expr, attribute: str) -> bool:
+    """`self.vision is not None`, `hasattr(self, "vision")`."""
+    names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)} - {"self", "hasattr", "getattr"}
+    attributes = {n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute)}
+    return not names and attributes <= {attribute} and attribute in ast.unparse(test)
 
 
 def _is_else(outer: ast.AST, inner: ast.AST) -> bool:
