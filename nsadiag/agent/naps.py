@@ -12,6 +12,8 @@ FOR_CHILDREN = re.compile(
 )
 # Where Python's own locks, events, queues and joins wait; torch has waits with a limit of its own, for peers.
 FOR_THREADS = re.compile(r"/(threading|queue)\.py$")
+# The same, and those between processes.
+FOR_LOCKS = re.compile(r"/(threading|queue|multiprocessing/(queues|synchronize))\.py$")
 # Where an event loop waits for all of its tasks at once: for sockets, its children, or threads.
 FOR_TASKS = re.compile(r"/asyncio/\w+\.py$")
 # The standard library on the way to such a wait.
@@ -54,9 +56,9 @@ def naps(
     files = [str(frame[1]) for frame in frames]
     children = after.get("children", []) if asks_for_child else waited_for(after, frames)
     own = same_nap(before, after, children=children)
-    if not files or not (FOR_THREADS.search(files[0]) or in_event_loop(files)):
+    if not files or not (FOR_LOCKS.search(files[0]) or in_event_loop(files)):
         return own, None if own is not None else _long_nap(before, after)
-    caller = next((file for file in files if not FOR_THREADS.search(file)), "")
+    caller = next((file for file in files if not FOR_LOCKS.search(file)), "")
     limits = [proc.get("waits_until_mono_ns") for proc in (before, after)]
     # torch asks again and again, with limits of its own.
     if _is_one(*limits) and "/torch/" not in caller:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
+from nsadiag.agent.idle import idleness
 from nsadiag.agent.naps import in_event_loop, limit_s, naps, waited_for
 from nsadiag.agent.outside import ALWAYS_S, IDLE_S, PACED_S, patience, polls_children
 from nsadiag.agent.queued import held_up, queue_of
@@ -57,6 +58,8 @@ class Motion:
     limit_s: float | None = None  # how long the wait lasts at most in which it stood both times
     outside: str | None = None  # what of the world it waits for, in words
     outside_s: float = 0.0  # the silence in which that is no hang
+    idle: str | None = None  # what it waits for, as a consumer without work, in words
+    idle_s: float = 0.0  # the silence in which that is no hang, as long as no rank waits for peers
     silent_s: float = 0.0  # for how long the whole job has written no event; 0 if nobody watched
     waits_for_peers: bool  # a collective is pending that only peers can complete
     loop: dict[str, Any] | None = (
@@ -89,7 +92,7 @@ class Motion:
     @property
     def nap_s(self) -> float:
         """How long it sleeps, or what it waits for, before another look can tell more."""
-        outside_s = min(self.outside_s - self.silent_s, IDLE_S)
+        outside_s = min(max(self.outside_s, self.idle_s) - self.silent_s, IDLE_S)
         limit_s = min(self.limit_s or 0.0, HELPER_CREDIT_S)
         return self.wakes_in_s or self.helper_wakes_in_s or max(outside_s, 0.0) or limit_s
 
@@ -112,15 +115,13 @@ def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
     return _frames(main) if main else []
 
 
-def other_frames(capture: CaptureDir) -> list[list[tuple[Any, ...]]]:
-    """The same of the other threads."""
-    threads = read_json(capture.py_spy, [])
-    return [_frames(thread) for thread in threads if thread.get("thread_name") != "MainThread"]
+def _others(capture: CaptureDir) -> list[dict[str, Any]]:
+    """The threads beside the main one."""
+    return [t for t in read_json(capture.py_spy, []) if t.get("thread_name") != "MainThread"]
 
 
-def _event_loops(capture: CaptureDir) -> set[int]:
-    """Threads, beside the main one, that stand in an event loop of their own."""
-    threads = [t for t in read_json(capture.py_spy, []) if t.get("thread_name") != "MainThread"]
+def _event_loops(threads: list[dict[str, Any]]) -> set[int]:
+    """Those that stand in an event loop of their own."""
     found = {t.get("os_thread_id") for t in threads if in_event_loop([f["filename"] for f in t["frames"]])}
     return {int(tid) for tid in found if tid}
 
@@ -177,10 +178,12 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
     then, now = main_frames(a), main_frames(b)
     busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
     stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
+    others = _others(b)
     own_nap_s, helper_nap_s = naps(
-        *procs, now, asks_for_child=polls_children(procs[1], stands), loops=_event_loops(b)
+        *procs, now, asks_for_child=polls_children(procs[1], stands), loops=_event_loops(others)
     )
-    outside, outside_s = patience(*procs, stands, other_frames(b))
+    outside, outside_s = patience(*procs, stands, [_frames(thread) for thread in others])
+    idle, idle_s = idleness(*procs, then, now, others)
     return Motion(
         rank=rank.rank,
         seconds=seconds,
@@ -202,6 +205,8 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         limit_s=limit_s(*procs, stands),
         outside=outside,
         outside_s=outside_s,
+        idle=idle,
+        idle_s=idle_s,
         waits_for_peers=False,
     )
 
@@ -316,7 +321,7 @@ def judge(
             "asleep",
             f"rank {slept[0]} waits for something that a sleep or a time limit ends, and may for {slept[1]:.0f} s",
         )
-    patient = _outside(free) if believes_world else None
+    patient = (_outside(free) or _idle(moved)) if believes_world else None
     if patient:
         return "asleep", patient
     spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
@@ -337,6 +342,16 @@ def _outside(free: list[Motion]) -> str | None:
         if rank.outside and (0 < rank.silent_s < rank.outside_s or rank.outside_s == ALWAYS_S):
             return f"rank {rank.rank} {rank.outside}"
     return None
+
+
+def _idle(moved: list[Motion]) -> str | None:
+    """Who has nothing to do, where that holds of every rank: one that peers wait for, or that hangs beside it, is no consumer."""
+    if any(
+        m.waits_for_peers or m.idle is None or not (0 < m.silent_s < m.idle_s or m.idle_s == ALWAYS_S)
+        for m in moved
+    ):
+        return None
+    return f"rank {moved[0].rank} {moved[0].idle}, and nobody waits for it"
 
 
 def _helped(free: list[Motion], credit_s: float) -> list[tuple[int, float | None]]:

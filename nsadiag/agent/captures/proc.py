@@ -14,6 +14,7 @@ from nsadiag.agent.captures.descriptors import descriptors
 from nsadiag.agent.captures.file_locks import holder
 from nsadiag.agent.captures.pipes import far_end
 from nsadiag.agent.captures.sleeping import sleeps_until, wait_limit_s, waits_until
+from nsadiag.agent.captures.spawner import spawner
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import ZOMBIE, queued_s, stat_fields
 from nsadiag.evidence.layout import write_json
@@ -53,6 +54,7 @@ def _thread(pid: int, folder: Path) -> dict[str, Any] | None:
         "queued_s": queued_s(pid, int(folder.name)),
         "wchan": _text(folder / "wchan"),
         "sleeps_until_mono_ns": sleeps_until(pid, int(folder.name)),
+        "waits_until_mono_ns": waits_until(pid, int(folder.name)),
         "wait_limit_s": wait_limit_s(pid, int(folder.name)),
     }
 
@@ -147,6 +149,7 @@ def proc(target: Target) -> None:
         "io": _io(target.pid),
         "threads": [thread for thread in threads if thread],
         "children": children,
+        "spawner": spawner(target.pid),
         "fds": descriptors(target.pid),
         "cgroup": cgroup(target.pid),
     }

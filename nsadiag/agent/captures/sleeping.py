@@ -45,17 +45,20 @@ def sleeps_until(pid: int, tid: int | None = None) -> int | None:
     return wake_ns if wake_ns > time.monotonic_ns() else None
 
 
-def waits_until(pid: int) -> int | None:
-    """The same for a main thread that waits for a lock: when it stops waiting, got or not; None if it has no limit.
+def waits_until(pid: int, tid: int | None = None) -> int | None:
+    """The same for a thread that waits for a lock: when it stops waiting, got or not; None if it has no limit.
 
-    By the monotonic clock alone, which is Python's since 3.11: the other one may be set.
+    Locks of threads wait by the monotonic clock (since Python 3.11), those between processes (`multiprocessing`) by the
+    clock of the day, which may be set: then this is wrong by as much.
     """
     try:
-        number, _, operation, _, address = _syscall(pid, None)[:5]
+        number, _, operation, _, address = _syscall(pid, tid)[:5]
         waits = number == FUTEX.get(platform.machine()) and operation & FUTEX_COMMAND == FUTEX_WAIT_BITSET
-        if not waits or operation & FUTEX_CLOCK_REALTIME or not address:
+        if not waits or not address:
             return None
         wake_ns = _moment(pid, address)
+        if operation & FUTEX_CLOCK_REALTIME:
+            wake_ns -= time.time_ns() - time.monotonic_ns()
     except (OSError, ValueError, struct.error):
         return None
     return wake_ns if wake_ns > time.monotonic_ns() else None
