@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.detectors import straggler_rank
-from nsadiag.analysis.detectors.straggler_rank import alike
+from nsadiag.analysis.detectors.straggler_rank import alike, meet
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind
@@ -47,3 +48,34 @@ def test_steps_that_a_rank_makes_for_its_peers_after_its_own_data_say_nothing_of
     unseen = Tables(cell=cell)
     unseen.__dict__["events"] = events[~model]
     assert len(alike(unseen.steps)) == len(alike(whole.steps))
+
+
+def ahead(steps: pd.DataFrame, seconds: pd.Series[float] | float) -> pd.DataFrame:
+    """The same with all that rank 0 does so much earlier."""
+    moved = steps.copy()
+    first = moved["rank"] == 0
+    for column in ("ready_s", "forward_at", "end_s"):
+        moved.loc[first, column] -= seconds
+    return moved
+
+
+def test_who_is_ahead_by_more_than_a_step_does_not_wait_for_the_one_behind(tmp_path: Path) -> None:
+    """Ranks that train on their own, or made other numbers of steps under Join: nobody is late for anybody."""
+    cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
+    steps = Tables(cell=cell).steps
+    assert meet(steps, "ready_s", 1)
+    alone = Tables(cell=cell)
+    alone.__dict__["steps"] = ahead(steps, 1.0)
+    assert not meet(alone.steps, "ready_s", 1) and not list(straggler_rank(cell, alone))
+    # Where they meet every fourth step, the one behind holds the others up as before.
+    now_and_then = ahead(steps, 0.2 * (steps.step % 4))
+    assert meet(now_and_then, "ready_s", 1)
+
+
+def test_hosts_of_gpus_may_run_ahead_of_what_they_have_queued(tmp_path: Path) -> None:
+    cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
+    for rank in cell.ranks:
+        rank.meta["memory"] = {"device_peak_kib": 4096}
+    tables = Tables(cell=cell)
+    tables.__dict__["steps"] = ahead(tables.steps, 1.0)
+    assert [each.guilty_ranks for each in straggler_rank(cell, tables)] == [(1,)]

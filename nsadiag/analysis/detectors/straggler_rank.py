@@ -18,6 +18,7 @@ SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
 MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
 MIN_OBSERVED_S = 3.0  # a neighbour on the machine may starve one rank for a second or two
 ALWAYS = 0.8  # share of the steps in which the same rank is the last
+SLACK = 0.1  # of a step, by which clocks and threads may be off
 PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
 # Where a rank meets its peers first: FSDP in its forward, DDP as the last gradient has arrived.
 MEETINGS = {"ready_s": "have its gradients", "forward_at": "begin its forward"}
@@ -46,7 +47,8 @@ def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         return  # one number is not one step: who seems late is merely counted otherwise
     if steps.groupby("rank").step_s.sum().max() < MIN_OBSERVED_S:
         return
-    late = next((found for column in MEETINGS if (found := _late(steps, column))), None)
+    found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
+    late = next((late for column, late in found if _on_gpus(cell) or meet(steps, column, late.rank)), None)
     if late is not None:
         yield _finding(cell, steps, late)
     else:
@@ -92,6 +94,25 @@ def _late(steps: pd.DataFrame, column: str) -> Late | None:
         return None
     part = "input" if column == "forward_at" else None
     return Late(rank=slowest, lag_s=lag, share=share, steps=len(lags), last_to=MEETINGS[column], part=part)
+
+
+def _on_gpus(cell: CellEvidence) -> bool:
+    """Whether hosts may run ahead of what they have queued, or nobody knows: then they meet later than they seem to."""
+    peaks = [(rank.meta.get("memory") or {}).get("device_peak_kib") for rank in cell.ranks]
+    return any(peak is None or peak > 0 for peak in peaks)
+
+
+def meet(steps: pd.DataFrame, column: str, slowest: int) -> bool:
+    """Whether those who are early do wait for that rank: then none is ready for a step before it was for the one before.
+
+    In most steps, or again and again, as where they meet every few steps. Ranks that train on their own, or have made other
+    numbers of steps (under Join), are ahead for no reason of its.
+    """
+    ready = _settled(steps.pivot_table(index="step", columns="rank", values=column).dropna())
+    own, first = ready[slowest], ready.drop(columns=slowest).min(axis=1)
+    together = (first >= own.shift(1) - SLACK * own.diff().median()).iloc[1:]
+    again = int((together & ~together.shift(1, fill_value=True)).sum())
+    return bool(together.mean() >= ALWAYS or again >= MIN_STEPS)
 
 
 def _part(own: pd.Series[float], late: Late) -> tuple[str, str]:
@@ -195,6 +216,8 @@ def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Finding]:
     step_s = float(steps[steps["rank"] == slowest].step_s.median())
     idle_s = step_s * (1.0 - float(others.max()))
     if busy[slowest] < WORKS or others.max() > IDLES or share < ALWAYS or idle_s < MIN_LAG_S:
+        return
+    if not (_on_gpus(cell) or meet(steps, "ready_s", slowest)):
         return
     rank = cell.rank(slowest)
     yield Finding(
