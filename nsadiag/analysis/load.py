@@ -75,6 +75,10 @@ class RankEvidence:
     evaluated: list[dict[str, Any]]  # sums over models that it evaluated, now and then
     given: list[dict[str, Any]]  # sums over what the model was given, now and then
     unheld: list[dict[str, Any]]  # parameters with gradients that are in no optimizer
+    piles: list[
+        dict[str, Any]
+    ]  # what the user's lines have registered: hooks, handlers, groups of parameters
+    threads: list[dict[str, Any]]  # started, that the interpreter waits for at its end
     samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
     captures: tuple[CaptureEvidence, ...]
     stderr_tail: str
@@ -341,6 +345,8 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         evaluated=read_json_lines(directory.evaluated),
         given=read_json_lines(directory.given),
         unheld=read_json_lines(directory.unheld),
+        piles=read_json_lines(directory.piles),
+        threads=read_json_lines(directory.threads),
         samples=read_json_lines(directory.samples),
         captures=captures,
         stderr_tail=_tail(directory.stderr),

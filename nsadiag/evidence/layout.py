@@ -91,6 +91,8 @@ class RankDir:
     replicas = property(lambda self: self.path / "replicas.jsonl")
     evaluated = property(lambda self: self.path / "evaluated.jsonl")
     given = property(lambda self: self.path / "given.jsonl")
+    piles = property(lambda self: self.path / "piles.jsonl")
+    threads = property(lambda self: self.path / "threads.jsonl")
     unheld = property(lambda self: self.path / "unheld.jsonl")
     parity = property(lambda self: self.path / "parity.jsonl")
     samples = property(lambda self: self.path / "samples.jsonl")

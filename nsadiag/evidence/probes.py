@@ -20,6 +20,8 @@ PROBE_NAMES = (
     "scaler",
     "settings",
     "handlers",
+    "piling",
+    "threads",
     "parity",
 )
 # What `light` and `full` leave out: it reads every gradient.
@@ -29,6 +31,7 @@ NEEDS = {
     "memory": ("optimizer",),
     "settings": ("optimizer",),
     "held": ("optimizer",),
+    "piling": ("optimizer",),
 }
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.own_backward import loop_in_backward
+from nsadiag.analysis.piles import Pile, largest_pile
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
@@ -68,6 +69,10 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         if in_step
         else "something piles up"
     )
+    pile = largest_pile(cell.ranks[0], len(steps))
+    seen_at = _place(cell, part)
+    if pile and not in_step:
+        why = f"something piles up: {pile.told}"
     yield Finding(
         detector="slow_compute",
         cls="slow_compute",
@@ -75,8 +80,9 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         confidence=0.5 if in_step else 0.85,
         summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; {why}.",
         guilty_ranks=tuple(r.rank for r in cell.ranks),
-        where=Where(phase=name).at(_place(cell, part)),
+        where=Where(phase=name).at(pile.place if pile and not in_step else seen_at),
         evidence=(
+            *_piled(pile, seen_at, cell.ranks[0].source),
             Evidence(
                 claim=f"median step of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {trend:.2f}",
                 source=source,
@@ -88,8 +94,21 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         else (),
         fix="If a schedule makes the inputs grow, this is how the job is meant; otherwise cut what grows (a memory, a history, padding)."
         if in_step
+        else "Register it once, before the loop; what a step needs for itself alone has to be removed when the step is over."
+        if pile
         else "Look for what is added once a step at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
     )
+
+
+def _piled(pile: Pile | None, seen_at: Place | None, source: str) -> Iterator[Evidence]:
+    """What was registered again and again, and where the time goes."""
+    if pile:
+        yield Evidence(claim=pile.told, source=f"{source}/piles.jsonl")
+        if seen_at:
+            yield Evidence(
+                claim=f"most glances find the ranks at {places.short(seen_at)}",
+                source=f"{source}/samples.jsonl",
+            )
 
 
 def _doing(part: str, early: pd.DataFrame, late: pd.DataFrame) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.inside import Stuck, finding, stuck_inside, user_threads
 from nsadiag.analysis.load import CellEvidence
-from nsadiag.analysis.standing import main_thread
+from nsadiag.analysis.standing import main_thread, other_threads
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 
+FEEDER = "QueueFeederThread"
+FIX_OF_FEEDER = "Put nothing more once the process that reads the queue has ended, and join that process only after the last put; what may be lost can be let go by the queue's cancel_join_thread()."
 JOINS = ("lock", "queue", "process", "pipe", "socket", "unknown", "sleep", "io")
 # The functions at the bottom of a main thread's stack while the script itself runs.
 SCRIPT = ("<module>", "_run_code", "_run_module_as_main")
@@ -57,13 +60,39 @@ def _line(stuck: Stuck) -> tuple[Place | None, str]:
     """The line that keeps it: of the main thread, else of the thread or child that it waits for."""
     if stuck.standing.place:
         return stuck.standing.place, "the main thread"
-    for thread, place in user_threads(stuck.capture):
+    if _waits_for_a_feeder(stuck):
+        # Threads that run the user's code are not what it waits for.
+        return _start_of_the_feeder(stuck), "its queue's feeder thread, started by the first put"
+    joined = {row.get("tid") for row in stuck.rank.threads}
+    threads = user_threads(stuck.capture)
+    for thread, place in sorted(threads, key=lambda each: each[0].get("os_thread_id") not in joined):
         return place, f"thread {thread.get('thread_name')}"
     for child in stuck.capture.children:
         at = places.of_stack(child.stacks)
         if at:
             return at, f"its child process {child.number}"
+    for row in stuck.rank.threads:
+        if row["tid"] in _living(stuck) and row["name"] != FEEDER:
+            return places.of_text(row["place"]), f"thread {row['name']}, started"
     return None, "the main thread"
+
+
+def _waits_for_a_feeder(stuck: Stuck) -> bool:
+    return any(f["name"].endswith("_finalize_join") for f in main_thread(stuck.capture).get("frames", []))
+
+
+def _living(stuck: Stuck) -> dict[int, dict[str, Any]]:
+    return {t["os_thread_id"]: t for t in other_threads(stuck.capture) if t.get("os_thread_id")}
+
+
+def _start_of_the_feeder(stuck: Stuck) -> Place | None:
+    """The first put into the queue whose feeder is in the middle of a write; where none is, of any that lives."""
+    living = _living(stuck)
+    feeders = [row for row in stuck.rank.threads if row["name"] == FEEDER and row["tid"] in living]
+    writing = [r for r in feeders if any("send" in f["name"] for f in living[r["tid"]]["frames"])]
+    for row in writing or feeders:
+        return places.of_text(row["place"])
+    return None
 
 
 def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -97,5 +126,7 @@ def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     cls="local_lock_deadlock", because="nothing is left to train: it hangs on its way out"
                 ),
             ),
-            fix="End what is still waited for before the script ends: tell the thread (a sentinel, an event) and join it, make it a daemon, or end the child.",
+            fix=FIX_OF_FEEDER
+            if _waits_for_a_feeder(stuck)
+            else "End what is still waited for before the script ends: tell the thread (a sentinel, an event) and join it, make it a daemon, or end the child.",
         )

@@ -27,10 +27,12 @@ from nsadiag.worker.probes.memory import memory
 from nsadiag.worker.probes.modules import modules
 from nsadiag.worker.probes.optimizer import optimizer
 from nsadiag.worker.probes.parity import parity
+from nsadiag.worker.probes.piling import piling
 from nsadiag.worker.probes.recompute import recompute
 from nsadiag.worker.probes.replicas import replicas
 from nsadiag.worker.probes.scaler import scaler
 from nsadiag.worker.probes.settings import settings
+from nsadiag.worker.probes.threads import threads
 
 Probe = Callable[[], AbstractContextManager[None]]
 
@@ -54,6 +56,8 @@ PROBES: dict[str, Probe] = {
     "scaler": scaler,
     "settings": settings,
     "handlers": handlers,
+    "piling": piling,
+    "threads": threads,
     "parity": parity,
 }
 PROBES_VARIABLE = "NSADIAG_PROBES"
