@@ -105,6 +105,7 @@ class CellEvidence:
     processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
     gaps: tuple[str, ...]
     oom: tuple[dict[str, Any], ...] = ()  # what each node's kernel says of processes ended for want of memory
+    unnamed: tuple[dict[str, Any], ...] = ()  # exceptions of processes that had not said which rank they are
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
     parity: dict[str, Any] = field(default_factory=dict)  # how it compares with its control, in a matrix
     # Where there are very many ranks: all of them, those of one kind together, of which `ranks` holds some.
@@ -202,6 +203,7 @@ def load_cell(path: Path) -> CellEvidence:
             *_node_gaps(path),
         ),
         oom=tuple(read_json(p, {}) for p in sorted(path.glob(f"nodes/*/{OOM}"))),
+        unnamed=tuple(read_json_lines(run.unnamed)),
         sources=read_sources(run),
         parity=read_json(run.parity, {}),
     )

@@ -126,6 +126,7 @@ class RunDir:
     run = property(lambda self: self.path / "run.json")
     cell = property(lambda self: self.path / "cell.json")
     verdict = property(lambda self: self.path / "verdict.json")
+    unnamed = property(lambda self: self.path / "unnamed.jsonl")
     ends = property(lambda self: self.path / "ends.json")
     parity = property(lambda self: self.path / "parity.json")
     watch = property(lambda self: self.path / "watch.json")

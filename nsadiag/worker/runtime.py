@@ -21,7 +21,7 @@ from nsadiag.evidence.layout import (
     write_json,
 )
 from nsadiag.evidence.secrets import mask_command
-from nsadiag.worker import crash, numbering, output, traceback_signal
+from nsadiag.worker import crash, numbering, output, traceback_signal, unnamed
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import Places
 
@@ -214,6 +214,8 @@ def _on_torch() -> None:
     install_probes()
     if recorded.rank is not None:
         _start_torch_evidence(recorded.rank)
+    elif not _settled:
+        unnamed.listen(lambda: recorded.rank is None and (_guessed or not _settled))
 
 
 def _name_recorder_size_for_older_torch() -> None:

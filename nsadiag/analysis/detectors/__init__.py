@@ -32,6 +32,7 @@ from nsadiag.analysis.detectors.lost_host import lost_host
 from nsadiag.analysis.detectors.missing_rank import missing_rank, stopped_rank
 from nsadiag.analysis.detectors.model_structure_mismatch import model_structure_mismatch
 from nsadiag.analysis.detectors.network_stall import network_stall
+from nsadiag.analysis.detectors.never_joined import never_joined
 from nsadiag.analysis.detectors.p2p_mismatch import p2p_mismatch
 from nsadiag.analysis.detectors.process_group_mismatch import process_group_mismatch
 from nsadiag.analysis.detectors.rank_conditional_collective import rank_conditional_collective
@@ -66,6 +67,8 @@ DETECTORS: tuple[Detector, ...] = (
     data_divergent_control_flow,
     uneven_inputs,
     collective_order_crash,
+    # Whatever ended the others then: they waited for one that had broken.
+    never_joined,
     rank_killed,
     # These are exceptions as well, with a cause that has a name.
     dataloader_worker_fault,

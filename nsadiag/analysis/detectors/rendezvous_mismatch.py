@@ -35,7 +35,7 @@ class Joining:
 
 
 def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
-    joining = {rank.rank: j for rank in cell.ranks if (j := _joining(tables, rank))}
+    joining = joining_ranks(cell, tables)
     waiting = tuple(sorted(r for r, j in joining.items() if j.is_in))
     timed_out = any(_gave_up(rank) for rank in cell.ranks)
     if not waiting or len(waiting) < len(joining) or not (is_still(cell) or timed_out):
@@ -60,6 +60,11 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]
     elif not elsewhere and all(_asks_for_the_store(tables, rank) for rank in waiting):
         why = "all have come: what listens there is not their store, or does not let them in"
         yield _finding(cell, tables, joining, waiting, why, confidence=0.8)
+
+
+def joining_ranks(cell: CellEvidence, tables: Tables) -> dict[int, Joining]:
+    """Each rank's last call of init_process_group, of those that made one."""
+    return {rank.rank: j for rank in cell.ranks if (j := _joining(tables, rank))}
 
 
 def _looked_at(cell: CellEvidence) -> set[int]:

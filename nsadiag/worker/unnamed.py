@@ -1,0 +1,59 @@
+"""Exceptions that end a process of the job before anybody knows which rank it is (unnamed.jsonl)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nsadiag.evidence.layout import RunDir, append_json_line
+from nsadiag.evidence.secrets import mask_command
+from nsadiag.worker import crash
+
+# How parents say that a child has failed.
+OF_A_CHILD = ("ProcessRaisedException", "ProcessExitedException", "ChildFailedError", "CalledProcessError")
+
+
+def listen(is_unnamed: Callable[[], bool]) -> None:
+    """Around the ways in which an exception ends a process: its main thread's, multiprocessing's and torch's spawn's."""
+    previous, leave, run = sys.excepthook, sys.exit, BaseProcess.run
+
+    def note(error: BaseException | None, trace: TracebackType | None) -> None:
+        with contextlib.suppress(Exception):
+            if isinstance(error, Exception) and is_unnamed() and type(error).__name__ not in OF_A_CHILD:
+                _write(error, trace)
+
+    def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        note(error, trace)
+        previous(kind, error, trace)
+
+    @functools.wraps(leave)
+    def leaving(*args: Any) -> Any:
+        # torch.multiprocessing.spawn: it has written the traceback into a file for the parent.
+        error = sys.exc_info()[1]
+        if args and args[0] not in (0, None):
+            note(error, error.__traceback__ if error else None)
+        return leave(*args)
+
+    @functools.wraps(run)
+    def running(self: BaseProcess) -> None:
+        try:
+            run(self)
+        except Exception as error:
+            note(error, error.__traceback__)
+            raise
+
+    sys.excepthook, sys.exit = on_exception, leaving
+    BaseProcess.run = running  # type: ignore[method-assign]
+
+
+def _write(error: Exception, trace: TracebackType | None) -> None:
+    about = {"pid": os.getpid(), "argv": mask_command(getattr(sys, "orig_argv", sys.argv))}
+    run = RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"]))
+    append_json_line(run.unnamed, {**about, **crash.describe(error, trace, crash.MAIN)})
