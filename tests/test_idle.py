@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from support.golden import archive_of, unpack
 from support.jobs import Jobs, wait_until
 
 from nsadiag.agent.captures.sleeping import waits_until
@@ -17,6 +18,10 @@ from nsadiag.agent.captures.spawner import spawner
 from nsadiag.agent.idle import LONG_S, idleness
 from nsadiag.agent.outside import ALWAYS_S, PACED_S
 from nsadiag.agent.stillness import Motion, Seen, judge, motion
+from nsadiag.analysis.detectors.local_lock_deadlock import _why
+from nsadiag.analysis.inside import may_be_idle, stuck_inside
+from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.layout import RunDir
 
 LIB = "/usr/lib/python3.12"
@@ -123,6 +128,20 @@ def test_consumers_are_idle_only_where_no_rank_waits_for_peers_or_hangs_beside_t
     assert judge([dataclasses.replace(CONSUMER, silent_s=LONG_S + 1)])[0] == "still"
     assert judge([dataclasses.replace(CONSUMER, silent_s=3600.0, idle_s=ALWAYS_S)])[0] == "asleep"
     assert judge([CONSUMER], believes_world=False)[0] == "still"
+
+
+def test_who_may_only_be_idle_is_said_with_half_the_certainty_and_not_where_peers_wait(tmp_path: Any) -> None:
+    run = unpack(archive_of("local_lock_deadlock_dropped_record"), tmp_path)
+    watch = json.loads(run.watch.read_text())
+    for moved in watch["looks"][-1]["motions"]:
+        moved["idle"] = "polls"
+    run.watch.write_text(json.dumps(watch))
+    cell = load_cell(run.path)
+    (stuck,) = stuck_inside(cell, Tables(cell=cell))
+    assert stuck.blocked and not may_be_idle(cell, stuck)
+    alone = dataclasses.replace(stuck, blocked=())
+    assert may_be_idle(cell, alone) and "idle consumer" in _why(cell, alone)[1]
+    assert _why(cell, alone)[2] < _why(cell, stuck)[2]
 
 
 HELD = """

@@ -36,8 +36,18 @@ class Stuck:
 
 
 def stuck_inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:
-    """Of a job in which nothing moves: ranks that peers wait for and that wait for none; where nobody waits, all such."""
-    return inside(cell, tables) if is_still(cell) else []
+    """Of a job in which nothing moves: ranks that peers wait for and that wait for none; where nobody waits, all such.
+
+    Without those that have nothing to do, if another one hangs beside them.
+    """
+    found = inside(cell, tables) if is_still(cell) else []
+    return [stuck for stuck in found if not may_be_idle(cell, stuck)] or found
+
+
+def may_be_idle(cell: CellEvidence, stuck: Stuck) -> bool:
+    """Whether it asks again and again, with a time limit, for work that somebody may still bring, and nobody waits for it."""
+    moved = cell.watch["looks"][-1].get("motions") or ()
+    return not stuck.blocked and any(m["rank"] == stuck.number and m.get("idle") for m in moved)
 
 
 def inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:

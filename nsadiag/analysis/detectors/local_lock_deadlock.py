@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nsadiag.analysis import loops, places
 from nsadiag.analysis.event_loop import LoopWait, loops_beside, of_a_thread, stands_for
 from nsadiag.analysis.in_children import has_dead, waits_for_children
-from nsadiag.analysis.inside import Stuck, finding, living_children, stuck_inside, user_threads
+from nsadiag.analysis.inside import Stuck, finding, living_children, may_be_idle, stuck_inside, user_threads
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.standing import other_threads
 from nsadiag.analysis.tables import Tables
@@ -62,6 +62,12 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
         return (
             "no thread of the process does anything that could let it go on, but one is a server's, without a request",
             "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
+            OF_A_REQUEST,
+        )
+    if may_be_idle(cell, stuck):
+        return (
+            "nothing has come for minutes, but it asks again and again, with a time limit, and who may bring something lives",
+            "If that is a pause, this is an idle consumer, and all is well. Otherwise find what became of who should bring it.",
             OF_A_REQUEST,
         )
     in_loops = loops_beside(stuck.capture)
