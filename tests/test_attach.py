@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 from support.jobs import Jobs, wait_until
 
+from nsadiag.agent import processes
 from nsadiag.agent.attach import find_ranks
+from nsadiag.agent.attach_joining import told_by
 from nsadiag.agent.attach_recorder import dump_by_pipe, plain
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.evidence.layout import CaptureDir, read_json
@@ -252,6 +254,49 @@ print("up", flush=True)
     for pid in pids:
         os.kill(pid, 9)
     parent.wait()
+
+
+SPAWNS = """
+import os, socket
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def work(rank):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    open(os.environ["SIGNALS"], "a").write(f"{port}\\n")
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=2)
+"""
+
+
+def test_a_rank_that_meets_alone_says_nothing_of_those_on_their_way(jobs: Jobs) -> None:
+    alone = SPAWNS.replace("nprocs=2", "nprocs=1")
+    (jobs.directory / "spawns.py").write_text(alone)
+    job = subprocess.Popen([sys.executable, "spawns.py"], cwd=jobs.directory, env=jobs.environment())
+    jobs.signals.wait()
+    children = [p for pid in processes.children(job.pid) if (p := processes.identify(pid))]
+    wait_until(lambda: any(map(told_by, children)), "the one in init_process_group")
+    (found,), gaps = find_ranks([job.pid])
+    assert (found.process.pid, found.meeting, len(gaps)) == (job.pid, "", 1)
+    jobs.close_left()
+    job.wait()
+
+
+def test_ranks_of_spawn_are_told_by_what_they_gave_init_process_group(jobs: Jobs) -> None:
+    (jobs.directory / "spawns.py").write_text(SPAWNS)
+    job = subprocess.Popen([sys.executable, "spawns.py"], cwd=jobs.directory, env=jobs.environment())
+    ports = {jobs.signals.wait(), jobs.signals.wait()}
+    wait_until(lambda: len(find_ranks([job.pid])[0]) == 2, "both in init_process_group")
+    code, verdict = attached(jobs, job.pid)
+    assert (code, verdict["class"], verdict["guilty_ranks"]) == (1, "rendezvous_mismatch", [1]), verdict
+    assert all(f"127.0.0.1:{port}" in verdict["summary"] for port in ports), verdict["summary"]
+    assert verdict["where"]["code"].startswith("dist.init_process_group(")
+    jobs.close_left()
+    job.wait()
 
 
 # -- NCCL's pipe, as a rank would answer it: no GPU is here ---------------------------------------

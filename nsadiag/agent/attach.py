@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import processes
+from nsadiag.agent.attach_joining import told_by
 from nsadiag.agent.attach_recorder import dump_by_pipe
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.processes import End, Process
@@ -39,6 +40,9 @@ class AttachedRank:
     world_size: int
     process: Process
     environment: dict[str, str]
+    meeting: str = (
+        ""  # what it gave to init_process_group, where it stands there and its environment does not say
+    )
 
 
 @dataclass(kw_only=True)
@@ -128,7 +132,10 @@ def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
         for rank in ranks:
             _add(found, rank)
         if not ranks:
-            without += [p for p in family if in_process_group(p.pid)] or family[:1]
+            grouped = [p for p in family if in_process_group(p.pid)]
+            for rank in [] if grouped else _joining(family):
+                _add(found, rank)
+            without += grouped or family[:1]
     if found:
         return [found[n] for n in sorted(found)], []
     numbered = [
@@ -141,6 +148,17 @@ def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
     return numbered, [
         f"processes {listed} have no RANK in their environment: taken for ranks in the order of their start"
     ]
+
+
+def _joining(family: list[Process]) -> list[AttachedRank]:
+    """Those that stand in init_process_group, if they are the whole world: one that is not there may be on its way."""
+    found = [
+        AttachedRank(rank=t.rank, world_size=t.world_size, process=p, environment={}, meeting=t.meeting)
+        for p in family
+        if (t := told_by(p))
+    ]
+    sizes = {rank.world_size for rank in found}
+    return found if len(found) >= max(sizes, default=1) else []
 
 
 def _check(pid: int) -> None:
@@ -251,6 +269,7 @@ def _meta(rank: AttachedRank) -> dict[str, Any]:
         "cwd": cwd,
         "restart": int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
         "logs": {},
+        **({"meeting": rank.meeting} if rank.meeting else {}),
     }
 
 

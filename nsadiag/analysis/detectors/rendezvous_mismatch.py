@@ -32,6 +32,7 @@ class Joining:
     at: str
     place: Place | None
     is_in: bool  # it has not come back, or came back with an error
+    source: str = "blackbox.bin"
 
 
 def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -82,7 +83,7 @@ def _joining(tables: Tables, rank: RankEvidence) -> Joining | None:
     mine = mine[mine.name == "init_process_group"]
     begun = mine[mine.phase == Phase.BEGIN]
     if begun.empty:
-        return None
+        return _seen_joining(tables, rank)
     last = begun.iloc[-1]
     told = MEETING.search(str(last.detail))
     return Joining(
@@ -91,6 +92,17 @@ def _joining(tables: Tables, rank: RankEvidence) -> Joining | None:
         at=told["at"] if told else "?",
         place=places.of_text(str(last.place).partition("\t")[2]),
         is_in=mine.iloc[-1].phase == Phase.BEGIN or _stands_in_it(tables, rank.rank) or _gave_up(rank),
+    )
+
+
+def _seen_joining(tables: Tables, rank: RankEvidence) -> Joining | None:
+    """The same of a rank that was not recorded, and told by its stack where it goes."""
+    told = MEETING.search(str(rank.meta.get("meeting", "")))
+    at = tables.standings.get(rank.rank)
+    if told is None or at is None or not _stands_in_it(tables, rank.rank):
+        return None
+    return Joining(
+        rank=rank.rank, size=told["size"], at=told["at"], place=at.place, is_in=True, source="meta.json"
     )
 
 
@@ -159,7 +171,7 @@ def _finding(
             *(
                 Evidence(
                     claim=f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and is in it",
-                    source=f"{cell.rank(r).source}/blackbox.bin",
+                    source=f"{cell.rank(r).source}/{j.source}",
                 )
                 for r, j in sorted(joining.items())[:6]
             ),
