@@ -15,6 +15,7 @@ from nsadiag.agent.activity import RUNNABLE
 from nsadiag.agent.captures.py_spy import glance
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.loop_source import Frame, LoopSource, loop_around
+from nsadiag.agent.rounds import Ask, Rounds
 from nsadiag.evidence.sources import is_user
 
 INTERVAL_S = 0.2
@@ -79,6 +80,7 @@ class Loops:
         self._samples: dict[int, list[Sample]] = {}
         self._known: dict[int, _Known] = {}
         self._next = 0.0
+        self._rounds = Rounds()
 
     def begin(self) -> None:
         """A new look."""
@@ -102,6 +104,26 @@ class Loops:
     def forget(self) -> None:
         """There was progress: a loop that is met later is another one."""
         self._known.clear()
+        self._rounds.forget()
+
+    def told(self, rank: int, ask: Ask) -> Loop | None:
+        """The same where the loop calls into libraries: by what the rank tells of itself, to be asked once a look."""
+        samples = _whole(self._samples.get(rank, []))
+        found = self._rounds.of(rank, [s.frames for s in samples], ask) if len(samples) >= FEWEST else None
+        if found is None:
+            return None
+        return Loop(
+            file=found.source.file,
+            function=found.function,
+            line=found.source.line,
+            lines=found.lines,
+            stacks=len({s.frames for s in samples}),
+            samples=len(samples),
+            changes=found.changes,
+            # What it compares stays, and yet libraries may keep something that nobody sees: it gets the longer time.
+            decided=False,
+            seconds=found.seconds,
+        )
 
     def of(self, rank: int) -> Loop | None:
         """What this look says of the rank, to be asked once a look; None if it goes round in no loop of its own."""

@@ -23,7 +23,7 @@ from nsadiag.agent.sampler import Sampler
 from nsadiag.agent.state import Look, Pair, RankState, Stopped, WatchOptions
 from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, Stance, joined, judge, stances
 from nsadiag.agent.stop import end_job
-from nsadiag.evidence.layout import RunDir, read_json, write_json
+from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json, write_json
 from nsadiag.evidence.reader import Pulse
 from nsadiag.evidence.sources import keep_sources
 
@@ -306,7 +306,11 @@ class Watch:
         return found
 
     def _with_loop(self, stance: Stance, running: dict[int, int], looks: tuple[int, int]) -> Stance:
-        loop, pid = self._loops.of(stance.rank), running.get(stance.rank)
+        pid, state = running.get(stance.rank), self.ranks.get(stance.rank)
+        loop = self._loops.of(stance.rank)
+        if loop is None and state is not None and state.process and state.process.pid == pid:
+            server = self.captures.target(state, looks[1]).server
+            loop = self._loops.told(stance.rank, lambda: server.ask(ROUNDS_HANDLER))
         if loop is None or pid is None or stance.motion is None:
             return stance
         procs = (read_json(self.directory.rank(stance.rank).capture(n).proc, {}) for n in looks)

@@ -26,6 +26,7 @@ CLOCK = "clock.json"
 OOM = "oom.json"
 # What a rank's worker server is asked for to say what the tasks of its event loop wait for.
 TASKS_HANDLER = "nsadiag_tasks"
+ROUNDS_HANDLER = "nsadiag_rounds"
 
 
 @dataclass(frozen=True, kw_only=True)

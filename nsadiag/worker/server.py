@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nsadiag.worker import tasks
+from nsadiag.worker import rounds, tasks
 
 if TYPE_CHECKING:
     from nsadiag.worker.runtime import Runtime
@@ -39,6 +39,7 @@ def start(runtime: Runtime) -> None:
         server = _WorkerServer(path, -1)
     os.chmod(path, 0o600)  # noqa: PTH101 - made by torch, with the user's umask
     tasks.offer()
+    rounds.offer()
     # Never destroyed: its destructor logs three warnings into the job's output, and joins a thread.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
