@@ -89,3 +89,30 @@ def test_ranks_that_trained_before_they_met_are_told_by_their_addresses(jobs: Jo
     assert verdict["guilty_ranks"] == [1]
     for rank in (0, 1):
         assert f"rank {rank}: tcp://127.0.0.1:{free_port + rank}" in verdict["summary"]
+
+
+LATE = """
+import glob, os, subprocess, sys, time
+import torch.distributed as dist
+
+def main(rank):
+    looks = os.path.join(os.environ["NSADIAG_RUN_DIR"], "ranks", "00000", "captures", "*")
+    while rank == 1 and len(glob.glob(looks)) < LOOKS:
+        time.sleep(0.01)
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:PORT", rank=rank, world_size=2)
+    dist.barrier()
+    dist.destroy_process_group()
+
+if len(sys.argv) > 1:
+    main(int(sys.argv[1]))
+else:
+    both = [subprocess.Popen([sys.executable, __file__, str(rank)]) for rank in (0, 1)]
+    sys.exit(max(each.wait() for each in both))
+"""
+
+
+def test_a_process_that_may_be_the_missing_rank_is_waited_for(jobs: Jobs, free_port: int) -> None:
+    """It loads its data first, say; nobody knows its number before it joins the group."""
+    source = LATE.replace("PORT", str(free_port)).replace("LOOKS", "3")
+    verdict = verdict_of(jobs, source, "--stall-after", "1")
+    assert (verdict["class"], verdict["world_size"]) == ("healthy", 2), verdict["summary"]

@@ -23,6 +23,7 @@ from nsadiag.agent.sampler import Sampler
 from nsadiag.agent.state import Look, Pair, RankState, Stopped, WatchOptions
 from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, Stance, joined, judge, stances
 from nsadiag.agent.stop import end_job
+from nsadiag.agent.unnamed import may_come
 from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json, write_json
 from nsadiag.evidence.reader import Pulse
 from nsadiag.evidence.sources import keep_sources
@@ -268,6 +269,9 @@ class Watch:
 
     def _all_seen(self, judgement: Judgement, reason: str) -> tuple[Judgement, str]:
         """The same, unless some of those who should have been looked at were not."""
+        if judgement == "still" and self.options.believes_world:
+            coming = may_come(self.ranks.values(), self.patience.quiet_s(time.monotonic()))
+            return ("asleep", coming) if coming else (judgement, reason)
         return judgement, reason
 
     def _pair(self, apart_s: float) -> Pair:
