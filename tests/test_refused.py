@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -93,11 +95,13 @@ class Job:
         names = Names(rank.names)
         box = BlackBox(rank.blackbox, names, rank=number, world_size=2)
         for call in calls:
-            kind = Kind.BACKWARD if call == "backward" else Kind.COLLECTIVE
-            place = (
-                "\t/job/train.py:7:main" if call == "backward" else f"default_pg\t/job/train.py:{len(call)}:f"
-            )
-            box.emit(kind, Phase.BEGIN, names("" if call == "backward" else call), 0, 0, names(place))
+            op, _, thread = call.partition(" in a ")
+            kind = Kind.BACKWARD if op == "backward" else Kind.COLLECTIVE
+            place = "\t/job/train.py:7:main" if op == "backward" else f"default_pg\t/job/train.py:{len(op)}:f"
+            name = names("" if op == "backward" else op)
+            with ThreadPoolExecutor() as other:
+                emit = partial(other.submit, box.emit) if thread else box.emit
+                emit(kind, Phase.BEGIN, name, 0, 0, names(place))
         write_json(rank.meta, {"rank": number, "world_size": 2, "pid": number + 1})
         rank.stderr.write_text(stderr)
 
@@ -109,6 +113,26 @@ def test_a_call_that_met_a_wrappers_own_is_never_unknown(tmp_path: Path) -> None
     verdict = judge(load_cell(tmp_path))
     assert (verdict.outcome, verdict.cls) == ("crashed", "collective_order_mismatch")
     assert verdict.guilty_ranks == (1,)
+
+
+def test_a_rank_still_in_its_first_forward_has_the_same_two_threads_in_a_group(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.rank(0, "backward", "all_reduce in a thread")
+    job.rank(1, "all_reduce in a thread", stderr=REFUSED)
+    for number in (0, 1):
+        write_json(job.run.rank(number).ddp, [{"group": "default_pg", "settings": {}, "parameters": []}])
+    verdict = judge(load_cell(tmp_path))
+    assert (verdict.cls, verdict.guilty_ranks) == ("collective_order_mismatch", (0, 1)), verdict.summary
+    assert "Two threads" in verdict.summary
+
+
+def test_a_rank_without_the_other_thread_is_not_blamed_for_it(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.rank(0, "backward", "all_reduce in a thread")
+    job.rank(1, "all_reduce", stderr=REFUSED)
+    for number in (0, 1):
+        write_json(job.run.rank(number).ddp, [{"group": "default_pg", "settings": {}, "parameters": []}])
+    assert judge(load_cell(tmp_path)).guilty_ranks == (0,)
 
 
 def test_who_is_only_further_along_the_same_path_has_not_parted(tmp_path: Path) -> None:

@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
 
 def threads_in(cell: CellEvidence, tables: Tables, group: str) -> dict[int, set[int]]:
-    """By rank: those that called collectives of the group, and the main one where a wrapper reduces in it."""
+    """By rank: those that called collectives of the group, and the main one where a wrapper reduces in it.
+
+    A rank that has wrapped its model like one that has been in backward is on its way there: which of them gets there
+    before it is over is chance.
+    """
     rows = tables.asked[tables.asked.group == group]
     found = {int(str(rank)): {int(t) for t in frame.thread} for rank, frame in rows.groupby("rank")}
-    for rank, threads in found.items():
-        evidence = cell.rank(rank)
-        if _reduces_in(evidence, tables, group) and _backwards(tables, evidence):
-            threads.add(_main(evidence))
+    reducing = [r for r in map(cell.rank, found) if _reduces_in(r, tables, group)]
+    if any(_backwards(tables, r) for r in reducing):
+        for rank in reducing:
+            found[rank.rank].add(_main(rank))
     return found
 
 
