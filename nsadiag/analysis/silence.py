@@ -19,7 +19,9 @@ def is_short(cell: CellEvidence) -> bool:
 
 def in_one_place_s(cell: CellEvidence, rank: RankEvidence) -> float:
     """Seconds of silence in which every look showed the same lines; 0 if that is no longer than a pause may be."""
-    shown = [c for c in rank.captures if c.stacks]
+    before = _seen_before_silence(cell)
+    # What was seen before the silence began, in its imports maybe, says nothing of it.
+    shown = [c for c in rank.captures if c.stacks and c.number > before]
     stands = [[(f["filename"], f["line"]) for f in main_thread(c).get("frames", [])] for c in shown]
     looks = [m for look in cell.watch.get("looks", []) for m in look["motions"] if m["rank"] == rank.rank]
     moved_on = any(stand != stands[-1] for stand in stands) or any(m["frames_changed"] for m in looks[-2:])
@@ -31,3 +33,18 @@ def in_one_place_s(cell: CellEvidence, rank: RankEvidence) -> float:
     lasted = float(ended) - float(moved)
     limit = max(LEAST_S, PAUSES * float(cell.watch.get("longest_quiet_s") or 0.0))
     return lasted if lasted > limit else 0.0
+
+
+def _seen_before_silence(cell: CellEvidence) -> int:
+    """Number of the last capture of a look that was over when something last moved; 0 without one."""
+    moved = cell.watch.get("last_progress_s")
+    return max(
+        (
+            look.get("second", 0)
+            for look in cell.watch.get("looks", [])
+            if moved is not None
+            and look.get("t_s", moved) + max((m.get("seconds", 0.0) for m in look["motions"]), default=0.0)
+            < moved
+        ),
+        default=0,
+    )

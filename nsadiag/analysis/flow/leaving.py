@@ -9,6 +9,7 @@ from nsadiag.analysis import places
 from nsadiag.analysis.flow.chains import Chain, apart, held_by, is_in, passed_by, stands_behind
 from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.making import Case, made, shown
+from nsadiag.analysis.flow.visits import left_between_rounds
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
 
@@ -34,7 +35,7 @@ def left_loop(
     loops = [
         g for g in (apart(s.program, inside, outside) if outside else held_by(s.program, inside)) if g.is_loop
     ]
-    for loop in reversed(loops):
+    for number, loop in reversed([*enumerate(loops)]):
         # A loop over the parts of a model: fewer times round means fewer modules.
         if s.in_forward(loop):
             continue
@@ -44,6 +45,9 @@ def left_loop(
             continue
         over = s.histories.count(left[0]) - 1 if iteration is None else iteration
         if s.anchored_in(loop) and _came_again(s, loop, stayed[0], left[0], over):
+            continue
+        outer = loops[number - 1] if number and chains is None else None
+        if outer and s.anchored_in(loop) and left_between_rounds(s, outer, stayed=stayed[0], left=left[0]):
             continue
         guard = _why(s, loop, left[0])
         if guard is not None:
