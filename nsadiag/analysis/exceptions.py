@@ -36,6 +36,11 @@ HOST_OOM = re.compile(
 # A mismatched collective hands on a size that was never one.
 ABSURD = re.compile(r"more than 1EB|\d{4,}(\.\d+)? (TiB|PiB)")
 
+# What torch's loader says of a worker of its own that has ended.
+LOST_WORKER = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? ?[\d, ]+\) (?P<end>is killed by signal: [^.]*|exited unexpectedly[^.]*)"
+)
+
 Raised = dict[str, Any]
 
 
@@ -50,6 +55,8 @@ def first_of(exception: Raised) -> Raised:
     """What it was raised from; and what was on its way up when a clean-up failed, for want of a peer or for its own sake."""
     current = exception
     while (earlier := current.get("cause")) and earlier.get("frames"):
+        if LOST_WORKER.search(current["message"]):
+            break  # a connection that was refused then was one to the worker, and to no peer
         is_first = earlier.get("meant") or earlier.get("displaced")
         if not is_first and (not follows_a_peer(current) or follows_a_peer(earlier)):
             break

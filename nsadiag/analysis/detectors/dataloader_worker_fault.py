@@ -7,15 +7,13 @@ from collections.abc import Iterator
 
 from nsadiag.analysis import places
 from nsadiag.analysis.breaks import first_break
+from nsadiag.analysis.exceptions import LOST_WORKER, first_of
 from nsadiag.analysis.inside import Stuck, finding, stuck_inside
 from nsadiag.analysis.load import CaptureEvidence, CellEvidence
 from nsadiag.analysis.standing import main_thread
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
-SAYS = re.compile(
-    r"DataLoader worker \(pid(?:\(s\))? ?[\d, ]+\) (?P<end>is killed by signal: [^.]*|exited unexpectedly[^.]*)"
-)
 LATE = re.compile(r"DataLoader timed out after \d+ seconds")
 FIX = "Look at what the dataset does at the line shown; give the loader a timeout=, and start workers by spawn or forkserver where locks or threads are around."
 
@@ -117,10 +115,11 @@ def _dead(cell: CellEvidence, stuck: Stuck, gone: list[int]) -> Finding:
 def _raised(cell: CellEvidence) -> Iterator[Finding]:
     """torch noticed it, and raised in the rank's loop, at whatever line that happened to be."""
     first = first_break(cell)
-    exception = first.rank.exception if first and first.kind == "exception" else None
-    if first is None or exception is None:
+    raised = first.rank.exception if first and first.kind == "exception" else None
+    if first is None or raised is None:
         return
-    said = SAYS.search(exception["message"])
+    exception = first_of(raised)
+    said = LOST_WORKER.search(exception["message"])
     late = LATE.search(exception["message"])
     if not said and not late:
         return
@@ -134,7 +133,9 @@ def _raised(cell: CellEvidence) -> Iterator[Finding]:
         summary=f"A DataLoader worker of rank {number} {how}; the loader raised in the rank.",
         guilty_ranks=(number,),
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != number),
-        where=Where(step=first.rank.end.get("steps")).at(places.of_exception(exception)),
+        where=Where(step=first.rank.end.get("steps")).at(
+            places.of_exception(exception) or places.of_exception(raised)
+        ),
         evidence=(
             Evidence(
                 claim=f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception['message'].splitlines()[0][:200]}",

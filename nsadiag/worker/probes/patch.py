@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -47,12 +49,24 @@ _failed: set[Callable[..., Any]] = set()
 
 
 def failed(observe: Callable[..., Any], error: Exception) -> None:
-    """A gap for the first failure of an observation; `observe` itself may call this, where a guard's frame is too dear."""
+    """A gap for the first failure of an observation; `observe` itself may call this, where a guard's frame is too dear.
+
+    Raises: `error` itself, where a signal handler of the job's raised it: it was not the observation that failed.
+    """
+    if _of_a_handler(error):
+        raise error
     rank = runtime.current()
     if observe not in _failed and rank is not None:
         _failed.add(observe)
         with contextlib.suppress(OSError):
             rank.gap(f"{observe.__module__.rsplit('.', 1)[-1]}.{observe.__name__} failed: {error!r}")
+
+
+def _of_a_handler(error: Exception) -> bool:
+    """Whether it came up through a signal handler, which Python runs between any two lines, ours as well."""
+    handlers = (getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals())
+    codes = {code for code in handlers if code is not None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def harmless(observe: F) -> F:
