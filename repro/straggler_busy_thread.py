@@ -46,12 +46,12 @@ def main() -> None:
     if rank == 0:
         Indexer(2_000_000).start()
     torch.manual_seed(0)
-    layers = [nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()) for _ in range(6)]
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()) for _ in range(12)]
     model = DDP(nn.Sequential(*layers).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(40):
+    for step in range(60):
         total = torch.zeros((), device=device)
-        for _ in range(4):
+        for _ in range(8):
             batch = torch.randn(256, 64, device=device)
             total = total + (model.module(batch) - batch).square().mean()
         batch = torch.randn(256, 64, device=device)
