@@ -1,5 +1,8 @@
 """Places that events carry by number: those that `user_place` would write out."""
 
+import pytest
+
+from nsadiag.analysis.places import all_of_faults
 from nsadiag.worker.place import Places, user_place
 
 
@@ -44,3 +47,39 @@ def test_code_beyond_those_that_are_kept_is_still_found() -> None:
     places.MOST_CODES = 0
     assert [places.here() for _ in range(2)] == [1, 1]
     assert places._known == {}
+
+
+BARE = "{} (most recent call first):\n  <no Python frame>\n"
+READER = 'Thread 0x00007fc97a1ff6c0 (most recent call first):\n  File "/job/reader.py", line 5 in read\n'
+MAIN = '{} (most recent call first):\n  File "/job/train.py", line 9 in loss\n  File "/job/train.py", line 20 in main\n'
+
+
+@pytest.mark.parametrize(
+    ("threads", "lines"),
+    [
+        (
+            [BARE.format("Thread 0x00007fa9b2ffd6c0"), READER, MAIN.format("Thread 0x00007faaa2fa4140")],
+            [9, 20],
+        ),
+        (
+            [BARE.format("Current thread 0x00007fa9b2ffd6c0"), MAIN.format("Thread 0x00007faaa2fa4140")],
+            [9, 20],
+        ),
+        ([READER, MAIN.format("Current thread 0x00007faaa2fa4140")], [9, 20]),
+        ([READER.replace("Thread", "Current thread"), MAIN.format("Thread 0x00007faaa2fa4140")], [5]),
+        ([BARE.format("Thread 0x00007fa9b2ffd6c0"), READER, "..."], []),
+    ],
+)
+def test_a_death_is_where_its_thread_was_else_where_the_main_one_was(
+    threads: list[str], lines: list[int]
+) -> None:
+    written = "\n".join(
+        ["Fatal Python error: Aborted\n", *threads, "Extension modules: numpy.core (total: 1)\n"]
+    )
+    assert [p.line for p in all_of_faults(written)] == lines
+
+
+def test_of_two_deaths_in_a_log_the_first_is_told() -> None:
+    deaths = (MAIN.format("Current thread 0x00007faaa2fa4140"), READER.replace("Thread", "Current thread"))
+    written = "\n".join(f"Fatal Python error: Aborted\n\n{death}" for death in deaths)
+    assert [p.line for p in all_of_faults(written)] == [9, 20]

@@ -19,6 +19,7 @@ MAY_WAIT_FOR_PEERS = re.compile(r"\.(wait|item|cpu|tolist|synchronize|result)\(|
 # Functions of torch on the stack of whoever is in a forward, in a backward, or waits for peers.
 IN_A_STEP = frozenset({"_call_impl", "_wrapped_call_impl", "_engine_run_backward", "collective", "wait"})
 FAULT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+FAULT_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 
 
 def place(file: str, line: int, function: str | None, code: str | None = None) -> Place:
@@ -87,9 +88,21 @@ def of_faults(text: str) -> Place | None:
 
 
 def all_of_faults(text: str) -> tuple[Place, ...]:
-    """The user's lines of the thread that faulthandler names first, innermost first."""
-    frames = FAULT_FRAME.finditer(text.partition("\n\n")[2].partition("\n\n")[0] or text)
+    """The user's lines of the thread that died, innermost first; of the main thread where it was none of Python's."""
+    frames = FAULT_FRAME.finditer(_thread_that_died(text))
     return tuple(place(f["file"], int(f["line"]), f["function"]) for f in frames if is_user(f["file"]))
+
+
+def _thread_that_died(text: str) -> str:
+    """Its paragraph. A transport's own thread, which ends the process, has no frames: then that of the main one."""
+    # What another process may have written into the same log is another death.
+    words = f"{text}Fatal Python error".split("Fatal Python error")
+    threads = [each for each in words[min(1, len(words) - 2)].split("\n\n") if FAULT_THREAD.search(each)]
+    if not threads:
+        return text
+    died = next((each for each in threads if "Current thread" in each), "")
+    # From the newest to the oldest, which is the main one; of very many threads not all are there.
+    return died if FAULT_FRAME.search(died) or "\n...\n" in text else threads[-1]
 
 
 def of_text(text: str) -> Place | None:
