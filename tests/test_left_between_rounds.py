@@ -78,3 +78,29 @@ def parted(
     assert found and found.where
     line = job.script.read_text().splitlines()[(found.where.line or 0) - 1].strip()
     return found.cls, found.guilty, line.partition(" > ")[0]
+
+
+@pytest.mark.parametrize("ran_out", [False, True])
+def test_who_was_given_a_batch_and_left_with_it_has_not_run_out_of_data(
+    tmp_path: Path, ran_out: bool
+) -> None:
+    job = Job(
+        tmp_path,
+        """
+        for epoch in range(3):
+            for batch in loader:
+                if not batch.isfinite().all():
+                    break
+                model(batch).backward()
+            dist.barrier()
+        """,
+    )
+    train, asks = "model(batch)", "for batch in loader:"
+    batch: list[Did] = [(Kind.DATA, "Clips", asks), *step(train)]
+    job.rank(0, job.stack(train, call="all_reduce"), *batch * 2, *batch[:3])
+    job.answers[asks] = ran_out
+    left: list[Did] = [(Kind.DATA, "Clips", asks), (Kind.COLLECTIVE, "barrier", "dist.barrier")]
+    job.rank(1, job.stack("dist.barrier", call="barrier"), *batch * 2, *left)
+    found = job.parted()
+    cls = "uneven_inputs" if ran_out else "data_divergent_control_flow"
+    assert found and (found.cls, found.guilty) == (cls, (1,))

@@ -24,6 +24,7 @@ class Job:
     def __init__(self, path: Path, source: str) -> None:
         self.script = path / "train.py"
         self.script.write_text(textwrap.dedent(source))
+        self.answers: dict[str, bool] = {}  # of a line that asks a loader: whether its data had run out
         self.run = RunDir(path=path / "run")
         make_private_dir(self.run.path)
         write_json(self.run.watch, {"looks": [{"judgement": "still", "reason": "nothing", "motions": []}]})
@@ -46,6 +47,8 @@ class Job:
         for kind, name, text in did:
             place = f"default_pg\t{self.script}:{self.at(text)}:f" if text else ""
             box.emit(kind, Phase.BEGIN, names(name), 0, 0, names(place))
+            if text in self.answers:
+                box.emit(kind, Phase.END, names(name), 0, int(self.answers[text]))
         write_json(rank.meta, {"rank": number, "world_size": 2, "pid": 1})
         threads = [{"thread_name": "MainThread", "os_thread_id": 1, "frames": main}]
         threads += [{"thread_name": "aside", "os_thread_id": 2, "frames": thread}] if thread else []

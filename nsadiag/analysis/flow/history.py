@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,7 @@ class Token:
     step: int
     t_ns: int
     unsynced: str = ""  # of a forward: the line that asked for no reduction of its gradients
+    gave: bool = False  # of a question to a loader: whether it is known that a batch was the answer
 
     @property
     def place(self) -> Place | None:
@@ -76,6 +77,14 @@ def tokens_of(rank: RankEvidence) -> list[Token]:
         name, at = names.get(int(event["name"]), ""), rest.partition("\t")[0]
         if kind == Kind.GRAD_SYNC:
             unsynced = at if phase == Phase.BEGIN else ""
+        if (
+            kind == Kind.DATA
+            and phase == Phase.END
+            and not event["b"]
+            and found
+            and found[-1].kind == Kind.DATA
+        ):
+            found[-1] = replace(found[-1], gave=True)
         if kind not in wanted or phase == Phase.END:
             continue
         if (kind == Kind.COLLECTIVE and TRANSFER.search(name)) or (kind in NEED_PLACE and not at):

@@ -122,17 +122,18 @@ def _why(s: Situation, loop: Guard, left: int) -> Guard | None:
 
 
 def _saw_the_end(s: Situation, loop: Guard, rank: int) -> bool:
-    """Whether the last thing that the rank did in the loop was to ask for a batch."""
+    """Whether the last thing that the rank did in the loop was to ask for a batch, and it was not given one."""
     asked = used = -1
+    gave = False
     for number, token in enumerate(s.histories.tokens.get(rank, ())):
         at = token.place
         if at is None:
             continue
         if token.kind == Kind.DATA and _is_head(s, loop, at):
-            asked = number
+            asked, gave = number, token.gave
         elif token.at == s.histories.anchor:
             used = number
-    return asked > used >= 0
+    return asked > used >= 0 and not gave
 
 
 def _is_head(s: Situation, loop: Guard, at: Place) -> bool:
