@@ -45,14 +45,7 @@ class Tracker:
         self.records.put(None)
 
 
-def main() -> None:
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo")
-    rank = dist.get_rank()
-    torch.manual_seed(rank)
+def train(rank: int, device: torch.device) -> None:
     model = DDP(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tracker = Tracker() if rank == 0 else None
@@ -65,7 +58,19 @@ def main() -> None:
         print(f"rank {rank} step {step} loss {loss.item():.4f}", flush=True)
         if tracker:
             tracker.log({"step": step, "loss": loss.item()})
+
+
+def main() -> None:
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    train(rank, device)
     dist.barrier()
+    # The model is gone by now: a group that goes before it makes gloo abort at exit, now and then.
     dist.destroy_process_group()
     print(f"rank {rank} done", flush=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
@@ -27,6 +28,13 @@ def _doubts(cell: CellEvidence, tables: Tables, rank: RankEvidence) -> list[str]
     return doubts
 
 
+def _how(rank: RankEvidence) -> str:
+    number, code = rank.end.get("signal"), rank.end.get("exit_code")
+    if number:
+        return f"{signal.Signals(number).name} behind its exit handlers"
+    return f"exit code {'unknown' if code is None else code}"
+
+
 def _last_words_at(rank: RankEvidence) -> Place | None:
     """Where it lost its peer, if what wraps its work caught that."""
     row = rank.raised[-1] if rank.raised and (rank.leaving or {}).get("ended_with") else {}
@@ -38,7 +46,6 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if first is None or first.kind != "exited" or next(shortfalls(cell, tables), None):
         return
     rank = first.rank
-    code = rank.end.get("exit_code")
     left = [r for r in cell.ranks if r.rank != rank.rank]
     left_at = rank.leaving and places.of_text(rank.leaving["place"])
     blocked = next(
@@ -54,7 +61,7 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         cls="rank_exited_early",
         outcome="hung" if cell.stopped == "hang" else "crashed",
         confidence=0.5 if doubts else 0.93,
-        summary=f"Rank {rank.rank} ended by itself (exit code {'unknown' if code is None else code}) after {rank.end.get('steps', 0)} steps, while its peers still trained.",
+        summary=f"Rank {rank.rank} ended by itself ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers still trained.",
         guilty_ranks=(rank.rank,),
         blocked_ranks=tuple(r.rank for r in left),
         where=Where(step=rank.end.get("steps")).at(left_at or places.of_black_box(rank)),
@@ -66,7 +73,7 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             ),
         ),
         rejected=(
-            Rejected(cls="rank_killed", because="its exit handlers ran, and no signal ended it"),
+            Rejected(cls="rank_killed", because="its exit handlers ran, and no signal ended it before"),
             Rejected(
                 cls="rank_exception",
                 because="it raised no exception; its peers' errors say only that it was gone",
