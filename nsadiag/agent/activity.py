@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent.processes import queued_s, stat_fields
+from nsadiag.agent.processes import TICKS_PER_S, cpu_s, queued_s, stat_fields
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 # Of one CPU. Ranks that only wait were seen at 0.003, pollers at up to 0.02; a rank that computes on a crowded
 # machine may get little, and one that shows the same line for minutes may still be in a long loop.
@@ -109,7 +108,7 @@ def usage(pid: int) -> Usage | None:
     return Usage(
         t_s=time.monotonic(),
         cpu_s=_cpu_s(own) + sum(_cpu_s(fields) for _, fields in below),
-        main_cpu_s=(int(main[11]) + int(main[12])) / TICKS_PER_S,
+        main_cpu_s=cpu_s(main),
         io_bytes=_io(f"/proc/{pid}/io") + child_io,
         main_io_bytes=_io(f"/proc/{pid}/task/{pid}/io"),
         child_io_bytes=child_io,

@@ -263,7 +263,7 @@ def _meta(rank: AttachedRank) -> dict[str, Any]:
         "world_size": rank.world_size,
         "local_rank": int(environment.get("LOCAL_RANK", rank.rank)),
         "pid": pid,
-        "ppid": processes.parent(rank.process),
+        "ppid": processes.parent(rank.process.pid),
         "host": this_node(),
         "argv": mask_command(words),
         "cwd": cwd,

@@ -46,7 +46,7 @@ def ranks_of_job(variable: str, value: str) -> list[AttachedRank]:
 def _topmost(same: list[AttachedRank]) -> list[AttachedRank]:
     """Loaders' workers inherit RANK: of a family the first is the rank."""
     pids = {rank.process.pid for rank in same}
-    return [rank for rank in same if processes.parent(rank.process) not in pids]
+    return [rank for rank in same if processes.parent(rank.process.pid) not in pids]
 
 
 class NodeWatch(AttachedWatch):

@@ -15,6 +15,7 @@ import psutil
 
 RUN_ID = "NSADIAG_RUN_ID"  # in the environment of every process of a run, whoever its parent is
 ZOMBIE = "Z"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,14 @@ def is_alive(process: Process) -> bool:
     return bool(fields and int(fields[19]) == process.started and fields[0] != ZOMBIE)
 
 
-def parent(process: Process) -> int:
+def cpu_s(fields: list[str]) -> float:
+    """CPU seconds of its own, by what `stat_fields` gives."""
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def parent(pid: int) -> int:
     """The pid of its parent; 0 once it is gone."""
-    fields = stat_fields(process.pid)
+    fields = stat_fields(pid)
     return int(fields[1]) if fields else 0
 
 

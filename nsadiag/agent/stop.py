@@ -33,7 +33,7 @@ def end_job(
     wait_for_dumps(run, ranks)
     launchers = processes.with_children(job.roots()) - family
     may_restart = any(_has_restarts_left(rank) for rank in ranks)
-    parents = {processes.parent(rank) for rank in ranks}
+    parents = {processes.parent(rank.pid) for rank in ranks}
     # A launcher that finds its ranks dead may start new ones: not before we have told it to end.
     for launcher in launchers:
         processes.send(launcher, signal.SIGSTOP)

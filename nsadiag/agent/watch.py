@@ -13,6 +13,7 @@ from nsadiag.agent.activity import Activity, Usage, usage
 from nsadiag.agent.capture_series import CaptureSeries
 from nsadiag.agent.captures import capture_last, capture_slow
 from nsadiag.agent.ends import Times, end_of
+from nsadiag.agent.latecomers import may_come
 from nsadiag.agent.launch import Job
 from nsadiag.agent.looping import Loops, cpu_share_of, running_in
 from nsadiag.agent.oom import OomWatch
@@ -23,7 +24,6 @@ from nsadiag.agent.sampler import Sampler
 from nsadiag.agent.state import Look, Pair, RankState, Stopped, WatchOptions
 from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, Stance, joined, judge, stances
 from nsadiag.agent.stop import end_job
-from nsadiag.agent.unnamed import may_come
 from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json, write_json
 from nsadiag.evidence.reader import Pulse
 from nsadiag.evidence.sources import keep_sources

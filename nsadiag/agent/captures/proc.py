@@ -16,11 +16,10 @@ from nsadiag.agent.captures.pipes import far_end
 from nsadiag.agent.captures.sleeping import sleeps_until, wait_limit_s, waits_until
 from nsadiag.agent.captures.spawner import spawner
 from nsadiag.agent.captures.target import CaptureError, Target
-from nsadiag.agent.processes import ZOMBIE, queued_s, stat_fields
+from nsadiag.agent.processes import ZOMBIE, cpu_s, queued_s, stat_fields
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.secrets import mask_command
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STATUS = frozenset(
     {
         "Threads", "VmSwap", "VmHWM", "SigQ", "SigPnd", "ShdPnd", "SigBlk", "SigCgt", "TracerPid", "Seccomp",
@@ -36,10 +35,6 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _cpu_s(fields: list[str]) -> float:
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-
-
 def _thread(pid: int, folder: Path) -> dict[str, Any] | None:
     text = _text(folder / "stat")
     if text is None:
@@ -50,7 +45,7 @@ def _thread(pid: int, folder: Path) -> dict[str, Any] | None:
         "tid": int(folder.name),
         "name": name,
         "state": fields[0],
-        "cpu_s": _cpu_s(fields),
+        "cpu_s": cpu_s(fields),
         "queued_s": queued_s(pid, int(folder.name)),
         "wchan": _text(folder / "wchan"),
         "sleeps_until_mono_ns": sleeps_until(pid, int(folder.name)),
@@ -78,7 +73,7 @@ def _children(pid: int) -> list[dict[str, Any]]:
                     "pid": child.pid,
                     "parent": int(fields[1]),
                     "state": fields[0],
-                    "cpu_s": _cpu_s(fields),
+                    "cpu_s": cpu_s(fields),
                     "queued_s": queued_s(child.pid),
                     "command": _command(child.pid),
                     "sleeps_until_mono_ns": sleeps_until(child.pid),
@@ -103,7 +98,7 @@ def _holder(pid: int, syscall: str | None) -> dict[str, Any] | None:
     fields = stat_fields(found) if found else None
     if found is None or fields is None:
         return None
-    return {"pid": found, "cpu_s": _cpu_s(fields), "command": _command(found)}
+    return {"pid": found, "cpu_s": cpu_s(fields), "command": _command(found)}
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -133,7 +128,7 @@ def proc(target: Target) -> None:
         "t_mono_ns": time.monotonic_ns(),
         "pid": target.pid,
         "state": fields[0],
-        "cpu_s": _cpu_s(fields),
+        "cpu_s": cpu_s(fields),
         "rss_mib": int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20,
         "wchan": _text(folder / "wchan"),
         "syscall": syscall,

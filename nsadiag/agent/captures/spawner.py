@@ -8,9 +8,8 @@ from typing import Any
 
 import psutil
 
-from nsadiag.agent.activity import TICKS_PER_S
 from nsadiag.agent.captures.sleeping import sleeps_until
-from nsadiag.agent.processes import stat_fields
+from nsadiag.agent.processes import cpu_s, parent, stat_fields
 
 OF_THE_SERVER = b"multiprocessing.forkserver"  # which forks for the process that asked it to
 # Both are on the command line of what multiprocessing starts anew; what it forks has that of its parent.
@@ -29,28 +28,22 @@ def spawner(pid: int) -> dict[str, Any] | None:
     family = _family(above, pid)
     return {
         "pid": above,
-        "cpu_s": _cpu_s(fields),
+        "cpu_s": cpu_s(fields),
         "turns": sum(_turns(above, tid) for tid in _threads(above)),
         "sleeps_until_mono_ns": [until for tid in _threads(above) if (until := sleeps_until(above, tid))],
-        "family_cpu_s": sum(_cpu_s(found) for one in family if (found := stat_fields(one))),
+        "family_cpu_s": sum(cpu_s(found) for one in family if (found := stat_fields(one))),
     }
 
 
 def _above(pid: int) -> int | None:
-    own = _command(pid)
-    parent = _parent(pid)
-    if not own or parent in (0, 1, os.getpid()):
+    own, above = _command(pid), parent(pid)
+    if not own or above in (0, 1, os.getpid()):
         return None
-    if not any(word in own for word in STARTED_ANEW) and own != _command(parent):
+    if not any(word in own for word in STARTED_ANEW) and own != _command(above):
         return None
-    if OF_THE_SERVER in _command(parent):
-        parent = _parent(parent)
-    return parent if parent not in (0, 1, os.getpid()) else None
-
-
-def _parent(pid: int) -> int:
-    fields = stat_fields(pid)
-    return int(fields[1]) if fields else 0
+    if OF_THE_SERVER in _command(above):
+        above = parent(above)
+    return above if above not in (0, 1, os.getpid()) else None
 
 
 def _family(above: int, but: int) -> list[int]:
@@ -67,10 +60,6 @@ def _command(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def _cpu_s(fields: list[str]) -> float:
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def _threads(pid: int) -> list[int]:

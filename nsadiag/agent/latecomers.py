@@ -35,7 +35,7 @@ def unnamed(ranks: list[Process]) -> list[int]:
     known = {rank.pid for rank in ranks}
     found = set()
     for rank in ranks:
-        above = parent(rank)
+        above = parent(rank.pid)
         if above > 1:
             beside = set(children(above)) - known
             found |= {pid for pid in beside if _program(pid) == _program(rank.pid) and not _helps(pid)}
