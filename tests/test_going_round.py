@@ -58,7 +58,7 @@ WORKING = {
 
 
 @contextmanager
-def running(tmp_path: Path, extra: str) -> Iterator[tuple[Path, Callable[[], bytes]]]:
+def running(tmp_path: Path, extra: str) -> Iterator[tuple[Path, Callable[[], Any]]]:
     """The script of a thread that is in the loop, and what asks it."""
     script = tmp_path / "job.py"
     script.write_text(LOOP.replace("EXTRA", extra))
@@ -74,7 +74,7 @@ def running(tmp_path: Path, extra: str) -> Iterator[tuple[Path, Callable[[], byt
     assert ready.wait(60)
     ident = thread.ident or 0
     try:
-        yield script, lambda: json.dumps(rounds.told(ident)).encode()
+        yield script, lambda: json.loads(json.dumps(rounds.told(ident)))
     finally:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(SystemExit))
         thread.join(30)
@@ -112,7 +112,7 @@ def test_a_loop_in_which_anything_changes_is_never_endless(
 
 
 def test_nobody_is_asked_who_may_not_answer_or_is_in_no_such_loop(tmp_path: Path) -> None:
-    def refuses() -> bytes:
+    def refuses() -> Any:
         raise AssertionError("asked")
 
     script = tmp_path / "job.py"

@@ -314,7 +314,7 @@ class Watch:
         loop = self._loops.of(stance.rank)
         if loop is None and state is not None and state.process and state.process.pid == pid:
             server = self.captures.target(state, looks[1]).server
-            loop = self._loops.told(stance.rank, lambda: server.ask(ROUNDS_HANDLER))
+            loop = self._loops.told(stance.rank, lambda: server.ask_json(ROUNDS_HANDLER))
         if loop is None or pid is None or stance.motion is None:
             return stance
         procs = (read_json(self.directory.rank(stance.rank).capture(n).proc, {}) for n in looks)

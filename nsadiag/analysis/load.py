@@ -43,6 +43,7 @@ class CaptureEvidence:
     answers: dict[str, Any] = field(default_factory=dict)
     native: str = ""  # py-spy's text, with the native frames among the Python ones
     tasks: tuple[dict[str, Any], ...] = ()  # of the main thread's event loop, or of those of other threads
+    ungraded: dict[str, Any] = field(default_factory=dict)  # parameters in DDP that had no gradient then
     children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
 
 
@@ -398,6 +399,7 @@ def _load_capture(directory: CaptureDir, root: Path) -> CaptureEvidence:
         answers=read_json(directory.answers, {}),
         native=_tail(directory.native),
         tasks=tuple(read_json(directory.tasks, [])),
+        ungraded=read_json(directory.ungraded, {}),
         children=tuple(_load_capture(child, root) for child in directory.children()),
     )
 

@@ -43,6 +43,24 @@ def changed_after(rank: RankEvidence, step: int) -> dict[str, Any] | None:
     return found
 
 
+def without_gradient_now(rank: RankEvidence) -> tuple[list[str], int, str] | None:
+    """What its last backward gave none, as the rank told at the newest look: names, its steps so far, the file that tells.
+
+    None where it is not known: gradients of all parameters of an optimizer are cleared together, so that none at all
+    tells nothing, nor does a part where there are several optimizers, or several models.
+    """
+    newest = next((c for c in reversed(rank.captures) if c.ungraded), None)
+    if newest is None or newest.ungraded["optimizers"] > 1 or len(newest.ungraded["models"]) != 1:
+        return None
+    (model,) = newest.ungraded["models"]
+    if not 0 < model["count"] < model["of"]:
+        return None
+    step = int(newest.ungraded["step"])
+    earlier = [row["missing"] for row in rank.ungraded if row["step"] < step - 1]
+    names = [name for name in model["missing"] if not earlier or name not in earlier[-1]]
+    return names, step, f"{newest.source}/ungraded.json"
+
+
 def without_gradient(rank: RankEvidence) -> dict[str, Any] | None:
     """The newest word of the rank's optimizers on who has none; None if all had one, or nothing is on record."""
     row = rank.ungraded[-1] if rank.ungraded else None

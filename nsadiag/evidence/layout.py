@@ -27,6 +27,7 @@ OOM = "oom.json"
 # What a rank's worker server is asked for to say what the tasks of its event loop wait for.
 TASKS_HANDLER = "nsadiag_tasks"
 ROUNDS_HANDLER = "nsadiag_rounds"
+UNGRADED_HANDLER = "nsadiag_ungraded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ class CaptureDir:
     traceback = property(lambda self: self.path / "traceback.txt")
     counters = property(lambda self: self.path / "counters.json")
     tasks = property(lambda self: self.path / "tasks.json")
+    ungraded = property(lambda self: self.path / "ungraded.json")
     proc = property(lambda self: self.path / "proc.json")
     cuda_core = property(lambda self: self.path / "cuda.core")
     cuda_text = property(lambda self: self.path / "cuda.txt")

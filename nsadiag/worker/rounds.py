@@ -7,9 +7,7 @@ Values leave the process as digests only.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
-import json
 import sys
 import threading
 import time
@@ -17,7 +15,6 @@ from collections import Counter, deque
 from types import FrameType
 from typing import Any
 
-from nsadiag.evidence.layout import ROUNDS_HANDLER
 from nsadiag.worker.place import is_user_code
 
 SECONDS, INTERVAL_S = 0.8, 0.01
@@ -28,24 +25,9 @@ FEW_ELEMENTS, MOST_ELEMENTS = 64, 1 << 20  # of a tensor: told one by one; told 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def offer() -> None:
-    """Has the worker server answer to `nsadiag_rounds`; a torch that takes no handlers leaves it out."""
-    try:
-        from torch._C._distributed_c10d import _register_handler
-    except ImportError:
-        return
-    _register_handler(ROUNDS_HANDLER, _answer)
-    # torch lets go of it after Python has ended: it must still be there then.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_answer))
-
-
-def _answer(_request: Any, response: Any) -> None:
-    try:
-        body = json.dumps(told(threading.main_thread().ident or 0))
-    except Exception as error:
-        body = json.dumps({"error": repr(error)})
-    response.set_content(body, "application/json")
-    response.set_status(200)
+def of_main_thread() -> dict[str, Any]:
+    """What `told` tells of it."""
+    return told(threading.main_thread().ident or 0)
 
 
 def told(thread: int) -> dict[str, Any]:

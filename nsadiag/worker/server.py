@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nsadiag.worker import rounds, tasks
+from nsadiag.evidence.layout import ROUNDS_HANDLER, TASKS_HANDLER, UNGRADED_HANDLER
+from nsadiag.worker import answering, rounds, tasks, ungraded
 
 if TYPE_CHECKING:
     from nsadiag.worker.runtime import Runtime
@@ -38,8 +39,9 @@ def start(runtime: Runtime) -> None:
     with _muted_stderr():
         server = _WorkerServer(path, -1)
     os.chmod(path, 0o600)  # noqa: PTH101 - made by torch, with the user's umask
-    tasks.offer()
-    rounds.offer()
+    answering.offer(TASKS_HANDLER, tasks.told)
+    answering.offer(ROUNDS_HANDLER, rounds.of_main_thread)
+    answering.offer(UNGRADED_HANDLER, ungraded.told)
     # Never destroyed: its destructor logs three warnings into the job's output, and joins a thread.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 

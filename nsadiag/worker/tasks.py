@@ -5,39 +5,14 @@ Asked over torch's worker server, and only while nobody holds the GIL: the answe
 
 from __future__ import annotations
 
-import ctypes
-import json
 import sys
 import threading
 from types import FrameType
 from typing import Any
 
-from nsadiag.evidence.layout import TASKS_HANDLER
-
 MOST_TASKS = 256
 MOST_FRAMES = 32
 OF_ASYNCIO = ("/asyncio/", "/uvloop/")
-
-
-def offer() -> None:
-    """Has the worker server answer to `nsadiag_tasks`; a torch that takes no handlers leaves it out."""
-    try:
-        from torch._C._distributed_c10d import _register_handler
-    except ImportError:
-        return
-    _register_handler(TASKS_HANDLER, _answer)
-    # torch lets go of it after Python has ended: it must still be there then.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_answer))
-
-
-def _answer(_request: Any, response: Any) -> None:
-    try:
-        body = json.dumps(told())
-    except Exception as error:
-        # Raised into torch's server it would be an answer, too, but one without a reason.
-        body = json.dumps([{"error": repr(error)}])
-    response.set_content(body, "application/json")
-    response.set_status(200)
 
 
 def told() -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from nsadiag.agent.captures.py_spy import native_stack, python_stack
 from nsadiag.agent.captures.target import NodeTarget, NotApplicable, Target
 from nsadiag.agent.captures.tasks import tasks
 from nsadiag.agent.captures.traceback import traceback
+from nsadiag.agent.captures.ungraded import ungraded
 from nsadiag.agent.processes import stat_fields
 from nsadiag.evidence.layout import CaptureDir, RunDir, make_private_dir, read_json, this_node, write_json
 
@@ -38,13 +39,14 @@ CAPTURES: dict[str, Capture] = {
     "counters": wait_counters,
     "fr_pickle": flight_recorder_pickle,
     "tasks": tasks,
+    "ungraded": ungraded,
     "children": children,
     "native": native_stack,
     "cuda_core": cuda_core_dump,
 }
 # The rest costs a second or more a rank: once is enough.
 QUICK = ("proc", "py_spy", "fr", "traceback", "counters")
-THOROUGH = ("fr_pickle", "tasks", "children", "native")
+THOROUGH = ("fr_pickle", "tasks", "ungraded", "children", "native")
 # Leaves no job behind that could go on.
 LAST = ("cuda_core",)
 NODE_CAPTURES: dict[str, NodeCapture] = {"ras": ras, "gpu": gpu}

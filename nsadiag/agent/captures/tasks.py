@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
+from nsadiag.agent.captures.target import NotApplicable, Target
 from nsadiag.evidence.layout import TASKS_HANDLER, read_json, write_json
 
 OF_LOOPS = ("/asyncio/", "/uvloop/")
@@ -20,11 +19,7 @@ def tasks(target: Target) -> dict[str, Any]:
     # It would not answer before that thread lets go, and a thread of the server would be lost to the question.
     if any(thread.get("owns_gil") for thread in threads):
         raise NotApplicable("a thread of the rank holds the interpreter lock")
-    answer = target.server.ask(TASKS_HANDLER)
-    try:
-        rows = json.loads(answer)
-    except ValueError:
-        raise CaptureError(f"worker server, {TASKS_HANDLER}: no JSON") from None
+    rows = target.server.ask_json(TASKS_HANDLER)
     write_json(target.directory.tasks, rows)
     return {"tasks": len(rows)}
 

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 from nsadiag.agent.captures.failure import CaptureError, NotApplicable
 
@@ -51,6 +52,16 @@ class WorkerServer:
         if handler not in self.handlers():
             raise NotApplicable(f"this torch's worker server has no {handler}")
         return self._exchange("POST", f"/handler/{handler}{query}", TIMEOUT_S)
+
+    def ask_json(self, handler: str) -> Any:
+        """What a handler of ours tells. Raises as `ask` does, and CaptureError where it failed or is cut off."""
+        try:
+            told = json.loads(self.ask(handler))
+        except ValueError:
+            raise CaptureError(f"worker server, {handler}: no JSON") from None
+        if isinstance(told, dict) and "error" in told:
+            raise CaptureError(f"worker server, {handler}: {told['error']}")
+        return told
 
     def _exchange(self, method: str, address: str, timeout_s: float) -> bytes:
         if self._path is None or not self._path.exists():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 from nsadiag.analysis import places
 from nsadiag.analysis.branches import branch_around
 from nsadiag.analysis.breaks import breaks, first_break
 from nsadiag.analysis.exceptions import first_of, is_of_a_collective, place_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
-from nsadiag.analysis.parameters import shown, unused_in, without_gradient
+from nsadiag.analysis.parameters import shown, unused_in, without_gradient, without_gradient_now
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.blackbox import Kind
@@ -110,27 +110,60 @@ def _ddp_parameters(rank: RankEvidence) -> set[str]:
 
 def _never_filled(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     """In the last step of some ranks, parameters had no gradient that had one on the others: the others' buckets wait."""
-    rows = {r.rank: without_gradient(r) for r in cell.ranks if r.ddp}
-    skipped = {
-        rank: [n for n in (row or {}).get("missing", []) if n in _ddp_parameters(cell.rank(rank))]
-        for rank, row in rows.items()
-    }
-    guilty = tuple(sorted(rank for rank, names in skipped.items() if names))
-    if not guilty or len(guilty) == len(cell.ranks):
-        return
     steps = {r.rank: int(r.end.get("steps") or 0) for r in cell.ranks}
-    rank, row = cell.rank(guilty[0]), rows[guilty[0]] or {}
-    # Gradients that were missing long before the others stopped are not what they wait for.
-    if steps[rank.rank] - int(row["step"]) > 1:
+    with_ddp = [r for r in cell.ranks if r.ddp]
+    found = {r.rank: w for r in with_ddp if (w := _at_the_last_optimizer_step(r))}
+    if not found and _waits_in_backward(cell, tables):
+        found = {r.rank: w for r in with_ddp if (w := _at_the_last_look(r, min(steps.values())))}
+    if not found or len(found) == len(cell.ranks):
         return
-    names = skipped[rank.rank]
-    yield _unfilled(cell, tables, guilty, names, row)
+    guilty = tuple(sorted(found))
+    # Gradients that were missing long before the others stopped are not what they wait for.
+    if steps[guilty[0]] - found[guilty[0]].step <= 1:
+        yield _unfilled(cell, tables, guilty, found[guilty[0]])
 
 
-def _unfilled(
-    cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], names: list[str], row: dict[str, Any]
-) -> Finding:
-    rank = cell.rank(guilty[0])
+@dataclass(frozen=True, kw_only=True)
+class _Without:
+    """Parameters that a rank's last backward gave no gradient."""
+
+    names: list[str]
+    step: int
+    claim: str
+    source: str
+
+
+def _at_the_last_optimizer_step(rank: RankEvidence) -> _Without | None:
+    row = without_gradient(rank) or {}
+    known = _ddp_parameters(rank)
+    names = [n for n in row.get("missing", []) if n in known]
+    if not names:
+        return None
+    step = int(row["step"])
+    claim = f"at step {step} the optimizer of rank {rank.rank} found no gradient for {shown(names)}"
+    return _Without(names=names, step=step, claim=claim, source=f"{rank.source}/ungraded.jsonl")
+
+
+def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
+    """While the others were in the backward of that step, and this rank was past its own."""
+    told = without_gradient_now(rank)
+    static = any(m.get("settings", {}).get("static_graph") for m in rank.ddp)
+    if told is None or told[1] - step not in (0, 1) or static:
+        return None
+    known = _ddp_parameters(rank)
+    names = [n for n in told[0] if n in known]
+    if not names:
+        return None
+    claim = f"rank {rank.rank} is past the backward of step {step}, which gave {shown(names)} no gradient, and all its other parameters one"
+    return _Without(names=names, step=step, claim=claim, source=told[2])
+
+
+def _waits_in_backward(cell: CellEvidence, tables: Tables) -> bool:
+    return any("_engine_run_backward" in s.inner for r, s in tables.standings.items() if cell.rank(r).ddp)
+
+
+def _unfilled(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], without: _Without) -> Finding:
+    rank, names = cell.rank(guilty[0]), without.names
     others = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
     branch = branch_around(cell, rank, names)
     waits = next((tables.standings[r].place for r in others if r in tables.standings), None)
@@ -139,18 +172,15 @@ def _unfilled(
         cls="ddp_unused_parameter",
         outcome="hung" if is_still(cell) or cell.stopped == "hang" else "crashed",
         confidence=0.9,
-        summary=f"On rank {cell.names(guilty)}, {shown(names)} took no part in step {row['step']}: DDP's bucket never filled there, and its peers wait for it.",
+        summary=f"On rank {cell.names(guilty)}, {shown(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
         guilty_ranks=guilty,
         blocked_ranks=others,
-        where=Where(parameter=names[0], module=_module(names[0]), phase="forward", step=int(row["step"])).at(
+        where=Where(parameter=names[0], module=_module(names[0]), phase="forward", step=without.step).at(
             branch or _forward(rank, tables)
         ),
         peers_at=waits,
         evidence=(
-            Evidence(
-                claim=f"at step {row['step']} the optimizer of rank {rank.rank} found no gradient for {shown(names)}",
-                source=f"{rank.source}/ungraded.jsonl",
-            ),
+            Evidence(claim=without.claim, source=without.source),
             Evidence(
                 claim="DDP waits for every parameter (find_unused_parameters=False)",
                 source=f"{rank.source}/ddp.json",

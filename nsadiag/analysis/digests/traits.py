@@ -132,7 +132,7 @@ SUMMED: dict[str, Trait] = {
     "units": lambda rank: rank.units,
     "graph": lambda rank: rank.graph,
     "recomputed": lambda rank: rank.recomputed,
-    "ungraded": lambda rank: rank.ungraded,
+    "ungraded": lambda rank: [rank.ungraded, *(c.ungraded for c in rank.captures if c.ungraded)],
     "unwaited": lambda rank: rank.unwaited,
     "unheld": lambda rank: rank.unheld,
     "evaluated": lambda rank: rank.evaluated,

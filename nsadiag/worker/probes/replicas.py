@@ -89,6 +89,11 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         failed(_before_step, error)
 
 
+def optimizers_seen() -> int:
+    """How many have stepped so far."""
+    return len(_optimizers)
+
+
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the step was given a function that computes the loss, as Lightning and LBFGS do."""
     return callable(kwargs.get("closure", args[1] if len(args) > 1 else None))

@@ -1,0 +1,27 @@
+"""Parameters in DDP that have no gradient at this moment: the rank tells, where none of its threads is in a backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nsadiag.agent.captures.target import NotApplicable, Target
+from nsadiag.evidence.layout import UNGRADED_HANDLER, RankDir, read_json, write_json
+
+IN_BACKWARD = "_engine_run_backward"
+
+
+def ungraded(target: Target) -> dict[str, Any]:
+    """ungraded.json: by model how many of its parameters have none, and their names."""
+    if not RankDir(path=target.directory.path.parents[1]).ddp.exists():
+        raise NotApplicable("the rank has no model in DDP")
+    threads = read_json(target.directory.py_spy, [])
+    if not threads:
+        raise NotApplicable("whether the rank is in a backward pass is not known: no stacks")
+    if any(frame["name"] == IN_BACKWARD for thread in threads for frame in thread["frames"]):
+        raise NotApplicable("the rank is in a backward pass")
+    # It would not answer before that thread lets go, and a thread of the server would be lost to the question.
+    if any(thread.get("owns_gil") for thread in threads):
+        raise NotApplicable("a thread of the rank holds the interpreter lock")
+    told = target.server.ask_json(UNGRADED_HANDLER)
+    write_json(target.directory.ungraded, told)
+    return {"models": len(told.get("models", []))}

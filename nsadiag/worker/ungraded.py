@@ -1,0 +1,39 @@
+"""Which parameters of the models in DDP have no gradient, told when it is asked for.
+
+The optimizer's probe looks through them in few steps only, and the one in which a job hangs may be another. Asked over
+torch's worker server, and only while no thread of the rank is in a backward pass: that would be making gradients.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from nsadiag.worker import runtime
+
+NAMED = 50
+
+
+def told() -> dict[str, Any]:
+    """The step, how many optimizers have stepped, and a row for each model that is still there, as DDP counts parameters."""
+    rank = runtime.recorded.rank
+    calls, buckets, around_steps = (
+        sys.modules.get(f"nsadiag.worker.probes.{name}") for name in ("calls", "ddp_buckets", "replicas")
+    )
+    if rank is None or calls is None or buckets is None or around_steps is None:
+        return {}
+    return {
+        "step": rank.box.step,
+        "optimizers": around_steps.optimizers_seen(),
+        "models": [_row(w, calls.qualified) for w in buckets.wrapped_models if w.model() is not None],
+    }
+
+
+def _row(wrapped: Any, qualified: Callable[[str], str]) -> dict[str, Any]:
+    missing = [
+        qualified(name)
+        for name, reference in zip(wrapped.names, wrapped.parameters, strict=True)
+        if (parameter := reference()) is not None and parameter.grad is None
+    ]
+    return {"of": len(wrapped.names), "count": len(missing), "missing": missing[:NAMED]}
