@@ -9,13 +9,15 @@ import pytest
 from support.jobs import Jobs
 
 BREAKS = """
-import os, subprocess, sys
+import os, signal, subprocess, sys
 import torch, torch.distributed as dist
 import torch.multiprocessing as mp
 
 def work(rank):
     if rank == 1 and HOW != "helper":
         raise ValueError("no such shard: 7")
+    if HOW == "alone":  # and ended by its parent before it has begun to join
+        signal.pause()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:PORT", rank=rank, world_size=2)
 
 def helper():
@@ -24,7 +26,7 @@ def helper():
 HOW = os.environ["HOW"]
 if len(sys.argv) > 1:
     work(int(sys.argv[1]))
-elif HOW == "spawn":
+elif HOW in ("spawn", "alone"):
     if __name__ == "__main__":
         mp.spawn(work, nprocs=2)
 elif HOW == "helper":
@@ -42,6 +44,7 @@ else:
     ("how", "cls", "code"),
     [
         ("spawn", "rank_exception", 'raise ValueError("no such shard: 7")'),
+        ("alone", "rank_exception", 'raise ValueError("no such shard: 7")'),
         pytest.param(
             "started", "rank_exception", 'raise ValueError("no such shard: 7")', marks=pytest.mark.slow
         ),

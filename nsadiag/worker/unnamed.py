@@ -54,6 +54,18 @@ def listen(is_unnamed: Callable[[], bool]) -> None:
 
 
 def _write(error: Exception, trace: TracebackType | None) -> None:
-    about = {"pid": os.getpid(), "argv": mask_command(getattr(sys, "orig_argv", sys.argv))}
+    about: dict[str, Any] = {"pid": os.getpid(), "argv": mask_command(getattr(sys, "orig_argv", sys.argv))}
+    about["spawned_as"] = _number(trace)
     run = RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"]))
     append_json_line(run.unnamed, {**about, **crash.describe(error, trace, crash.MAIN)})
+
+
+def _number(trace: TracebackType | None) -> int | None:
+    """Which process of torch.multiprocessing.spawn it is, as that counts them; None of any other."""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name == "_wrap" and code.co_filename.endswith("torch/multiprocessing/spawn.py"):
+            number = trace.tb_frame.f_locals.get("i")
+            return number if isinstance(number, int) else None
+        trace = trace.tb_next
+    return None

@@ -19,6 +19,36 @@ from nsadiag.evidence.sources import is_user
 A_MOMENT_S = 0.5
 
 
+def _first(cell: CellEvidence) -> dict[str, Any]:
+    return min(cell.unnamed, key=lambda each: int(each["t_mono_ns"]))
+
+
+def _before_any(cell: CellEvidence) -> Finding:
+    """The job ended with an error before any of its processes had said which rank it is."""
+    row = _first(cell)
+    root = first_of(row)
+    # The number that torch.multiprocessing.spawn hands out is the rank on a node of its own.
+    number = row.get("spawned_as")
+    who = "A process" if number is None else f"Process {number} of torch.multiprocessing.spawn"
+    return Finding(
+        detector="never_joined",
+        cls="rank_exception",
+        outcome="crashed",
+        confidence=0.85,
+        summary=f"{who} raised {headline(root)} before any had joined a process group, and the job ended with exit code {cell.launcher_exit_code}.",
+        guilty_ranks=() if number is None else (number,),
+        blocked_ranks=(),
+        where=Where().at(places.of_exception(row)),
+        evidence=(
+            Evidence(
+                claim=f"process {row['pid']} ended by {headline(root)}, first of all", source="unnamed.jsonl"
+            ),
+        ),
+        rejected=(Rejected(cls="rendezvous_mismatch", because="no process had begun to join the others"),),
+        fix="Mend what the process raised.",
+    )
+
+
 def _began_alike(row: dict[str, Any], rank: RankEvidence) -> bool:
     """Whether the outermost function of the user's is the rank's as well."""
     raised = [(f["file"], f["function"]) for f in row.get("frames", []) if is_user(f["file"])]
@@ -32,12 +62,15 @@ def _began_alike(row: dict[str, Any], rank: RankEvidence) -> bool:
 
 
 def never_joined(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    if cell.unnamed and not cell.ranks and cell.launcher_exit_code and not cell.stopped:
+        yield _before_any(cell)
+        return
     joining, absent = joining_ranks(cell, tables), tuple(sorted(cell.absent))
     if not cell.unnamed or not absent or not cell.ranks:
         return
     if len(joining) < len(cell.ranks) or not all(j.is_in for j in joining.values()):
         return
-    row = min(cell.unnamed, key=lambda each: int(each["t_mono_ns"]))
+    row = _first(cell)
     ended = [float(r.end["t_s"]) for r in cell.ranks if r.end.get("t_s") is not None]
     raised_s = (int(row["t_mono_ns"]) - cell.started_mono_ns) / 1e9
     # One that was raised later came of their end.
