@@ -131,13 +131,27 @@ def test_a_rank_that_holds_the_gil_is_seen_by_its_c_endpoints_and_by_name(ranks:
     look = rank.look(1)
     answers = read_json(look.answers)
     answered = {name for name, row in answers["sources"].items() if row["answered"]}
-    assert answered == {*QUICK} - {"traceback"} and "py-spy" in answers["sources"]["traceback"]["why"]
+    assert (
+        answered == {*QUICK} - {"traceback", "python"} and "py-spy" in answers["sources"]["traceback"]["why"]
+    )
     assert (answers["gil_owner"]["function"], answers["reads_as"]) == ("wait_for_ever_in_c", "gil_owned")
     assert isinstance(read_json(look.counters), dict)
     assert not look.gaps.exists()
     # torch's own handler would wait for the GIL, for ever.
     blind = look_by_signal(rank, 2)
     assert "wait_for_ever_in_c" in blind.traceback.read_text()
+
+
+def test_what_would_answer_in_python_is_asked_once_when_one_line_keeps_the_lock(
+    ranks: Callable[..., Rank],
+) -> None:
+    rank = ranks(f"import torch\n{HOLD_THE_GIL}\nprint('ready')\nwait_for_ever_in_c()")
+    stuck_in(rank, "wait_for_ever_in_c")
+    first, second, third = (rank.look(number) for number in (1, 2, 3))
+    assert "at the look before" in read_json(first.answers)["sources"]["python"]["why"]
+    assert "no answer" in gaps(second)["python"]["gap"]
+    assert not third.gaps.exists()
+    assert "asked before" in read_json(third.answers)["sources"]["python"]["why"]
 
 
 def test_stacks_come_by_a_signal_that_the_jobs_own_threads_do_not_notice(ranks: Callable[..., Rank]) -> None:

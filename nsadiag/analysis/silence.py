@@ -48,3 +48,18 @@ def _seen_before_silence(cell: CellEvidence) -> int:
         ),
         default=0,
     )
+
+
+def python_answered(rank: RankEvidence) -> str | None:
+    """The newest look at which Python of the rank answered though one thread seemed to keep its interpreter lock."""
+    looks = (
+        c for c in reversed(rank.captures) if c.answers.get("sources", {}).get("python", {}).get("answered")
+    )
+    found = next(looks, None)
+    return f"{found.source}/answers.json#sources.python" if found else None
+
+
+def python_silent(rank: RankEvidence) -> str | None:
+    """The look at which it did not answer."""
+    found = next((c for c in rank.captures if any(g.get("capture") == "python" for g in c.gaps)), None)
+    return f"{found.source}/gaps.json" if found else None

@@ -28,6 +28,7 @@ OOM = "oom.json"
 TASKS_HANDLER = "nsadiag_tasks"
 ROUNDS_HANDLER = "nsadiag_rounds"
 UNGRADED_HANDLER = "nsadiag_ungraded"
+PYTHON_HANDLER = "nsadiag_python"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nsadiag.evidence.layout import ROUNDS_HANDLER, TASKS_HANDLER, UNGRADED_HANDLER
+from nsadiag.evidence.layout import PYTHON_HANDLER, ROUNDS_HANDLER, TASKS_HANDLER, UNGRADED_HANDLER
 from nsadiag.worker import answering, rounds, tasks, ungraded
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def start(runtime: Runtime) -> None:
     with _muted_stderr():
         server = _WorkerServer(path, -1)
     os.chmod(path, 0o600)  # noqa: PTH101 - made by torch, with the user's umask
+    answering.offer(PYTHON_HANDLER, dict)  # that it answers says all
     answering.offer(TASKS_HANDLER, tasks.told)
     answering.offer(ROUNDS_HANDLER, rounds.of_main_thread)
     answering.offer(UNGRADED_HANDLER, ungraded.told)

@@ -19,6 +19,7 @@ from nsadiag.agent.captures.gpus import gpu
 from nsadiag.agent.captures.nccl_ras import ras
 from nsadiag.agent.captures.proc import proc
 from nsadiag.agent.captures.py_spy import native_stack, python_stack
+from nsadiag.agent.captures.python import python
 from nsadiag.agent.captures.target import NodeTarget, NotApplicable, Target
 from nsadiag.agent.captures.tasks import tasks
 from nsadiag.agent.captures.traceback import traceback
@@ -37,6 +38,7 @@ CAPTURES: dict[str, Capture] = {
     "fr": flight_recorder,
     "traceback": traceback,
     "counters": wait_counters,
+    "python": python,
     "fr_pickle": flight_recorder_pickle,
     "tasks": tasks,
     "ungraded": ungraded,
@@ -45,7 +47,7 @@ CAPTURES: dict[str, Capture] = {
     "cuda_core": cuda_core_dump,
 }
 # The rest costs a second or more a rank: once is enough.
-QUICK = ("proc", "py_spy", "fr", "traceback", "counters")
+QUICK = ("proc", "py_spy", "fr", "traceback", "counters", "python")
 THOROUGH = ("fr_pickle", "tasks", "ungraded", "children", "native")
 # Leaves no job behind that could go on.
 LAST = ("cuda_core",)

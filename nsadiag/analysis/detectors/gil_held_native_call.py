@@ -8,7 +8,7 @@ from typing import Any
 from nsadiag.analysis import places
 from nsadiag.analysis.inside import Stuck, finding, inside
 from nsadiag.analysis.load import CaptureEvidence, CellEvidence
-from nsadiag.analysis.silence import in_one_place_s
+from nsadiag.analysis.silence import in_one_place_s, python_answered, python_silent
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
@@ -59,7 +59,7 @@ def gil_held_native_call(cell: CellEvidence, tables: Tables) -> Iterator[Finding
         state = _state(stuck, thread)
         if is_still(cell) and state in ("S", "D"):
             yield _blocked(cell, stuck, thread, at)
-        elif state == "R" and cell.stopped == "timeout":
+        elif state == "R" and cell.stopped == "timeout" and not python_answered(stuck.rank):
             lasted = in_one_place_s(cell, stuck.rank)
             if lasted:
                 yield _busy(cell, stuck, thread, at, lasted)
@@ -93,16 +93,20 @@ def _blocked(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place
 
 
 def _busy(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place, lasted: float) -> Finding:
-    number = stuck.number
+    number, silent = stuck.number, python_silent(stuck.rank)
+    asked = (
+        [Evidence(claim="no Python of the rank answered when it was asked", source=silent)] if silent else []
+    )
     return finding(
         cell,
         stuck,
         cls="gil_held_native_call",
-        confidence=0.65,
+        confidence=0.75 if silent else 0.65,
         summary=f"Rank {number} has been in one native call at {places.short(at)} for {lasted:.0f} s, at full CPU and with the interpreter lock.",
         at=at,
         evidence=(
             _about(stuck, thread, at),
+            *asked,
             Evidence(
                 claim=f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
                 source="watch.json",

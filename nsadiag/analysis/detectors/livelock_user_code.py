@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis import places
-from nsadiag.analysis.inside import finding, inside
+from nsadiag.analysis import loops, places
+from nsadiag.analysis.inside import Stuck, finding, inside
 from nsadiag.analysis.load import CellEvidence
-from nsadiag.analysis.silence import LEAST_S, PAUSES
+from nsadiag.analysis.silence import LEAST_S, PAUSES, in_one_place_s, python_answered
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Rejected
+
+FIX = "Make sure that each round changes what the loop's condition asks, or let the loop give up after a number of rounds, with an error that says so."
 
 
 def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
@@ -39,6 +42,7 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     for stuck in inside(cell, tables):
         motion = _motion(cell, stuck.number)
         if not _goes_round(cell, motion):
+            yield from _around_one_line(cell, stuck)
             continue
         loop, sure = motion["loop"], is_still(cell)
         number = stuck.number
@@ -70,5 +74,43 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     because="a loop that works goes on to new values; this one shows those it had before",
                 ),
             ),
-            fix="Make sure that each round changes what the loop's condition asks, or let the loop give up after a number of rounds, with an error that says so.",
+            fix=FIX,
         )
+
+
+def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
+    """When time was up: a `while` around a call that takes nearly all of its time, so that no other line is ever seen."""
+    answered, at = python_answered(stuck.rank), stuck.standing.place
+    if cell.stopped != "timeout" or answered is None or at is None:
+        return
+    lasted = in_one_place_s(cell, stuck.rank)
+    loop = next(iter(loops.around(cell, at, (ast.While,))), None)
+    if not lasted or loop is None:
+        return
+    number = stuck.number
+    yield finding(
+        cell,
+        stuck,
+        cls="livelock_user_code",
+        confidence=0.6,
+        summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {places.short(at)} for {lasted:.0f} s, at full CPU, and nothing came of it.",
+        at=at,
+        evidence=(
+            Evidence(
+                claim=f"every look since the silence began shows that line; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                source="watch.json#looks",
+            ),
+            Evidence(
+                claim="Python of the rank answered between two looks: no single call keeps the interpreter lock",
+                source=answered,
+            ),
+        ),
+        rejected=(
+            Rejected(cls="gil_held_native_call", because="the interpreter lock was let go of in between"),
+            Rejected(
+                cls="slow_compute", because="no event came of it for many times the longest pause before"
+            ),
+        ),
+        fix=FIX,
+        next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
+    )

@@ -1,0 +1,34 @@
+"""Whether a rank's Python runs at all, where one thread seems to keep the interpreter lock to itself.
+
+py-spy shows the lines of Python code, and a loop around a quick call may show one and the same line whenever it is looked
+at. What answers in Python then has got the lock in between: no single call keeps it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nsadiag.agent.captures.target import NotApplicable, Target
+from nsadiag.evidence.layout import PYTHON_HANDLER, CaptureDir, RankDir, read_json
+
+
+def python(target: Target) -> None:
+    """Asked once, and again where it has answered: each question that gets no answer costs the rank a thread of its server."""
+    rank, number = RankDir(path=target.directory.path.parents[1]), target.directory.number
+    owner = _owner(target.directory)
+    if owner is None or owner != _owner(rank.capture(number - 1)):
+        raise NotApplicable("no thread held the interpreter lock at the same lines at the look before")
+    if any(gap["capture"] == "python" for look in rank.captures() for gap in read_json(look.gaps, [])):
+        raise NotApplicable("it was asked before, and did not answer")
+    target.server.ask_json(PYTHON_HANDLER)
+
+
+def _owner(directory: CaptureDir) -> Any:
+    return next(
+        (
+            (thread.get("os_thread_id"), [(frame["filename"], frame["line"]) for frame in thread["frames"]])
+            for thread in read_json(directory.py_spy, [])
+            if thread.get("owns_gil")
+        ),
+        None,
+    )
