@@ -15,6 +15,7 @@ from support.jobs import Jobs
 
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, load_cell
+from nsadiag.analysis.loads import OF_OPTIMIZER, loaded_alone
 from nsadiag.analysis.not_finite import not_finite
 from nsadiag.analysis.parted import (
     _averaged,
@@ -22,7 +23,6 @@ from nsadiag.analysis.parted import (
     _by_hand,
     _left_out,
     _left_wrapper,
-    _loaded_alone,
     _not_broadcast,
     _not_reduced,
     wrapped_apart,
@@ -53,6 +53,11 @@ def cell(path: Path, sums: dict[int, list[list[float]]]) -> CellEvidence:
             each = [[f"p{n}", [4], value, 8.0] for n, value in enumerate(values)]
             append_json_line(run.rank(rank).replicas, {"step": step, "elements": 8, "parameters": each})
     return load_cell(path)
+
+
+def loaded(both: CellEvidence, *rows: tuple[Any, ...], before_wrap: bool = False) -> tuple[int, ...]:
+    found = loaded_alone(both, tables(*rows), before_wrap=before_wrap)
+    return found.by if found else ()
 
 
 def micro(sync: bool) -> list[tuple[Any, ...]]:
@@ -87,9 +92,9 @@ def test_a_checkpoint_that_one_rank_loads_after_the_wrap_is_named(tmp_path: Path
     load = (0, Kind.IO, BEGIN, "torch.load last.pt", 0, 0, AT)
     wraps = [(r, Kind.WRAP, BEGIN, "DDP", 0, 0, AT) for r in (0, 1)]
     both = cell(tmp_path, {0: [[1.0]], 1: [[2.0]]})
-    assert list(_loaded_alone(both, tables(*wraps, load, step(1), step(1, 1)))) == [0]
-    assert not _loaded_alone(both, tables(load, *wraps, step(1), step(1, 1)))  # DDP copied it to all
-    assert not _loaded_alone(both, tables(*wraps, load, (1, *load[1:]), step(1), step(1, 1)))
+    assert loaded(both, *wraps, load, step(1), step(1, 1)) == (0,)
+    assert not loaded(both, load, *wraps, step(1), step(1, 1))  # DDP copied it to all
+    assert not loaded(both, *wraps, load, (1, *load[1:]), step(1), step(1, 1))
 
 
 def test_a_load_is_one_between_the_wrap_and_the_next_step_whatever_was_trained_before(tmp_path: Path) -> None:
@@ -97,8 +102,8 @@ def test_a_load_is_one_between_the_wrap_and_the_next_step_whatever_was_trained_b
     wraps = [(r, Kind.WRAP, BEGIN, "DDP", 0, 0, AT) for r in (0, 1)]
     both = cell(tmp_path, {0: [[1.0], [1.0]], 1: [[1.0], [2.0]]})
     before = [step(1), step(1, 1)]
-    assert list(_loaded_alone(both, tables(*before, *wraps, load, step(2), step(2, 1)))) == [0]
-    assert not _loaded_alone(both, tables(*before, *wraps, step(2), step(2, 1), load))
+    assert loaded(both, *before, *wraps, load, step(2), step(2, 1)) == (0,)
+    assert not loaded(both, *before, *wraps, step(2), step(2, 1), load)
 
 
 def test_an_optimizer_loaded_on_one_rank_before_the_wrap_is_named_too(tmp_path: Path) -> None:
@@ -106,8 +111,21 @@ def test_an_optimizer_loaded_on_one_rank_before_the_wrap_is_named_too(tmp_path: 
     load = (0, Kind.IO, BEGIN, "torch.load last.pt", 0, 0, AT)
     wraps = [(r, Kind.WRAP, BEGIN, "DDP", 0, 0, AT) for r in (0, 1)]
     both = cell(tmp_path, {0: [[1.0], [1.0]], 1: [[1.0], [2.0]]})
-    rows = tables(load, *wraps, step(1), step(1, 1))
-    assert list(_loaded_alone(both, rows, before_wrap=True)) == [0] and not _loaded_alone(both, rows)
+    rows = (load, *wraps, step(1), step(1, 1))
+    assert loaded(both, *rows, before_wrap=True) == (0,) and not loaded(both, *rows)
+
+
+def test_of_two_wraps_the_one_counts_behind_which_the_replicas_part(tmp_path: Path) -> None:
+    """And each function that loads by itself: all ranks read the snapshot, one gives its optimizer what was in it."""
+    both = cell(tmp_path, {0: [[1.0], [1.0]], 1: [[1.0], [2.0]]})
+    wraps = [(r, Kind.WRAP, BEGIN, "DDP", 0, 0, AT) for r in (0, 1)]
+    reads = [(r, Kind.IO, BEGIN, "torch.load last.pt", 0, 0, AT) for r in (0, 1)]
+    restores = (0, Kind.IO, BEGIN, OF_OPTIMIZER, 0, 0, AT)
+    rows = (*wraps, step(1), step(1, 1), *reads, restores, *wraps, step(2), step(2, 1))
+    found = loaded_alone(both, tables(*rows), before_wrap=True, wraps=2)
+    assert found is not None and (found.op, found.by) == (OF_OPTIMIZER, (0,))
+    assert found.place is not None and found.place.line == 9
+    assert not loaded_alone(both, tables(*rows), before_wrap=True, wraps=1)
 
 
 def test_replicas_of_ranks_that_had_made_other_numbers_of_steps_before_the_wrap_are_not_compared() -> None:
@@ -242,6 +260,21 @@ def test_gradients_are_averaged_by_hand_only_where_they_are_so_in_nearly_every_s
     # Local SGD: once in four steps, four parameters of one size.
     rarely = [by_hand(n, [4, 4, 4, 4] if n % 4 == 3 else [], []) for n in range(8)]
     assert not averaged(*rarely)
+
+
+def test_gradients_may_be_averaged_in_buckets_that_make_up_the_whole(tmp_path: Path) -> None:
+    run = RunDir(path=tmp_path)
+    make_private_dir(run.rank(0).path)
+    write_json(run.rank(0).meta, {"rank": 0, "world_size": 1, "pid": 100})
+    names = [[f"p{n}", [5, 5], 1.0, 8.0] for n in range(4)]
+    append_json_line(run.rank(0).replicas, {"step": 0, "elements": 100, "parameters": names})
+
+    def averaged(*buckets: int) -> frozenset[str]:
+        steps = [event for n in range(8) for event in by_hand(n, list(buckets), [])]
+        return _averaged(load_cell(tmp_path), tables(*steps))[0]
+
+    assert averaged(60, 40, 1) == {"p0", "p1", "p2", "p3"}
+    assert not averaged(60) and not averaged(60, 41)
 
 
 def test_what_is_averaged_when_the_optimizer_is_done_is_the_model_and_not_its_gradients(

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from nsadiag.analysis import places
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
-from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, summed, trained_alike
+from nsadiag.analysis.loads import OF_OPTIMIZER, Loads, loaded_alone
+from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, summed, trained_alike, written_alone
 from nsadiag.analysis.skipped_steps import skipped
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank
@@ -20,6 +21,7 @@ from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 DEFAULT = "default_pg"
 WRAPPER = "DistributedDataParallel"
 FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last look
+FEW = 16  # numbers, of which losses and metrics have no more
 MOST_STEPS = 0.8  # in which gradients were averaged, for it to be what the job means to do
 IGNORED = "ignored_params"  # of fully_shard
 REDUCTIONS = ("all_reduce", "all_reduce_coalesced")
@@ -58,7 +60,9 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
     left = _left_wrapper(tables, cell.ranks[0].rank, found.step)
     # What is equal before the first step and not after it was moved by other optimizer state, or by another rate.
-    alone = _loaded_alone(cell, tables, before_wrap=not found.from_start) if found.since <= 1 else {}
+    alone = None
+    if found.since <= 1:
+        alone = loaded_alone(cell, tables, before_wrap=not found.from_start, wraps=found.wraps)
     more: tuple[Evidence, ...] = ()
     says = f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
     if kept and (kept.all or not idle):
@@ -73,10 +77,8 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         said = f"{says}: from step {left.step} on its wrapper is passed by, and each rank trains a model of its own."
         fix = "Go on calling the wrapped model itself, model(x): keep model.module for saving and evaluation, in a variable of its own."
     elif alone:
-        at, found = next(iter(alone.values())), dataclasses.replace(found, odd=tuple(sorted(alone)))
-        when = "before the first step" if found.from_start else "after the first step, and not before it"
-        loaded = "loaded a checkpoint after the wrap" if found.from_start else "loaded a checkpoint"
-        said = f"The model is wrapped in DDP, and yet its replicas differ {when}: rank {cell.names(found.odd)} {loaded}, and the others did not."
+        at, odd, said = alone.place, *_of_a_load(cell, found, alone)
+        found = dataclasses.replace(found, odd=odd)
         fix = (
             "Load before DDP wraps the model (it then copies rank 0's to all), or load on every rank."
             if found.from_start
@@ -89,8 +91,35 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         fix = "Let all ranks decide together: all_reduce the flag (MAX or MIN) before the branch, so that all make the step or none does."
     else:
         at, said = None, f"{says}: something changes the parameters on one rank alone."
+        if wrote := written_alone(cell, found):
+            found = dataclasses.replace(found, odd=tuple(sorted(wrote)))
+            said = f"{says}: something besides the optimizer writes into them on rank {cell.names(found.odd)} alone."
+            more = (_of_writes(cell, found, wrote),)
         fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
     yield _finding(cell, found, said, at, fix, more=more)
+
+
+def _of_a_load(cell: CellEvidence, found: Drift, alone: Loads) -> tuple[tuple[int, ...], str]:
+    """Who is not like the others, and why."""
+    when = "before the first step" if found.from_start else "after the first step, and not before it"
+    says = f"The model is wrapped in DDP, and yet its replicas differ {when}"
+    if alone.op == OF_OPTIMIZER:
+        # All ranks read the checkpoint: those are wrong that went on without a part of it.
+        without = tuple(r.rank for r in cell.ranks if r.rank not in alone.by)
+        return (
+            without,
+            f"{says}: rank {cell.names(without)} did not load the optimizer's state, and the others did.",
+        )
+    loaded = "loaded a checkpoint after the wrap" if found.from_start else "loaded a checkpoint"
+    return alone.by, f"{says}: rank {cell.names(alone.by)} {loaded}, and the others did not."
+
+
+def _of_writes(cell: CellEvidence, found: Drift, wrote: dict[int, int]) -> Evidence:
+    times = ", ".join(f"rank {rank} {n} times more than the others" for rank, n in sorted(wrote.items()))
+    return Evidence(
+        claim=f"between the look before and step {found.step}, {found.parameter} was written into {times}; until then equally often on all",
+        source=found.source,
+    )
 
 
 def _by_a_step_less(cell: CellEvidence, tables: Tables, among: frozenset[str]) -> Drift | None:
@@ -159,29 +188,6 @@ def wrapped_apart(tables: Tables) -> bool:
     """Whether a rank had made steps before the wrap that others had not: equal numbers then mean other steps."""
     wraps = tables.events[(tables.events.kind == Kind.WRAP) & (tables.events.phase == Phase.BEGIN)]
     return bool(wraps.groupby("rank").step.min().nunique() > 1)
-
-
-def _loaded_alone(cell: CellEvidence, tables: Tables, before_wrap: bool = False) -> dict[int, Place | None]:
-    """Ranks that loaded something between the wrap and their first step, where others did not.
-
-    `before_wrap`: or anywhere before that step. DDP copies the model that was loaded, and not the optimizer's state.
-    """
-    alone: dict[int, Place | None] = {}
-    for rank in cell.ranks:
-        mine = tables.events[tables.events["rank"] == rank.rank]
-        kinds = mine.kind.tolist()
-        wrap = kinds.index(Kind.WRAP) if Kind.WRAP in kinds else len(kinds)
-        if Kind.STEP not in kinds[wrap:]:
-            continue
-        between = mine.iloc[0 if before_wrap else wrap : kinds.index(Kind.STEP, wrap)]
-        loads = between[
-            (between.kind == Kind.IO)
-            & (between.phase == Phase.BEGIN)
-            & between.name.str.contains("load", regex=False)
-        ]
-        if len(loads):
-            alone[rank.rank] = places.of_text(str(loads.place.iloc[-1]).lstrip("\t"))
-    return alone if len(alone) < len(cell.ranks) else {}
 
 
 def _were_reduced(cell: CellEvidence, tables: Tables) -> bool:
@@ -296,7 +302,13 @@ def _averaged(cell: CellEvidence, tables: Tables) -> tuple[frozenset[str], Place
         # Parameters of one size are told apart by nothing: of each size at most one a step counts.
         counts = Counter(elements for _, elements in {(after, elements) for after, elements, _ in reduced})
         often = {e for e, n in counts.items() if n >= MOST_STEPS * max(steps, 1)}
-        whole = sizes.get("", 0) in often
+        together: Counter[int] = (
+            Counter()
+        )  # in buckets, as many as there are: without losses and counts beside them
+        for after, elements, _ in reduced:
+            together[after] += elements if elements > FEW else 0
+        in_buckets = sum(total == sizes.get("", 0) for total in together.values())
+        whole = sizes.get("", 0) in often or in_buckets >= MOST_STEPS * max(steps, 1)
         here = {n for n, e in sizes.items() if n and (whole or e in often)}
         names = here if names is None else names & here
     line = at.most_common(1)[0][0] if at else ""

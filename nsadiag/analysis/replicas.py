@@ -27,7 +27,8 @@ class Drift:
     """The first step after which the copies differ."""
 
     step: int
-    since: int  # steps since the last wrap in DDP, or since the start
+    wraps: int  # in DDP until then
+    since: int  # steps since the last of these, or since the start
     parameter: str
     values: dict[int, float]
     from_start: bool  # they were never equal
@@ -81,6 +82,7 @@ def drift(
             begun = table[table.wraps == wraps][MOMENT[1:]].min().tolist()
             return Drift(
                 step=int(rows.step.iloc[0]),
+                wraps=wraps,
                 since=since,
                 parameter=parameter,
                 values=values,
@@ -90,6 +92,29 @@ def drift(
                 of=says,
             )
     return None
+
+
+def written_alone(cell: CellEvidence, found: Drift) -> dict[int, int]:
+    """Ranks that wrote into the parameter more often than the others just before the copies differed: how much more often.
+
+    Empty where none did, most did, or one had done so while the copies were still equal: that did no harm then.
+    """
+    table = _table(cell)
+    mine = table[(table.parameter == found.parameter) & (table.wraps == found.wraps) & ~table.left_out]
+    mine = mine[mine.since <= found.since].dropna(subset="written")
+    if mine.empty:
+        return {}
+    counts = mine.pivot_table(index="since", columns="rank", values="written", aggfunc="first").dropna()
+    each = counts.diff().iloc[1:]
+    # An optimizer writes the same number of times in every step.
+    if len(counts) < 2 or counts.shape[1] < len(cell.met) or each.index[-1] != found.since:
+        return {}
+    more = each.sub(each.min(axis=1), axis=0)
+    last = more.iloc[-1]
+    if more.iloc[:-1].any(axis=None) or not 0 < (last > 0).sum() <= counts.shape[1] / 2:
+        return {}
+    rows = last[last > 0]
+    return {int(r): int(n) for r, n in zip(rows.index.tolist(), rows.tolist(), strict=True)}
 
 
 def trained_alike(cell: CellEvidence, among: frozenset[str]) -> bool:
@@ -173,6 +198,7 @@ def _table(cell: CellEvidence, of: str = "parameters") -> pd.DataFrame:
             "parameter": name,
             "left_out": of == "parameters" and place in (row.get("left_out") or ()),
             "shape": str(shape),
+            "written": dict(enumerate(row.get("written", ()))).get(place) if of == "parameters" else None,
             "sum": float(total),
             "magnitude": float(magnitude),
         }
@@ -181,8 +207,20 @@ def _table(cell: CellEvidence, of: str = "parameters") -> pd.DataFrame:
         for place, (name, shape, total, magnitude) in enumerate(row.get(of, ()))
     ]
     return pd.DataFrame(
-        rows, columns=["rank", "step", *MOMENT, *COUNTED, *SAME, "left_out", "shape", "sum", "magnitude"]
-    ).astype({"issued": float, "backwards": float})
+        rows,
+        columns=[
+            "rank",
+            "step",
+            *MOMENT,
+            *COUNTED,
+            *SAME,
+            "left_out",
+            "shape",
+            "written",
+            "sum",
+            "magnitude",
+        ],
+    ).astype({"issued": float, "backwards": float, "written": float})
 
 
 def _comparable(table: pd.DataFrame, ranks: int) -> pd.DataFrame:

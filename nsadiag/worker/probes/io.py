@@ -29,6 +29,7 @@ DISTRIBUTED = (
     (f"{CHECKPOINT}.state_dict_loader", "load"),
 )
 POSITIONS = {"torch.save": 1, "torch.load": 0}
+OF_OPTIMIZER = "optimizer.load_state_dict"
 PATH_NAMES = ("f", "checkpoint_id", "storage_writer", "storage_reader", "path")
 _paths: set[str] = set()
 
@@ -64,7 +65,7 @@ def _begin(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None
     rank = runtime.current()
     if rank is None:
         return None
-    name = rank.names(f"{op} {_path(op, args, kwargs)}")
+    name = rank.names(op if op == OF_OPTIMIZER else f"{op} {_path(op, args, kwargs)}")
     rank.emit(Kind.IO, Phase.BEGIN, name, 0, 0, rank.names("\t" + user_place()))
     return name
 
@@ -109,8 +110,11 @@ def _wrap_distributed(stack: ExitStack, module: str, name: str) -> None:
 
 @contextlib.contextmanager
 def io() -> Iterator[None]:
-    """torch.save, torch.load and torch.distributed.checkpoint, with the path and the line that asks."""
+    """torch.save, torch.load, torch.distributed.checkpoint, an optimizer's load_state_dict, with the line that asks, and the path."""
     with ExitStack() as stack:
+        optimizer = torch.optim.Optimizer
+        load = _observed(optimizer.load_state_dict, OF_OPTIMIZER)
+        stack.enter_context(replaced(optimizer, "load_state_dict", load))
         for name in ("save", "load"):
             call = getattr(torch, name)
             observed = _observed(call, f"torch.{name}")

@@ -243,6 +243,8 @@ def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
         "shadowed": _shadowed,
         "t_mono_ns": time.monotonic_ns(),
         "elements": sum(p.numel() for _, p in trained),
+        # How often each was written into in place: by the optimizer, and by whatever else does.
+        "written": [0 if p.is_inference() else p._version for _, p in chosen],
         "left_out": [n for n, (_, p) in enumerate(chosen) if id(p) in passed_over],
         "parameters": [
             [passed_over.get(id(p)) or _name(p, i), list(p.shape), *each]
