@@ -33,9 +33,12 @@ class Chains:
         self.gone = frozenset(r.rank for r in cell.ranks if _came_to_its_end(r))
         self._now = {r.rank: () if r.rank in self.gone else _now(r, tables, still) for r in cell.ranks}
         self._callers: dict[Scope, Place] = {}
+        self._seen: dict[Scope, set[tuple[str, int]]] = {}
         for chain in (*self._now.values(), *_sampled(cell.ranks)):
             for caller, callee in itertools.pairwise(chain):
-                self._callers.setdefault(program.scope_of(callee.file, callee.line), caller)
+                scope = program.scope_of(callee.file, callee.line)
+                self._callers.setdefault(scope, caller)
+                self._seen.setdefault(scope, set()).add((caller.file, caller.line))
         for rank, chain in self._now.items():
             last = histories.last(rank)
             if not chain and rank not in self.gone and last is not None and last.place is not None:
@@ -61,6 +64,17 @@ class Chains:
         """Whether no function on the chain to that line is called from two places: else it may have been either."""
         scopes = {self.program.scope_of(p.file, p.line)[1].rpartition(".")[2] for p in self.to(at)[1:]}
         return all(len(self.program.origins.calls_of(name)) < 2 for name in scopes if name)
+
+    def has_one_caller(self, at: Place) -> bool:
+        """Whether nothing, neither the source nor any stack, shows a second place from which the line's function is called.
+
+        What runs without being called by its name, as a module's `forward`, may be called from anywhere.
+        """
+        scope = self.program.scope_of(at.file, at.line)
+        name = scope[1].rpartition(".")[2]
+        if name == "forward" or name.startswith("__"):
+            return False
+        return len(self.program.origins.calls_of(name)) < 2 and len(self._seen.get(scope, ())) < 2
 
     def _caller(self, scope: Scope) -> Place | None:
         if scope in self._callers or not scope[1]:

@@ -13,11 +13,15 @@ from typing import Literal
 from nsadiag.analysis.flow.origins import Origin, Origins, Scope, last_name
 from nsadiag.evidence.records import Place
 
-Kind = Literal["if", "while", "for", "except", "choice"]
+Kind = Literal["if", "while", "for", "except", "choice", "only"]
 Leaves = Literal["", "continue", "break", "return", "raise"]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 AGREE = re.compile(
     r"^(all_reduce|broadcast\w*|all_gather\w*|reduce_scatter\w*|gather_for_metrics|reduce|agree\w*)$"
+)
+# Decorators of libraries that let one rank in: `rank_zero_only`, `on_main_process`, `master_only`.
+ADMITS = re.compile(
+    r"^(rank_?(zero|0)(_only)?|(only_)?on_(\w+_)?(main|master|last)_(process|rank)|(\w+_)?(rank_?(zero|0)|main|master|chief|main_process|main_rank)_only)$"
 )
 EXITS = frozenset({"exit", "_exit", "quit"})
 
@@ -91,7 +95,22 @@ class Program:
         """Branches and loops within its function that the line is in, outermost first."""
         path = self.path_to(file, line)
         found = [g for outer, inner in itertools.pairwise(path) if (g := self._guard(file, outer, inner))]
-        return found + self._choices(file, path[-1], line) if path else []
+        return self._decorators(file, path[0]) + found + self._choices(file, path[-1], line) if path else []
+
+    def _decorators(self, file: str, outermost: ast.AST) -> list[Guard]:
+        """Of the function, those that by their name let one rank in; one of the user's own shows its condition on the stack."""
+        function = self._parents.get(outermost)
+        if not isinstance(function, Function):
+            return []
+        named = ((d, last_name(d.func if isinstance(d, ast.Call) else d)) for d in function.decorator_list)
+        return [
+            Guard(
+                file=file, line=each.lineno, function=function.name, kind="only", branch="body", origin="rank", test=name,
+                ends=function.end_lineno or 0, branch_ends=function.end_lineno or 0, rank=-1 if "last" in name else 0,
+            )
+            for each, name in named
+            if ADMITS.search(name) and name not in self.origins.functions
+        ]  # fmt: skip
 
     def is_handling(self, at: Place, *, of: Place) -> bool:
         """Whether line `at` belongs to an `except` or `finally` of a `try` whose body line `of` is in."""

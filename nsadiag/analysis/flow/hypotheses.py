@@ -163,8 +163,10 @@ def by_history(s: Situation) -> Divergence | None:
         a = s.chains.to(theirs.place)
         b = s.chains.to(own.place) if own and own.place else anchor
         again = found.common.at == theirs.at  # once more round a loop within the iteration
+        if again and not s.chains.is_sure(theirs.place):
+            again, common = False, anchor  # or once more in a helper, which tells nothing of the way there
         # An optimizer's step has no line, and is behind such a loop all the same.
-        if (again or (own and own.place)) and (loop := left_loop(s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration)):  # fmt: skip
+        if (found.common.at == theirs.at or (own and own.place)) and (loop := left_loop(s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration)):  # fmt: skip
             return loop
         exits = passed_by(s.program, a, b if again else common)
         exits = [g for g in exits if again or _comes_after(s, g, common)]

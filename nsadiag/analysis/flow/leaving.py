@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
 from nsadiag.analysis.flow.chains import Chain, apart, held_by, is_in, passed_by, stands_behind
+from nsadiag.analysis.flow.entering import counted_at, was_in
 from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.making import Case, made, shown
 from nsadiag.analysis.flow.visits import left_between_rounds
@@ -43,6 +44,9 @@ def left_loop(
             continue
         if outside and _stands_in_a_branch(s, loop, inside, outside):
             continue
+        # Who never was in it has not left it.
+        if iteration is not None and not s.anchored_in(loop) and not was_in(s, loop, left[0], iteration):
+            continue
         over = s.histories.count(left[0]) - 1 if iteration is None else iteration
         if s.anchored_in(loop) and _came_again(s, loop, stayed[0], left[0], over):
             continue
@@ -56,12 +60,15 @@ def left_loop(
 
 
 def _went_round_less(s: Situation, loop: Guard, stayed: int, left: int, inside: Chain) -> bool:
-    """By what the two did at the line in which the one still waits; by the loop's forwards, if that tells nothing."""
-    histories, at = s.histories, inside[-1]
+    """By what the two did in the loop and nowhere else; by the iterations that they began, if that is where they train."""
+    histories = s.histories
     if not histories.tokens.get(stayed) or not histories.tokens.get(left):
         return stands_behind(s.program, s.now(left), s.now(stayed))
     if s.anchored_in(loop):
         return histories.count(stayed) > histories.count(left)
+    at = counted_at(s, loop, inside, stayed)
+    if at is None:
+        return False
     if any(s.anchored_in(g) for g in held_by(s.program, inside) if g.is_loop):
         # It begins anew in each iteration, in a helper maybe: what was missed in earlier ones did not end it now.
         # Whoever left it may have come to the next forward since.

@@ -32,6 +32,8 @@ class Case:
 
 def shown(guard: Guard) -> str:
     """The condition as the source has it, shortened."""
+    if guard.kind == "only":
+        return f"@{guard.test}"
     word = {"for": "for ... in", "while": "while", "except": "except"}.get(guard.kind, "if")
     text = f"{word} {guard.test}"
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
