@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis import places
+from nsadiag.analysis.beside_ddp import beside_ddp
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.loads import OF_OPTIMIZER, Loads, loaded_alone
@@ -54,6 +55,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     found = drift(cell, frozenset(known)) or _by_a_step_less(cell, tables, frozenset(known))
     if found is None:
         yield from _not_reduced(cell, tables)
+        yield from _beside_the_wrapper(cell, tables)
         yield from _not_broadcast(cell)
         return
     idle = not _were_reduced(cell, tables) and not trained_alike(cell, frozenset(known))
@@ -162,6 +164,20 @@ def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: DDP does not reduce it, as it was frozen when DDP wrapped the model, or was put in afterwards."
         fix = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce by hand what is changed without a gradient. If each rank's own is meant, all is well."
         yield _finding(cell, found, says, None, fix, confidence=0.7)
+
+
+def _beside_the_wrapper(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Trained by the same optimizer, and in no model that DDP wraps."""
+    found = None if _has_parts(tables) else beside_ddp(cell)
+    if found:
+        says = f"{found.parameter} is in no model that DDP wraps: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient."
+        fix = "Wrap the whole model in DDP, not a part of it, or reduce by hand what is beside it. If each rank's own is meant, all is well."
+        yield _finding(cell, found, says, _wrap_place(tables), fix, confidence=0.6)
+
+
+def _wrap_place(tables: Tables) -> Place | None:
+    wraps = tables.events[(tables.events.kind == Kind.WRAP) & (tables.events.place != "")]
+    return places.of_text(str(wraps.place.iloc[-1]).lstrip("\t")) if len(wraps) else None
 
 
 def _not_broadcast(cell: CellEvidence) -> Iterator[Finding]:
