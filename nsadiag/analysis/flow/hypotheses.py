@@ -16,6 +16,7 @@ from nsadiag.analysis.flow.making import Case, made, shown
 from nsadiag.analysis.flow.ordering import by_order
 from nsadiag.analysis.flow.running_out import by_loader
 from nsadiag.analysis.flow.sides import other_side_strayed
+from nsadiag.analysis.flow.skipping import by_skipped_round, skipped_to_the_end
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
 
@@ -42,7 +43,9 @@ def _pairs(s: Situation) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
 def by_end_of_loop(s: Situation) -> Divergence | None:
     """Some wait inside a loop that others have left, fewer times round."""
     for a, b in _pairs(s):
-        if s.waits_for_peers(b[0]) and (found := left_loop(s, stayed=a, left=b)):
+        if not s.waits_for_peers(b[0]):
+            continue
+        if found := skipped_to_the_end(s, stayed=a, left=b) or left_loop(s, stayed=a, left=b):
             return found
     return None
 
@@ -420,6 +423,7 @@ HYPOTHESES: tuple[Callable[[Situation], Divergence | None], ...] = (
     by_rank_branch,
     by_order,
     by_history,
+    by_skipped_round,
     by_modules,
     by_data_branch,
     by_loader,

@@ -1,0 +1,196 @@
+"""Rounds of a loop in which one rank did no step, told from what came of it later: black boxes and a source made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.parting import Did, Job, step
+
+from nsadiag.evidence.blackbox import Kind
+
+SOURCE = """
+    def crop(points):
+        if len(points) < 256:
+            raise ValueError("too few")
+        return points
+
+    def train_on(examples):
+        model(crop(examples)).backward()  # TRAINS
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+
+    def evaluate(epoch):
+        dist.all_gather(scores, score)
+
+    for number, batch in {over}:
+        {step}
+        if {test}:
+            evaluate(number)
+"""
+TRY = """try:
+            train_on(batch)
+        except ValueError:
+            {then}"""
+TRAINS, REDUCES, GATHERS, CALLS = "# TRAINS", "all_reduce(p.grad)", "all_gather(scores", "  train_on(batch)"
+EVALUATES = "evaluate(number)"
+
+
+def trained(times: int) -> list[Did]:
+    return [*step(TRAINS)[:2], (Kind.COLLECTIVE, "all_reduce", REDUCES), step(TRAINS)[2]] * times
+
+
+def job(path: Path, text: str, rank0: list[Did], rank1: list[Did]) -> Job:
+    """Rank 1 is at the evaluation, and rank 0 in the gradients of one step more than these."""
+    made = Job(path, text)
+    gather = (Kind.COLLECTIVE, "all_gather", GATHERS)
+    made.rank(0, made.stack(REDUCES, CALLS, call="all_reduce"), *rank0, *trained(1)[:3])
+    made.rank(1, made.stack(GATHERS, EVALUATES, call="all_gather"), *rank1, gather)
+    return made
+
+
+def source(then: str = "continue", *, test: str = "number % 3 == 0", over: str = "enumerate(batches)") -> str:
+    return SOURCE.format(over=over, test=test, step=TRY.format(then=then))
+
+
+EVALUATED: list[Did] = [(Kind.COLLECTIVE, "all_gather", GATHERS)]
+TWICE = [*trained(3), *EVALUATED] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (source(), "except ValueError"),
+        (source("skipped += 1"), "except ValueError"),
+        (SOURCE.format(over="enumerate(batches)", test="number % 3 == 0", step="if fits(batch):\n            train_on(batch)"), "if fits(batch)"),
+        (SOURCE.format(over="enumerate(batches)", test="number % 3 == 0", step="if not fits(batch):\n            continue\n        train_on(batch)"), "if not fits(batch)"),
+        (SOURCE.format(over="enumerate(batches)", test="number % 3 == 0", step="with suppress(ValueError):\n            train_on(batch)"), "with suppress(ValueError)"),
+    ],
+)  # fmt: skip
+def test_who_came_to_the_evaluation_after_fewer_steps_than_ever_did_a_round_without_one(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    made = job(tmp_path, text, [*TWICE, *trained(2)], [*TWICE, *trained(2)])
+    found = made.parted()
+    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
+    assert found.where and found.where.line == made.at(named)
+    assert "after 2 steps, where it had taken 3 before" in found.because
+
+
+def test_the_one_line_that_raises_what_was_caught_is_shown(tmp_path: Path) -> None:
+    made = job(tmp_path, source(), [*TWICE, *trained(2)], [*TWICE, *trained(2)])
+    found = made.parted()
+    raises = made.at("raise ValueError")
+    assert found and any(e.source.endswith(f":{raises}") for e in found.evidence)
+
+
+def test_at_the_first_evaluation_the_source_alone_has_to_tell(tmp_path: Path) -> None:
+    found = job(tmp_path, source(), trained(2), trained(2)).parted()
+    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
+    assert found.confidence < 0.75
+
+
+@pytest.mark.parametrize(
+    ("text", "earlier"),
+    [
+        # It came as late as ever: its peer has done a step too many.
+        (source(), [*trained(2), *EVALUATED] * 2),
+        # Visits that were irregular before.
+        (source(), [*trained(3), *EVALUATED, *trained(2), *EVALUATED, *trained(4), *EVALUATED]),
+        # An exception would have ended it.
+        (source("raise RuntimeError(batch)"), TWICE),
+        (source("break"), TWICE),
+        # Two ways past the step.
+        (source("continue").replace("try:", "if not fits(batch): continue\n        try:"), TWICE),
+        # With nothing before, the loop may have begun elsewhere on one rank.
+        (source(over="zip(range(start(), 9), batches)"), []),
+        # Or the step stands in a function that is called outside the loop as well.
+        (source() + "    train_on(probe)\n", []),
+    ],
+)
+def test_what_else_may_be_so_is_left_alone(tmp_path: Path, text: str, earlier: list[Did]) -> None:
+    made = Job(tmp_path, text)
+    gather = (Kind.COLLECTIVE, "all_gather", GATHERS)
+    made.rank(0, made.stack(REDUCES, CALLS, call="all_reduce"), *earlier, *trained(2), *trained(1)[:3])
+    made.rank(1, made.stack(GATHERS, EVALUATES, call="all_gather"), *earlier, *trained(2), gather)
+    found = made.parted()
+    assert found is None or "without its step" not in found.because
+
+
+def test_a_condition_that_data_decide_on_the_way_to_the_call_is_the_cause_itself(tmp_path: Path) -> None:
+    found = job(tmp_path, source(test="score > best"), [*TWICE, *trained(2)], [*TWICE, *trained(2)]).parted()
+    assert found and found.where and "score > best" in found.because
+
+
+AT_THE_END = """
+    def train_on(examples):
+        model(examples).backward()  # TRAINS
+
+    for epoch in range(3):
+        for batch in {over}:
+            try:
+                train_on(batch)
+            except ValueError:
+                continue
+        dist.all_gather(scores, score)
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "asked", "named"),
+    [
+        # The loader gave both three batches: not one less to the rank that made two steps of them.
+        ("loader", 3, "except ValueError"),
+        # Without a loader of torch's, nobody knows.
+        ("batches", 0, "for batch in"),
+        ("range(3)", 0, "except ValueError"),
+        ("loader", 2, "for batch in"),
+    ],
+)
+def test_a_loop_may_come_to_its_end_after_as_many_batches_and_fewer_steps(
+    tmp_path: Path, over: str, asked: int, named: str
+) -> None:
+    made = Job(tmp_path, AT_THE_END.format(over=over))
+    head = f"for batch in {over}"
+    made.answers[head] = False
+    ask = (Kind.DATA, "next", head)
+    given = [ask] if asked else []
+    made.rank(
+        0,
+        made.stack(TRAINS, CALLS, call="all_reduce"),
+        *[*given, *step(TRAINS)] * 2,
+        *given,
+        *step(TRAINS)[:2],
+    )
+    skipped = [ask] if asked == 3 else []
+    at = (Kind.COLLECTIVE, "all_gather", GATHERS)
+    made.rank(1, made.stack(GATHERS, call="all_gather"), *[*given, *step(TRAINS)] * 2, *skipped, at)
+    found = made.parted()
+    assert found and found.guilty == (1,), found.because
+    assert found.cls == ("uneven_inputs" if named.startswith("for") else "data_divergent_control_flow")
+    if not named.startswith("for"):
+        assert found.where and found.where.line == made.at(named)
+
+
+def test_a_step_that_ended_before_its_backward_was_left_by_the_one_handler_around_it(tmp_path: Path) -> None:
+    made = Job(
+        tmp_path,
+        """
+        def train_on(examples):
+            out = check(model(examples))  # TRAINS
+            loss(out).backward()
+
+        for batch in batches:
+            try:
+                train_on(batch)
+            except ValueError:
+                skipped += 1
+        """,
+    )
+    forward = (Kind.FORWARD, "Linear", TRAINS)
+    whole = [forward, (Kind.BACKWARD, "", ".backward()"), (Kind.STEP, "", "")]
+    made.rank(0, made.stack(".backward()", CALLS, call="all_reduce"), *whole * 2, *whole[:2])
+    made.rank(1, made.stack(TRAINS, CALLS, call="broadcast"), *whole * 2, forward, forward)
+    found = made.parted()
+    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
+    assert found.where and found.where.line == made.at("except ValueError")
