@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsadiag.analysis.flow.guards import Guard
+from nsadiag.analysis.flow.habits import unusual_side
 from nsadiag.analysis.flow.history import Difference
 from nsadiag.analysis.flow.shares import merges_what_it_asks_for
 from nsadiag.evidence.blackbox import Kind
@@ -14,15 +15,24 @@ if TYPE_CHECKING:
 
 
 def other_side_strayed(s: Situation, found: Difference, guard: Guard, entered: bool) -> bool:
-    """Whether the source says that those who are not `found.guilty` left the path; `entered`: the guilty are in the branch."""
+    """Whether those who are not `found.guilty` left the path, by what all did before or by the source; `entered`: the guilty are in the branch."""
     if len(found.guilty) != len(found.others):
         return False
+    strayed = () if found.novel or _merges(s, found, guard) else unusual_side(s.histories, found)
+    if strayed:
+        return strayed == found.others
     return (
         _entered_alone(s, found, guard, entered)
         or _turned_back(guard, entered)
         or _passed_by_modules(s, found, guard, entered)
         or _skipped_its_share(s, found, guard, entered)
     )
+
+
+def _merges(s: Situation, found: Difference, guard: Guard) -> bool:
+    """Whether either did a call to which the other had nothing to give: how often that was so says nothing of who strayed."""
+    calls = (t.place for t in (found.own, found.theirs) if t is not None and t.kind == Kind.COLLECTIVE)
+    return any(merges_what_it_asks_for(s.program, guard, s.chains.to(at)) for at in calls if at)
 
 
 def _entered_alone(s: Situation, found: Difference, guard: Guard, entered: bool) -> bool:
