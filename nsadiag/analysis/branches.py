@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
@@ -27,20 +28,26 @@ def branch_around(cell: CellEvidence, rank: RankEvidence, unused: list[str]) -> 
     None if there is none, or several, or a parameter that took part is behind it as well.
     """
     model, names = _model_of(rank, unused)
-    if not names:
-        return None
-    known = {row[0] for row in model["parameters"]}
+    return (
+        branch_in(cell, str(model["model"]), names, {row[0] for row in model["parameters"]})
+        if names
+        else None
+    )
+
+
+def branch_in(cell: CellEvidence, model: str, names: list[str], known: set[str]) -> Place | None:
+    """The same in a model of that class, of whose `known` parameters those did not take part."""
     source = _Classes({f: t for f in cell.sources if (t := tree_of(cell, f)) is not None})
     paths = list(dict.fromkeys(tuple(name.split(".")) for name in names))
-    first = _decided(source, model["model"], paths[0], set(names), known)
-    others = (_decided(source, model["model"], path, set(names), known) for path in paths[1:])
+    first = _decided(source, model, paths[0], set(names), known)
+    others = (_decided(source, model, path, set(names), known) for path in paths[1:])
     if first is None or any(at is not None and at != first for at in others):
         return None
     file, line, function, _ = first
     return places.place(file, line, function)
 
 
-def _model_of(rank: RankEvidence, unused: list[str]) -> tuple[dict[str, list[list[str]]], list[str]]:
+def _model_of(rank: RankEvidence, unused: list[str]) -> tuple[dict[str, Any], list[str]]:
     """What was wrapped that has them all, and their names within it."""
     within = {p.get("qualified", p["name"]): p["name"] for ddp in rank.ddp for p in ddp["parameters"]}
     names = [within.get(name, name) for name in unused]

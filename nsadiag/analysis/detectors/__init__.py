@@ -19,7 +19,10 @@ from nsadiag.analysis.detectors.dataloader_worker_fault import dataloader_worker
 from nsadiag.analysis.detectors.ddp_ready_twice import ddp_ready_twice
 from nsadiag.analysis.detectors.ddp_static_graph_violation import ddp_static_graph_violation
 from nsadiag.analysis.detectors.ddp_unused_parameter import ddp_unused_parameter
-from nsadiag.analysis.detectors.divergent_module_execution import divergent_module_execution
+from nsadiag.analysis.detectors.divergent_module_execution import (
+    divergent_module_execution,
+    divergent_units,
+)
 from nsadiag.analysis.detectors.external_wait import external_wait
 from nsadiag.analysis.detectors.gil_held_native_call import gil_held_native_call
 from nsadiag.analysis.detectors.gpu_kernel_hang import gpu_kernel_hang
@@ -66,6 +69,7 @@ DETECTORS: tuple[Detector, ...] = (
     rank_conditional_collective,
     data_divergent_control_flow,
     uneven_inputs,
+    divergent_units,
     collective_order_crash,
     # Whatever ended the others then: they waited for one that had broken.
     never_joined,

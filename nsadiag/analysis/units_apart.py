@@ -1,0 +1,96 @@
+"""The first collective in which ranks gathered other units of FSDP than their peers: nothing but its number makes it one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis.branches import branch_in
+from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.tables import Tables
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Place
+
+GATHERS = "unshard "
+OF_FSDP2 = "FSDP"  # before the name of the class that was given to fully_shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """One collective of one rank, and the unit that it was for."""
+
+    group: str
+    number: int
+    unit: str
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """What the ranks gathered in one and the same collective."""
+
+    by: dict[int, Gathered]
+    odd: tuple[int, ...]  # the minority; all where there is none
+    place: Place | None  # the one condition in the model behind which the units are that some left out
+
+    @property
+    def one(self) -> Gathered:
+        return self.by[self.odd[0]]
+
+    def ranks_of(self) -> list[tuple[str, tuple[int, ...]]]:
+        """By unit, the ranks that gathered it."""
+        units = sorted({each.unit for each in self.by.values()})
+        return [
+            (unit, tuple(sorted(r for r, each in self.by.items() if each.unit == unit))) for unit in units
+        ]
+
+
+def units_apart(cell: CellEvidence, tables: Tables) -> Apart | None:
+    """Of ranks that share the same units: the earliest of which their black boxes still tell."""
+    sharing: dict[object, list[RankEvidence]] = {}
+    for rank in cell.ranks:
+        shared = tuple((str(unit["unit"]), tuple(unit.get("ranks") or ())) for unit in rank.units)
+        if shared:
+            sharing.setdefault(shared, []).append(rank)
+    for ranks in sharing.values():
+        told = {r.rank: {(g.group, g.number): g for g in _gathered(tables, r.rank)} for r in ranks}
+        first = next(iter(told.values()))
+        for key in first if len(told) > 1 else ():
+            by = {rank: each[key] for rank, each in told.items() if key in each}
+            if len({g.unit for g in by.values()}) > 1:
+                return _apart(cell, tables, by)
+    return None
+
+
+def _gathered(tables: Tables, rank: int) -> Iterator[Gathered]:
+    """In order, the first collective within each gathering of a unit."""
+    events = tables.events
+    mine = events[(events["rank"] == rank) & events.kind.isin((Kind.UNIT, Kind.COLLECTIVE))]
+    unit = ""
+    for kind, phase, name, number, step, place in mine[["kind", "phase", "name", "a", "step", "place"]].itertuples(index=False):  # fmt: skip
+        if kind == Kind.UNIT:
+            unit = name.removeprefix(GATHERS) if phase == Phase.BEGIN and name.startswith(GATHERS) else ""
+        elif unit and phase == Phase.BEGIN and "all_gather" in name:
+            yield Gathered(group=place.partition("\t")[0], number=int(number), unit=unit, step=int(step))
+            unit = ""
+
+
+def _apart(cell: CellEvidence, tables: Tables, by: dict[int, Gathered]) -> Apart:
+    counts = Counter(g.unit for g in by.values()).most_common()
+    has_majority = counts[0][1] > counts[1][1]
+    odd = sorted(r for r, g in by.items() if g.unit != counts[0][0]) if has_majority else sorted(by)
+    return Apart(by=by, odd=tuple(odd), place=_condition(cell, tables, by))
+
+
+def _condition(cell: CellEvidence, tables: Tables, by: dict[int, Gathered]) -> Place | None:
+    """Behind which all units are that one of the ranks ran in that step, and another did not."""
+    ran = [{g.unit for g in _gathered(tables, r) if g.step == each.step} for r, each in by.items()]
+    left_out = sorted(set[str]().union(*ran) - ran[0].intersection(*ran[1:]))
+    names = {u["unit"]: [p["name"] for p in u["parameters"]] for u in cell.rank(next(iter(by))).units}
+    root = next((name for name in names if name.startswith(OF_FSDP2)), None)
+    unused = [name for unit in left_out for name in names.get(unit, [])]
+    if root is None or not unused:
+        return None
+    known = {name for each in names.values() for name in each}
+    return branch_in(cell, root.removeprefix(OF_FSDP2), unused, known)

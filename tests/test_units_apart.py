@@ -1,0 +1,105 @@
+"""Which units of FSDP each rank gathered in one forward, by the events of its black box."""
+
+import json
+from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+from support.jobs import Jobs
+
+from nsadiag.analysis.units_apart import Apart, units_apart
+from nsadiag.evidence.blackbox import Kind, Phase
+
+# As many layers are dropped on either rank, and all have one size: every gather meets one.
+DROPS = """
+    from datetime import timedelta
+    import torch, torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.entry = nn.Linear(4, 16)
+            self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+        def forward(self, x, drop):
+            x = self.entry(x)
+            for number, layer in enumerate(self.layers):
+                if number == drop:
+                    continue
+                x = torch.relu(layer(x))
+            return x
+
+    dist.init_process_group("gloo", timeout=timedelta(minutes=30))
+    model = Stack()
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(40):
+        model(torch.ones(2, 4), None if step < 4 else 3 - 2 * dist.get_rank()).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_layers_that_each_rank_drops_for_itself_are_told_by_what_was_gathered(jobs: Jobs) -> None:
+    """It completes, and has computed with halves of one layer and halves of another."""
+    (jobs.directory / "train.py").write_text(dedent(DROPS))
+    jobs.run("run", "--out", "run", "--", "torchrun", "--standalone", "--nproc-per-node", "2", "train.py")
+    verdict = json.loads((jobs.directory / "run" / "verdict.json").read_text())
+    assert (verdict["class"], verdict["outcome"], verdict["guilty_ranks"]) == (
+        "divergent_module_execution",
+        "wrong",
+        [0, 1],
+    ), verdict["summary"]
+    assert (verdict["where"]["code"], verdict["where"]["step"]) == ("if number == drop:", 4)
+
+
+def told(*ranks: list[tuple[str, int, str]]) -> Apart | None:
+    """Of ranks that gathered these units, each in a collective of that group and number."""
+    rows = []
+    for rank, each in enumerate(ranks):
+        for unit, number, group in each:
+            begin, end = int(Phase.BEGIN), int(Phase.END)
+            rows.append((rank, int(Kind.UNIT), begin, f"unshard {unit}", 0, number // 4, ""))
+            rows.append(
+                (
+                    rank,
+                    int(Kind.COLLECTIVE),
+                    begin,
+                    "all_gather_single",
+                    number,
+                    number // 4,
+                    group + "\t/t.py:9:main",
+                )
+            )
+            rows.append((rank, int(Kind.UNIT), end, f"unshard {unit}", 0, number // 4, ""))
+    columns = ["rank", "kind", "phase", "name", "a", "step", "place"]
+    tables: Any = SimpleNamespace(events=pd.DataFrame(rows, columns=columns))
+    units = [{"unit": u, "ranks": [*range(len(ranks))], "parameters": []} for u in "abc"]
+    shown = [SimpleNamespace(rank=r, units=units) for r in range(len(ranks))]
+    cell: Any = SimpleNamespace(ranks=shown, rank=lambda r: shown[r])
+    return units_apart(cell, tables)
+
+
+def numbered(units: str, first: int = 1, group: str = "default_pg") -> list[tuple[str, int, str]]:
+    return [(unit, first + n, group) for n, unit in enumerate(units)]
+
+
+def test_the_first_collective_in_which_they_differ_counts_and_the_minority_is_named() -> None:
+    found = told(numbered("abcabbc"), *[numbered("abcabcb")] * 2)
+    assert found is not None
+    assert (found.one.number, found.one.unit, found.odd) == (6, "b", (0,))
+    assert found.ranks_of() == [("b", (0,)), ("c", (1, 2))]
+    found = told(numbered("abc"), numbered("acb"))
+    assert found is not None and found.odd == (0, 1)
+
+
+def test_what_is_not_one_collective_is_not_compared() -> None:
+    assert told(numbered("abcabc"), numbered("abcabc")) is None
+    # One has come further; of one the ring has lost the beginning; a group of another name.
+    assert told(numbered("abcabc"), numbered("abc")) is None
+    assert told(numbered("abcabc"), numbered("bcabc", first=2)) is None
+    assert told(numbered("abcabc"), numbered("cba", group="replicate")) is None
