@@ -13,7 +13,10 @@ from nsadiag.evidence.layout import PYTHON_HANDLER, CaptureDir, RankDir, read_js
 
 
 def python(target: Target) -> None:
-    """Asked once, and again where it has answered: each question that gets no answer costs the rank a thread of its server."""
+    """Whether Python of the rank answers at all, where one line seems to keep the GIL to itself (in answers.json).
+
+    Asked once, and again where it has answered: each question that gets no answer costs the rank a thread of its server.
+    """
     rank, number = RankDir(path=target.directory.path.parents[1]), target.directory.number
     owner = _owner(target.directory)
     if owner is None or owner != _owner(rank.capture(number - 1)):

@@ -11,7 +11,7 @@ IN_BACKWARD = "_engine_run_backward"
 
 
 def ungraded(target: Target) -> dict[str, Any]:
-    """ungraded.json: by model how many of its parameters have none, and their names."""
+    """ungraded.json: which parameters of models in DDP have no gradient, of a rank that is past its backward."""
     if not RankDir(path=target.directory.path.parents[1]).ddp.exists():
         raise NotApplicable("the rank has no model in DDP")
     threads = read_json(target.directory.py_spy, [])
