@@ -164,6 +164,10 @@ def in_a_step(sample: dict[str, Any]) -> bool:
     return any(frame[2].rpartition(".")[2] in IN_A_STEP for frame in sample.get("frames", ()))
 
 
+def in_backward(sample: dict[str, Any]) -> bool:
+    return any(frame[2] == "_engine_run_backward" for frame in sample.get("frames", ()))
+
+
 def short(at: Place) -> str:
     """For a sentence: the file's name, the line and the function; the whole path stands in `where`."""
     return f"{Path(at.file).name}:{at.line}" + (f" in {at.function}" if at.function else "")

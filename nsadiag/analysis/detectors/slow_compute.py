@@ -36,12 +36,19 @@ LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an
 def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
     """What all ranks are seen at most; waiting in a collective for one that is at it now is none of the work.
 
-    `part` is what has grown: where that lies between steps, a backward may be a wait for the peer that is at it.
+    `part` is what has grown: glances at the rest of a step show nothing of it, and a backward may be a wait for the peer
+    that is at what lies between steps.
     """
     samples = [sample for rank in cell.ranks for sample in rank.samples]
     at_work = [sample for sample in samples if not places.waits_for_peers(sample)]
-    between = [s for s in at_work if not places.in_a_step(s)] if part == "input_s" else []
-    return places.most_seen(between or at_work or samples) or places.of_rank_now(cell.ranks[0])
+    of_part = [s for s in at_work if part and _is_of(part, s)]
+    return places.most_seen(of_part or at_work or samples) or places.of_rank_now(cell.ranks[0])
+
+
+def _is_of(part: str, sample: dict[str, Any]) -> bool:
+    if part == "input_s":
+        return not places.in_a_step(sample)
+    return places.in_backward(sample) == (part == "backward_s")
 
 
 def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
