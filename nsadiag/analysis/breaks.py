@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nsadiag.analysis.exceptions import first_of, follows_a_peer, is_same
+from nsadiag.analysis.exceptions import first_of, follows_a_peer, is_of_the_world, is_same
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 
 # What C++ says before it ends a process for a collective's sake.
@@ -47,7 +47,18 @@ def breaks(cell: CellEvidence) -> list[Break]:
     # Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all.
     if found and found[0].kind == "killed" and not _gave_up_waiting(found[0].rank):
         found[0] = dataclasses.replace(found[0], follows_a_peer=False)
+    if found and _is_the_worlds(found):
+        found[0] = dataclasses.replace(found[0], follows_a_peer=False)
     return found
+
+
+def _is_the_worlds(found: list[Break]) -> bool:
+    """Whether the first says that a connection was lost which may be one to anybody, and no rank broke when it did."""
+    first, others = found[0], found[1:]
+    if first.kind != "exception" or not first.follows_a_peer or first.rank.exception is None:
+        return False
+    near = any(not b.follows_a_peer and b.t_s - first.t_s < TOGETHER_S for b in others)
+    return not near and is_of_the_world(first_of(first.rank.exception))
 
 
 def _by_sigterm(one: Break) -> bool:
