@@ -17,11 +17,19 @@ def counted_at(s: Situation, loop: Guard, inside: Chain, rank: int) -> Place | N
 
     `inside`: where `rank` is in the loop. The innermost of its calls comes first; then whatever it did in the loop's body.
     """
-    for depth in range(len(inside), 0, -1):
-        if s.histories.was_at(rank, inside[depth - 1]) and _is_only_in(s, loop, inside[:depth]):
-            return inside[depth - 1]
+    at = call_on_the_way(s, loop, inside, rank)
+    if at is not None:
+        return at
     did = (t.place for t in s.histories.tokens.get(rank, ()) if t.place and in_body(loop, t.place))
     return max(did, key=lambda at: s.histories.was_at(rank, at), default=None)
+
+
+def call_on_the_way(s: Situation, around: Guard, inside: Chain, rank: int) -> Place | None:
+    """The innermost line of the chain at which the rank did something that leads there through `around` alone."""
+    for depth in range(len(inside), 0, -1):
+        if s.histories.was_at(rank, inside[depth - 1]) and _is_only_in(s, around, inside[:depth]):
+            return inside[depth - 1]
+    return None
 
 
 def was_in(s: Situation, loop: Guard, rank: int, iteration: int) -> bool:

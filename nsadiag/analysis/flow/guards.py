@@ -152,6 +152,10 @@ class Program:
                 found.append(self._made(scope, node, "choice", "body", node.values[0]))
         return found
 
+    def choice(self, node: ast.IfExp, scope: Scope, branch: str) -> Guard:
+        """The condition of `a if condition else b`, and which of the two it leads to."""
+        return self._made(scope, node, "choice", branch, node.test)
+
     def _leads_to_a_call(self, choice: ast.IfExp) -> bool:
         parent = self._parents.get(choice)
         chosen = isinstance(parent, ast.Call) and parent.func is choice
@@ -252,6 +256,18 @@ class Program:
                 ]
                 found.setdefault(name, []).extend((scope, value) for value in values)
         return found
+
+    @cached_property
+    def put_under_keys(self) -> list[tuple[Scope, ast.Subscript, ast.expr]]:
+        """All `a[b] = c`."""
+        return [
+            (self.scope_of(file, node.lineno), target, node.value)
+            for file, tree in self.trees.items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Subscript)
+        ]
 
     def _named(self, test: ast.expr, scope: Scope, depth: int = 0) -> int | None:
         """The rank that the test singles out, by whichever helper or name."""

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
-from nsadiag.analysis.flow.chains import Chain, apart, is_in, parted_at, passed_by
+from nsadiag.analysis.flow.by_rank import by_rank_branch, may_part, singled_out
+from nsadiag.analysis.flow.chains import Chain, apart, parted_at, passed_by
+from nsadiag.analysis.flow.clusters import pairs
 from nsadiag.analysis.flow.deciding import switched_by
 from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.history import Difference, Token, suspects
 from nsadiag.analysis.flow.leaving import left_loop
-from nsadiag.analysis.flow.making import Case, made, shown
+from nsadiag.analysis.flow.making import Case, line_of, made, shown
 from nsadiag.analysis.flow.ordering import by_order
 from nsadiag.analysis.flow.running_out import by_loader
 from nsadiag.analysis.flow.sides import other_side_strayed
@@ -24,116 +26,14 @@ if TYPE_CHECKING:
     from nsadiag.analysis.divergence import Divergence, Situation
 
 
-def _clusters(s: Situation) -> list[tuple[Place | None, tuple[int, ...]]]:
-    """Ranks by the line at which they are, the largest set first."""
-    found: dict[tuple[str, int], list[int]] = {}
-    for rank in s.members():
-        here = s.here(rank)
-        found.setdefault((here.file, here.line) if here and s.now(rank) else ("", 0), []).append(rank)
-    ordered = sorted(found.values(), key=lambda ranks: (-len(ranks), ranks))
-    return [(s.here(ranks[0]), tuple(ranks)) for ranks in ordered]
-
-
-def _pairs(s: Situation) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Every two sets of ranks that stand at different lines, the first of which waits in a collective."""
-    clusters = [ranks for _, ranks in _clusters(s)]
-    return [(a, b) for a in clusters for b in clusters if a != b and s.in_collective(a[0])]
-
-
 def by_end_of_loop(s: Situation) -> Divergence | None:
     """Some wait inside a loop that others have left, fewer times round."""
-    for a, b in _pairs(s):
+    for a, b in pairs(s):
         if not s.waits_for_peers(b[0]):
             continue
         if found := skipped_to_the_end(s, stayed=a, left=b) or left_loop(s, stayed=a, left=b):
             return found
     return None
-
-
-def by_rank_branch(s: Situation) -> Divergence | None:
-    """Some wait in a collective behind a condition on the rank that the others never pass."""
-    for a, b in _pairs(s):
-        one, other = s.now(a[0]), s.now(b[0])
-        inside = next((g for g in apart(s.program, one, other) if _is_rank_branch(s, g)), None)
-        if inside and (
-            s.waits_for_peers(b[0]) or not (_meets_later(s, one[-1], inside) or _has_met(s, a[0], b[0]))
-        ):
-            return _of_rank_branch(s, inside, a, _all_in(s, inside, a))
-        at = one[-1] if one else None
-        if at is None or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], at):
-            continue
-        jumped = next((g for g in passed_by(s.program, one, other) if g.origin == "rank"), None)
-        if jumped:
-            return _of_rank_branch(s, jumped, a, a)
-    return None
-
-
-def _is_rank_branch(s: Situation, guard: Guard) -> bool:
-    """A loop over what the rank decides counts only where nobody trains in it: else it is its length that matters."""
-    if guard.origin != "rank":
-        return False
-    return not guard.is_loop or not s.anchored_in(guard)
-
-
-def _all_in(s: Situation, guard: Guard, at_least: tuple[int, ...]) -> tuple[int, ...]:
-    """Who is in the branch, or has been there as often as those who are, and went on."""
-    found = {*at_least, *(r for r in s.members() if is_in(s.program, s.now(r), guard))}
-    here = s.now(at_least[0])
-    if here and (times := s.histories.was_at(at_least[0], here[-1])):
-        found |= {r for r in s.members() if s.histories.was_at(r, here[-1]) >= times}
-    return tuple(sorted(found))
-
-
-def _meets_later(s: Situation, at: Place, guard: Guard) -> bool:
-    """Whether the function of the branch has the same call elsewhere, for ranks that have not come to it yet."""
-    names = s.program.calls_on(at.file, at.line)
-    scope = s.program.scope_of(guard.file, guard.line)
-    lines = [
-        c.lineno for name in names for where, c in s.program.origins.calls.get(name, ()) if where == scope
-    ]
-    held = [g for g in s.program.around(guard.file, guard.line + 1) if g.line == guard.line]
-    ends = held[0].branch_ends if held else guard.ends
-    return any(not guard.line <= line <= ends for line in lines)
-
-
-def _has_met(s: Situation, waiting: int, other: int) -> bool:
-    """Whether what is waited for was brought before, time and again, from another line: each side has a call of its own."""
-    at = s.here(waiting)
-    return at is not None and s.histories.was_at(waiting, at) > 1 and s.histories.was_at(other, at) == 0
-
-
-def _of_rank_branch(
-    s: Situation, guard: Guard, waiting: tuple[int, ...], inside: tuple[int, ...]
-) -> Divergence:
-    members = s.members()
-    outside = tuple(r for r in members if r not in inside)
-    guilty = _singled_out(s, guard, inside, outside)
-    entered = set(guilty) <= set(inside)
-    where = (s.here(guilty[0]) if entered else None) or line_of(guard)
-    beyond = "past" if guard.leaves else "through"
-    what = f"alone goes {beyond}" if entered else f"does not go {beyond}"
-    through = f"{what} `{shown(guard)}` at {places.short(line_of(guard))}"
-    blocked = tuple(r for r in members if r not in guilty)
-    return made(
-        s,
-        Case(
-            cls="rank_conditional_collective", guilty=guilty, blocked=blocked, where=where, guard=guard, confidence=0.92,
-            because=f"{through}, which depends on the rank, to a collective that all of {len(members)} ranks belong to",
-            evidence=(s.stands(waiting[0]), *(s.stands(r) for r in outside[:1] if r not in waiting)),
-        ),
-    )  # fmt: skip
-
-
-def _singled_out(
-    s: Situation, guard: Guard, inside: tuple[int, ...], outside: tuple[int, ...]
-) -> tuple[int, ...]:
-    """The smaller side of the branch; of equal sides the one with the rank that the condition names."""
-    if len(inside) != len(outside):
-        return min(inside, outside, key=len)
-    named = max(s.members()) if guard.rank == -1 else guard.rank
-    if named is not None and (named in inside or named in outside):
-        return inside if named in inside else outside
-    return outside if guard.leaves else inside
 
 
 def by_history(s: Situation) -> Divergence | None:
@@ -154,7 +54,7 @@ def by_history(s: Situation) -> Divergence | None:
         ):
             return loop
         # A loop that one went into, the others did as well, as far as anyone knows: what stands in it decides.
-        within = apart(s.program, b, a)
+        within = [g for g in apart(s.program, b, a) if may_part(s, g, b)]
         exits = [g for g in passed_by(s.program, b, a) if g.origin != "uniform"]
         branches = [g for g in within if g.origin != "uniform" and not g.is_loop]
         # The others may have come as far, and turned back before that line.
@@ -173,8 +73,8 @@ def by_history(s: Situation) -> Divergence | None:
             return loop
         exits = passed_by(s.program, a, b if again else common)
         exits = [g for g in exits if again or _comes_after(s, g, common)]
-        within = apart(s.program, b, a) if own and own.place else []
-        inner = list(apart(s.program, a, common))[::-1] + exits
+        within = [g for g in apart(s.program, b, a) if may_part(s, g, b)] if own and own.place else []
+        inner = [g for g in apart(s.program, a, common)[::-1] if may_part(s, g, a)] + exits
         # Who did not go round at all more likely never came to the loop.
         inner = inner if again else sorted(inner, key=lambda g: g.is_loop)
         guard = _deciding(inner) or _deciding(within)
@@ -184,7 +84,7 @@ def by_history(s: Situation) -> Divergence | None:
     guilty, others = found.guilty, found.others
     if guard.origin == "rank" and len(guilty) == len(others):
         inside, outside = (guilty, others) if entered else (others, guilty)
-        guilty = _singled_out(s, guard, inside, outside)
+        guilty = singled_out(s, guard, inside, outside)
         others = tuple(r for r in s.members() if r not in guilty)
         entered = guilty == inside
     elif other_side_strayed(s, found, guard, entered):
@@ -385,7 +285,7 @@ def _in_backward(s: Situation, number: int, ranks: tuple[int, ...]) -> tuple[int
 
 def by_data_branch(s: Situation) -> Divergence | None:
     """Some wait in a collective behind a condition on their own data, at a line where the others have never been."""
-    for a, b in _pairs(s):
+    for a, b in pairs(s):
         one, other = s.now(a[0]), s.now(b[0])
         # Of a rank that is gone nothing says which of these conditions it met last.
         if not one or not other or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], one[-1]):
@@ -410,11 +310,6 @@ def by_data_branch(s: Situation) -> Divergence | None:
             ),
         )  # fmt: skip
     return None
-
-
-def line_of(guard: Guard) -> Place:
-    """The condition's own line."""
-    return places.place(guard.file, guard.line, guard.function or None)
 
 
 HYPOTHESES: tuple[Callable[[Situation], Divergence | None], ...] = (

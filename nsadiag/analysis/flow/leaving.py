@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from nsadiag.analysis import places
 from nsadiag.analysis.flow.chains import Chain, apart, held_by, is_in, passed_by, stands_behind
 from nsadiag.analysis.flow.entering import counted_at, was_in
+from nsadiag.analysis.flow.filling import fillings, runs_its_items
 from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.making import Case, made, shown
 from nsadiag.analysis.flow.visits import left_between_rounds
@@ -40,7 +41,7 @@ def left_loop(
         # A loop over the parts of a model: fewer times round means fewer modules.
         if s.in_forward(loop):
             continue
-        if chains is None and not _went_round_less(s, loop, stayed[0], left[0], inside):
+        if chains is None and not went_round_less(s, loop, stayed[0], left[0], inside):
             continue
         if outside and _stands_in_a_branch(s, loop, inside, outside):
             continue
@@ -55,11 +56,15 @@ def left_loop(
             continue
         guard = _why(s, loop, left[0])
         if guard is not None:
-            return _made(s, loop, guard, stayed, left, iteration)
+            tasks = guard is loop and runs_its_items(s.program, loop, inside)
+            # Which of them are there on which ranks is decided where they are put in.
+            apart_by_rank = any(f.guard for f in fillings(s.program, guard)) if guard is loop else False
+            if not apart_by_rank or not (tasks or (chains is None and not _takes_inputs(s, loop))):
+                return _made(s, loop, guard, stayed, left, iteration, tasks=tasks)
     return None
 
 
-def _went_round_less(s: Situation, loop: Guard, stayed: int, left: int, inside: Chain) -> bool:
+def went_round_less(s: Situation, loop: Guard, stayed: int, left: int, inside: Chain) -> bool:
     """By what the two did in the loop and nowhere else; by the iterations that they began, if that is where they train."""
     histories = s.histories
     if not histories.tokens.get(stayed) or not histories.tokens.get(left):
@@ -177,9 +182,13 @@ def _made(
     stayed: tuple[int, ...],
     left: tuple[int, ...],
     iteration: int | None,
+    *,
+    tasks: bool,
 ) -> Divergence | None:
+    """`tasks`: what the loop hands out is run, and no batch."""
     gone = s.doing(left[0]) == "gone"
-    uneven = (guard.is_loop and guard.kind == "for" and _takes_inputs(s, guard)) or guard.origin == "input"
+    over_inputs = guard.is_loop and guard.kind == "for" and not tasks and _takes_inputs(s, guard)
+    uneven = over_inputs or guard.origin == "input"
     if gone and (guard.leaves == "return" or ASKED_TO_STOP.search(guard.test)) and not uneven:
         return None
     cls = "uneven_inputs" if uneven else "rank_conditional_collective" if guard.origin == "rank" else "data_divergent_control_flow"  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nsadiag.analysis import places
 from nsadiag.analysis.flow.guards import Guard
 from nsadiag.evidence.records import Evidence, Place
 
@@ -37,6 +38,11 @@ def shown(guard: Guard) -> str:
     word = {"for": "for ... in", "while": "while", "except": "except"}.get(guard.kind, "if")
     text = f"{word} {guard.test}"
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+def line_of(guard: Guard) -> Place:
+    """The condition's own line."""
+    return places.place(guard.file, guard.line, guard.function or None)
 
 
 def made(s: Situation, case: Case) -> Divergence:
