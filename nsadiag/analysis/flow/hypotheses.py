@@ -77,7 +77,8 @@ def by_history(s: Situation) -> Divergence | None:
         inner = [g for g in apart(s.program, a, common)[::-1] if may_part(s, g, a)] + exits
         # Who did not go round at all more likely never came to the loop.
         inner = inner if again else sorted(inner, key=lambda g: g.is_loop)
-        guard = _deciding(inner) or _deciding(within)
+        near = inner if again else [g for g in inner if not g.is_loop]
+        guard = _deciding(near) or _taken_alone(s, found, within) or _deciding(inner) or _deciding(within)
         entered = guard is not None and guard in within
     if guard is None or guard.kind == "except":
         return None
@@ -91,6 +92,14 @@ def by_history(s: Situation) -> Divergence | None:
         found = dataclasses.replace(found, own=theirs, theirs=own)
         guilty, others, entered = others, guilty, not entered
     return _of_history(s, found, guard, guilty, others, entered)
+
+
+def _taken_alone(s: Situation, found: Difference, within: list[Guard]) -> Guard | None:
+    """The condition behind which only the guilty ever were: it says more than a loop to which they have not come yet."""
+    own = found.own.place if found.own else None
+    if own is None or s.histories.was_at(found.others[0], own):
+        return None
+    return next((g for g in within if not g.is_loop and g.origin != "uniform"), None)
 
 
 def _is_usual(s: Situation, found: Difference) -> bool:
