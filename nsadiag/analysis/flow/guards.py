@@ -16,6 +16,7 @@ from nsadiag.evidence.records import Place
 Kind = Literal["if", "while", "for", "except", "choice", "only"]
 Leaves = Literal["", "continue", "break", "return", "raise"]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 AGREE = re.compile(
     r"^(all_reduce|broadcast\w*|all_gather\w*|reduce_scatter\w*|gather_for_metrics|reduce|agree\w*)$"
 )
@@ -155,6 +156,14 @@ class Program:
     def choice(self, node: ast.IfExp, scope: Scope, branch: str) -> Guard:
         """The condition of `a if condition else b`, and which of the two it leads to."""
         return self._made(scope, node, "choice", branch, node.test)
+
+    def comprehensions(self, file: str, line: int) -> list[Guard]:
+        """Loops within the line's statement that make calls, for each of what they go over: `[m.reduce() for m in meters]`."""
+        path, scope = self.path_to(file, line), self.scope_of(file, line)
+        found = [n for n in _own_expressions(path[-1]) if isinstance(n, Comprehension)] if path else []
+        plain = [n for n in found if not any(part.ifs for part in n.generators)]
+        calls = [n for n in plain if any(isinstance(c, ast.Call) for e in _made_by(n) for c in ast.walk(e))]
+        return [self._made(scope, n, "for", "body", n.generators[0].iter) for n in calls]
 
     def _leads_to_a_call(self, choice: ast.IfExp) -> bool:
         parent = self._parents.get(choice)
@@ -354,6 +363,10 @@ def _own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.expr | ast.withitem):
             yield from ast.walk(child)
+
+
+def _made_by(node: Comprehension) -> list[ast.expr]:
+    return [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
 
 
 def _jumps(node: ast.AST, *, own_loop: bool) -> Iterator[tuple[Leaves, ast.stmt]]:

@@ -31,17 +31,19 @@ def by_order(s: Situation) -> Divergence | None:
     if loop is None:
         return None
     line = _put_in_order(s.program, loop)
-    # Of equal sides, with nothing before to compare with, either may be the order that is meant.
-    tells = found.novel or len(found.guilty) != len(found.others)
+    # Of equal sides, with hardly anything before to compare with, either may be the order that is meant.
+    tells = (found.novel and _was_kept(s, found)) or len(found.guilty) != len(found.others)
     guilty = found.guilty if tells else s.members()
     number = found.iteration + 1
     own, theirs = (f"{t.name} at {places.short(p)}" for t in (found.own, found.theirs) if (p := t.place))
+    parted = "parted from the others" if tells else "parted"
+    who = ("it", "the others") if tells else (f"rank {found.guilty[0]}", f"rank {found.others[0]}")
     return made(
         s,
         Case(
             cls="collective_order_mismatch", guilty=guilty, blocked=tuple(r for r in s.members() if r not in guilty), guard=loop,
             where=line, confidence=0.88 if tells else 0.7,
-            because=f"parted from the others in iteration {number} in the loop `{shown(loop)}` ({places.short(_line_of(loop))}), which led to {own} where it led the others to {theirs}: what it goes over is in another order there",
+            because=f"{parted} in iteration {number} in the loop `{shown(loop)}` ({places.short(_line_of(loop))}), which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
             evidence=(
                 Evidence(claim=f"rank {found.guilty[0]} did {own} in iteration {number}, and rank {found.others[0]} {theirs}; both had made both calls before", source=f"{s.cell.rank(found.guilty[0]).source}/blackbox.bin"),
                 s.stands(found.guilty[0]),
@@ -49,6 +51,15 @@ def by_order(s: Situation) -> Divergence | None:
             ),
         ),
     )  # fmt: skip
+
+
+def _was_kept(s: Situation, found: Difference) -> bool:
+    """Whether all made those calls in more than one iteration before: after one, another order is new on either."""
+    lines = {t.at for t in (found.own, found.theirs) if t}
+    return all(
+        sum(lines <= {t.at for t in s.histories.iteration(rank, n)} for n in range(found.iteration)) > 1
+        for rank in (*found.guilty, *found.others)
+    )
 
 
 def order_of(s: Situation, ranks: tuple[int, ...]) -> Place | None:
@@ -103,8 +114,11 @@ def _loop_of_both(s: Situation, found: Difference, own: Token, theirs: Token) ->
         return None
     a, b = _way_to(s, found.guilty, own), _way_to(s, found.others, theirs)
     depth = parted_at(s.program, a, b)
+    if depth == min(len(a), len(b)):
+        return None
     loops = [g for g in held_by(s.program, a[:depth]) if g.is_loop and not s.anchored_in(g)]
-    if not loops or depth == min(len(a), len(b)):
+    loops += s.program.comprehensions(a[depth - 1].file, a[depth - 1].line) if depth else []
+    if not loops:
         return None
     conditions = itertools.chain.from_iterable(
         (*apart(s.program, x, y), *passed_by(s.program, x, y)) for x, y in ((a, b), (b, a))
