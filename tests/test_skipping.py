@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from support.parting import Did, Job, step
 
+from nsadiag.analysis.swallowed import gone_on
+from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.layout import append_json_line
 
 SOURCE = """
     def crop(points):
@@ -88,6 +92,38 @@ def test_at_the_first_evaluation_the_source_alone_has_to_tell(tmp_path: Path) ->
     found = job(tmp_path, source(), trained(2), trained(2)).parted()
     assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
     assert found.confidence < 0.75
+
+
+@pytest.mark.parametrize(
+    ("left", "tried_again", "missed", "told"),
+    [
+        (2, 0, 1, True),
+        # Calls are paired by number: whoever leaves out two steps has peers that are one further.
+        (1, 0, 2, True),
+        (2, 1, 1, True),
+        # What it met before they were all there last had cost it nothing.
+        (2, 2, 0, False),
+        (1, 0, 3, False),
+    ],
+)
+def test_exceptions_that_were_seen_are_the_cause_if_they_are_as_many_as_the_steps_that_are_missing(
+    tmp_path: Path, left: int, tried_again: int, missed: int, told: bool
+) -> None:
+    made = Job(tmp_path, source())
+    frame = {"file": str(made.script), "line": made.at("raise ValueError"), "function": "crop", "code": ""}
+    seen = {"type": "ValueError", "module": "builtins", "message": "too few", "thread": "MainThread", "frames": [frame], "how": "handled", "during": "print", "cause": None, "place": ""}  # fmt: skip
+    gather = (Kind.COLLECTIVE, "all_gather", GATHERS)
+    rest = trained(left)
+    made.rank(0, made.stack(REDUCES, CALLS, call="all_reduce"), *TWICE, *rest, *trained(1)[:3])
+    made.rank(1, made.stack(GATHERS, EVALUATES, call="all_gather"), *TWICE, *rest, gather)
+    for number in range(tried_again + missed):
+        at = 0 if number < tried_again else time.monotonic_ns()
+        append_json_line(made.run.rank(1).raised, {**seen, "t_mono_ns": at, "step": number})
+    cell = made.cell()
+    found = gone_on(cell, Tables(cell))
+    assert bool(found) == told
+    assert not found or found.line == tried_again + 1
+    assert (made.parted() is None) == told
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import Any
 
 from nsadiag.analysis.breaks import breaks
 from nsadiag.analysis.exceptions import first_of, follows_a_peer, is_same
+from nsadiag.analysis.flow.history import Histories
+from nsadiag.analysis.flow.skipping import arrival
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -84,12 +86,33 @@ def gone_on(cell: CellEvidence, tables: Tables) -> Swallowed | None:
     found = []
     for number, mine in rows.items():
         behind = max(steps.values(), default=0) - steps[number]
+        missing = _rounds_missing(cell, number, mine) if 0 < behind < len(mine) else 0
         for rank, line, row in mine:
             why = _tie(cell, tables, rank, row, behind, len(mine))
+            if why is None and missing and _stands_among_peers(tables, rank):
+                since = mine[-missing]
+                why = f"rank {number} went on, and came to where it waits after {missing} steps less than ever before"
+                found.append(_swallowed(cell, *since, why))
+                break
             if why:
                 found.append(_swallowed(cell, rank, line, row, why))
                 break
     return min(found, key=lambda s: s.t_s, default=None)
+
+
+def _rounds_missing(
+    cell: CellEvidence, number: int, rows: list[tuple[RankEvidence, int, dict[str, Any]]]
+) -> int:
+    """How many steps the rank left out since all were last at the line at which it waits; 0 unless by as many exceptions.
+
+    What it had met before that had cost it nothing: it had tried again. Nor does it wait for what the others do meanwhile:
+    calls are paired by number, and so the others are one step further at most, however many it left out.
+    """
+    came = arrival(Histories(cell.ranks), tuple(r.rank for r in cell.ranks))
+    if came is None or came.early != (number,):
+        return 0
+    since = sum(row["t_mono_ns"] > came.last_ns for _, _, row in rows)
+    return since if since == came.usual - came.since else 0
 
 
 def _backwards(cell: CellEvidence, tables: Tables) -> dict[int, int]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
 from nsadiag.analysis.flow.chains import Chain, apart, held_by, is_in, passed_by
 from nsadiag.analysis.flow.guards import Guard, Program
-from nsadiag.analysis.flow.history import Difference, Token
+from nsadiag.analysis.flow.history import Difference, Histories, Token
 from nsadiag.analysis.flow.making import Case, made, shown
 from nsadiag.analysis.flow.origins import last_name
 from nsadiag.evidence.blackbox import Kind
@@ -29,12 +30,21 @@ CLASSES = {
 }
 
 
-def by_skipped_round(s: Situation) -> Divergence | None:
-    """Some came to a call that counters alone lead to, after fewer steps than it takes, while the others do a step more.
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """A call at which only some have arrived, while the others do a step that these have not done."""
 
-    Or some left a round before its end, where the source shows no way but an `except` around what the others did next.
-    """
-    found = s.histories.first_difference(s.members())
+    early: tuple[int, ...]
+    late: tuple[int, ...]
+    to: Token
+    usual: int  # steps between two visits of that line, as it always was; 0 where there was none before
+    since: int  # steps since the last visit now
+    last_ns: int  # when the first of `early` was there last, 0 where it never was
+
+
+def arrival(histories: Histories, ranks: tuple[int, ...]) -> Arrival | None:
+    """The first at which they came apart; None where visits were not the same on all ranks, or irregular."""
+    found = histories.first_difference(ranks)
     if found is None:
         return None
     for early, late, next_, other in (
@@ -44,10 +54,26 @@ def by_skipped_round(s: Situation) -> Divergence | None:
         if next_ is None or next_.kind != Kind.COLLECTIVE or len(early) > len(late):
             continue
         # What they are at instead belongs to the next round.
-        behind = other is not None or all(s.histories.count(r) > found.iteration + 1 for r in late)
-        if behind and (case := _came_early(s, early, late, next_, found.iteration)):
-            return case
-    return _cut_short(s, found, found.theirs) if found.theirs and not found.own else None
+        behind = other is not None or all(histories.count(r) > found.iteration + 1 for r in late)
+        rounds = _rounds_before(histories, ranks, next_, found.iteration) if behind else None
+        if rounds is not None:
+            usual, since = rounds
+            visit = histories.iteration(early[0], found.iteration - since)
+            last_ns = max((t.t_ns for t in visit if t.at == next_.at), default=0)
+            return Arrival(early=early, late=late, to=next_, usual=usual, since=since, last_ns=last_ns)
+    return None
+
+
+def by_skipped_round(s: Situation) -> Divergence | None:
+    """Some came to a call that counters alone lead to, after fewer steps than it takes, while the others do a step more.
+
+    Or some left a round before its end, where the source shows no way but an `except` around what the others did next.
+    """
+    came = arrival(s.histories, s.members())
+    if came and (case := _came_early(s, came)):
+        return case
+    found = s.histories.first_difference(s.members())
+    return _cut_short(s, found, found.theirs) if found and found.theirs and not found.own else None
 
 
 def skipped_to_the_end(s: Situation, *, stayed: tuple[int, ...], left: tuple[int, ...]) -> Divergence | None:
@@ -102,13 +128,11 @@ def _cut_short(s: Situation, found: Difference, theirs: Token) -> Divergence | N
     return _made(s, past[0], found.guilty, found.others, did, confidence=0.75)
 
 
-def _came_early(
-    s: Situation, early: tuple[int, ...], late: tuple[int, ...], to: Token, iteration: int
-) -> Divergence | None:
-    at, anchor = to.place, places.of_text(s.histories.anchor or "")
+def _came_early(s: Situation, came: Arrival) -> Divergence | None:
+    at, anchor, usual = came.to.place, places.of_text(s.histories.anchor or ""), came.usual
     if at is None or anchor is None:
         return None
-    now = s.now(early[0])
+    now = s.now(came.early[0])
     way = now if now and (now[-1].file, now[-1].line) == (at.file, at.line) else s.chains.to(at)
     step = s.chains.to(anchor)
     loops = [g for g in held_by(s.program, step) if g.is_loop and is_in(s.program, way, g)]
@@ -120,19 +144,15 @@ def _came_early(
     exits = [g for g in passed_by(s.program, way, step) if (g.file, g.line) not in known]
     if len(past) != 1 or any(g.origin != "uniform" for g in behind):
         return None
-    rounds = _rounds_before(s, (*early, *late), to, iteration)
-    if rounds is None:
-        return None
-    usual, since = rounds
-    if usual and since >= usual:
+    if usual and came.since >= usual:
         return None
     # With nothing before, its peers may have counted less, and a loop that began elsewhere have other numbers.
     plain = _begins_alike(loops[-1]) and all(g.origin == "uniform" for g in (*exits, *behind))
     if not usual and not (plain and s.chains.is_sure(anchor) and any(not g.is_loop for g in behind)):
         return None
-    after = f" after {since} steps, where it had taken {usual} before" if usual else f" after {since} steps"
-    did = f"came to {to.name} at {places.short(at)}{after}"
-    return _made(s, past[0], early, late, did, confidence=0.85 if usual else 0.7)
+    before = f", where it had taken {usual} before" if usual else ""
+    did = f"came to {came.to.name} at {places.short(at)} after {came.since} steps{before}"
+    return _made(s, past[0], came.early, came.late, did, confidence=0.85 if usual else 0.7)
 
 
 def _begins_alike(loop: Guard) -> bool:
@@ -142,22 +162,24 @@ def _begins_alike(loop: Guard) -> bool:
     return loop.origin != "data" or not counts or len(test.args) + len(test.keywords) == 1  # type: ignore[attr-defined]
 
 
-def _rounds_before(s: Situation, ranks: tuple[int, ...], to: Token, iteration: int) -> tuple[int, int] | None:
+def _rounds_before(
+    histories: Histories, ranks: tuple[int, ...], to: Token, iteration: int
+) -> tuple[int, int] | None:
     """How many steps there always were between two visits of that line, 0 where it had no visit, and how many now.
 
     None where visits were not the same on all ranks, or irregular.
     """
     visits = [
-        tuple(n for n in range(iteration) if any(t.at == to.at for t in s.histories.iteration(rank, n)))
+        tuple(n for n in range(iteration) if any(t.at == to.at for t in histories.iteration(rank, n)))
         for rank in ranks
     ]
-    if len({*visits}) > 1 or not (visits[0] or s.histories.are_whole):
+    if len({*visits}) > 1 or not (visits[0] or histories.are_whole):
         return None
     seen = visits[0]
     if not seen:
         return 0, iteration + 1
     gaps = {b - a for a, b in itertools.pairwise(seen)}
-    gaps = gaps or ({seen[0] + 1} if s.histories.are_whole else set())
+    gaps = gaps or ({seen[0] + 1} if histories.are_whole else set())
     return (gaps.pop(), iteration - seen[-1]) if len(gaps) == 1 else None
 
 
