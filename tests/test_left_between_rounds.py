@@ -23,6 +23,14 @@ SOURCE = """
         update(explore(){given})
         dist.all_gather_object(seen, cycle)
     """
+# What is called from within the loop and from outside of it tells nothing of who is where.
+SHARED = """
+    def rate(sample):
+        return critic(sample)
+
+    def explore():
+        return [rate(sample) for sample in episodes()]
+    """
 TRAIN, MEET, CALL = "model(chunk)", "dist.all_gather_object", "update(explore("
 
 
@@ -47,6 +55,20 @@ def test_who_left_after_whole_rounds_and_before_the_last_left_the_outer_loop_by_
     assert found[:2] == ("data_divergent_control_flow" if by_condition else "uneven_inputs", (1,))
     # Whose data ended is shown where it went on to.
     assert not by_condition or found[2] == named
+
+
+def test_a_helper_that_is_also_called_from_outside_tells_nothing(tmp_path: Path) -> None:
+    source = SOURCE.replace("model(chunk)", "model(chunk, rate(chunk))")
+    job = Job(tmp_path, SHARED + source.format(default="3", rounds="epochs", given=""))
+    meet: Did = (Kind.COLLECTIVE, "all_gather_object", MEET)
+    rates: Did = (Kind.FORWARD, "Critic", "return critic(sample)")
+    train = "model(chunk, rate(chunk))"
+    each = [rates, *step(train)]
+    before = [*([rates, rates, *each * 12, meet] * 2), rates, rates, *each * 8]
+    job.rank(0, job.stack(train, CALL, call="all_reduce"), *before, *each[:3])
+    job.rank(1, job.stack(MEET, call="all_gather_object"), *before, meet)
+    found = job.parted()
+    assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from nsadiag.analysis.parted import (
     wrapped_apart,
 )
 from nsadiag.analysis.places import most_seen, waits_for_peers
-from nsadiag.analysis.replicas import drift, trained_alike
+from nsadiag.analysis.replicas import drift, kept_equal
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.worker import runtime
@@ -229,7 +229,8 @@ def test_ranks_that_used_other_numbers_of_optimizers_are_not_compared(tmp_path: 
 
 def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> None:
     both = cell(tmp_path, {0: [[1.0, 1.0], [2.0, 2.0]], 1: [[1.0, 1.0], [2.0, 2.5]]})
-    assert trained_alike(both, frozenset({"p0"})) and not trained_alike(both, frozenset({"p1"}))
+    assert kept_equal(both) == kept_equal(both, frozenset({"p0"})) == {"p0"}
+    assert not kept_equal(both, frozenset({"p1"}))
     reduce = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "default_pg" + AT)
     (found,) = _left_out(both, tables(reduce), frozenset({"p0"}), None)
     assert found.where.parameter == "p1" and found.confidence < 0.7
@@ -319,7 +320,7 @@ def test_what_ddp_does_not_reduce_is_told_apart_by_magnitudes_where_the_sums_are
     reduce = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "default_pg" + AT)
     (found,) = _not_reduced(both, tables(reduce))
     assert found.where.parameter == "head" and "sum of magnitudes" in found.evidence[0].claim
-    assert drift(both) is None and not trained_alike(both, frozenset({"body"}))  # it never moved
+    assert drift(both) is None and not kept_equal(both, frozenset({"body"}))  # it never moved
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
     assert not list(_not_reduced(both, tables(reduce, own)))
 

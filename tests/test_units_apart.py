@@ -63,6 +63,8 @@ def told(*ranks: list[tuple[str, int, str]]) -> Apart | None:
     for rank, each in enumerate(ranks):
         for unit, number, group in each:
             begin, end = int(Phase.BEGIN), int(Phase.END)
+            if unit == "a":  # each forward begins with it
+                rows.append((rank, int(Kind.FORWARD), begin, "Model", 0, number // 4, "/t.py:9:main"))
             rows.append((rank, int(Kind.UNIT), begin, f"unshard {unit}", 0, number // 4, ""))
             rows.append(
                 (
@@ -102,4 +104,6 @@ def test_what_is_not_one_collective_is_not_compared() -> None:
     # One has come further; of one the ring has lost the beginning; a group of another name.
     assert told(numbered("abcabc"), numbered("abc")) is None
     assert told(numbered("abcabc"), numbered("bcabc", first=2)) is None
-    assert told(numbered("abcabc"), numbered("cba", group="replicate")) is None
+    assert told(numbered("abcabc"), numbered("abccba", group="replicate")) is None
+    # A forward more, of which only one of two units is gathered: all that follows is shifted, and means something else.
+    assert told(numbered("abcababcabc"), numbered("abcabcabcab")) is None

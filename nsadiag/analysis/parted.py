@@ -12,7 +12,7 @@ from nsadiag.analysis.beside_ddp import beside_ddp
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.loads import OF_OPTIMIZER, Loads, loaded_alone
-from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, summed, trained_alike, written_alone
+from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, kept_equal, summed, written_alone
 from nsadiag.analysis.skipped_steps import skipped
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank
@@ -58,7 +58,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         yield from _beside_the_wrapper(cell, tables)
         yield from _not_broadcast(cell)
         return
-    idle = not _were_reduced(cell, tables) and not trained_alike(cell, frozenset(known))
+    idle = not _were_reduced(cell, tables) and not kept_equal(cell, frozenset(known))
     kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
     left = _left_wrapper(tables, cell.ranks[0].rank, found.step)
     # What is equal before the first step and not after it was moved by other optimizer state, or by another rate.
@@ -237,7 +237,13 @@ def _forward_place(rank: RankEvidence, tables: Tables) -> Place | None:
 
 def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     averaged, at = _averaged(cell, tables)
-    if any(r.ddp for r in cell.ranks) or not _are_most(cell, averaged):
+    if any(r.ddp for r in cell.ranks):
+        return
+    if not _are_most(cell, averaged):
+        # In whatever way they are averaged: what moves and stays equal on all ranks is.
+        kept = kept_equal(cell)
+        if _are_most(cell, kept) and not any(r.units for r in cell.ranks):
+            yield from _left_out(cell, tables, kept, None)
         return
     found = drift(cell, averaged)
     if found is None:

@@ -117,16 +117,18 @@ def written_alone(cell: CellEvidence, found: Drift) -> dict[int, int]:
     return {int(r): int(n) for r, n in zip(rows.index.tolist(), rows.tolist(), strict=True)}
 
 
-def trained_alike(cell: CellEvidence, among: frozenset[str]) -> bool:
-    """Whether one of these parameters moved, and stayed equal on all ranks: then its gradients are reduced."""
+def kept_equal(cell: CellEvidence, among: frozenset[str] | None = None) -> frozenset[str]:
+    """Parameters that moved, and stayed equal on all ranks: their gradients are reduced, however that is done."""
     table = _table(cell)
-    table = table[table.parameter.isin(among) & ~table.left_out]
+    table = table[~table.left_out]
+    if among is not None:
+        table = table[table.parameter.isin(among)]
     if table.empty:
-        return False
+        return frozenset()
     values = table.groupby([*SAME, *MOMENT])["sum"].agg(["min", "max"])
     each = values.groupby(SAME)
-    alike = (values["min"] == values["max"]).groupby(SAME).all()
-    return bool((alike & (each["max"].nunique() > 1)).any())
+    alike = (values["min"] == values["max"]).groupby(SAME).all() & (each["max"].nunique() > 1)
+    return frozenset(str(name) for _, name in alike[alike].index)
 
 
 def summed(cell: CellEvidence) -> dict[str, int]:

@@ -13,6 +13,7 @@ from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Place
 
 GATHERS = "unshard "
+PASSES = (Kind.FORWARD, Kind.BACKWARD)
 OF_FSDP2 = "FSDP"  # before the name of the class that was given to fully_shard
 
 
@@ -24,6 +25,7 @@ class Gathered:
     number: int
     unit: str
     step: int
+    began: tuple[int, int]  # with which kind of pass, forward or backward, and in which collective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,10 @@ class Apart:
 
 
 def units_apart(cell: CellEvidence, tables: Tables) -> Apart | None:
-    """Of ranks that share the same units: the earliest of which their black boxes still tell."""
+    """Of ranks that share the same units: the earliest of which their black boxes still tell.
+
+    Only within one pass: ranks of which one has made a forward more gather other units as well, and for another reason.
+    """
     sharing: dict[object, list[RankEvidence]] = {}
     for rank in cell.ranks:
         shared = tuple((str(unit["unit"]), tuple(unit.get("ranks") or ())) for unit in rank.units)
@@ -59,20 +64,27 @@ def units_apart(cell: CellEvidence, tables: Tables) -> Apart | None:
         for key in first if len(told) > 1 else ():
             by = {rank: each[key] for rank, each in told.items() if key in each}
             if len({g.unit for g in by.values()}) > 1:
+                if len({g.began for g in by.values()}) > 1:
+                    break
                 return _apart(cell, tables, by)
     return None
 
 
 def _gathered(tables: Tables, rank: int) -> Iterator[Gathered]:
-    """In order, the first collective within each gathering of a unit."""
+    """In order, the first collective within each gathering of a unit, from the first pass on whose begin is known."""
     events = tables.events
-    mine = events[(events["rank"] == rank) & events.kind.isin((Kind.UNIT, Kind.COLLECTIVE))]
-    unit = ""
+    mine = events[(events["rank"] == rank) & events.kind.isin((*PASSES, Kind.UNIT, Kind.COLLECTIVE))]
+    unit, pass_, began = "", 0, (0, 0)
     for kind, phase, name, number, step, place in mine[["kind", "phase", "name", "a", "step", "place"]].itertuples(index=False):  # fmt: skip
-        if kind == Kind.UNIT:
+        if kind in PASSES:
+            pass_ = int(kind) if phase == Phase.BEGIN else pass_
+        elif kind == Kind.UNIT:
             unit = name.removeprefix(GATHERS) if phase == Phase.BEGIN and name.startswith(GATHERS) else ""
         elif unit and phase == Phase.BEGIN and "all_gather" in name:
-            yield Gathered(group=place.partition("\t")[0], number=int(number), unit=unit, step=int(step))
+            began, pass_ = (pass_, int(number)) if pass_ else began, 0
+            if began[0]:
+                group = place.partition("\t")[0]
+                yield Gathered(group=group, number=int(number), unit=unit, step=int(step), began=began)
             unit = ""
 
 

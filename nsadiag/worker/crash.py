@@ -27,6 +27,11 @@ MAX_MESSAGE = 20_000
 MAX_CHAIN = 8
 MAIN = "MainThread"
 MAX_SIGNALS = 100
+OF_MULTIPROCESSING = (
+    "/multiprocessing/popen_fork.py",
+    "/multiprocessing/forkserver.py",
+    "/torch/multiprocessing/spawn.py",
+)
 BOOTSTRAP = "<string>:1:"  # python -c "from multiprocessing.spawn import spawn_main; spawn_main(...)"
 PROBE = 0  # the signal that only asks whether a process lives
 
@@ -66,8 +71,10 @@ def _note_leaving(runtime: Runtime, owner: Any, name: str) -> None:
         if place and os.getpid() == rank_pid:
             with contextlib.suppress(Exception):
                 left, path = _leaving(name, args, place), runtime.directory.leaving
-                if place.startswith(BOOTSTRAP) and args and isinstance(args[0], int):
-                    # How multiprocessing ends each process that it has spawned: the user's own line came before.
+                caller = sys._getframe(1).f_code.co_filename
+                of_theirs = place.startswith(BOOTSTRAP) or caller.endswith(OF_MULTIPROCESSING)
+                if of_theirs and args and isinstance(args[0], int):
+                    # How multiprocessing ends each process that it has started: the user's own line came before.
                     left = {**(read_json(path) or left), "ended_with": args[0]}
                 write_json(path, left)
         return leave(*args)

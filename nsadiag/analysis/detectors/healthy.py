@@ -67,7 +67,9 @@ def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
 
 def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     steps = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
-    if cell.ranks and not cell.absent and all(_finished(r) for r in cell.ranks):
+    # What ends with an error has not completed, whatever its ranks say: unless that is how one of them was torn down.
+    failed = bool(cell.launcher_exit_code) and not any(r.end.get("signal") for r in cell.ranks)
+    if cell.ranks and not cell.absent and not failed and all(_finished(r) for r in cell.ranks):
         aborted = [r.rank for r in cell.ranks if r.end.get("signal")]
         signals = {signal.Signals(r.end["signal"]).name for r in cell.ranks if r.end.get("signal")}
         evidence = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from nsadiag.analysis.flow.entering import in_body
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.origins import Scope
 from nsadiag.evidence.records import Place
@@ -23,7 +24,10 @@ def left_between_rounds(s: Situation, outer: Guard, *, stayed: int, left: int) -
     """
     rounds = _rounds(s.program, outer)
     mine, theirs = _visits(s, outer, left), _visits(s, outer, stayed)
-    if not rounds or rounds < 2 or not s.histories.are_whole or len(mine) < 3 or len(theirs) < 2:
+    if not s.histories.are_whole:
+        # Of the first that is left in the ring the beginning may have been written over.
+        mine, theirs = mine[1:], theirs[1:]
+    if not rounds or rounds < 2 or len(mine) < 3 or len(theirs) < 2:
         return False
     # Behind the last thing outside is what was done since: nothing, of who has left.
     *before, last, since = mine
@@ -38,13 +42,19 @@ def left_between_rounds(s: Situation, outer: Guard, *, stayed: int, left: int) -
 
 def _visits(s: Situation, loop: Guard, rank: int) -> list[int]:
     """How often the rank began the training step between things that it did outside the loop; the last is not over."""
-    inside: dict[str, bool] = {}
+    inside: dict[str, bool | None] = {}
     found, outside = [0], True
     for token in s.histories.tokens.get(rank, ()):
         if token.place is None:
             continue
         if token.at not in inside:
-            inside[token.at] = _is_inside(s, loop, token.place)
+            # In a helper that is called from within the loop and from elsewhere, it says nothing.
+            way = s.chains.to(token.place)
+            knows = len(way) > 1 or s.program.scope_of(token.place.file, token.place.line)[1] == ""
+            sure = in_body(loop, token.place) or (knows and s.chains.is_sure(token.place))
+            inside[token.at] = _is_inside(s, loop, token.place) if sure else None
+        if inside[token.at] is None:
+            continue
         if not inside[token.at]:
             if not outside:
                 found.append(0)
