@@ -11,17 +11,18 @@ import pandas as pd
 
 from nsadiag.analysis import places
 from nsadiag.analysis.disagreement import minority, shapes
+from nsadiag.analysis.stages import odd_stage
 from nsadiag.evidence.records import Place
 
 if TYPE_CHECKING:
     from nsadiag.analysis.tables import Tables
-
 
 STAYS = "still at messages with which its peer is through"
 NOBODY = "no majority, and no rank that left its path"
 GUESSES = (STAYS, NOBODY)  # that they wait for each other is certain, and who is at fault is not
 SAME = "all do the same at the same line, and nobody the opposite"
 UNUSUAL = "with another number of messages than in its steps before"
+NEIGHBOURS = "with another number of messages than the stages before and behind it have"
 FEWEST_STEPS = 3  # before the one that hangs, for their order of messages to be a habit
 
 
@@ -156,6 +157,8 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     # A line in a helper says little: who came to it from elsewhere may well do the opposite by turns.
     if same and len({_way(tables, rank) for rank in ranks}) == 1:
         return ranks, SAME
+    if (odd := odd_stage(calls_of(tables), _involved(waiting))) is not None:
+        return (odd,), NEIGHBOURS
     unusual = tuple(sorted(r for r in _involved(waiting) if _is_unusual(tables, r)))
     if 0 < len(unusual) < len(_involved(waiting)):
         return unusual, UNUSUAL

@@ -1,0 +1,47 @@
+"""Whose number of messages is its own, in a row of stages."""
+
+import itertools
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from nsadiag.analysis.stages import odd_stage
+
+
+def messages(*per_rank: list[str], step: int = 3, tag: int = 0) -> pd.DataFrame:
+    """What each rank sends and receives in one step, as "0>1" from rank 0 to rank 1; an earlier step had one of each."""
+    rows: list[dict[str, Any]] = []
+    clock = itertools.count()
+    for number in (step - 1, step):
+        for rank, done in enumerate(per_rank):
+            for word in done if number == step else dict.fromkeys(done):
+                sender, receiver = map(int, word.split(">"))
+                rows.append({"rank": rank, "sender": sender, "receiver": receiver, "tag": tag, "step": number, "begin_s": next(clock)})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_a_stage_that_takes_in_fewer_than_both_its_neighbours_have_is_the_odd_one() -> None:
+    # Rank 0 is in its fifth send and rank 2 in its fifth receive; rank 1 has gone on to the gradients after four.
+    middle = ["0>1", "1>2"] * 4 + ["2>1"]
+    assert odd_stage(messages(["0>1"] * 5, middle, ["1>2"] * 5), {1, 2}) == 1
+
+
+def test_on_the_way_back_the_same_is_only_a_consequence() -> None:
+    # Rank 2 goes back after four of five; rank 0 waits for the first gradient, as rank 2 sends it and rank 1 does not take it.
+    first, middle = ["0>1"] * 5 + ["1>0"], ["0>1", "1>2"] * 5
+    assert odd_stage(messages(first, middle, ["1>2"] * 4 + ["2>1"]), {1, 2}) == 2
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        messages(["0>1"] * 5, ["0>1", "1>2"] * 5, ["1>2"] * 5),  # all alike
+        messages(["0>1"] * 5, ["0>1", "1>2"] * 4, ["1>2"] * 3),  # each its own
+        messages(["0>1"] * 5, ["0>1"] * 4),  # of two nobody can tell
+        messages(["0>1", "0>2"] * 5, ["0>1", "1>2"] * 4, ["1>2", "0>2"] * 5),  # no row
+    ],
+)
+def test_nobody_is_odd_otherwise(calls: pd.DataFrame) -> None:
+    assert odd_stage(calls, {0, 1}) is None
+    assert odd_stage(pd.concat([calls, calls.assign(tag=7)]), {0, 1}) is None
