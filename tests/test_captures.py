@@ -39,6 +39,11 @@ BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 HOST = os.uname().nodename
 
 # A lock taken twice, in C and without letting go of the GIL: no Python thread runs from here on.
+# A regular expression that backtracks for years.
+SPIN_WITH_THE_GIL = """
+import re
+def spin_for_ever_in_c(): re.match(r'(a+)+$', 'a' * 60 + 'b')
+"""
 HOLD_THE_GIL = """
 import ctypes
 lock, c = ctypes.create_string_buffer(128), ctypes.PyDLL(None)
@@ -145,13 +150,20 @@ def test_a_rank_that_holds_the_gil_is_seen_by_its_c_endpoints_and_by_name(ranks:
 def test_what_would_answer_in_python_is_asked_once_when_one_line_keeps_the_lock(
     ranks: Callable[..., Rank],
 ) -> None:
-    rank = ranks(f"import torch\n{HOLD_THE_GIL}\nprint('ready')\nwait_for_ever_in_c()")
-    stuck_in(rank, "wait_for_ever_in_c")
+    rank = ranks(f"import torch\n{SPIN_WITH_THE_GIL}\nprint('ready')\nspin_for_ever_in_c()")
+    stuck_in(rank, "spin_for_ever_in_c")
     first, second, third = (rank.look(number) for number in (1, 2, 3))
     assert "at the look before" in read_json(first.answers)["sources"]["python"]["why"]
     assert "no answer" in gaps(second)["python"]["gap"]
     assert not third.gaps.exists()
     assert "asked before" in read_json(third.answers)["sources"]["python"]["why"]
+
+
+def test_of_a_rank_that_sleeps_with_the_lock_nothing_is_asked_in_python(ranks: Callable[..., Rank]) -> None:
+    rank = ranks(f"import torch\n{HOLD_THE_GIL}\nprint('ready')\nwait_for_ever_in_c()")
+    stuck_in(rank, "wait_for_ever_in_c")
+    rank.look(1)
+    assert "sleeps" in read_json(rank.look(2).answers)["sources"]["python"]["why"]
 
 
 def test_stacks_come_by_a_signal_that_the_jobs_own_threads_do_not_notice(ranks: Callable[..., Rank]) -> None:

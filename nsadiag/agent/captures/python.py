@@ -11,6 +11,8 @@ from typing import Any
 from nsadiag.agent.captures.target import NotApplicable, Target
 from nsadiag.evidence.layout import PYTHON_HANDLER, CaptureDir, RankDir, read_json
 
+TIMEOUT_S = 2.0  # many times what a call takes that seems quick to a person
+
 
 def python(target: Target) -> None:
     """Whether Python of the rank answers at all, where one line seems to keep the GIL to itself (in answers.json).
@@ -21,9 +23,11 @@ def python(target: Target) -> None:
     owner = _owner(target.directory)
     if owner is None or owner != _owner(rank.capture(number - 1)):
         raise NotApplicable("no thread held the interpreter lock at the same lines at the look before")
+    if _state(target.directory, owner[0]) != "R":
+        raise NotApplicable("who holds the interpreter lock sleeps: nobody else gets it")
     if any(gap["capture"] == "python" for look in rank.captures() for gap in read_json(look.gaps, [])):
         raise NotApplicable("it was asked before, and did not answer")
-    target.server.ask_json(PYTHON_HANDLER)
+    target.server.ask_json(PYTHON_HANDLER, TIMEOUT_S)
 
 
 def _owner(directory: CaptureDir) -> Any:
@@ -35,3 +39,9 @@ def _owner(directory: CaptureDir) -> Any:
         ),
         None,
     )
+
+
+def _state(directory: CaptureDir, thread: Any) -> str | None:
+    """The kernel's word for what that thread does."""
+    threads = read_json(directory.proc, {}).get("threads", [])
+    return next((str(each["state"]) for each in threads if each.get("tid") == thread), None)

@@ -47,16 +47,16 @@ class WorkerServer:
                 raise CaptureError(self._silent) from None
         return self._offered
 
-    def ask(self, handler: str, query: str = "") -> bytes:
+    def ask(self, handler: str, query: str = "", timeout_s: float = TIMEOUT_S) -> bytes:
         """The answer of one handler. Raises NotApplicable if it offers none of that name, else CaptureError."""
         if handler not in self.handlers():
             raise NotApplicable(f"this torch's worker server has no {handler}")
-        return self._exchange("POST", f"/handler/{handler}{query}", TIMEOUT_S)
+        return self._exchange("POST", f"/handler/{handler}{query}", timeout_s)
 
-    def ask_json(self, handler: str) -> Any:
+    def ask_json(self, handler: str, timeout_s: float = TIMEOUT_S) -> Any:
         """What a handler of ours tells. Raises as `ask` does, and CaptureError where it failed or is cut off."""
         try:
-            told = json.loads(self.ask(handler))
+            told = json.loads(self.ask(handler, timeout_s=timeout_s))
         except ValueError:
             raise CaptureError(f"worker server, {handler}: no JSON") from None
         if isinstance(told, dict) and "error" in told:
