@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -142,7 +143,7 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
             source=source,
         ),
         *_on_cpu(own, column, source),
-        *_sampled(rank),
+        *_sampled(rank, column),
     ]
     return Finding(
         detector="straggler_rank",
@@ -178,26 +179,27 @@ def _beside(rank: RankEvidence) -> Place | None:
 
 
 def _place(rank: RankEvidence, column: str = "") -> Place | None:
-    """Its own work: where it is late to its forward, what it did in the model, or in a collective, says nothing."""
-    samples = rank.samples
-    if column == "input_s":
-        samples = [s for s in samples if not places.in_a_step(s)]
-        if rank.samples and not samples:
-            # A busy machine leaves time for few samples: none of them was at work between steps, and none is shown for it.
-            return _beside(rank)
-    return _beside(rank) or places.most_seen(samples) or places.of_black_box(rank)
+    """Its own work."""
+    at = _beside(rank) or places.most_seen(_at_work(rank, column))
+    # A busy machine leaves time for few samples. None is shown for work between steps then: the last line of the box is no such.
+    return at or (places.of_black_box(rank) if column != "input_s" else None)
 
 
-def _sampled(rank: RankEvidence) -> Iterator[Evidence]:
-    thread = _beside(rank)
+def _at_work(rank: RankEvidence, column: str) -> list[dict[str, Any]]:
+    """Samples of what it is late with: in the model, or in a collective, is no work between steps."""
+    return [s for s in rank.samples if column != "input_s" or not places.in_a_step(s)]
+
+
+def _sampled(rank: RankEvidence, column: str = "") -> Iterator[Evidence]:
+    thread, seen = _beside(rank), _at_work(rank, column)
     if thread:
         yield Evidence(
             claim=f"in most of {len(rank.samples)} samples another thread has the interpreter, at {places.short(thread)}",
             source=f"{rank.source}/samples.jsonl",
         )
-    elif rank.samples:
+    elif seen:
         yield Evidence(
-            claim=f"the line is the one seen most often in {len(rank.samples)} samples of its stack",
+            claim=f"the line is the one seen most often in {len(seen)} samples of its stack",
             source=f"{rank.source}/samples.jsonl",
         )
 
