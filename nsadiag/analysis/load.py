@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nsadiag.analysis.told_ends import told_end
 from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.reader import Recording, read_blackbox
@@ -19,15 +18,6 @@ from nsadiag.evidence.spans import spans
 LOG_TAIL_BYTES = 64 * 1024
 FEW_NAMES = 4
 # What faulthandler says when a signal kills the process, and what torchrun says of a rank that it reaped before us.
-FATAL = {
-    "Segmentation fault": signal.SIGSEGV,
-    "Aborted": signal.SIGABRT,
-    "Bus error": signal.SIGBUS,
-    "Floating-point exception": signal.SIGFPE,
-    "Floating point exception": signal.SIGFPE,
-    "Illegal instruction": signal.SIGILL,
-}
-TORCHRUN_SAW = re.compile(r"exitcode:? *:? *(-?\d+)\)? .*?\(?pid: (\d+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,23 +286,6 @@ def _node_gaps(path: Path) -> list[str]:
         rows = read_json(CaptureDir(path=last).gaps, []) if last else []
         found += [f"{node.parent.name}: {row['gap']}" for row in rows]
     return found
-
-
-def told_end(
-    end: dict[str, Any], faults: str, launcher: str, leaving: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """The rank's end; where its launcher reaped it before we could look, as faulthandler, torchrun or its last call tell it."""
-    if end.get("t_s") is None or end.get("signal") is not None or end.get("exit_code") is not None:
-        return end
-    for words, number in FATAL.items():
-        if f"Fatal Python error: {words}" in faults:
-            return {**end, "signal": int(number)}
-    for code, pid in TORCHRUN_SAW.findall(launcher):
-        if int(pid) == end.get("pid"):
-            return {**end, "signal": -int(code)} if int(code) < 0 else {**end, "exit_code": int(code)}
-    # Of its own call to exit nobody knows whether it was caught; multiprocessing's ends the process.
-    code = (leaving or {}).get("ended_with")
-    return {**end, "exit_code": code} if isinstance(code, int) else end
 
 
 def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: str) -> RankEvidence:
