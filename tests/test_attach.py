@@ -329,7 +329,9 @@ def test_a_rank_with_a_pipe_is_asked_for_its_flight_recorder(jobs: Jobs) -> None
     rank.kill()
     rank.wait()
     # A reader that is gone is a gap, and nobody waits for it.
-    lonely = python(jobs, "import os; open(os.environ['SIGNALS'], 'w').write('up\\n'); input()", **named)
+    lonely = python(
+        jobs, "import os, signal; open(os.environ['SIGNALS'], 'w').write('up\\n'); signal.pause()", **named
+    )
     jobs.signals.wait()
     with pytest.raises(CaptureError, match=r"pipe_0\.pipe"):
         dump_by_pipe(lonely.pid, 0, capture)

@@ -157,9 +157,10 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     # A line in a helper says little: who came to it from elsewhere may well do the opposite by turns.
     if same and len({_way(tables, rank) for rank in ranks}) == 1:
         return ranks, SAME
-    if (odd := odd_stage(calls_of(tables), _involved(waiting))) is not None:
-        return (odd,), NEIGHBOURS
     unusual = tuple(sorted(r for r in _involved(waiting) if _is_unusual(tables, r)))
+    odd = odd_stage(calls_of(tables), _involved(waiting))
+    if odd is not None and unusual != (odd,):
+        return (odd,), NEIGHBOURS
     if 0 < len(unusual) < len(_involved(waiting)):
         return unusual, UNUSUAL
     strayed = tuple(sorted(r for r in _involved(waiting) if _strayed(tables, r)))
