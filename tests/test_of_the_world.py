@@ -37,6 +37,7 @@ def test_a_server_that_refuses_is_no_peer(jobs: Jobs) -> None:
 
 USERS, HTTP = "/home/u/train.py", "/usr/lib/python3.11/http/client.py"
 TORCH = "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py"
+PROBE = "/usr/lib/python3/site-packages/nsadiag/worker/probes/collectives.py"
 QUEUE = "/usr/lib/python3.11/multiprocessing/connection.py"
 
 
@@ -48,6 +49,7 @@ QUEUE = "/usr/lib/python3.11/multiprocessing/connection.py"
         # gloo's, raised at the user's line or in torch's own; a process of the rank's own has gone.
         ("RuntimeError", [USERS], None, None),
         ("DistNetworkError", [USERS, TORCH], None, None),
+        ("RuntimeError", [USERS, PROBE], None, None),
         ("ConnectionResetError", [USERS, QUEUE], None, None),
         # A peer was killed at that moment: ends are seen a little later than exceptions.
         ("ConnectionResetError", [USERS, HTTP], {"signal": 9, "t_s": 10.3}, 1),

@@ -16,9 +16,9 @@ FOLLOWS_A_PEER = re.compile(
     r"|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog",
     re.IGNORECASE,
 )
-# Between ranks, and between a rank and its own processes.
+# Between ranks, and between a rank and its own processes; our probes stand in between where the user waits for a Work.
 OF_SOCKETS = ("ConnectionRefusedError", "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError")
-TO_PEERS = re.compile(r"/torch/|/multiprocessing/|/deepspeed/|/mpi4py/")
+TO_PEERS = re.compile(r"/torch/|/multiprocessing/|/deepspeed/|/mpi4py/|/nsadiag/worker/")
 # The same types tell of a port that somebody else holds, which is this rank's own.
 PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 FOLLOWER_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "KeyboardInterrupt")
@@ -57,7 +57,7 @@ def follows_a_peer(exception: Raised) -> bool:
 def is_of_the_world(exception: Raised) -> bool:
     """Whether it is of a socket of the user's own, or of a library's, as HTTP clients have: who is at its other end may be no peer."""
     files = [str(frame["file"]) for frame in exception.get("frames", ())]
-    if not files or any(TO_PEERS.search(file) for file in files):
+    if not files or is_of_a_collective(exception) or any(TO_PEERS.search(file) for file in files):
         return False
     # What C++ raises is a RuntimeError, at the user's line.
     return not is_user(files[-1]) or exception["type"] in OF_SOCKETS
