@@ -6,6 +6,7 @@
     python benchmarks/accuracy.py -k healthy --runs 10    # scripts with that in their name
     python benchmarks/accuracy.py --rows rows.jsonl       # adds to the rows of earlier runs, and counts them too
     python benchmarks/accuracy.py --jobs 3 --no-loops     # three jobs at once are load enough
+    python benchmarks/accuracy.py --cores 2 --runs 5      # on a large host: each job on two cores of its own, both busy
 
 A class, its ranks and its line are right if the script's promise says so. A false alarm is a job that is healthy or
 slow, and was called hung. Beside each class stands what a person could have read off py-spy's stacks, off
@@ -47,9 +48,11 @@ Row = dict[str, Any]
 
 @contextmanager
 def busy_cores(*, wanted: bool) -> Iterator[None]:
-    """As many endless loops as there are cores."""
-    count = len(os.sched_getaffinity(0)) if wanted else 0
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    """An endless loop on each core."""
+    cores = os.sched_getaffinity(0) if wanted else ()
+    loops = [
+        subprocess.Popen(["taskset", "-c", str(n), sys.executable, "-c", "while True: pass"]) for n in cores
+    ]
     try:
         yield
     finally:
@@ -221,7 +224,18 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
         )
         return row
 
-    with busy_cores(wanted=not options.no_loops), ThreadPoolExecutor(options.jobs) as pool:
+    cores, seats = sorted(os.sched_getaffinity(0)), itertools.count()
+
+    def sit() -> None:
+        """A thread's affinity is what the processes it starts inherit."""
+        first = next(seats) * options.cores
+        os.sched_setaffinity(0, cores[first : first + options.cores])
+
+    jobs = len(cores) // options.cores if options.cores else options.jobs
+    with (
+        busy_cores(wanted=not options.no_loops),
+        ThreadPoolExecutor(jobs, initializer=sit if options.cores else lambda: None) as pool,
+    ):
         todo = [pool.submit(run, turn, promise) for turn in range(options.runs) for promise in scripts]
         try:
             yield from (done.result() for done in as_completed(todo))
@@ -245,6 +259,9 @@ def main() -> None:
     parser.add_argument("-k", metavar="EXPR", help="only scripts whose name has this in it")
     parser.add_argument("--no-comparison", action="store_true", help="nsadiag alone")
     parser.add_argument("--jobs", type=int, default=1, help="scripts at a time")
+    parser.add_argument(
+        "--cores", type=int, help="of its own for each script, as many at a time as there are cores for"
+    )
     parser.add_argument("--no-loops", action="store_true", help="other work loads the machine already")
     parser.add_argument("--keep", type=Path, help="where to keep the run directories of wrong verdicts")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")

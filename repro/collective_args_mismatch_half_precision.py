@@ -63,6 +63,7 @@ def main() -> None:
     averager = Averager(model, getattr(torch, settings["precision"]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     generator = torch.Generator().manual_seed(rank)
+    dist.barrier()
     for step in range(20):
         tokens = torch.randint(512, (8, 33), generator=generator).to(device)
         logits = model(tokens[:, :-1])

@@ -8,7 +8,7 @@ On plain torchrun: four steps, then silence at full CPU until gloo's time-out.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2
-  options: [--timeout, "45"]
+  options: [--timeout, "80"]
   outcome: hung
   class: gil_held_native_call
   guilty_ranks: [1]

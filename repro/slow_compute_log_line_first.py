@@ -7,7 +7,7 @@ On plain python: "forward completed", then silence at full CPU.
 
 Promise:
   launch: python
-  options: [--timeout, "15"]
+  options: [--timeout, "40"]
   outcome: slow
   class: slow_compute
   guilty_ranks: [0]

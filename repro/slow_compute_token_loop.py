@@ -8,7 +8,7 @@ On plain python: a log line every half minute or so; the twenty steps would take
 
 Promise:
   launch: python
-  options: [--timeout, "40"]
+  options: [--timeout, "60"]
   outcome: slow
   class: slow_compute
   guilty_ranks: [0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsadiag.analysis.places import all_of_faults
+from nsadiag.analysis.places import all_of_faults, in_a_step
 from nsadiag.worker.place import Places, user_place
 
 
@@ -83,3 +83,9 @@ def test_of_two_deaths_in_a_log_the_first_is_told() -> None:
     deaths = (MAIN.format("Current thread 0x00007faaa2fa4140"), READER.replace("Thread", "Current thread"))
     written = "\n".join(f"Fatal Python error: Aborted\n\n{death}" for death in deaths)
     assert [p.line for p in all_of_faults(written)] == [9, 20]
+
+
+def test_what_hangs_on_an_optimizers_step_is_not_between_steps() -> None:
+    own, torchs = ["/home/ada/train.py", 59, "main"], "/lib/python3.12/site-packages/torch/optim/optimizer.py"
+    assert in_a_step({"frames": [["/x/hooks.py", 3, "after"], [torchs, 541, "wrapper"], own]})
+    assert not in_a_step({"frames": [["/home/ada/dumps.py", 3, "write"], own]})

@@ -9,8 +9,10 @@ import pytest
 
 from nsadiag.analysis import sources
 from nsadiag.analysis.load import load_cell
+from nsadiag.evidence import secrets
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
-from nsadiag.evidence.sources import keep_sources, read_sources
+from nsadiag.evidence.sources import is_user, keep_sources, read_sources
+from nsadiag.worker import place
 
 
 @pytest.fixture
@@ -68,3 +70,8 @@ def test_an_index_that_points_outside_reads_nothing_from_there(run: RunDir, tmp_
     make_private_dir(run.sources)
     write_json(run.sources_index, {"/train.py": "../../private.txt"})
     assert read_sources(run) == {}
+
+
+def test_what_of_ours_runs_in_a_rank_is_not_the_users() -> None:
+    assert not any(is_user(str(ours.__file__)) for ours in (secrets, place))
+    assert is_user("/home/ada/nsadiag-runs/train.py")

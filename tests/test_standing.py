@@ -11,7 +11,7 @@ import pytest
 from nsadiag.agent.captures import capture_all
 from nsadiag.agent.captures.target import Target
 from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.standing import standing_of
+from nsadiag.analysis.standing import standing_of, syscall_of
 from nsadiag.evidence.layout import RunDir
 
 READY = 'print("ready", flush=True)\n'
@@ -65,3 +65,8 @@ def _until_it_waits(pid: int) -> None:
     """Its line `ready` comes just before the call: asleep is what counts."""
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
         pass
+
+
+def test_a_nap_from_which_it_wakes_while_it_is_looked_at_is_a_nap() -> None:
+    assert syscall_of({"syscall": "running", "wchan": "hrtimer_nanosleep"}) == ("clock_nanosleep", 0)
+    assert syscall_of({"syscall": "running", "wchan": "0"}) is None

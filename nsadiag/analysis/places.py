@@ -18,6 +18,7 @@ from nsadiag.evidence.sources import is_user
 MAY_WAIT_FOR_PEERS = re.compile(r"\.(wait|item|cpu|tolist|synchronize|result)\(|dist\.|distributed")
 # Functions of torch on the stack of whoever is in a forward, in a backward, or waits for peers.
 IN_A_STEP = frozenset({"_call_impl", "_wrapped_call_impl", "_engine_run_backward", "collective", "wait"})
+OPTIMIZER = "/torch/optim/optimizer.py"
 FAULT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 FAULT_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 
@@ -160,8 +161,11 @@ def waits_for_peers(sample: dict[str, Any]) -> bool:
 
 
 def in_a_step(sample: dict[str, Any]) -> bool:
-    """Whether the rank was in the model, in its backward, or in a collective: not at what lies between steps."""
-    return any(frame[2].rpartition(".")[2] in IN_A_STEP for frame in sample.get("frames", ()))
+    """Whether the rank was in the model, in its backward, in a collective or in its optimizer: not at what lies between steps."""
+    return any(
+        frame[2].rpartition(".")[2] in IN_A_STEP or frame[0].endswith(OPTIMIZER)
+        for frame in sample.get("frames", ())
+    )
 
 
 def in_backward(sample: dict[str, Any]) -> bool:

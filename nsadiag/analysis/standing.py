@@ -132,7 +132,8 @@ BY_NATIVE: tuple[tuple[re.Pattern[str], Doing], ...] = (
     (re.compile(r"^(c10d::|gloo::|nccl|pnccl)"), "collective"),
     (re.compile(r"PyThread_acquire_lock|_PyMutex_Lock|rlock_acquire|lock_acquire"), "lock"),
     (re.compile(r"^(os_waitpid|os_wait4|os_waitid)"), "process"),
-    (re.compile(r"^(time_sleep|pysleep)"), "sleep"),
+    # Where the interpreter was stripped of its names, libc's are left.
+    (re.compile(r"^(time_sleep|pysleep|clock_nanosleep|nanosleep)"), "sleep"),
     (
         re.compile(r"^(sock_recv|sock_connect|sock_accept|sock_send|select_poll|select_select|select_epoll)"),
         "socket",
@@ -258,6 +259,9 @@ def _native_frames(text: str) -> list[re.Match[str]]:
 def syscall_of(proc: dict[str, Any]) -> tuple[str, int] | None:
     """The system call of the main thread by name, and its first argument; None if it runs, or we may not know."""
     words = str(proc.get("syscall") or "").split()
+    if words == ["running"] and proc.get("wchan") == "hrtimer_nanosleep":
+        # Whoever naps time and again may wake between two questions.
+        return "clock_nanosleep", 0
     if len(words) < 2 or not words[0].isdigit():
         return None
     number = int(words[0])

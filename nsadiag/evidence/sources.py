@@ -21,8 +21,8 @@ from nsadiag.evidence.layout import (
 )
 from nsadiag.evidence.secrets import MASK, mask_text
 
-# Installed packages, the standard library, and the probes that stand on every stack.
-NOT_USER = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<|/nsadiag/(worker|agent)/")
+# Installed packages, the standard library, and what of ours runs in a rank: a checkout of it is no installed package.
+NOT_USER = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<|/nsadiag/(worker|agent|evidence)/")
 MOST_FILES = 64
 MOST_BYTES = 512 * 1024
 # A literal that is given to a name like `api_key`; what stays is still Python.
