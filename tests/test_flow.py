@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from nsadiag.analysis.flow.deciding import switched_by
+from nsadiag.analysis.flow.deciding import entered_by, switched_by
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import suspects
 from nsadiag.analysis.places import place
@@ -262,3 +262,19 @@ SWITCHES = {
 @pytest.mark.parametrize(("source", "line"), SWITCHES.values(), ids=SWITCHES.keys())
 def test_the_question_whose_answer_a_switch_is_given(source: str, line: str | None) -> None:
     assert switched(source) == line
+
+
+ENTERED = {
+    "of two, behind a name": ("last = counted(n)\nctx = nullcontext() if last else model.no_sync()\nwith ctx:\n    go()", "ctx = nullcontext() if last else model.no_sync()"),
+    "by data": ("ctx = nullcontext() if len(batch) > 9 else model.no_sync()\nwith ctx:\n    go()", "ctx = nullcontext() if len(batch) > 9 else model.no_sync()"),
+    "in two branches": ("if full:\n    ctx = nullcontext()\nelse:\n    ctx = model.no_sync()\nwith ctx:\n    go()", "if full:"),
+    "at once": ("with model.no_sync():\n    go()", None),
+    "the same for all": ("ctx = model.no_sync()\nwith ctx:\n    go()", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "line"), ENTERED.values(), ids=ENTERED.keys())
+def test_what_a_with_enters_was_chosen_before(source: str, line: str | None) -> None:
+    number = next(n for n, each in enumerate(source.splitlines(), 1) if each.startswith("with "))
+    found = entered_by(program(source), place(FILE, number, None))
+    assert (source.splitlines()[found.line - 1] if found else None) == line

@@ -20,6 +20,29 @@ def switched_by(program: Program, at: Place) -> Place | None:
     return _asked(program, given[0], program.scope_of(at.file, at.line)) if len(given) == 1 else None
 
 
+def entered_by(program: Program, at: Place) -> Place | None:
+    """Where it was chosen what `with name:` on that line enters: `name = no_sync() if last else nullcontext()`, or an `if` around both."""
+    statement = next(iter(program.path_to(at.file, at.line)[-1:]), None)
+    names = [i.context_expr for i in statement.items if isinstance(i.context_expr, ast.Name)] if isinstance(statement, ast.With) else []  # fmt: skip
+    scope = program.scope_of(at.file, at.line)
+    bound = [
+        b
+        for name in names
+        for key in program.origins.keys_of(name, scope)
+        for b in program.origins.bindings[key]
+    ]
+    bound = [b for b in bound if b.scope == scope and not b.by_flow and b.value.lineno < at.line]
+    function = scope[1].rpartition(".")[2] or None
+    if len(bound) == 1 and isinstance(bound[0].value, ast.IfExp):
+        test = bound[0].value.test
+        return _asked(program, test, scope) or places.place(at.file, test.lineno, function)
+    branches = [{(g.line, g.kind) for g in program.around(at.file, b.value.lineno)} for b in bound]
+    here = {(g.line, g.kind) for g in program.around(at.file, at.line)}
+    common = set.intersection(*branches) - here if len(branches) > 1 else set()
+    lines = [line for line, kind in common if kind == "if"]
+    return places.place(at.file, max(lines), function) if lines else None
+
+
 def _asked(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> Place | None:
     if isinstance(node, ast.Compare | ast.BoolOp):
         differs = program.origins.of(node, scope) != "uniform"

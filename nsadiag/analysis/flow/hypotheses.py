@@ -10,7 +10,7 @@ from nsadiag.analysis import places
 from nsadiag.analysis.flow.by_rank import by_rank_branch, may_part, singled_out
 from nsadiag.analysis.flow.chains import Chain, apart, parted_at, passed_by
 from nsadiag.analysis.flow.clusters import pairs
-from nsadiag.analysis.flow.deciding import switched_by
+from nsadiag.analysis.flow.deciding import entered_by, switched_by
 from nsadiag.analysis.flow.guards import Guard
 from nsadiag.analysis.flow.history import Difference, Token, suspects
 from nsadiag.analysis.flow.leaving import left_loop
@@ -196,7 +196,8 @@ def by_grad_sync(s: Situation) -> Divergence | None:
     line = unsynced if guilty == accumulate else begun[reduce[0]].place
     others = reduce if guilty == accumulate else accumulate
     guard = _boundary_between(s, begun[guilty[0]].place, begun[others[0]].place)
-    line = line_of(guard) if guard else (unsynced and switched_by(s.program, unsynced)) or line
+    decided = unsynced and (switched_by(s.program, unsynced) or entered_by(s.program, unsynced))
+    line = line_of(guard) if guard else decided or line
     even = " (as many do: which was meant nobody can tell)" if len(accumulate) == len(reduce) else ""
     word = {True: "accumulates its gradients", False: "reduces its gradients"}
     return made(
