@@ -3,7 +3,7 @@
 import pytest
 
 from nsadiag.analysis.places import all_of_faults, in_a_step
-from nsadiag.worker.place import Places, user_place
+from nsadiag.worker.place import Places, is_user_code, user_place
 
 
 class Names(dict[str, int]):
@@ -89,3 +89,12 @@ def test_what_hangs_on_an_optimizers_step_is_not_between_steps() -> None:
     own, torchs = ["/home/ada/train.py", 59, "main"], "/lib/python3.12/site-packages/torch/optim/optimizer.py"
     assert in_a_step({"frames": [["/x/hooks.py", 3, "after"], [torchs, 541, "wrapper"], own]})
     assert not in_a_step({"frames": [["/home/ada/dumps.py", 3, "write"], own]})
+
+
+def test_a_library_is_one_in_whatever_folder_it_was_installed() -> None:
+    files = [
+        "/home/ada/.local/lib/python3.11/site-packages/lightning/fit.py",
+        "/usr/lib/python3/dist-packages/a.py",
+    ]
+    assert not any(is_user_code(compile("1", file, "exec")) for file in files)
+    assert all(is_user_code(compile("1", file, "exec")) for file in ("/home/ada/train.py", "<string>"))

@@ -12,6 +12,8 @@ _OURS = str(Path(__file__).resolve().parents[1])
 _NOT_USER = tuple(
     {*(sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")), _OURS, "<frozen"}
 )
+# Of libraries there may be more folders: the user's own (~/.local), a parent environment's, one on PYTHONPATH.
+_LIBRARIES = ("/site-packages/", "/dist-packages/")
 # By file: a string remembers its hash, a code object computes it from all its constants.
 _is_user: dict[str, bool] = {}
 
@@ -21,7 +23,9 @@ def is_user_code(code: CodeType) -> bool:
     file = code.co_filename
     known = _is_user.get(file)
     if known is None:
-        known = _is_user[file] = not file.startswith(_NOT_USER)
+        known = _is_user[file] = not file.startswith(_NOT_USER) and not any(
+            map(file.__contains__, _LIBRARIES)
+        )
     return known
 
 
