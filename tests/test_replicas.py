@@ -46,4 +46,38 @@ def test_replicas_that_part_late_are_told(tmp_path: Path, jobs: Jobs) -> None:
         json.loads(line)["since"]
         for line in (tmp_path / "run/ranks/00000/replicas.jsonl").read_text().splitlines()
     ]
-    assert looks == [0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96]
+    # The last one tells of rates alone.
+    assert looks == [0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 110]
+
+
+OWN_PLATEAU = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+for epoch in range(3):
+    for step in range(13):
+        loss = model(torch.randn(8, 16)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    error = 1.0 if dist.get_rank() == 2 else 1.0 / (1 + epoch)
+    scheduler.step(error)
+dist.destroy_process_group()
+"""
+
+
+def test_a_scheduler_that_follows_each_ranks_own_metric_is_told(tmp_path: Path, jobs: Jobs) -> None:
+    (tmp_path / "plateau.py").write_text(OWN_PLATEAU)
+    jobs.run(
+        "run", "--out", tmp_path / "run", "--", "torchrun", "--standalone", "--nproc-per-node=3", "plateau.py"
+    )
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
+    # No sum was taken since: 32 is the last look of 39 steps.
+    assert (verdict["class"], verdict["guilty_ranks"]) == ("silently_wrong", [2]), verdict["summary"]
+    assert verdict["where"]["code"] == "scheduler.step(error)"
+    assert "rank 2: 0.025" in verdict["summary"]

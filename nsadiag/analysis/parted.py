@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis import places
+from nsadiag.analysis.averaged import DEFAULT, MOST_STEPS, are_most, averaged
 from nsadiag.analysis.beside_ddp import beside_ddp
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.loads import OF_OPTIMIZER, Loads, loaded_alone
+from nsadiag.analysis.rates import rates_apart
 from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, kept_equal, summed, written_alone
 from nsadiag.analysis.skipped_steps import skipped
 from nsadiag.analysis.tables import Tables
@@ -19,13 +20,10 @@ from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
-DEFAULT = "default_pg"
 WRAPPER = "DistributedDataParallel"
 FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last look
-FEW = 16  # numbers, of which losses and metrics have no more
-MOST_STEPS = 0.8  # in which gradients were averaged, for it to be what the job means to do
+OF_RATES = "Give every rank's scheduler the same numbers: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks."
 IGNORED = "ignored_params"  # of fully_shard
-REDUCTIONS = ("all_reduce", "all_reduce_coalesced")
 
 
 def parted(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -54,6 +52,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     known = {n for n in summed(cell) if n and any(d == n or d.endswith("." + n) for d in names)}
     found = drift(cell, frozenset(known)) or _by_a_step_less(cell, tables, frozenset(known))
     if found is None:
+        yield from _at_other_rates(cell, "The model is wrapped in DDP")
         yield from _not_reduced(cell, tables)
         yield from _beside_the_wrapper(cell, tables)
         yield from _not_broadcast(cell)
@@ -91,6 +90,9 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         at, found = otherwise.place, dataclasses.replace(found, odd=otherwise.ranks)
         said = f"{says}: {otherwise.says(cell.names(otherwise.ranks))}."
         fix = "Let all ranks decide together: all_reduce the flag (MAX or MIN) before the branch, so that all make the step or none does."
+    elif (rates := rates_apart(cell)) and rates.step <= found.step:
+        at, said, more, fix = rates.place, f"{says}: {rates.says}.", (rates.evidence,), OF_RATES
+        found = dataclasses.replace(found, odd=rates.odd)
     else:
         at, said = None, f"{says}: something changes the parameters on one rank alone."
         if wrote := written_alone(cell, found):
@@ -99,6 +101,30 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             more = (_of_writes(cell, found, wrote),)
         fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
     yield _finding(cell, found, said, at, fix, more=more)
+
+
+def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Finding]:
+    """The copies were equal when they were last compared, and what has happened since is known by the rates alone."""
+    found = rates_apart(cell)
+    if found is None:
+        return
+    yield Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=0.85,
+        summary=f"{meant}, and yet the replicas part: {found.says}.",
+        guilty_ranks=found.odd,
+        where=Where(step=found.step).at(found.place),
+        evidence=(found.evidence,),
+        rejected=(
+            Rejected(
+                cls="healthy",
+                because="it runs to its end, but equal gradients move each model by another step",
+            ),
+        ),
+        fix=OF_RATES,
+    )
 
 
 def _of_a_load(cell: CellEvidence, found: Drift, alone: Loads) -> tuple[tuple[int, ...], str]:
@@ -236,18 +262,19 @@ def _forward_place(rank: RankEvidence, tables: Tables) -> Place | None:
 
 
 def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
-    averaged, at = _averaged(cell, tables)
+    names, at = averaged(cell, tables)
     if any(r.ddp for r in cell.ranks):
         return
-    if not _are_most(cell, averaged):
+    if not are_most(cell, names):
         # In whatever way they are averaged: what moves and stays equal on all ranks is.
         kept = kept_equal(cell)
-        if _are_most(cell, kept) and not any(r.units for r in cell.ranks):
+        if are_most(cell, kept) and not any(r.units for r in cell.ranks):
             yield from _left_out(cell, tables, kept, None)
         return
-    found = drift(cell, averaged)
+    found = drift(cell, names)
     if found is None:
-        yield from _left_out(cell, tables, averaged, at)
+        yield from _at_other_rates(cell, "Gradients are averaged in every step")
+        yield from _left_out(cell, tables, names, at)
         return
     seeded = seeded_by_rank(cell) if found.from_start else None
     yield _finding(
@@ -268,7 +295,7 @@ def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     # FSDP1's own shards are tensors like any other; those of FSDP2 say what they are, and are not compared.
     if not all(r.units and all(unit.get("kind") == "FSDP2" for unit in r.units) for r in cell.ranks):
         return
-    if any(r.ddp for r in cell.ranks) or _has_parts(tables) or _averaged(cell, tables)[0]:
+    if any(r.ddp for r in cell.ranks) or _has_parts(tables) or averaged(cell, tables)[0]:
         return
     found = drift(cell)
     if found is None or found.from_start:
@@ -287,16 +314,16 @@ def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 
 
 def _left_out(
-    cell: CellEvidence, tables: Tables, averaged: frozenset[str], at: Place | None
+    cell: CellEvidence, tables: Tables, reduced: frozenset[str], at: Place | None
 ) -> Iterator[Finding]:
     """Most gradients are averaged, and a parameter's never are that all ranks began with alike."""
     sizes = summed(cell)
     whole = sizes.pop("", 0)
     if _has_parts(tables):
         return
-    if 2 * sum(sizes[name] for name in averaged) < whole:
+    if 2 * sum(sizes[name] for name in reduced) < whole:
         return
-    found = drift(cell, frozenset(sizes) - averaged)
+    found = drift(cell, frozenset(sizes) - reduced)
     if found is None or found.from_start:
         return
     yield _finding(
@@ -307,65 +334,6 @@ def _left_out(
         "Reduce every gradient before the optimizer uses it; if this parameter is meant to be each rank's own, all is well.",
         confidence=0.6,
     )
-
-
-def _averaged(cell: CellEvidence, tables: Tables) -> tuple[frozenset[str], Place | None]:
-    """Parameters whose gradients all ranks reduce behind nearly every backward, and the line that does it."""
-    events = tables.events
-    sizes = summed(cell)
-    names: set[str] | None = None
-    at: Counter[str] = Counter()
-    for rank in cell.ranks:
-        mine = events[events["rank"] == rank.rank]
-        steps = int((mine.kind == Kind.STEP).sum())
-        reduced = _behind_backward(mine)
-        for row in reduced:
-            at[row[2]] += 1
-        # Parameters of one size are told apart by nothing: of each size at most one a step counts.
-        counts = Counter(elements for _, elements in {(after, elements) for after, elements, _ in reduced})
-        often = {e for e, n in counts.items() if n >= MOST_STEPS * max(steps, 1)}
-        together: Counter[int] = (
-            Counter()
-        )  # in buckets, as many as there are: without losses and counts beside them
-        for after, elements, _ in reduced:
-            together[after] += elements if elements > FEW else 0
-        in_buckets = sum(total == sizes.get("", 0) for total in together.values())
-        whole = sizes.get("", 0) in often or in_buckets >= MOST_STEPS * max(steps, 1)
-        here = {n for n, e in sizes.items() if n and (whole or e in often)}
-        names = here if names is None else names & here
-    line = at.most_common(1)[0][0] if at else ""
-    return frozenset(names or ()), places.of_text(line.partition("\t")[2])
-
-
-def _are_most(cell: CellEvidence, averaged: frozenset[str]) -> bool:
-    """Whether that is the better part of what was compared: a loss that is reduced has the size of a temperature."""
-    sizes = summed(cell)
-    sizes.pop("", None)
-    return bool(averaged) and 2 * sum(sizes[name] for name in averaged) >= sum(sizes.values())
-
-
-def _behind_backward(events) -> list[tuple[int, int, str]]:  # type: ignore[no-untyped-def]
-    """Reductions of the whole group between a backward's end and what follows, as steps before, elements and place.
-
-    What follows is the next forward, or the optimizer: what is averaged when that is done are the models themselves, as
-    in local SGD, which keeps replicas equal by other means.
-    """
-    found = []
-    behind, steps = False, 0
-    wanted = events[
-        events.kind.isin((Kind.BACKWARD, Kind.FORWARD, Kind.OPTIMIZER, Kind.STEP, Kind.COLLECTIVE))
-    ]
-    for kind, phase, name, elements, place in wanted[["kind", "phase", "name", "b", "place"]].itertuples(
-        index=False
-    ):
-        steps += kind == Kind.STEP
-        if kind == Kind.BACKWARD:
-            behind = phase == Phase.END
-        elif kind in (Kind.FORWARD, Kind.OPTIMIZER):
-            behind = False
-        elif behind and phase == Phase.BEGIN and name in REDUCTIONS and place.startswith(DEFAULT):
-            found.append((steps, int(elements), str(place)))
-    return found
 
 
 def _finding(

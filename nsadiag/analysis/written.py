@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence
@@ -16,7 +16,12 @@ SEEDS = "manual_seed"
 
 def only_call(cell: CellEvidence, function: str) -> Place | None:
     """The line that calls it."""
-    return _only((file, call.lineno) for file, call in _calls(cell) if _name(call) == function)
+    return only_where(cell, lambda call: _name(call) == function)
+
+
+def only_where(cell: CellEvidence, is_it: Callable[[ast.Call], bool]) -> Place | None:
+    """The line of the one call of which that is true."""
+    return _only((file, call.lineno) for file, call in _calls(cell) if is_it(call))
 
 
 def only_keyword(cell: CellEvidence, keyword: str) -> Place | None:

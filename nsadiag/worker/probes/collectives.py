@@ -66,6 +66,8 @@ Event = tuple[int, int, int, int]  # name, a, b, c
 
 # Called when a process group was created.
 on_group: list[Callable[[], None]] = []
+# Called before one is destroyed: forked ranks run no exit handlers.
+on_destroy: list[Callable[[], None]] = []
 _counts: dict[str, Iterator[int]] = {}
 # What each Work that a user holds came from. Weak: a Work keeps tensors alive.
 _works: weakref.WeakKeyDictionary[Any, tuple[str, str, str, Event]] = weakref.WeakKeyDictionary()
@@ -165,8 +167,8 @@ def _remember(op: str, result: Any, group: str, detail: str, event: Event) -> No
 
 
 @harmless
-def _tell_group() -> None:
-    for subscriber in on_group:
+def _tell(subscribers: list[Callable[[], None]]) -> None:
+    for subscriber in subscribers:
         subscriber()
 
 
@@ -174,12 +176,15 @@ def _observed(
     call: Callable[..., Any], kind: Kind, is_traced: Callable[[], bool] = torch.compiler.is_compiling
 ) -> Callable[..., Any]:
     op = call.__name__
+    ends = op == "destroy_process_group"
 
     @functools.wraps(call)
     def collective(*args: Any, **kwargs: Any) -> Any:
         # Dynamo folds this test, so that what it traces is the original alone.
         if is_traced() or _here.inside:
             return call(*args, **kwargs)
+        if ends:
+            _tell(on_destroy)
         begun = _begin(int(kind), op, args, kwargs)
         _here.inside = True
         try:
@@ -197,8 +202,8 @@ def _observed(
                 tensors = (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
                 group, _, event = begun
                 works.started(result, op, group, event[1], tensors, sys._getframe(1))
-        if kind == Kind.PROCESS_GROUP and op != "destroy_process_group":
-            _tell_group()
+        if kind == Kind.PROCESS_GROUP and not ends:
+            _tell(on_group)
         return result
 
     return not_compiled(collective)

@@ -1,14 +1,16 @@
 """Around the optimizer's step: parameters without a gradient, handles nobody waited for, and sums of the parameters.
 
 The sums are compared between ranks afterwards: replicas of a data-parallel model are equal after each step, or they
-train different models. They are taken at steps 0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ..., of a few parameters:
-`.tolist()` waits for a GPU.
+train different models. They are taken at steps 0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, ..., of a few
+parameters: `.tolist()` waits for a GPU. The rates of the very last step are noted when the job ends: what a scheduler
+does to one rank alone makes its next steps others than its peers'.
 Steps are counted from the last wrap in DDP: a rank may have made some of its own before, with another optimizer.
 And under Join a rank without data left goes along in the steps of others, so that each sum says of what moment it is.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import itertools
@@ -26,6 +28,7 @@ from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import runtime
 from nsadiag.worker.probes import works
 from nsadiag.worker.probes.backward import now
+from nsadiag.worker.probes.collectives import on_destroy
 from nsadiag.worker.probes.ddp_buckets import left_out, own_buffers, wrapped_models
 from nsadiag.worker.probes.gradients import name_of
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced
@@ -52,6 +55,8 @@ _wraps = 0  # made until then
 _subjects = 0  # since the last wrap: the first is gone where a second one comes
 _shadowed = 0  # forwards of others that this rank went along in, having no data left
 _deferred: tuple[int, int] | None = None  # optimizer and step whose gradients are looked at when it is done
+_rates: list[Any] = []  # of the last step, by group of parameters
+_noted = 0  # steps that had been made when they were last noted
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:
@@ -127,16 +132,16 @@ def _note_missing(rank: runtime.Runtime, optimizer: Any, number: int, step: int)
 
 def _is_subject(optimizer: Any) -> bool:
     """Whether it is the first that steps after the last wrap; the next one's turn comes when that one is gone."""
-    global _subject, _since, _subjects, _wraps
+    global _rates, _subject, _since, _subjects, _wraps
     wraps = len(wrapped_models)
     if _subject is None or _subject() is None or wraps != _wraps:
         _subjects = _subjects + 1 if wraps == _wraps else 1
-        _subject, _since, _wraps = weakref.ref(optimizer), 0, wraps
+        _subject, _since, _wraps, _rates = weakref.ref(optimizer), 0, wraps, []
     return _subject() is optimizer
 
 
 def _after_step(optimizer: Any, *_: Any) -> None:
-    global _before, _deferred, _since
+    global _before, _deferred, _rates, _since
     if is_dynamo_compiling():
         return
     try:
@@ -150,8 +155,9 @@ def _after_step(optimizer: Any, *_: Any) -> None:
         if _before:
             before, _before = _before, set()
             works.report(rank, {_name(p, i) for i, p in enumerate(_parameters(optimizer))}, before)
-        if _subject is not None and _subject() is optimizer:
+        if _subject is not None and optimizer is _subject():
             _since += 1
+            _rates = _rates_of(optimizer)
             if is_look(_since):
                 _sum(rank, optimizer)
     except Exception as error:
@@ -163,9 +169,10 @@ for _function in (_before_step, _after_step):
 
 
 def is_look(steps: int) -> bool:
-    """Powers of two and, from 16 on, halfway between them: a drift shows before the job is half as long again."""
+    """Powers of two, from 16 on halfway between them, from 128 on in quarters: a drift shows before the job is a quarter as long again."""
     power = 1 << max(steps.bit_length() - 1, 0)
-    return steps == power or (steps > 16 and 2 * steps == 3 * power)
+    parts = 4 if steps > 128 else 2 if steps > 16 else 1
+    return steps % (power // parts or 1) == 0
 
 
 def _is_sharded(parameter: torch.Tensor) -> bool:
@@ -234,14 +241,7 @@ def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
     sums, of_buffers = both[: len(chosen)], both[len(chosen) :]
     passed_over = left_out()
     row = {
-        # The optimizer probe, listed before this one, has counted the step already.
-        "step": rank.box.step,
-        "since": _since,
-        "subject": [_wraps, _subjects],
-        "issued": _issued(),
-        "backwards": now.made,
-        "shadowed": _shadowed,
-        "t_mono_ns": time.monotonic_ns(),
+        **_moment(rank),
         "elements": sum(p.numel() for _, p in trained),
         # How often each was written into in place: by the optimizer, and by whatever else does.
         "written": [0 if p.is_inference() else p._version for _, p in chosen],
@@ -256,6 +256,37 @@ def _sum(rank: runtime.Runtime, optimizer: Any) -> None:
     append_json_line(rank.directory.replicas, row)
 
 
+def _rates_of(optimizer: Any) -> list[Any]:
+    return [group.get("lr") for group in optimizer.param_groups]
+
+
+def _moment(rank: runtime.Runtime) -> dict[str, Any]:
+    global _noted
+    _noted = _since
+    # A rate that is a tensor may be on a GPU that must not be waited for.
+    known = [float(rate) for rate in _rates if isinstance(rate, int | float)]
+    return {
+        # The optimizer probe, listed before this one, has counted the step already.
+        "step": rank.box.step,
+        "since": _since,
+        "subject": [_wraps, _subjects],
+        "issued": _issued(),
+        "backwards": now.made,
+        "shadowed": _shadowed,
+        "t_mono_ns": time.monotonic_ns(),
+        "rates": known if len(known) == len(_rates) else [],
+    }
+
+
+def _at_the_end() -> None:
+    """The last step's rates, without sums: what else was done to the parameters since is nobody's drift."""
+    rank = runtime.recorded.rank
+    if rank is None or rank.world_size < 2 or _noted == _since:
+        return
+    with contextlib.suppress(Exception):
+        append_json_line(rank.directory.replicas, {**_moment(rank), "parameters": []})
+
+
 @contextlib.contextmanager
 def replicas() -> Iterator[None]:
     """Parameters without a gradient (ungraded.jsonl), handles not waited for (unwaited.jsonl), sums (replicas.jsonl)."""
@@ -265,9 +296,13 @@ def replicas() -> Iterator[None]:
     joins: Any = getattr(distributed, "_DDPJoinHook", None)
     before = optim.register_optimizer_step_pre_hook(_before_step)
     after = optim.register_optimizer_step_post_hook(_after_step)
+    atexit.register(_at_the_end)
+    on_destroy.append(_at_the_end)
     try:
         with replaced(joins, "main_hook", _shadowing(joins.main_hook)) if joins else contextlib.nullcontext():
             yield
     finally:
+        on_destroy.remove(_at_the_end)
+        atexit.unregister(_at_the_end)
         before.remove()
         after.remove()
