@@ -72,6 +72,23 @@ def test_ranks_that_came_to_one_line_by_the_same_way_do_the_same() -> None:
     assert blame(pipeline({0: 10, 1: 10, 2: 10}), waiting()) == ((0, 1), SAME)
 
 
+def test_who_went_on_with_fewer_messages_is_told_from_those_that_wait_at_one_line_for_them() -> None:
+    """The last stage left out a micro-batch, and stands in a collective: those before it wait in a row, all the same way."""
+    first = [(">", 1)] * 4 + [("<", 1)] * 4
+    middle = [("<", 0), (">", 2)] * 4 + [("<", 2), (">", 0)] * 4
+    last = [("<", 1)] * 4 + [(">", 1)] * 4
+    rows = (
+        stage(0, [first] * 4) + stage(1, [middle] * 3 + [middle[:-1]]) + stage(2, [last] * 3 + [last[1:-1]])
+    )
+    stands = {rank: SimpleNamespace(doing="transfer", frames=(place(FILE, 10, "step"),)) for rank in (0, 1)}
+    stands[2] = SimpleNamespace(doing="collective", frames=(place(FILE, 20, "norm"),))
+    transfers = pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s")
+    tables: Any = SimpleNamespace(transfers=transfers, standings=stands)
+    there = place(FILE, 2, "receive")
+    waits = {r: replace(pending(r, r + 1, "from", "sent fewer"), place=there) for r in (0, 1)}
+    assert blame(tables, waits) == ((2,), UNUSUAL)
+
+
 SOURCE = """
 import torch.distributed as dist
 

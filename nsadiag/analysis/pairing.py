@@ -153,7 +153,8 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     """Of ranks in a cycle with transfers: who does what the others do not."""
     ranks = tuple(sorted(waiting))
     alike = {rank: p.alike for rank, p in waiting.items()}
-    same = len(ranks) > 1 and len(set(alike.values())) == 1
+    # Somebody who is waited for and stands elsewhere does not do the same.
+    same = len(ranks) > 1 and len(set(alike.values())) == 1 and _involved(waiting) == set(ranks)
     # A line in a helper says little: who came to it from elsewhere may well do the opposite by turns.
     if same and len({_way(tables, rank) for rank in ranks}) == 1:
         return ranks, SAME
