@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from nsadiag.analysis.flow.levels import QUESTIONS, level_given
+
 Origin = Literal["rank", "input", "data", "uniform"]
 Scope = tuple[str, str]  # file, dotted path of the function, "" at the top
 Key = tuple[str, str, str]
@@ -415,12 +417,19 @@ class _Collector(ast.NodeVisitor):
             self.origins.calls[name].append((self.scope, node))
         given = [*node.args, *(k.value for k in node.keywords)]
         self.origins.handed_over |= {last_name(each) for each in given} - {""}
+        self._give_level(node)
         # `if rank == 0: callbacks.append(...)` makes the list depend on the rank.
         if isinstance(node.func, ast.Attribute) and name in GROWS and self.tests:
             key = self._key(node.func.value)
             for test in self.tests if key else ():
                 self.origins.bind(key, test, self.scope, by_flow=True)  # type: ignore[arg-type]
         self.generic_visit(node)
+
+    def _give_level(self, node: ast.Call) -> None:
+        level = level_given(node)
+        for question in QUESTIONS if level is not None else ():
+            for each in (level, *self.tests):
+                self.origins.bind(("", "func", question), each, self.scope, by_flow=True)  # type: ignore[arg-type]
 
     def visit_Return(self, node: ast.Return) -> None:
         function = self.path[-1] if self.path else ""
