@@ -14,7 +14,7 @@ from nsadiag.analysis.detectors.p2p_mismatch import _what_counts
 from nsadiag.analysis.detectors.process_group_mismatch import _by_members_alone
 from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, minority
 from nsadiag.analysis.groups import Groups, shown
-from nsadiag.analysis.pairing import Pending, blame, calls_of, left_short, misfits
+from nsadiag.analysis.pairing import Pending, _jumped, blame, calls_of, left_short, misfits
 from nsadiag.analysis.places import place
 from nsadiag.analysis.suspects import is_out_of_order, suspects
 from nsadiag.analysis.transfers import TRANSFER_COLUMNS
@@ -272,3 +272,13 @@ def test_two_that_send_to_each_other_first_are_both_guilty() -> None:
     waiting[0] = replace(waiting[0], place=place("/u/p.py", 1, "run"))
     waiting[1] = replace(waiting[1], place=place("/u/p.py", 2, "run"))
     assert blame(some, waiting)[0] == (0, 1)
+
+
+@pytest.mark.parametrize(("last", "breaks"), [([0, 1, 0], False), ([0, 1, 2], False), ([0, 1, 7], True)])
+def test_a_row_of_tags_that_begins_anew_as_it_did_before_is_not_broken(last: list[int], breaks: bool) -> None:
+    rows = [
+        transfer(0, "to", 1, "float32[8]", n) | {"tag": tag}
+        for n, tag in enumerate([0, 1, 2, 3, 0, 1, 2, 3, *last])
+    ]
+    some: Any = SimpleNamespace(transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS))
+    assert _jumped(some, 0) is breaks

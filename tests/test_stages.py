@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from nsadiag.analysis.stages import odd_stage
+from nsadiag.analysis.stages import odd_stage, stray_tag
 
 
 def messages(*per_rank: list[str], step: int = 3, tag: int = 0) -> pd.DataFrame:
@@ -45,3 +45,47 @@ def test_on_the_way_back_the_same_is_only_a_consequence() -> None:
 def test_nobody_is_odd_otherwise(calls: pd.DataFrame) -> None:
     assert odd_stage(calls, {0, 1}) is None
     assert odd_stage(pd.concat([calls, calls.assign(tag=7)]), {0, 1}) is None
+
+
+def tagged(links: dict[tuple[int, int, int], list[int]]) -> pd.DataFrame:
+    """By rank, sender and receiver: the tags of its messages."""
+    rows = [
+        {"rank": rank, "sender": sender, "receiver": receiver, "tag": tag}
+        for (rank, sender, receiver), tags in links.items()
+        for tag in tags
+    ]
+    return pd.DataFrame(rows)
+
+
+STEPS = [0, 1, 2, 3] * 3
+ROW = {(0, 0, 1): [0, 1, 0], (1, 0, 1): [0, 1, 0], (1, 1, 2): [0, 1, 0], (2, 1, 2): [0, 1, 0]}
+STRAY = {
+    "who hands on by a count of its own": ({(1, 1, 2): [0, 1, 2]}, {(1, 2)}, 1),
+    "who takes in by a count of its own": ({(1, 0, 1): [0, 1, 2], (1, 1, 2): [0, 1]}, {(0, 1)}, 1),
+    "the first has nobody before it": ({(0, 0, 1): [0, 1, 2], (1, 1, 2): [0, 1]}, {(0, 1)}, 0),
+    "all have the same tags": ({}, {(1, 2)}, None),
+    "the neighbours do not agree": ({(0, 0, 1): [0, 1, 2], (1, 1, 2): [0, 1, 2]}, {(1, 2)}, None),
+}
+
+
+@pytest.mark.parametrize(("other", "pairs", "odd"), STRAY.values(), ids=STRAY)
+def test_of_two_tags_that_do_not_meet_the_one_is_astray_that_no_neighbour_has(
+    other: dict[tuple[int, int, int], list[int]], pairs: set[tuple[int, int]], odd: int | None
+) -> None:
+    links = {key: STEPS + (other.get(key) or last) for key, last in ROW.items()}
+    assert stray_tag(tagged(links), pairs) == odd
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        # Of two ranks alone nobody can tell.
+        {(0, 0, 1): [*STEPS, 0, 1, 2], (1, 0, 1): [*STEPS, 0, 1, 0]},
+        # The link before has always had tags of its own.
+        {(0, 0, 1): [5] * 15, (1, 0, 1): [5] * 15, (1, 1, 2): [*STEPS, 0, 1, 2], (2, 1, 2): [*STEPS, 0, 1, 0]},
+    ],
+)  # fmt: skip
+def test_without_neighbours_that_number_alike_no_tag_is_astray(
+    links: dict[tuple[int, int, int], list[int]],
+) -> None:
+    assert stray_tag(tagged(links), {(0, 1), (1, 2)}) is None

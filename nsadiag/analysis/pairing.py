@@ -11,7 +11,7 @@ import pandas as pd
 
 from nsadiag.analysis import places
 from nsadiag.analysis.disagreement import minority, shapes
-from nsadiag.analysis.stages import odd_stage
+from nsadiag.analysis.stages import odd_stage, stray_tag
 from nsadiag.evidence.records import Place
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ NOBODY = "no majority, and no rank that left its path"
 GUESSES = (STAYS, NOBODY)  # that they wait for each other is certain, and who is at fault is not
 SAME = "all do the same at the same line, and nobody the opposite"
 UNUSUAL = "with another number of messages than in its steps before"
+TAG = "with another tag than the stages before and behind it have for that message"
 NEIGHBOURS = "with another number of messages than the stages before and behind it have"
 FEWEST_STEPS = 3  # before the one that hangs, for their order of messages to be a habit
 
@@ -47,6 +48,13 @@ class Pending:
         word = "sends message" if self.direction == "to" else "waits for message"
         peer = "anyone" if self.peer is None else f"rank {self.peer}"
         return f"{word} {self.number} {self.direction} {peer} (tag {self.tag})"
+
+    @property
+    def link(self) -> tuple[int, int] | None:
+        """Sender and receiver."""
+        if self.peer is None:
+            return None
+        return (self.rank, self.peer) if self.direction == "to" else (self.peer, self.rank)
 
     @property
     def alike(self) -> tuple[Any, ...]:
@@ -167,6 +175,9 @@ def blame(tables: Tables, waiting: dict[int, Pending]) -> tuple[tuple[int, ...],
     strayed = tuple(sorted(r for r in _involved(waiting) if _strayed(tables, r)))
     if 0 < len(strayed) < len(_involved(waiting)):
         return strayed, "with its messages in another order than in its steps before"
+    astray = stray_tag(calls_of(tables), {link for p in waiting.values() if (link := p.link)})
+    if astray is not None:
+        return (astray,), TAG
     jumped = tuple(sorted(r for r in _involved(waiting) if _jumped(tables, r)))
     if 0 < len(jumped) < len(_involved(waiting)):
         return jumped, "with a tag out of its row"
@@ -275,7 +286,10 @@ def _orders(tables: Tables, rank: int) -> list[tuple[tuple[str, int, str], ...]]
 
 
 def _jumped(tables: Tables, rank: int) -> bool:
-    """Whether its last tag breaks the row in which its tags went up, or stayed, until then."""
+    """Whether its last tag breaks the row in which its tags went up, or stayed, until then.
+
+    Where rows of tags have begun anew before, one more that begins breaks nothing.
+    """
     calls = calls_of(tables)
     mine = calls[calls["rank"] == rank]
     if mine.empty:
@@ -283,6 +297,9 @@ def _jumped(tables: Tables, rank: int) -> bool:
     last = mine.iloc[-1]
     tags = [int(t) for t in mine[(mine.direction == last.direction) & (mine.peer == last.peer)].tag]
     steps = [after - before for before, after in itertools.pairwise(tags)]
+    began_anew = any(step < 0 and tag == tags[0] for step, tag in zip(steps[:-1], tags[1:], strict=False))
+    if began_anew and tags[-1] == tags[0]:
+        return False
     return len(steps) > 2 and steps[-1] not in steps[:-1]
 
 

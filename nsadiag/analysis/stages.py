@@ -1,9 +1,9 @@
-"""Ranks in a row, each of which hands on to the next what it has from the one before: whose number of messages is its own."""
+"""Ranks in a row, each of which hands on to the next what it has from the one before: whose number of messages, or tag, is its own."""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pandas as pd
 
@@ -43,3 +43,34 @@ def _row_with(calls: pd.DataFrame, among: set[int]) -> list[int]:
     if not among <= set(row) or links != set(itertools.pairwise(row)) or calls.tag.nunique() > 1:
         return []
     return row
+
+
+def stray_tag(calls: pd.DataFrame, pairs: set[tuple[int, int]]) -> int | None:
+    """The one rank, of senders and receivers whose tags part, that has another than the links before and behind it.
+
+    Those must have had the same tags as this link until then: who hands messages on under a number of their own tells
+    nothing of who miscounts here.
+    """
+    tags: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for rank, sender, receiver, tag in calls[["rank", "sender", "receiver", "tag"]].itertuples(index=False):
+        tags[rank, sender, receiver].append(int(tag))
+    found = {_odd_tag(tags, *pair) for pair in pairs} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _odd_tag(tags: dict[tuple[int, int, int], list[int]], sender: int, receiver: int) -> int | None:
+    sent, awaited = (tags.get((rank, sender, receiver), []) for rank in (sender, receiver))
+    parted = next((n for n, (one, other) in enumerate(zip(sent, awaited, strict=False)) if one != other), 0)
+    before = sent[:parted]
+    if parted < FEWEST or len(set(before)) == 1:
+        return None
+    # What the sender takes in from one before it, and what the receiver hands on to one behind it.
+    others = {
+        theirs[parted]
+        for (_, source, goal), theirs in tags.items()
+        if (goal == sender and source != receiver) or (source == receiver and goal != sender)
+        if theirs[:parted] == before and len(theirs) > parted
+    }
+    if len(others) != 1:
+        return None
+    return {awaited[parted]: sender, sent[parted]: receiver}.get(others.pop())
