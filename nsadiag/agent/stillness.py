@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
 from nsadiag.agent.idle import idleness
+from nsadiag.agent.lost_workers import lost_worker
 from nsadiag.agent.naps import in_event_loop, limit_s, naps, waited_for
 from nsadiag.agent.outside import ALWAYS_S, IDLE_S, PACED_S, patience, polls_children
 from nsadiag.agent.queued import held_up, queue_of
@@ -62,6 +63,7 @@ class Motion:
     idle_s: float = 0.0  # the silence in which that is no hang, as long as no rank waits for peers
     silent_s: float = 0.0  # for how long the whole job has written no event; 0 if nobody watched
     waits_for_peers: bool  # a collective is pending that only peers can complete
+    lost_worker: int | None = None  # of the loader in which it waits: a process that can never go on
     loop: dict[str, Any] | None = (
         None  # of Python, that the main thread, or a child's, was seen in (agent.looping)
     )
@@ -80,7 +82,13 @@ class Motion:
         # A kernel of a collective that spins shows a busy GPU too, but then the rank waits for its peers.
         on_gpu = self.gpu_pct is not None and self.gpu_pct >= GPU_WORKS_PCT
         moves = self.frames_changed and self.main_cpu_share > SOME_SHARE
-        return self.did is not None or moves or on_gpu or self.child_cpu_share > SOME_SHARE
+        did = self.did is not None and not self.is_lost
+        return did or moves or on_gpu or self.child_cpu_share > SOME_SHARE
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it waits for a process that can never go on: what its other threads do does not help."""
+        return self.lost_worker is not None
 
     @property
     def spins(self) -> bool:
@@ -207,6 +215,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         outside_s=outside_s,
         idle=idle,
         idle_s=idle_s,
+        lost_worker=lost_worker(*procs, stands, read_json(rank.loaders, [])),
         waits_for_peers=False,
     )
 
@@ -327,6 +336,11 @@ def judge(
     spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
     spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
     spins += "".join(f" (rank {m.rank} goes round in a loop that changes nothing)" for m in moved if m.spins)
+    spins += "".join(
+        f" (rank {m.rank} waits for worker {m.lost_worker}, none of whose threads can go on)"
+        for m in moved
+        if m.is_lost
+    )
     halted = [str(rank.rank) for rank in moved if rank.stopped]
     spins += f" (rank {', '.join(halted)} is stopped by a signal)" if halted else ""
     count, seconds = len(moved), moved[0].seconds

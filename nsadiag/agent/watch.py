@@ -246,7 +246,9 @@ class Watch:
         )
         self._waiting = {m.rank for m in moved if m.waits_for_peers}
         if judgement == "still":
-            judgement, reason = self._was_it_a_moment_ago(reason, {m.rank for m in moved if m.spins})
+            judgement, reason = self._was_it_a_moment_ago(
+                reason, {m.rank for m in moved if m.spins or m.is_lost}
+            )
         judgement, reason = self._all_seen(judgement, reason)
         self.looks.append(
             Look(
@@ -355,9 +357,9 @@ class Watch:
             events, beside = rank.progress.worked - worked, rank.progress.beside - others
         return Seen(before=before.get(number), after=after.get(number), events=events, beside=beside)
 
-    def _was_it_a_moment_ago(self, reason: str, spinning: set[int]) -> tuple[Judgement, str]:
+    def _was_it_a_moment_ago(self, reason: str, in_vain: set[int]) -> tuple[Judgement, str]:
         """Work that comes in bursts may fall between two captures: then the pause is no longer than its rhythm."""
-        worked = self._worked(self._may_spin() | spinning)
+        worked = self._worked(self._may_spin() | in_vain)
         self.patience.stood_since(max((t for t, _ in worked.values()), default=0.0))
         now = time.monotonic()
         if not worked or self.patience.idle_s(now) > self.patience.limit_s():

@@ -13,7 +13,7 @@ from nsadiag.agent.captures.cgroups import cgroup
 from nsadiag.agent.captures.descriptors import descriptors
 from nsadiag.agent.captures.file_locks import holder
 from nsadiag.agent.captures.pipes import far_end
-from nsadiag.agent.captures.sleeping import sleeps_until, wait_limit_s, waits_until
+from nsadiag.agent.captures.sleeping import locked_for_good, sleeps_until, wait_limit_s, waits_until
 from nsadiag.agent.captures.spawner import spawner
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import ZOMBIE, cpu_s, queued_s, stat_fields
@@ -78,6 +78,7 @@ def _children(pid: int) -> list[dict[str, Any]]:
                     "command": _command(child.pid),
                     "sleeps_until_mono_ns": sleeps_until(child.pid),
                     "wchan": _text(Path(f"/proc/{child.pid}/wchan")),
+                    "locked_for_good": locked_for_good(child.pid),
                     "turns": _whole(_status(child.pid).get("voluntary_ctxt_switches")),
                 }
             )

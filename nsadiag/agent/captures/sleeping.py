@@ -15,7 +15,9 @@ TIMER_ABSTIME = 1
 # And of futex, by which locks wait: with a time limit, if somebody gave one, as in `event.wait(20)`.
 FUTEX = {"x86_64": 202, "aarch64": 98}
 FUTEX_COMMAND, FUTEX_CLOCK_REALTIME = 0x7F, 0x100
+FUTEX_WAIT = 0
 FUTEX_WAIT_BITSET = 9  # the one whose time limit is a moment, not a length
+FUTEX_PRIVATE = 128  # only threads of the same process can end the wait
 # By which files, event loops and signals are waited for, and where the time limit, a length, stands among the arguments:
 # in milliseconds (-1: none), or in a timespec that it points to.
 MILLISECONDS = {"x86_64": {7: 2, 232: 3, 281: 3}, "aarch64": {22: 3}}  # poll, epoll_wait, epoll_pwait
@@ -62,6 +64,23 @@ def waits_until(pid: int, tid: int | None = None) -> int | None:
     except (OSError, ValueError, struct.error):
         return None
     return wake_ns if wake_ns > time.monotonic_ns() else None
+
+
+def locked_for_good(pid: int) -> bool:
+    """Whether every thread waits, without a limit, for a lock that only another one of them could release.
+
+    So stands a process that was forked while a thread of its parent, which it does not have, held the lock.
+    """
+    try:
+        return all(_waits_for_own(pid, int(tid)) for tid in os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - numbers, not paths
+    except (OSError, ValueError):
+        return False
+
+
+def _waits_for_own(pid: int, tid: int) -> bool:
+    number, _, operation, _, limit = _syscall(pid, tid)[:5]
+    waits = operation & FUTEX_COMMAND in (FUTEX_WAIT, FUTEX_WAIT_BITSET)
+    return number == FUTEX.get(platform.machine()) and waits and bool(operation & FUTEX_PRIVATE) and not limit
 
 
 def wait_limit_s(pid: int, tid: int | None = None) -> float | None:

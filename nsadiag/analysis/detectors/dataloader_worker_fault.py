@@ -63,23 +63,32 @@ def _waits(stuck: Stuck) -> Evidence:
     )
 
 
-def _rejected(number: int) -> tuple[Rejected, ...]:
+def _rejected(number: int, *, locked: bool = False) -> tuple[Rejected, ...]:
+    idle = "neither the rank nor any of its workers used the machine meanwhile"
     return (
-        Rejected(
-            cls="straggler_rank", because="neither the rank nor any of its workers used the machine meanwhile"
-        ),
+        Rejected(cls="straggler_rank", because="nothing can wake the worker" if locked else idle),
         Rejected(cls="uneven_inputs", because=f"rank {number} asks for a batch: it has not come to its end"),
     )
 
 
+def _locked(stuck: Stuck, worker: CaptureEvidence) -> tuple[Evidence, ...]:
+    """Where the kernel shows all of its threads at locks of its own memory."""
+    rows = [c for c in stuck.capture.proc.get("children", []) if c["pid"] == worker.number]
+    if not any(row.get("locked_for_good") for row in rows):
+        return ()
+    claim = "no thread is left in the worker that could release the lock: one of the rank's held it at the fork, or it holds it itself"
+    return (Evidence(claim=claim, source=f"{stuck.capture.source}/proc.json"),)
+
+
 def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place) -> Finding:
-    state = worker.proc.get("state")
+    state, locked = worker.proc.get("state"), _locked(stuck, worker)
+    held = " It waits for a lock that no thread of it is left to release." if locked else ""
     return finding(
         cell,
         stuck,
         cls="dataloader_worker_fault",
         confidence=0.93,
-        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) stands at {places.short(at)} and gives no batch.",
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) stands at {places.short(at)} and gives no batch.{held}",
         at=at,
         evidence=(
             _waits(stuck),
@@ -87,8 +96,9 @@ def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place)
                 claim=f"its worker {worker.number} is in the dataset's code at {places.short(at)} (state {state})",
                 source=f"{worker.source}/py_spy.json",
             ),
+            *locked,
         ),
-        rejected=_rejected(stuck.number),
+        rejected=_rejected(stuck.number, locked=bool(locked)),
         fix=FIX,
     )
 
