@@ -1,4 +1,4 @@
-"""An asynchronous collective that nobody waited for: what it fills was used while it was being filled."""
+"""An asynchronous collective that nobody waited for, or too late: what it fills was used while it was being filled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.read_early import read_early
 from nsadiag.analysis.replicas import drift
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Outcome, Rejected, Where
@@ -37,6 +38,7 @@ def _outcome(cell: CellEvidence) -> Outcome:
 def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     shown = {rank.rank: found for rank in cell.ranks if (found := _deciding(rank))}
     if not shown:
+        yield from _used_before_the_wait(cell, tables)
         return
     guilty = tuple(sorted(shown))
     rank, (row, line, count) = cell.rank(guilty[0]), shown[guilty[0]]
@@ -76,6 +78,40 @@ def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Findin
             ),
         ),
         fix="Keep the handle and call .wait() before the tensor is used: work = dist.all_reduce(t, async_op=True); ...; work.wait().",
+    )
+
+
+def _used_before_the_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """By the source, and only where copies that were equal are so no longer: whether it was over by then is luck."""
+    if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
+        return
+    parted = drift(cell)
+    early = read_early(cell, tables) if parted and not parted.from_start else None
+    if parted is None or early is None:
+        return
+    at, started = places.short(early.used), places.short(early.started)
+    yield Finding(
+        detector="async_work_not_waited",
+        cls="async_work_not_waited",
+        outcome="wrong",
+        confidence=0.85,
+        summary=f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before anybody waits for it; the replicas differ from step {parted.step} on.",
+        guilty_ranks=early.ranks,
+        where=Where(step=parted.step).at(early.used),
+        evidence=(
+            Evidence(
+                claim=f"{early.op} was started {early.times} times at {started}, and the same block goes on to {at} without a wait",
+                source=f"{cell.rank(early.ranks[0]).source}/blackbox.bin",
+            ),
+            Evidence(claim=parted.says, source=parted.source),
+        ),
+        rejected=(
+            Rejected(
+                cls="healthy",
+                because="it runs to its end, but what the collective fills was used while it was being filled",
+            ),
+        ),
+        fix="Use the buffer after the wait: keep the handle and the buffer together, and copy back once work.wait() has returned.",
     )
 
 
