@@ -9,7 +9,10 @@ import pandas as pd
 
 from nsadiag.analysis import places
 from nsadiag.analysis.breaks import earliest_failure
+from nsadiag.analysis.creating import at_odds, creation_cycles, local_creations
 from nsadiag.analysis.disagreement import minority
+from nsadiag.analysis.divergence import Situation
+from nsadiag.analysis.flow.ordering import order_of
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
@@ -17,11 +20,14 @@ from nsadiag.analysis.waiting import is_still, waits
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 FIX = "Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members alone."
+FIX_LOCAL = "Creating a group waits for all its members: let every rank create those that it shares with others in one order that all have in common (sorted by their members, not each rank's own view), or all of them before the training begins."
 
 
 def process_group_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if not is_still(cell) and not _broke_in_creation(cell):
         return
+    if is_still(cell):
+        yield from _in_a_cycle(cell, tables)
     # Those that concern their members alone may differ.
     created = tables.created[~tables.created.local.astype(bool) & (tables.created.op != "split_group")]
     if created.empty:
@@ -108,6 +114,38 @@ def _at(place: Place | None) -> str:
     return f" at {places.short(place)}" if place else ""
 
 
+def _in_a_cycle(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Groups of their members alone, which ranks create in orders that do not fit together."""
+    created = local_creations(tables)
+    for cycle in creation_cycles(created):
+        guilty = at_odds(created, cycle)
+        blocked = tuple(sorted({r.rank for r in cell.ranks} - set(guilty)))
+        waits_for = {r: shown(created[r].absent) for r in cycle}
+        said = "; ".join(
+            f"rank {r} creates that of ranks {created[r].ranks} and waits for rank {waits_for[r]}"
+            for r in cycle[:6]
+        )
+        yield _finding(
+            cell,
+            guilty,
+            blocked,
+            here=order_of(Situation(cell, tables), cycle) or created[guilty[0]].place,
+            peers_at=tables.standings[blocked[0]].place
+            if blocked and blocked[0] in tables.standings
+            else None,
+            summary=f"Ranks {shown(cycle)} wait for each other in creating process groups, each in another one: {said}.",
+            evidence=[
+                Evidence(
+                    claim=f"rank {r} began to create the group of ranks {created[r].ranks}{_at(created[r].place)} and never ended it; rank {waits_for[r]} never came to it",
+                    source=f"{cell.rank(r).source}/blackbox.bin",
+                )
+                for r in cycle[:8]
+            ],
+            sure=True,
+            fix=FIX_LOCAL,
+        )
+
+
 def _alone(cell: CellEvidence, tables: Tables, created: pd.DataFrame) -> Iterator[Finding]:
     """Some ranks are stuck in creating a group, and the others wait for them elsewhere."""
     open_ = created[created.end_s.isna()]
@@ -163,6 +201,7 @@ def _finding(
     summary: str,
     evidence: list[Evidence],
     sure: bool,
+    fix: str = FIX,
 ) -> Finding:
     return Finding(
         detector="process_group_mismatch",
@@ -184,5 +223,5 @@ def _finding(
             ),
             Rejected(cls="rendezvous_mismatch", because="the default group exists on all ranks"),
         ),
-        fix=FIX,
+        fix=fix,
     )
