@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nsadiag.analysis import places
 from nsadiag.analysis.groups import raw_name
 from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Place
 
 if TYPE_CHECKING:
     from nsadiag.analysis.load import CellEvidence, RankEvidence
     from nsadiag.analysis.tables import Tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A library's thread that issues collectives: none of its calls comes from a line of the user's."""
+
+    name: str
+    place: Place  # the user's line that had it started
+    evidence: Evidence
 
 
 def threads_in(cell: CellEvidence, tables: Tables, group: str) -> dict[int, set[int]]:
@@ -41,6 +54,28 @@ def crossing(cell: CellEvidence, tables: Tables, group: str, rank: int) -> dict[
     spans += _backwards(tables, evidence) if _reduces_in(evidence, tables, group) else []
     begin, end = last["begin_s"], _or_never(last["end_s"])
     return last if any(b <= end and begin <= _or_never(e) for b, e in spans) else None
+
+
+def started_in(cell: CellEvidence, tables: Tables, group: str, ranks: Iterable[int]) -> Started | None:
+    """A thread that has made such calls in the group on one of these ranks, if it is known what started it."""
+    rows = tables.asked[(tables.asked.group == group) & tables.asked["rank"].isin(list(ranks))]
+    for (number, thread), calls in rows.groupby(["rank", "thread"]):
+        rank = cell.rank(int(str(number)))
+        # A number that the kernel gave again belongs to the last that had it.
+        note = next((row for row in reversed(rank.threads) if row.get("tid") == thread), None)
+        at = places.of_text(str(note.get("place") or "")) if note else None
+        if note is None or at is None or thread == _main(rank) or (calls.place != "").any():
+            continue
+        op, name = calls.iloc[-1].op, str(note.get("name"))
+        return Started(
+            name=name,
+            place=at,
+            evidence=Evidence(
+                claim=f"on rank {rank.rank} thread {name}, started at {places.short(at)}, issued {op} in {group}",
+                source=f"{rank.source}/threads.jsonl",
+            ),
+        )
+    return None
 
 
 def _main(rank: RankEvidence) -> int:

@@ -15,7 +15,7 @@ from nsadiag.analysis.refused import refused
 from nsadiag.analysis.suspects import is_out_of_order, suspects
 from nsadiag.analysis.swallowed import gone_on, in_flight
 from nsadiag.analysis.tables import Tables
-from nsadiag.analysis.threads import crossing, threads_in
+from nsadiag.analysis.threads import crossing, started_in, threads_in
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
@@ -118,6 +118,7 @@ def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             continue
         said = next(b.rank for b in breaks(cell) if says_mismatch(b.rank))
         where = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
+        started = started_in(cell, tables, group, guilty)
         blocked = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
         yield Finding(
             detector="collective_order_mismatch",
@@ -128,7 +129,7 @@ def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             guilty_ranks=guilty,
             blocked_ranks=blocked,
             where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(
-                places.of_text(str(next(iter(calls.values()))["place"]))
+                started.place if started else places.of_text(str(next(iter(calls.values()))["place"]))
             ),
             evidence=(
                 *(
@@ -138,6 +139,7 @@ def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     )
                     for r, call in list(calls.items())[:4]
                 ),
+                *([started.evidence] if started else ()),
                 _other_size(said),
             ),
             rejected=(
@@ -186,10 +188,12 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
         guilty = tuple(sorted(one.asked))
     clear = len(guilty) < len(one.asked) or several
     who = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
-    why = f"on {who} two threads issue them" if several else f"{who}: {why}"
+    started = started_in(cell, tables, one.group, guilty) if several else None
+    by = f", one of them started at {places.short(started.place)}" if started else ""
+    why = f"on {who} two threads issue them{by}" if several else f"{who}: {why}"
     blocked = tuple(sorted(set(one.asked) - set(guilty)))
     first = one.asked[guilty[0]]
-    here = first.place or places.of_rank_now(cell.rank(guilty[0]))
+    here = started.place if started else first.place or places.of_rank_now(cell.rank(guilty[0]))
     said = "; ".join(f"rank {r}: {a.what}" for r, a in sorted(one.asked.items())[:6])
     return Finding(
         detector="collective_order_mismatch",
@@ -203,9 +207,12 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
             here
         ),
         peers_at=one.asked[blocked[0]].place if blocked else None,
-        evidence=tuple(
-            Evidence(claim=f"rank {r} issued {a.what} as number {one.call}", source=a.source)
-            for r, a in sorted(one.asked.items())[:8]
+        evidence=(
+            *(
+                Evidence(claim=f"rank {r} issued {a.what} as number {one.call}", source=a.source)
+                for r, a in sorted(one.asked.items())[:8]
+            ),
+            *([started.evidence] if started else ()),
         ),
         rejected=(
             Rejected(cls="missing_rank", because=f"every rank issued a collective with number {one.call}"),
