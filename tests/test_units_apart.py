@@ -58,10 +58,13 @@ def test_layers_that_each_rank_drops_for_itself_are_told_by_what_was_gathered(jo
 
 
 def told(*ranks: list[tuple[str, int, str]]) -> Apart | None:
-    """Of ranks that gathered these units, each in a collective of that group and number."""
-    rows = []
+    """Of ranks that gathered these units, each in a collective of that group and number; "!": what another thread issued."""
+    rows, asked = [], []
     for rank, each in enumerate(ranks):
         for unit, number, group in each:
+            asked.append((rank, group, number, "saver" if unit == "!" else "main"))
+            if unit == "!":
+                continue
             begin, end = int(Phase.BEGIN), int(Phase.END)
             if unit == "a":  # each forward begins with it
                 rows.append((rank, int(Kind.FORWARD), begin, "Model", 0, number // 4, "/t.py:9:main"))
@@ -79,7 +82,11 @@ def told(*ranks: list[tuple[str, int, str]]) -> Apart | None:
             )
             rows.append((rank, int(Kind.UNIT), end, f"unshard {unit}", 0, number // 4, ""))
     columns = ["rank", "kind", "phase", "name", "a", "step", "place"]
-    tables: Any = SimpleNamespace(events=pd.DataFrame(rows, columns=columns))
+    tables: Any = SimpleNamespace(
+        events=pd.DataFrame(rows, columns=columns),
+        asked=pd.DataFrame(asked, columns=["rank", "group", "call", "thread"]),
+        groups=SimpleNamespace(label=lambda rank, name: name),
+    )
     units = [{"unit": u, "ranks": [*range(len(ranks))], "parameters": []} for u in "abc"]
     shown = [SimpleNamespace(rank=r, units=units) for r in range(len(ranks))]
     cell: Any = SimpleNamespace(ranks=shown, rank=lambda r: shown[r])
@@ -107,3 +114,10 @@ def test_what_is_not_one_collective_is_not_compared() -> None:
     assert told(numbered("abcabc"), numbered("abccba", group="replicate")) is None
     # A forward more, of which only one of two units is gathered: all that follows is shifted, and means something else.
     assert told(numbered("abcababcabc"), numbered("abcabcabcab")) is None
+
+
+def test_what_another_thread_issued_in_between_shifts_the_numbers_and_the_ranks_ran_the_same() -> None:
+    assert told(numbered("abca!bc"), numbered("abcabc")) is None
+    # Before that pass it did not.
+    found = told(numbered("abc!abc"), numbered("abc!acb"))
+    assert found is not None and found.one.number == 6

@@ -51,7 +51,8 @@ class Apart:
 def units_apart(cell: CellEvidence, tables: Tables) -> Apart | None:
     """Of ranks that share the same units: the earliest of which their black boxes still tell.
 
-    Only within one pass: ranks of which one has made a forward more gather other units as well, and for another reason.
+    Only within one pass, and one thread: ranks of which one has made a forward more, or had a call of another thread in
+    between, gather other units under one number as well, and for another reason.
     """
     sharing: dict[object, list[RankEvidence]] = {}
     for rank in cell.ranks:
@@ -64,10 +65,20 @@ def units_apart(cell: CellEvidence, tables: Tables) -> Apart | None:
         for key in first if len(told) > 1 else ():
             by = {rank: each[key] for rank, each in told.items() if key in each}
             if len({g.unit for g in by.values()}) > 1:
-                if len({g.began for g in by.values()}) > 1:
+                if len({g.began for g in by.values()}) > 1 or _another_counts(tables, by):
                     break
                 return _apart(cell, tables, by)
     return None
+
+
+def _another_counts(tables: Tables, by: dict[int, Gathered]) -> bool:
+    """Whether on a rank several threads issued what the group counted from the pass's begin up to this collective."""
+    asked = tables.asked
+    for rank, one in by.items():
+        mine = asked[(asked["rank"] == rank) & (asked.group == tables.groups.label(rank, one.group))]
+        if mine[(mine.call >= one.began[1]) & (mine.call <= one.number)].thread.nunique() > 1:
+            return True
+    return False
 
 
 def _gathered(tables: Tables, rank: int) -> Iterator[Gathered]:
