@@ -9,6 +9,7 @@ from nsadiag.analysis import loops, places
 from nsadiag.analysis.breaks import earliest_failure
 from nsadiag.analysis.cycles import closed_cycles
 from nsadiag.analysis.divergence import Situation
+from nsadiag.analysis.flow.on_rank import OnRank
 from nsadiag.analysis.flow.rounds import loop_left
 from nsadiag.analysis.groups import shown
 from nsadiag.analysis.load import CellEvidence
@@ -102,13 +103,14 @@ def _shortage(cell: CellEvidence, rank: int, short: Short | None) -> Iterator[Ev
 
 
 def _left(cell: CellEvidence, tables: Tables, rank: int, at: Place) -> Place:
-    """The loop that the rank left with fewer messages from the line; the line where that is not certain."""
+    """The loop that the rank left with fewer messages from the line, or what passed by it; the line where that is not certain."""
     here = _what_counts(cell, at)
     if here != at:
         return here
     stands = {r: tuple(reversed(s.frames)) for r, s in tables.standings.items()}
     others = [chain for r, chain in stands.items() if r != rank]
-    return loop_left(Situation(cell, tables).program, at, stands.get(rank, ()), others) or at
+    who = OnRank(program=Situation(cell, tables).program, rank=rank, world_size=cell.world_size)
+    return loop_left(at, who, stands.get(rank, ()), others) or at
 
 
 def _what_counts(cell: CellEvidence, at: Place) -> Place:

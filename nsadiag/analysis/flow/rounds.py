@@ -1,4 +1,4 @@
-"""The loop that a rank left too early: whose rounds decide how often a line is run that stands in a helper."""
+"""The loop that a rank left too early: whose rounds decide how often a line is run that stands in a helper, or what passes by it."""
 
 from __future__ import annotations
 
@@ -8,34 +8,49 @@ from collections.abc import Iterable
 from nsadiag.analysis import places
 from nsadiag.analysis.flow.chains import Chain
 from nsadiag.analysis.flow.guards import Guard, Program
+from nsadiag.analysis.flow.on_rank import OnRank
 from nsadiag.analysis.flow.origins import last_name
 from nsadiag.evidence.records import Place
 
 
-def loop_left(program: Program, at: Place, stands: Chain, others: Iterable[Chain]) -> Place | None:
+def loop_left(at: Place, who: OnRank, stands: Chain, others: Iterable[Chain]) -> Place | None:
     """The one loop around a call of the line's function in which the rank does not stand any more.
 
     `stands`: where the rank is, `others`: where its peers are. Of a loop over a generator, what it gives out there.
-    None where several may be it, or a condition that may change decides as well.
+    Where all ranks have as many rounds, the condition that passes by the call in some of them.
+    None where several may be it, or both the rounds and a condition may change.
     """
-    found: dict[tuple[str, int], Guard | None] = {}
+    program = who.program
+    found: dict[tuple[str, int], Guard] = {}
+    conditions: dict[tuple[str, int], Guard] = {}
     for file, line in _calls_of_its_function(program, at):
         around = program.around(file, line)
         loops = [g for g in around if g.is_loop]
         if not loops or _is_inside(stands, file, loops[-1].line, loops[-1].ends):
             continue
+        if any(who.never_in(g) for g in around if not g.is_loop):
+            continue
         loop = loops[-1]
         between = around[around.index(loop) + 1 :]
         passed = [g for g in program.jumps_before(file, line) if loop.line < g.line <= loop.ends]
-        # What depends on the rank alone was the same in all rounds.
-        decides = any(g.origin != "rank" for g in (*between, *passed))
-        found[file, loop.line] = None if decides else loop
-    loop_ = next(iter(found.values())) if len(found) == 1 else None
-    return (_in_generator(program, loop_, others) or _line_of(loop_)) if loop_ else None
+        found[file, loop.line] = loop
+        conditions |= {(g.file, g.line): g for g in (*between, *passed) if who.decides(g)}
+    if len(found) != 1:
+        return None
+    loop = next(iter(found.values()))
+    if conditions:
+        return _passing_by(program, loop, list(conditions.values()))
+    return _in_generator(program, loop, others) or _line_of(loop)
 
 
-def _line_of(loop: Guard) -> Place:
-    return places.place(loop.file, loop.line, loop.function or None)
+def _passing_by(program: Program, loop: Guard, conditions: list[Guard]) -> Place | None:
+    """The one condition in the loop that may change, if nothing else ends its rounds earlier on one rank than on others."""
+    ends = {(g.file, g.line) for g in program.exits_of_loop(loop)} - {(c.file, c.line) for c in conditions}
+    return _line_of(conditions[0]) if len(conditions) == 1 and loop.origin == "uniform" and not ends else None
+
+
+def _line_of(guard: Guard) -> Place:
+    return places.place(guard.file, guard.line, guard.function or None)
 
 
 def _calls_of_its_function(program: Program, at: Place) -> list[tuple[str, int]]:
