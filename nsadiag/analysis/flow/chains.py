@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.exceptions import follows_a_peer
+from nsadiag.analysis.flow.both_sides import make_the_same_call
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import Histories
 from nsadiag.analysis.flow.origins import Scope
@@ -119,11 +120,21 @@ def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[Chain]:
 
 
 def parted_at(program: Program, a: Chain, b: Chain) -> int:
-    """How many outer frames the two have in common."""
+    """How many outer frames the two have in common: the same line, or the same call on both sides of a condition."""
     depth = 0
-    while depth < min(len(a), len(b)) and (a[depth].file, a[depth].line) == (b[depth].file, b[depth].line):
+    while depth < min(len(a), len(b)) and _in_common(program, a[depth : depth + 2], b[depth : depth + 2]):
         depth += 1
     return depth
+
+
+def _in_common(program: Program, a: Chain, b: Chain) -> bool:
+    """Of a frame of each, with the one that it has called."""
+    if (a[0].file, a[0].line) == (b[0].file, b[0].line):
+        return True
+    if min(len(a), len(b)) < 2 or not (_same(program, a[0], b[0]) and _same(program, a[1], b[1])):
+        return False
+    called = program.scope_of(a[1].file, a[1].line)[1].rpartition(".")[2]
+    return make_the_same_call(program, a[0], b[0], called)
 
 
 def stands_behind(program: Program, a: Chain, b: Chain) -> bool:
