@@ -13,12 +13,12 @@ import pytest
 import torch
 from support.jobs import Jobs
 
+from nsadiag.analysis.averaged import averaged as names_averaged
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, load_cell
 from nsadiag.analysis.loads import OF_OPTIMIZER, loaded_alone
 from nsadiag.analysis.not_finite import not_finite
 from nsadiag.analysis.parted import (
-    _averaged,
     _beside_units,
     _by_hand,
     _left_out,
@@ -254,7 +254,7 @@ def test_gradients_are_averaged_by_hand_only_where_they_are_so_in_nearly_every_s
     alone = cell(tmp_path, {0: [[1.0] * 4, [2.0] * 4]})
 
     def averaged(*steps: list[tuple[Any, ...]]) -> set[str]:
-        return set(_averaged(alone, tables(*(event for each in steps for event in each)))[0])
+        return set(names_averaged(alone, tables(*(event for each in steps for event in each)))[0])
 
     each = [by_hand(n, [4], []) for n in range(8)]
     assert averaged(*each) == {"p0", "p1", "p2", "p3"}
@@ -272,7 +272,7 @@ def test_gradients_may_be_averaged_in_buckets_that_make_up_the_whole(tmp_path: P
 
     def averaged(*buckets: int) -> frozenset[str]:
         steps = [event for n in range(8) for event in by_hand(n, list(buckets), [])]
-        return _averaged(load_cell(tmp_path), tables(*steps))[0]
+        return names_averaged(load_cell(tmp_path), tables(*steps))[0]
 
     assert averaged(60, 40, 1) == {"p0", "p1", "p2", "p3"}
     assert not averaged(60) and not averaged(60, 41)
@@ -284,7 +284,7 @@ def test_what_is_averaged_when_the_optimizer_is_done_is_the_model_and_not_its_gr
     """Ranks that average their models then differ when the sums are taken, and are equal again in the next forward."""
     alone = cell(tmp_path, {0: [[1.0], [2.0]]})
     rows = [event for n in range(8) for event in by_hand(n, [], [4])]
-    assert not _averaged(alone, tables(*rows))[0]
+    assert not names_averaged(alone, tables(*rows))[0]
 
 
 def test_a_metric_of_the_size_of_a_small_parameter_is_no_average_of_gradients(tmp_path: Path) -> None:

@@ -23,8 +23,10 @@ for x, y in loader:
 """
 
 
-def found(path: Path, *made: list[int], until: int = 8, script: str = SCRIPT) -> Skipped | None:
-    """Of ranks that made so many steps after each backward."""
+def found(
+    path: Path, *made: list[int], until: int = 8, script: str = SCRIPT, scaled: bool = False
+) -> Skipped | None:
+    """Of ranks that made so many steps after each backward, through a gradient scaler."""
     path.mkdir(exist_ok=True)
     (path / "train.py").write_text(script)
     run = RunDir(path=path / "run")
@@ -38,9 +40,13 @@ def found(path: Path, *made: list[int], until: int = 8, script: str = SCRIPT) ->
         for count in steps:
             for at, kind in ((3, Kind.FORWARD), (4, Kind.BACKWARD)):
                 box.emit(kind, Phase.BEGIN, names("Net"), 0, 0, names(f"\t{path}/train.py:{at}:main"))
+            if scaled:
+                box.emit(Kind.SCALER, Phase.BEGIN, names("Adam"), 0, 0, names(f"\t{path}/train.py:9:main"))
             for _ in range(count):
                 box.step += 1
                 box.emit(Kind.STEP, Phase.POINT, 0, box.step)
+            if scaled:
+                box.emit(Kind.SCALER, Phase.END, names("Adam"), 0 if count else 1)
     cell = load_cell(run.path)
     return skipped(cell, Tables(cell), until)
 
@@ -55,6 +61,17 @@ def test_of_two_conditions_that_may_have_led_past_the_step_neither_is_named(tmp_
     two = SCRIPT.replace("    if step % 4", "    if bad(y):\n        continue\n    if step % 4")
     one = found(tmp_path, [1, 1, 1], [1, 0, 1], script=two)
     assert one and one.ranks == (1,) and one.place is None
+
+
+def test_a_scaler_that_leaves_out_its_own_ranks_step_is_told_with_its_line(tmp_path: Path) -> None:
+    one = found(tmp_path / "one", [1, 1, 1, 1, 1], [1, 1, 0, 1, 1], scaled=True)
+    assert one and one.place and (one.ranks, one.place.line) == ((1,), 9)
+    assert "scaler of rank 1 left out" in one.says("1") and "unscale_" in one.fix
+    # While they look for their scale all leave out steps together, as they do where they agree.
+    late = found(tmp_path / "late", [0, 1, 1, 1, 0, 1], [0, 1, 1, 1, 1, 1], scaled=True)
+    assert late and (late.ranks, late.backward) == ((0,), 5)
+    assert found(tmp_path / "together", [0, 1, 0, 1, 1], [0, 1, 0, 1, 1], scaled=True) is None
+    assert found(tmp_path / "no scaler", [0, 1, 1, 1, 0, 1], [0, 1, 1, 1, 1, 1]) is None
 
 
 def test_nobody_is_named_where_steps_tell_nothing(tmp_path: Path) -> None:

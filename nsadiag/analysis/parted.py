@@ -86,10 +86,9 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             else "Load the optimizer's state (and a scheduler's or scaler's) on every rank: DDP copies the model alone."
         )
     elif otherwise := skipped(cell, tables, found.step):
-        more = otherwise.evidence(cell)
+        more, fix = otherwise.evidence(cell), otherwise.fix
         at, found = otherwise.place, dataclasses.replace(found, odd=otherwise.ranks)
         said = f"{says}: {otherwise.says(cell.names(otherwise.ranks))}."
-        fix = "Let all ranks decide together: all_reduce the flag (MAX or MIN) before the branch, so that all make the step or none does."
     elif (rates := rates_apart(cell)) and rates.step <= found.step:
         at, said, more, fix = rates.place, f"{says}: {rates.says}.", (rates.evidence,), OF_RATES
         found = dataclasses.replace(found, odd=rates.odd)
@@ -275,19 +274,19 @@ def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     if found is None:
         yield from _at_other_rates(cell, "Gradients are averaged in every step")
         yield from _left_out(cell, tables, names, at)
-        return
-    seeded = seeded_by_rank(cell) if found.from_start else None
-    yield _finding(
-        cell,
-        found,
-        f"Gradients are averaged in every step, but the replicas were never equal: {found.parameter} differs before the first step."
-        if found.from_start
-        else f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {found.parameter} is not kept equal.",
-        seeded or at,
-        "Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed."
-        if found.from_start
-        else "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings.",
-    )
+    elif found.from_start:
+        said = f"Gradients are averaged in every step, but the replicas were never equal: {found.parameter} differs before the first step."
+        fix = "Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed."
+        yield _finding(cell, found, said, seeded_by_rank(cell) or at, fix)
+    elif otherwise := skipped(cell, tables, found.step):
+        odd = dataclasses.replace(found, odd=otherwise.ranks)
+        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {otherwise.says(cell.names(odd.odd))}."
+        more = otherwise.evidence(cell)
+        yield _finding(cell, odd, said, otherwise.place or at, otherwise.fix, more=more)
+    else:
+        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {found.parameter} is not kept equal."
+        fix = "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings."
+        yield _finding(cell, found, said, at, fix)
 
 
 def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
