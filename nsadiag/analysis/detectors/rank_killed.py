@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nsadiag.analysis import places
+from nsadiag.analysis.alarms import only_alarm
 from nsadiag.analysis.breaks import first_break
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.tables import Tables
@@ -22,6 +23,7 @@ FIXES = {
     signal.SIGXCPU: "The rank has used up its CPU time (ulimit -t): raise the limit, or ask the scheduler for more.",
     signal.SIGTERM: "Find who ends single ranks: a scheduler that preempts, a health check, a script that cleans up.",
 }
+ALARM_FIX = "Cancel the timer on every way out of what it was to guard (in a finally: signal.alarm(0)), or set a handler for its signal first."
 OOM_FIX = "The machine, or the job's cgroup, ran out of memory: load less at once, use fewer workers, or raise the limit."
 LAUNCHER_TOLD = re.compile(
     r"[Rr]eceived (Signals\.)?SIG(TERM|INT|HUP)?\S* death signal|Received (\d+) death signal"
@@ -73,6 +75,7 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     rank, number = first.rank, int(first.rank.end["signal"])
     memory = _out_of_memory(cell, rank, number)
     sender = None if memory else _sender(cell, rank, number, first.t_s)
+    alarm = None if sender else only_alarm(cell, number)
     everyone = tuple(r.rank for r in cell.ranks if r.end.get("signal") == number)
     all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(cell.launcher_stderr))
     guilty = everyone if all_told else (rank.rank,)
@@ -81,10 +84,10 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         cls="host_oom" if memory else "rank_killed",
         outcome="crashed",
         confidence=0.97 if memory else 0.7 if all_told else 0.95,
-        summary=_summary(rank, number, bool(memory), sender, all_told),
+        summary=_summary(rank, number, bool(memory), sender, all_told, alarm),
         guilty_ranks=guilty,
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
-        where=Where(step=rank.end.get("steps")).at(_place(rank, sender)),
+        where=Where(step=rank.end.get("steps")).at(alarm or _place(rank, sender)),
         evidence=(
             Evidence(
                 claim=f"rank {rank.rank} ended by {_name(number)} at {first.t_s:.1f} s, before any other rank broke",
@@ -92,6 +95,7 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             ),
             *memory,
             *_more(rank, number, sender, all_told),
+            *_of_alarm(rank, number, alarm),
         ),
         rejected=(
             Rejected(
@@ -109,6 +113,8 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         ),
         fix=OOM_FIX
         if memory
+        else ALARM_FIX
+        if alarm
         else FIXES.get(signal.Signals(number), f"Find out who sends {_name(number)} to it."),
     )
 
@@ -129,6 +135,7 @@ def _summary(
     memory: bool,
     sender: tuple[RankEvidence, dict[str, Any]] | None,
     all_told: bool,
+    alarm: Place | None,
 ) -> str:
     steps = rank.end.get("steps", 0)
     if all_told:
@@ -137,6 +144,8 @@ def _summary(
     if sender:
         whom = "itself" if sender[0].rank == rank.rank else f"rank {sender[0].rank}"
         by = f" by {whom} ({sender[1]['call']})"
+    elif alarm:
+        by = f" by a timer of its own ({places.short(alarm)})"
     return f"Rank {rank.rank} was killed{by} with {_name(number)} after {steps} steps; the other ranks only lost their peer."
 
 
@@ -155,4 +164,17 @@ def _more(
     if all_told:
         yield Evidence(
             claim="the launcher says that it received the signal", source="nodes/*/launcher.stderr.log"
+        )
+
+
+def _of_alarm(rank: RankEvidence, number: int, alarm: Place | None) -> Iterator[Evidence]:
+    if alarm is None:
+        return
+    yield Evidence(
+        claim=f"{places.short(alarm)} is the only line of the job's sources that has {_name(number)} sent, and none of them handles it: it then ends the process",
+        source=f"sources ({alarm.file}):{alarm.line}",
+    )
+    if at := _last_words(rank):
+        yield Evidence(
+            claim=f"rank {rank.rank} was at {places.short(at)} before", source=f"{rank.source}/blackbox.bin"
         )
