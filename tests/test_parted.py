@@ -444,4 +444,5 @@ def test_ranks_that_have_other_numbers_of_batches_under_join_are_no_replicas_tha
     assert json.loads(stdout)["verdict"]["class"] == "healthy", stdout
     cell = load_cell(jobs.directory / "run")
     assert not cell.gaps and drift(cell, in_step=False), "their sums do differ"
-    assert max(row["shadowed"] for row in cell.ranks[0].replicas) == 7
+    # What is noted at the end, without sums, is behind the second loop as well.
+    assert max(row["shadowed"] for row in cell.ranks[0].replicas if row.get("parameters")) == 7
