@@ -25,6 +25,7 @@ from nsadiag.analysis.parted import (
     _left_wrapper,
     _not_broadcast,
     _not_reduced,
+    _were_reduced,
     wrapped_apart,
 )
 from nsadiag.analysis.places import most_seen, waits_for_peers
@@ -446,3 +447,24 @@ def test_ranks_that_have_other_numbers_of_batches_under_join_are_no_replicas_tha
     assert not cell.gaps and drift(cell, in_step=False), "their sums do differ"
     # What is noted at the end, without sums, is behind the second loop as well.
     assert max(row["shadowed"] for row in cell.ranks[0].replicas if row.get("parameters")) == 7
+
+
+def test_of_two_models_in_ddp_the_one_that_parts_is_asked_whether_it_was_reduced(tmp_path: Path) -> None:
+    both = cell(tmp_path, {0: [[1.0]], 1: [[2.0]]})
+
+    def model(name: str, elements: int, rebuilt: bool) -> dict[str, Any]:
+        buckets = [{"elements": elements}]
+        return {
+            "parameters": [{"name": name}],
+            "buckets": buckets,
+            "rebuilt_buckets": buckets if rebuilt else [],
+        }
+
+    for rank in both.ranks:
+        rank.ddp.extend([model("net.weight", 30, True), model("out.weight", 8, False)])
+    none: Any = SimpleNamespace(calls=pd.DataFrame(columns=["op", "input_sizes"]))
+    assert not _were_reduced(both, none, "out.weight")
+    assert not _were_reduced(
+        both, none, "weight"
+    )  # of a part called by itself: as large as what was compared
+    assert _were_reduced(both, none, "net.weight")

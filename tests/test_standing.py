@@ -11,7 +11,7 @@ import pytest
 from nsadiag.agent.captures import capture_all
 from nsadiag.agent.captures.target import Target
 from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.standing import standing_of, syscall_of
+from nsadiag.analysis.standing import standing_of, syscall_of, without_repeats
 from nsadiag.evidence.layout import RunDir
 
 READY = 'print("ready", flush=True)\n'
@@ -70,3 +70,10 @@ def _until_it_waits(pid: int) -> None:
 def test_a_nap_from_which_it_wakes_while_it_is_looked_at_is_a_nap() -> None:
     assert syscall_of({"syscall": "running", "wchan": "hrtimer_nanosleep"}) == ("clock_nanosleep", 0)
     assert syscall_of({"syscall": "running", "wchan": "0"}) is None
+
+
+def test_a_handler_that_interrupts_itself_stands_where_it_stood() -> None:
+    handler = [("train.py", 41), ("train.py", 67)]
+    outer = [("train.py", 34), ("train.py", 90)]
+    assert without_repeats(handler * 7 + outer) == without_repeats(handler * 9 + outer) == handler + outer
+    assert without_repeats(outer) == outer

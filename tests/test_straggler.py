@@ -9,7 +9,7 @@ import pytest
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.detectors import straggler_rank
-from nsadiag.analysis.detectors.straggler_rank import alike, meet
+from nsadiag.analysis.detectors.straggler_rank import _late, alike, meet
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind
@@ -48,6 +48,18 @@ def test_steps_that_a_rank_makes_for_its_peers_after_its_own_data_say_nothing_of
     unseen = Tables(cell=cell)
     unseen.__dict__["events"] = events[~model]
     assert len(alike(unseen.steps)) == len(alike(whole.steps))
+
+
+def test_a_few_late_steps_that_cost_little_make_nobody_a_straggler(tmp_path: Path) -> None:
+    """As where ranks are together for a few steps of an epoch alone."""
+    cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
+    steps = Tables(cell=cell).steps.copy()
+    late = _late(steps, "forward_at")
+    assert late is not None
+    # The same at 25 ms behind: 37 steps cost 0.9 s, and ten of them a quarter of that.
+    steps[["ready_s", "forward_at", "end_s", "step_s"]] *= 0.025 / late.lag_s
+    assert _late(steps, "forward_at") is not None
+    assert _late(steps[steps.step < 12], "forward_at") is None
 
 
 def ahead(steps: pd.DataFrame, seconds: pd.Series[float] | float) -> pd.DataFrame:

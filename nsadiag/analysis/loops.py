@@ -90,8 +90,10 @@ def name_of(node: ast.expr) -> str:
 
 
 def held(cell: CellEvidence, at: Place) -> set[str]:
-    """What the `with` statements around the line hold, as they are written."""
-    statements = around(cell, at, (ast.With,))
+    """What the `with` statements around the line hold, as they are written; at its own line one still asks for it."""
+    statements = [
+        s for s in around(cell, at, (ast.With,)) if at.line > s.lineno or s.body[0].lineno == at.line
+    ]
     return {ast.unparse(item.context_expr) for node in statements for item in node.items}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.averaged import DEFAULT, MOST_STEPS, are_most, averaged
@@ -57,7 +58,7 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         yield from _beside_the_wrapper(cell, tables)
         yield from _not_broadcast(cell)
         return
-    idle = not _were_reduced(cell, tables) and not kept_equal(cell, frozenset(known))
+    idle = not _were_reduced(cell, tables, found.parameter) and not kept_equal(cell, frozenset(known))
     kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
     left = _left_wrapper(tables, cell.ranks[0].rank, found.step)
     # What is equal before the first step and not after it was moved by other optimizer state, or by another rate.
@@ -231,16 +232,29 @@ def wrapped_apart(tables: Tables) -> bool:
     return bool(wraps.groupby("rank").step.min().nunique() > 1)
 
 
-def _were_reduced(cell: CellEvidence, tables: Tables) -> bool:
-    """Whether any dump shows an all_reduce as large as a bucket; without dumps DDP's own count of reductions."""
-    sizes = {
-        b["elements"] for m in cell.ranks[0].ddp for key in ("buckets", "rebuilt_buckets") for b in m[key]
-    }
+def _models_of(cell: CellEvidence, rank: RankEvidence, parameter: str) -> list[dict[str, Any]]:
+    """Those in DDP that hold it, of a generator and a critic the one: by its name or, of parts that are called by themselves
+    and have names of their own, by as many elements as were compared; all where neither tells.
+    """
+    whole = summed(cell).get("", 0)
+    named = [m for m in rank.ddp if parameter in _names_in(m)]
+    sized = [m for m in rank.ddp if sum(b["elements"] for b in m["buckets"]) == whole]
+    return named or sized or rank.ddp
+
+
+def _names_in(model: dict[str, Any]) -> set[str]:
+    return {str(p.get("qualified", p["name"])) for p in model["parameters"]}
+
+
+def _were_reduced(cell: CellEvidence, tables: Tables, parameter: str) -> bool:
+    """Whether any dump shows an all_reduce as large as a bucket of its model; without dumps DDP's own count of reductions."""
+    models = _models_of(cell, cell.ranks[0], parameter)
+    sizes = {b["elements"] for m in models for key in ("buckets", "rebuilt_buckets") for b in m[key]}
     calls = tables.calls
     shown = any(
         _elements(row) in sizes for row in calls.loc[calls.op.str.contains("all_?reduce"), "input_sizes"]
     )
-    rebuilt = any(m.get("rebuilt_buckets") for r in cell.ranks for m in r.ddp)
+    rebuilt = any(m.get("rebuilt_buckets") for r in cell.ranks for m in _models_of(cell, r, parameter))
     return shown or rebuilt
 
 
@@ -257,6 +271,8 @@ def _elements(sizes: list[list[int]] | None) -> int:
 def _forward_place(rank: RankEvidence, tables: Tables) -> Place | None:
     events = tables.events
     mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.place != "")]
+    bare = mine[mine.name != WRAPPER]
+    mine = bare if len(bare) else mine
     return places.of_text(str(mine.place.iloc[-1]).lstrip("\t")) if len(mine) else None
 
 

@@ -185,6 +185,9 @@ def standing_of(rank: RankEvidence) -> Standing | None:
     state = str(last.proc.get("state", ""))
     same = len(shown) > 1 and _lines(shown[-2]) == _lines(last)
     doing = _doing(frames, inner, native, call, descriptor, event, state)
+    if doing == "lock" and not same and len(shown) > 1:
+        # A signal that comes time and again puts its handler on top of itself, where all of them wait for one lock.
+        same = without_repeats(_lines(shown[-2])) == without_repeats(_lines(last))
     if doing in BY_DEVICE:
         doing = device.holds_up(rank, native, running=state == "R", same=same) or doing
     return Standing(
@@ -217,6 +220,18 @@ def other_threads(capture: CaptureEvidence) -> list[dict[str, Any]]:
 
 def _lines(capture: CaptureEvidence) -> list[tuple[str, int]]:
     return [(f["filename"], f["line"]) for f in main_thread(capture).get("frames", [])]
+
+
+def without_repeats(lines: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The stack with each run of frames that stands there several times in a row, up to four long, but once."""
+    kept: list[tuple[str, int]] = []
+    for line in lines:
+        kept.append(line)
+        for period in range(1, 5):
+            if kept[-period:] == kept[-2 * period : -period]:
+                del kept[-period:]
+                break
+    return kept
 
 
 def _inner_python(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:

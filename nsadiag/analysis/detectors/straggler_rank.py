@@ -18,6 +18,7 @@ MIN_STEPS = 5
 SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
 MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
 MIN_OBSERVED_S = 3.0  # a neighbour on the machine may starve one rank for a second or two
+MIN_LOST_S = 0.5  # that peers have waited, all in all: a few steps that were uneven make nobody a straggler
 ALWAYS = 0.8  # share of the steps in which the same rank is the last
 SLACK = 0.1  # of a step, by which clocks and threads may be off
 PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
@@ -91,7 +92,7 @@ def _late(steps: pd.DataFrame, column: str) -> Late | None:
     slowest = int(str(medians.idxmax()))
     lag, share = float(medians[slowest]), float((lags.idxmax(axis=1) == slowest).mean())
     step_s = float(steps[steps["rank"] == slowest].step_s.median())
-    if lag < max(MIN_LAG_S, SHARE_OF_STEP * step_s) or share < ALWAYS:
+    if lag < max(MIN_LAG_S, SHARE_OF_STEP * step_s) or share < ALWAYS or lag * len(lags) < MIN_LOST_S:
         return None
     part = "input" if column == "forward_at" else None
     return Late(rank=slowest, lag_s=lag, share=share, steps=len(lags), last_to=MEETINGS[column], part=part)
