@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -11,8 +12,8 @@ from support.golden import archive_of, unpack
 from nsadiag.analysis.detectors import straggler_rank
 from nsadiag.analysis.detectors.straggler_rank import _late, alike, meet
 from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.blackbox import Kind
+from nsadiag.analysis.tables import EVENT_COLUMNS, Tables
+from nsadiag.evidence.blackbox import Kind, Phase
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(9.0, [1]), (2.0, [])])
@@ -91,3 +92,75 @@ def test_hosts_of_gpus_may_run_ahead_of_what_they_have_queued(tmp_path: Path) ->
     tables = Tables(cell=cell)
     tables.__dict__["steps"] = ahead(tables.steps, 1.0)
     assert [each.guilty_ranks for each in straggler_rank(cell, tables)] == [(1,)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathering:
+    """A job whose ranks tell each other how many tokens they have, before they compute: 30 steps of 0.2 s and more."""
+
+    reads_s: tuple[float, float] = (0.001, 0.15)
+    alone_s: float = 0.0  # what rank 1 does by itself between its batch and the gather
+    batches: tuple[int, int] = (1, 1)
+    returns_at_once: bool = False
+
+    def events(self) -> pd.DataFrame:
+        rows = [row for rank in (0, 1) for step in range(30) for row in self._step(rank, step)]
+        return pd.DataFrame(rows, columns=EVENT_COLUMNS)
+
+    def _step(self, rank: int, step: int) -> list[tuple[object, ...]]:
+        begin = step * (0.05 + max(self._came(r) for r in (0, 1)))
+        loaded, came = begin + self.reads_s[rank], begin + self._came(rank)
+        met = came + 0.001 if self.returns_at_once else begin + max(self._came(r) for r in (0, 1))
+        at = [
+            (Kind.STEP, Phase.POINT, begin),
+            *[event for _ in range(self.batches[rank]) for event in
+              ((Kind.DATA, Phase.BEGIN, begin + 0.0001), (Kind.DATA, Phase.END, loaded))],
+            (Kind.COLLECTIVE, Phase.BEGIN, came),
+            (Kind.COLLECTIVE, Phase.END, met),
+            *((kind, phase, begin + max(self._came(r) for r in (0, 1)) + 0.01 * (n + 1)) for n, (kind, phase) in enumerate(
+                ((Kind.FORWARD, Phase.BEGIN), (Kind.FORWARD, Phase.END), (Kind.BACKWARD, Phase.BEGIN), (Kind.BACKWARD, Phase.END)))),
+        ]  # fmt: skip
+        return [
+            (
+                rank,
+                t_s,
+                kind,
+                phase,
+                "all_gather",
+                step,
+                step,
+                0,
+                rank,
+                "default_pg\ttrain.py:8:main",
+                "int64[1]",
+            )
+            for kind, phase, t_s in at
+        ]
+
+    def _came(self, rank: int) -> float:
+        return self.reads_s[rank] + rank * self.alone_s
+
+
+@pytest.mark.parametrize(
+    ("job", "found"),
+    [
+        (Gathering(), [1]),
+        (Gathering(reads_s=(0.15, 0.15)), []),
+        # Evaluates, or saves, while the others rightly wait for it, with or without batches of its own.
+        (Gathering(reads_s=(0.001, 0.001), alone_s=0.15), []),
+        (Gathering(batches=(1, 5)), []),
+        # Reads for all of them.
+        (Gathering(batches=(0, 1)), []),
+        # Nobody is held up by a call that only tells.
+        (Gathering(returns_at_once=True), []),
+    ],
+)
+def test_who_is_late_with_its_batch_holds_up_those_who_meet_before_they_compute(
+    tmp_path: Path, job: Gathering, found: list[int]
+) -> None:
+    cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
+    tables = Tables(cell=cell)
+    tables.__dict__["events"] = job.events()
+    told = list(straggler_rank(cell, tables))
+    assert [rank for each in told for rank in each.guilty_ranks] == found
+    assert all("collective that the step begins with" in each.evidence[0].claim for each in told)

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from nsadiag.analysis import places
+from nsadiag.analysis.first_met import by_loading, first_met, were_waiting
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.parted import wrapped_apart
 from nsadiag.analysis.tables import Tables
@@ -24,6 +25,7 @@ SLACK = 0.1  # of a step, by which clocks and threads may be off
 PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
 # Where a rank meets its peers first: FSDP in its forward, DDP as the last gradient has arrived.
 MEETINGS = {"ready_s": "have its gradients", "forward_at": "begin its forward"}
+FIRST_MET = "come to the collective that the step begins with"
 OFF_CPU = 0.5  # of its own time: less than that on a CPU, and it waited for something
 WORKS, IDLES = 0.6, 0.45  # shares of a step on a CPU, of a rank that works and of those that wait for it
 FIX = "Give rank {rank} the same amount of {part} work as its peers, or a machine as fast as theirs."
@@ -51,6 +53,7 @@ def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         return
     found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
     late = next((late for column, late in found if _on_gpus(cell) or meet(steps, column, late.rank)), None)
+    late = late or _late_with_its_batch(steps, tables)
     if late is not None:
         yield _finding(cell, steps, late)
     else:
@@ -71,6 +74,20 @@ def _settled(table: pd.DataFrame) -> pd.DataFrame:
     """Without the steps of the warm-up."""
     settled: pd.DataFrame = table[table.index > min(3, table.index.max() // 3)]
     return settled
+
+
+def _late_with_its_batch(steps: pd.DataFrame, tables: Tables) -> Late | None:
+    """Where they meet before the forward, all begin it at once; by the batches, as work of one rank alone may be meant."""
+    met = first_met(tables, steps)
+    known = steps.merge(met, on=["rank", "step"])
+    late = _late(known, "met_at") if len(known) else None
+    if (
+        late is None
+        or not were_waiting(met, late.rank)
+        or not by_loading(tables, known, late.rank, late.lag_s)
+    ):
+        return None
+    return late
 
 
 def _lags(steps: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -94,8 +111,9 @@ def _late(steps: pd.DataFrame, column: str) -> Late | None:
     step_s = float(steps[steps["rank"] == slowest].step_s.median())
     if lag < max(MIN_LAG_S, SHARE_OF_STEP * step_s) or share < ALWAYS or lag * len(lags) < MIN_LOST_S:
         return None
-    part = "input" if column == "forward_at" else None
-    return Late(rank=slowest, lag_s=lag, share=share, steps=len(lags), last_to=MEETINGS[column], part=part)
+    part = "input" if column in ("forward_at", "met_at") else None
+    last_to = MEETINGS.get(column, FIRST_MET)
+    return Late(rank=slowest, lag_s=lag, share=share, steps=len(lags), last_to=last_to, part=part)
 
 
 def _on_gpus(cell: CellEvidence) -> bool:
