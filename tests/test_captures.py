@@ -137,7 +137,8 @@ def test_a_rank_that_holds_the_gil_is_seen_by_its_c_endpoints_and_by_name(ranks:
     answers = read_json(look.answers)
     answered = {name for name, row in answers["sources"].items() if row["answered"]}
     assert (
-        answered == {*QUICK} - {"traceback", "python"} and "py-spy" in answers["sources"]["traceback"]["why"]
+        answered == {*QUICK} - {"traceback", "python", "workers"}
+        and "py-spy" in answers["sources"]["traceback"]["why"]
     )
     assert (answers["gil_owner"]["function"], answers["reads_as"]) == ("wait_for_ever_in_c", "gil_owned")
     assert isinstance(read_json(look.counters), dict)
@@ -347,6 +348,37 @@ input()
     for child in found:
         assert child.proc["pid"] == child.number
         assert "fetch_next_sample" in [f["name"] for thread in child.stacks for f in thread["frames"]]
+
+
+def test_a_worker_that_runs_while_its_rank_waits_for_a_batch_is_looked_at(ranks: Callable[..., Rank]) -> None:
+    script = """
+import os, sys, threading, time
+import torch
+rank = os.getpid()
+class Samples(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i):
+        while os.getppid() == rank: pass
+batches = iter(torch.utils.data.DataLoader(Samples(), num_workers=1))
+main = threading.get_ident()
+def tell():
+    while sys._current_frames()[main].f_code.co_name != "select": time.sleep(0.01)
+    print("ready", flush=True)
+threading.Thread(target=tell, daemon=True).start()
+next(batches)
+"""
+    rank = ranks(script)
+    for number in (1, 2):
+        rank.look(number, "proc", "py_spy", "workers")
+    looks = load_cell(rank.run.path).rank(0).captures
+    assert "__getitem__" in looks[0].children[0].stacks[0]["frames"][0]["name"]
+    told = [look.answers["sources"]["workers"] for look in looks]
+    assert [(each["seen"], list(each["values"])) for each in told] == 2 * [
+        (1, [str(looks[0].children[0].number)])
+    ]
+    # The same values are told by the same digest, and by nothing else.
+    assert told[0]["values"] == told[1]["values"]
+    assert not any(f.get("locals") for f in looks[0].children[0].stacks[0]["frames"])
 
 
 # -- flight-recorder pickles ----------------------------------------------------------------------

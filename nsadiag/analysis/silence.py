@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.load import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.standing import main_thread
 
 LEAST_S = 20.0
@@ -19,10 +19,9 @@ def is_short(cell: CellEvidence) -> bool:
 
 def in_one_place_s(cell: CellEvidence, rank: RankEvidence) -> float:
     """Seconds of silence in which every look showed the same lines; 0 if that is no longer than a pause may be."""
-    before = _seen_before_silence(cell)
-    # What was seen before the silence began, in its imports maybe, says nothing of it.
-    shown = [c for c in rank.captures if c.stacks and c.number > before]
-    stands = [[(f["filename"], f["line"]) for f in main_thread(c).get("frames", [])] for c in shown]
+    stands = [
+        [(f["filename"], f["line"]) for f in main_thread(c).get("frames", [])] for c in in_silence(cell, rank)
+    ]
     looks = [m for look in cell.watch.get("looks", []) for m in look["motions"] if m["rank"] == rank.rank]
     moved_on = any(stand != stands[-1] for stand in stands) or any(m["frames_changed"] for m in looks[-2:])
     if len(stands) < 2 or len(looks) < 2 or moved_on:
@@ -33,6 +32,12 @@ def in_one_place_s(cell: CellEvidence, rank: RankEvidence) -> float:
     lasted = float(ended) - float(moved)
     limit = max(LEAST_S, PAUSES * float(cell.watch.get("longest_quiet_s") or 0.0))
     return lasted if lasted > limit else 0.0
+
+
+def in_silence(cell: CellEvidence, rank: RankEvidence) -> list[CaptureEvidence]:
+    """Its looks since anything last moved: what was seen before, in its imports maybe, says nothing of the silence."""
+    before = _seen_before_silence(cell)
+    return [c for c in rank.captures if c.stacks and c.number > before]
 
 
 def _seen_before_silence(cell: CellEvidence) -> int:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from nsadiag.agent.captures.answers import summed_up
-from nsadiag.agent.captures.children import children
+from nsadiag.agent.captures.children import children, workers
 from nsadiag.agent.captures.counters import wait_counters
 from nsadiag.agent.captures.cuda_core import cuda_core_dump
 from nsadiag.agent.captures.flight_recorder import flight_recorder, flight_recorder_pickle
@@ -39,6 +39,7 @@ CAPTURES: dict[str, Capture] = {
     "traceback": traceback,
     "counters": wait_counters,
     "python": python,
+    "workers": workers,
     "fr_pickle": flight_recorder_pickle,
     "tasks": tasks,
     "ungraded": ungraded,
@@ -47,7 +48,7 @@ CAPTURES: dict[str, Capture] = {
     "cuda_core": cuda_core_dump,
 }
 # The rest costs a second or more a rank: once is enough.
-QUICK = ("proc", "py_spy", "fr", "traceback", "counters", "python")
+QUICK = ("proc", "py_spy", "fr", "traceback", "counters", "python", "workers")
 THOROUGH = ("fr_pickle", "tasks", "ungraded", "children", "native")
 # Leaves no job behind that could go on.
 LAST = ("cuda_core",)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,11 +12,15 @@ from typing import Any
 import psutil
 
 from nsadiag.agent.captures.proc import proc
-from nsadiag.agent.captures.py_spy import python_stack
+from nsadiag.agent.captures.py_spy import glance, python_stack
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
-from nsadiag.evidence.layout import make_private_dir
+from nsadiag.evidence.layout import make_private_dir, read_json
 
 MOST = 8  # a rank
+MOST_RUNNING = 4  # the same, at a look that a healthy job gets as well
+LOADER, LOOP = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py"
+# Values may be secret: whether they are the same as a look before is all that is told of them.
+KEY = os.urandom(16)
 
 
 def children(target: Target) -> dict[str, Any]:
@@ -21,11 +28,45 @@ def children(target: Target) -> dict[str, Any]:
     found = sorted(pid for pid in _descendants(target.pid) if _is_python(pid))
     if not found:
         raise NotApplicable("the rank has no Python process of its own")
+    return _look_at(target, found, MOST)
+
+
+def workers(target: Target) -> dict[str, Any]:
+    """The same of those that run while the rank waits in its loader: whether they get anywhere, several looks tell."""
+    if not any(f["filename"].endswith(LOADER) for f in _main_frames(read_json(target.directory.py_spy, []))):
+        raise NotApplicable("the rank does not wait for a batch of its loader")
+    rows = read_json(target.directory.proc, {}).get("children", [])
+    found = sorted(int(row["pid"]) for row in rows if row.get("state") == "R" and _is_python(row["pid"]))
+    if not found:
+        raise NotApplicable("no worker of its loader runs")
+    values = {str(pid): told for pid in found[:MOST_RUNNING] if (told := _values(pid))}
+    return {**_look_at(target, found, MOST_RUNNING), "values": values}
+
+
+def _values(pid: int) -> str | None:
+    """A digest of what the variables hold of all that the loader's loop has called: a loop in one line changes them."""
+    try:
+        frames = _main_frames(glance(pid, with_locals=True))
+    except (CaptureError, ValueError, KeyError):
+        return None
+    depth = next((n for n, frame in enumerate(frames) if frame["filename"].endswith(LOOP)), 0)
+    held = [
+        [f["filename"], f["line"], [(v["name"], v.get("repr")) for v in f.get("locals") or []]]
+        for f in frames[:depth]
+    ]
+    return hashlib.blake2b(json.dumps(held).encode(), key=KEY, digest_size=8).hexdigest() if held else None
+
+
+def _main_frames(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return next((list(t["frames"]) for t in threads if t.get("thread_name") == "MainThread"), [])
+
+
+def _look_at(target: Target, found: list[int], most: int) -> dict[str, Any]:
     with ThreadPoolExecutor(max_workers=2) as pool:
-        failures = [failure for failure in pool.map(lambda pid: _look(target, pid), found[:MOST]) if failure]
-    if len(failures) == min(len(found), MOST):
+        failures = [failure for failure in pool.map(lambda pid: _look(target, pid), found[:most]) if failure]
+    if len(failures) == min(len(found), most):
         raise CaptureError(f"none of {len(found)} child processes could be looked at: {failures[0]}")
-    return {"seen": len(found[:MOST]) - len(failures), "of": len(found), "failures": failures}
+    return {"seen": len(found[:most]) - len(failures), "of": len(found), "failures": failures}
 
 
 def _descendants(pid: int) -> list[int]:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from nsadiag.analysis import places
 from nsadiag.analysis.breaks import first_break
 from nsadiag.analysis.exceptions import LOST_WORKER, first_of
-from nsadiag.analysis.inside import Stuck, finding, stuck_inside
+from nsadiag.analysis.inside import Stuck, finding, inside, stuck_inside
 from nsadiag.analysis.load import CaptureEvidence, CellEvidence
+from nsadiag.analysis.silence import in_one_place_s, in_silence
 from nsadiag.analysis.standing import main_thread
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
+LEAST_LOOKS = 4  # two pairs: what one pair shows may be one slow sample
 LATE = re.compile(r"DataLoader timed out after \d+ seconds")
 FIX = "Look at what the dataset does at the line shown; give the loader a timeout=, and start workers by spawn or forkserver where locks or threads are around."
 
@@ -21,12 +23,43 @@ FIX = "Look at what the dataset does at the line shown; give the loader a timeou
 def _worker(stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
     """The worker that stands in the user's own code, and where. One that waits for orders has none on its stack."""
     for child in stuck.capture.children:
-        main = main_thread(child)
-        in_loop = any(f["filename"].endswith("_utils/worker.py") for f in main.get("frames", []))
-        at = places.of_frames(_above_worker(main.get("frames", []))) if in_loop else None
+        at = places.of_frames(_of_worker(child))
         if at:
             return child, at
     return None
+
+
+def _running(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
+    """The worker that ran at the same lines, with the same values, at every look since anything last moved."""
+    looks = in_silence(cell, stuck.rank)
+    for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
+        lines, at = _lines(child), places.of_frames(_of_worker(child))
+        same = [
+            any(
+                c.number == child.number and c.proc.get("state") == "R" and _lines(c) == lines
+                for c in look.children
+            )
+            for look in looks
+        ]
+        values = {_values(look, child.number) for look in looks}
+        if at and all(same) and len(values) == 1 and None not in values:
+            return child, at
+    return None
+
+
+def _values(look: CaptureEvidence, pid: int) -> str | None:
+    """What stands for the values of its variables."""
+    told: str | None = look.answers.get("sources", {}).get("workers", {}).get("values", {}).get(str(pid))
+    return told
+
+
+def _lines(child: CaptureEvidence) -> list[tuple[str, int]]:
+    return [(str(f["filename"]), int(f["line"])) for f in main_thread(child).get("frames", [])]
+
+
+def _of_worker(child: CaptureEvidence) -> list[dict[str, object]]:
+    """What the loader's loop has called in this process; nothing if it is no worker of a loader."""
+    return _above_worker(main_thread(child).get("frames", []))
 
 
 def _above_worker(frames: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -54,6 +87,11 @@ def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Find
             yield _stuck(cell, stuck, *worker)
         elif gone:
             yield _dead(cell, stuck, gone)
+    for stuck in inside(cell, tables) if cell.stopped == "timeout" else ():
+        running = _running(cell, stuck) if stuck.standing.doing == "loader" else None
+        lasted = in_one_place_s(cell, stuck.rank)
+        if running and lasted:
+            yield _busy(cell, stuck, *running, lasted)
 
 
 def _waits(stuck: Stuck) -> Evidence:
@@ -100,6 +138,41 @@ def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place)
         ),
         rejected=_rejected(stuck.number, locked=bool(locked)),
         fix=FIX,
+    )
+
+
+def _busy(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place, lasted: float) -> Finding:
+    """As with a rank of which one call keeps the interpreter: only time tells that from work, and not for certain."""
+    return finding(
+        cell,
+        stuck,
+        cls="dataloader_worker_fault",
+        confidence=0.65,
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) has been at {places.short(at)} for {lasted:.0f} s, at full CPU, and gives no batch.",
+        at=at,
+        evidence=(
+            _waits(stuck),
+            Evidence(
+                claim=f"its worker {worker.number} runs, and is at {places.short(at)} in every look since the silence began, with the same values in all variables",
+                source=f"{worker.source}/py_spy.json",
+            ),
+            Evidence(
+                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                source="watch.json",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="straggler_rank",
+                because="nobody got any further for many times the longest pause before",
+            ),
+            Rejected(
+                cls="uneven_inputs",
+                because=f"rank {stuck.number} asks for a batch: it has not come to its end",
+            ),
+        ),
+        fix="Look at what the line does with that sample (a pattern that backtracks, a search that grows with its input), and bound it; a timeout= of the loader makes it an exception.",
+        next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the worker ever goes on",
     )
 
 

@@ -1,0 +1,82 @@
+"""A loader's worker that computes and gives no batch: only time, and values that stay, tell one that is stuck from work."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import archive_of, unpack
+
+from nsadiag.analysis.detectors.dataloader_worker_fault import dataloader_worker_fault
+from nsadiag.analysis.load import CaptureEvidence, CellEvidence, load_cell
+from nsadiag.analysis.tables import Tables
+
+
+def silence(folder: Path, looks: int = 4, silent_s: float = 130.0, **worker: Any) -> CellEvidence:
+    """The job of the recording at --timeout, with a worker that runs at its line in all looks."""
+    cell = load_cell(unpack(archive_of("dataloader_worker_fault_fork_lock"), folder).path)
+    pairs = [
+        {
+            "t_s": 20.0 + 20 * n,
+            "first": 2 * n + 1,
+            "second": 2 * n + 2,
+            "judgement": "busy",
+            "reason": "rank 1 used 1.00 CPUs",
+            "motions": [{"rank": r, "seconds": 2.0, "frames_changed": False} for r in range(2)],
+        }
+        for n in range(looks // 2)
+    ]
+    watch = {
+        **cell.watch,
+        "stopped": "timeout",
+        "looks": pairs,
+        "last_progress_s": 10.0,
+        "ending_s": 10.0 + silent_s,
+        "longest_quiet_s": 1.0,
+    }
+    ranks = [
+        dataclasses.replace(r, captures=tuple(_look(r.captures[-1], n + 1, **worker) for n in range(looks)))
+        for r in cell.ranks
+    ]
+    return dataclasses.replace(cell, watch=watch, ranks=tuple(ranks))
+
+
+def _look(
+    capture: CaptureEvidence,
+    number: int,
+    *,
+    state: Callable[[int], str] = lambda n: "R",
+    values: Callable[[int], str] = lambda n: "5e1f",
+) -> CaptureEvidence:
+    children = tuple(
+        dataclasses.replace(c, proc={**c.proc, "state": state(number)}) for c in capture.children
+    )
+    told = {"workers": {"values": {str(c.number): values(number) for c in children}}}
+    return dataclasses.replace(capture, number=number, children=children, answers={"sources": told})
+
+
+def judged(cell: CellEvidence) -> list[tuple[int, ...]]:
+    return [f.guilty_ranks for f in dataloader_worker_fault(cell, Tables(cell=cell))]
+
+
+def test_a_worker_that_computes_at_one_line_through_a_long_silence_is_stuck(tmp_path: Path) -> None:
+    cell = silence(tmp_path)
+    found = list(dataloader_worker_fault(cell, Tables(cell=cell)))
+    assert [(f.guilty_ranks, f.outcome) for f in found] == [((1,), "hung")]
+    assert found[0].where.line and "for 130 s" in found[0].summary and found[0].confidence < 0.7
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        {"silent_s": 15.0},  # no longer than a pause may be
+        {"looks": 2},
+        {"state": lambda n: "S" if n == 2 else "R"},  # it waits for something, now and then
+        {"values": str},  # goes on to other samples, in a loop that is one line
+    ],
+)
+def test_a_worker_that_may_be_at_work_is_left_alone(tmp_path: Path, another: dict[str, Any]) -> None:
+    assert judged(silence(tmp_path, **another)) == []
