@@ -10,6 +10,7 @@ import pytest
 from nsadiag.analysis.flow.deciding import entered_by, switched_by
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import suspects
+from nsadiag.analysis.flow.hypotheses import DRAWS
 from nsadiag.analysis.places import place
 
 FILE = "train.py"
@@ -303,3 +304,17 @@ def test_what_a_with_enters_was_chosen_before(source: str, line: str | None) -> 
     number = next(n for n, each in enumerate(source.splitlines(), 1) if each.startswith("with "))
     found = entered_by(program(source), place(FILE, number, None))
     assert (source.splitlines()[found.line - 1] if found else None) == line
+
+
+@pytest.mark.parametrize(
+    ("test", "draws"),
+    [
+        ("self.training and random.random() < rate", True),
+        ("torch.rand(()) < p", True),
+        ("rng.uniform() < 0.1", True),
+        ("loss.isnan()", False),
+        ("brand == 'x'", False),
+    ],
+)
+def test_a_lot_is_known_by_who_draws_it(test: str, draws: bool) -> None:
+    assert bool(DRAWS.search(test)) == draws

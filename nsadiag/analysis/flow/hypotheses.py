@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ from nsadiag.evidence.records import Evidence, Place
 
 if TYPE_CHECKING:
     from nsadiag.analysis.divergence import Divergence, Situation
+
+# A lot that ranks draw from generators of their own: of two, neither is the odd one.
+DRAWS = re.compile(r"\brandom\b|\brng\b|\b(rand|randn|randint|bernoulli|uniform)\(|generator", re.IGNORECASE)
 
 
 def by_end_of_loop(s: Situation) -> Divergence | None:
@@ -151,12 +155,17 @@ def _of_history(
         else "the next iteration"
     )
     source = s.cell.rank(guilty[0]).source
+    at = f"in iteration {number + 1} at `{shown(guard)}` ({places.short(line_of(guard))})"
+    because = f"parted from the others {at}: {'it' if len(guilty) == 1 else 'they'} {did} where the others had {missed}"
+    blamed, blocked = guilty, others
+    if len(guilty) == len(others) and DRAWS.search(guard.test):
+        blamed, blocked = tuple(sorted((*guilty, *others))), ()
+        because = f"parted {at}, where each draws a lot of its own: rank {s.cell.names(guilty)} {did} where rank {s.cell.names(others)} had {missed}"
     return made(
         s,
         Case(
-            cls=cls, guilty=guilty, blocked=others, guard=guard, where=here or line_of(guard),
-            confidence=0.88 if guard.origin != "uniform" else 0.8,
-            because=f"parted from the others in iteration {number + 1} at `{shown(guard)}` ({places.short(line_of(guard))}): {'it' if len(guilty) == 1 else 'they'} {did} where the others had {missed}",
+            cls=cls, guilty=blamed, blocked=blocked, guard=guard, where=here or line_of(guard),
+            confidence=0.88 if guard.origin != "uniform" else 0.8, because=because,
             evidence=(
                 Evidence(claim=f"rank {guilty[0]} {did} in iteration {number + 1}, and not {missed}", source=f"{source}/blackbox.bin"),
                 s.stands(others[0]),
