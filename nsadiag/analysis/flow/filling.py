@@ -191,8 +191,8 @@ def _split(program: Program, value: ast.expr, scope: Scope) -> Iterator[Filling]
     elements = isinstance(value, ast.List | ast.Tuple | ast.Set) and any(e not in parts for e in value.elts)
     # A name is told where it gets its value.
     if elements or not (parts or isinstance(value, ast.Name | ast.Attribute | ast.List | ast.Tuple)):
-        yield _filling(program, value, scope, _on_rank(program, scope, value.lineno))
-    elif isinstance(value, ast.Name | ast.Attribute) and (guard := _on_rank(program, scope, value.lineno)):
+        yield _filling(program, value, scope, on_rank(program, scope, value.lineno))
+    elif isinstance(value, ast.Name | ast.Attribute) and (guard := on_rank(program, scope, value.lineno)):
         yield _filling(program, value, scope, guard)
 
 
@@ -209,7 +209,7 @@ def _elements(value: ast.expr) -> list[ast.expr]:
     return value.values if isinstance(value, ast.Dict) else [value]
 
 
-def _on_rank(program: Program, scope: Scope, line: int, depth: int = 0) -> Guard | None:
+def on_rank(program: Program, scope: Scope, line: int, depth: int = 0) -> Guard | None:
     """The condition on the rank that the line hangs on, in its function or where that is called."""
     around = [g for g in program.around(scope[0], line) if g.origin == "rank" and not g.is_loop]
     left = [g for g in program.jumps_before(scope[0], line) if g.origin == "rank" and g.leaves != "raise"]
@@ -219,7 +219,7 @@ def _on_rank(program: Program, scope: Scope, line: int, depth: int = 0) -> Guard
     if len(calls) != 1 or depth > DEEPEST:
         return None
     where, call = calls[0]
-    return _on_rank(program, where, call.lineno, depth + 1)
+    return on_rank(program, where, call.lineno, depth + 1)
 
 
 def _named(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> set[str]:
