@@ -78,6 +78,8 @@ class Kind(enum.IntEnum):
     # From BEGIN to END gradients are accumulated and not reduced; name = "no_sync" (DDP, FSDP1) or
     # "set_requires_gradient_sync" (FSDP2), c = name "\tplace"
     GRAD_SYNC = 21
+    # The user's code told a framework to end the training; name = its flag ("should_stop"), c = name "\tplace"
+    STOP = 22
 
 
 class Counter(enum.IntEnum):

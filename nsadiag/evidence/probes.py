@@ -22,6 +22,7 @@ PROBE_NAMES = (
     "handlers",
     "piling",
     "threads",
+    "stops",
     "parity",
 )
 # What `light` and `full` leave out: it reads every gradient.

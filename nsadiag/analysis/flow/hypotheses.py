@@ -20,6 +20,7 @@ from nsadiag.analysis.flow.ordering import by_order
 from nsadiag.analysis.flow.running_out import by_loader
 from nsadiag.analysis.flow.sides import other_side_strayed
 from nsadiag.analysis.flow.skipping import by_skipped_round, skipped_to_the_end
+from nsadiag.analysis.flow.stopping import by_stop_flag
 from nsadiag.analysis.flow.told_alone import by_value_told_alone
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
@@ -342,5 +343,6 @@ HYPOTHESES: tuple[Callable[[Situation], Divergence | None], ...] = (
     by_modules,
     by_data_branch,
     by_loader,
+    by_stop_flag,
     by_value_told_alone,
 )

@@ -32,6 +32,7 @@ from nsadiag.worker.probes.recompute import recompute
 from nsadiag.worker.probes.replicas import replicas
 from nsadiag.worker.probes.scaler import scaler
 from nsadiag.worker.probes.settings import settings
+from nsadiag.worker.probes.stops import stops
 from nsadiag.worker.probes.threads import threads
 
 Probe = Callable[[], AbstractContextManager[None]]
@@ -58,6 +59,7 @@ PROBES: dict[str, Probe] = {
     "handlers": handlers,
     "piling": piling,
     "threads": threads,
+    "stops": stops,
     "parity": parity,
 }
 PROBES_VARIABLE = "NSADIAG_PROBES"
