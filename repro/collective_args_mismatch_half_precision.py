@@ -57,9 +57,8 @@ def main() -> None:
     rank = dist.get_rank()
     settings = settings_of(rank)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(512, 64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 512)).to(
-        device
-    )
+    layers = nn.Embedding(512, 64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 512)
+    model = nn.Sequential(*layers).to(device)
     averager = Averager(model, getattr(torch, settings["precision"]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     generator = torch.Generator().manual_seed(rank)

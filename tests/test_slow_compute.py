@@ -34,6 +34,13 @@ def test_inputs_that_stay_as_they_are_or_are_not_known_or_are_all_unlike_explain
         assert not _given_more(steps(elements, longer), "step_s")
 
 
+def test_what_piles_up_is_told_although_a_neighbour_left_before_the_end() -> None:
+    quieter = [0.05 + 0.004 * n if n < 60 else 0.24 for n in range(80)]
+    assert not _grows(steps([0] * 80, quieter), "step_s")
+    assert _grows(steps([0] * 80, quieter), "step_s", piled=True)
+    assert not _grows(steps([0] * 80, [0.1] * 80), "step_s", piled=True)
+
+
 @pytest.mark.parametrize(("power", "confidence"), [(1, 0.5), (1.8, 0.5), (3, 0.85)])
 def test_steps_that_cost_what_their_inputs_do_may_be_meant_so(
     tmp_path: Path, power: float, confidence: float

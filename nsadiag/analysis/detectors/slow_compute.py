@@ -58,7 +58,8 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         return
     settled = steps.iloc[2:]
     # On a machine that others use as well, the clock may hide what CPU time shows, and a GPU shows on the clock alone.
-    measure = next((m for m in ("step_s", "cpu_s") if _grows(settled, m)), None)
+    pile = largest_pile(cell.ranks[0], len(steps))
+    measure = next((m for m in ("step_s", "cpu_s") if _grows(settled, m, piled=pile is not None)), None)
     if measure is None or _given_more(settled, measure):
         return
     early, late = settled.iloc[: len(settled) // 5], settled.iloc[-(len(settled) // 5) :]
@@ -76,7 +77,6 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         if in_step
         else "something piles up"
     )
-    pile = largest_pile(cell.ranks[0], len(steps))
     seen_at = _place(cell, part)
     if pile and not in_step:
         why = f"something piles up: {pile.told}"
@@ -142,13 +142,17 @@ def _memory(tables: Tables, rank: int, source: str) -> Iterator[Evidence]:
             yield Evidence(claim=f"{what} grew from {first:,.0f} to {last:,.0f} MiB", source=source)
 
 
-def _grows(settled: pd.DataFrame, measure: str) -> bool:
-    """Whether steps grow, by enough, all the way: an evaluation, or a switch of models, is one jump."""
+def _grows(settled: pd.DataFrame, measure: str, *, piled: bool = False) -> bool:
+    """Whether steps grow, by enough, all the way: an evaluation, or a switch of models, is one jump.
+
+    Where something is known to pile up in step after step it is none: that neighbours on the machine were quieter towards the
+    end says nothing then.
+    """
     times, own = _growth(settled, measure)
     # What grows steadily in CPU time may be small beside what others on the machine make of it on the clock.
     seconds = max(own, _growth(settled, "step_s")[1])
     wanted = MIN_TREND if len(settled) >= FEW_STEPS else MIN_TREND_OF_FEW
-    steadily = _trend(settled, measure) > wanted and _grows_throughout(settled[measure])
+    steadily = _trend(settled, measure) > wanted and (piled or _grows_throughout(settled[measure]))
     return times > GROWTH and seconds > MIN_GROWN_S and steadily
 
 
