@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
 from support.jobs import Jobs
+
+from nsadiag.worker.probes.replicas import is_look
 
 DECAYS_LATE = """
 import torch, torch.distributed as dist
@@ -48,6 +51,14 @@ def test_replicas_that_part_late_are_told(tmp_path: Path, jobs: Jobs) -> None:
     ]
     # The last one tells of rates alone.
     assert looks == [0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 110]
+
+
+def test_sums_are_taken_ever_more_rarely_and_never_closer_than_they_were() -> None:
+    looks = [n for n in range(1, 2049) if is_look(n)]
+    assert looks[:10] == [1, 2, 4, 8, 16, 24, 32, 48, 64, 96]
+    apart = [after - before for before, after in itertools.pairwise(looks)]
+    assert apart == sorted(apart)
+    assert all(gap <= before / 4 for before, gap in zip(looks, apart, strict=False) if before >= 256)
 
 
 OWN_PLATEAU = """

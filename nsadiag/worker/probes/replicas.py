@@ -1,7 +1,7 @@
 """Around the optimizer's step: parameters without a gradient, handles nobody waited for, and sums of the parameters.
 
 The sums are compared between ranks afterwards: replicas of a data-parallel model are equal after each step, or they
-train different models. They are taken at steps 0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, ..., of a few
+train different models. They are taken at steps 0, 1, 2, 4, 8, 16, 24, 32, 48, 64, ..., 256, 320, 384, ..., of a few
 parameters: `.tolist()` waits for a GPU. The rates of the very last step are noted when the job ends: what a scheduler
 does to one rank alone makes its next steps others than its peers'.
 Steps are counted from the last wrap in DDP: a rank may have made some of its own before, with another optimizer.
@@ -169,9 +169,12 @@ for _function in (_before_step, _after_step):
 
 
 def is_look(steps: int) -> bool:
-    """Powers of two, from 16 on halfway between them, from 128 on in quarters: a drift shows before the job is a quarter as long again."""
+    """Powers of two, from 16 on halfway between them, from 256 on in quarters: a drift shows before the job is a quarter as long again.
+
+    So they are never less than 64 steps apart from 128 on.
+    """
     power = 1 << max(steps.bit_length() - 1, 0)
-    parts = 4 if steps > 128 else 2 if steps > 16 else 1
+    parts = 4 if steps > 256 else 2 if steps > 16 else 1
     return steps % (power // parts or 1) == 0
 
 
