@@ -155,3 +155,13 @@ def test_the_loop_around_the_call_of_a_helper_is_found(
     over: str, test: str, peer: str | None, named: str | None
 ) -> None:
     assert left(over, test, peer) == named
+
+
+def test_a_handler_that_names_no_exception_is_no_question() -> None:
+    source = "try:\n    step()\nexcept:\n    dist.send(x, 1)\n"
+    program = Program({FILE: ast.parse(source)})
+    who = OnRank(program=program, rank=0, world_size=2)
+    guards = program.around(FILE, 4)
+    assert [g.kind for g in guards] == ["except"]
+    assert [(who.holds(g), who.never_in(g)) for g in guards] == [(None, False)]
+    assert all(who.decides(g) for g in guards)

@@ -22,6 +22,11 @@ COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 DEEPEST = 4
 
 
+def _asked(guard: Guard) -> ast.expr | None:
+    """What it asks, if it is a question: a handler's `except` is none."""
+    return ast.parse(guard.test, mode="eval").body if guard.kind in ("if", "while", "choice") else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class OnRank:
     """One rank of the job, to ask conditions of."""
@@ -32,7 +37,8 @@ class OnRank:
 
     def holds(self, guard: Guard) -> bool | None:
         """Whether the condition holds on this rank, whatever its data are; None where that is open."""
-        return self._truth(ast.parse(guard.test, mode="eval").body, self._scope(guard), 0)
+        test = _asked(guard)
+        return self._truth(test, self._scope(guard), 0) if test is not None else None
 
     def never_in(self, guard: Guard) -> bool:
         """Whether the rank never comes to that branch."""
@@ -44,8 +50,8 @@ class OnRank:
         """Whether it may hold in one round and not in another: what hangs on the rank alone is the same in all."""
         if self.holds(guard) is not None:
             return False
-        scope = self._scope(guard)
-        parts = [n for n in ast.walk(ast.parse(guard.test, mode="eval")) if isinstance(n, ast.BoolOp)]
+        scope, test = self._scope(guard), _asked(guard)
+        parts = [n for n in ast.walk(test) if isinstance(n, ast.BoolOp)] if test is not None else []
         mixed = any(
             self.program.origins.of(v, scope) in ("data", "input") for part in parts for v in part.values
         )
