@@ -234,7 +234,7 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
     jobs = len(cores) // options.cores if options.cores else options.jobs
     with (
         busy_cores(wanted=not options.no_loops),
-        ThreadPoolExecutor(jobs, initializer=sit if options.cores else lambda: None) as pool,
+        ThreadPoolExecutor(jobs, initializer=sit if options.cores else None) as pool,
     ):
         todo = [pool.submit(run, turn, promise) for turn in range(options.runs) for promise in scripts]
         try:

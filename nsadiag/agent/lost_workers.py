@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from nsadiag.agent.captures.children import LOADER
 from nsadiag.agent.outside import Stack
 
-LOADER = "torch/utils/data/dataloader.py"
 WAITS = "_try_get_data"
 
 

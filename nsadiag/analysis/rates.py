@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 
 from nsadiag.analysis.load import CellEvidence
+from nsadiag.analysis.replicas import odd_ones
 from nsadiag.analysis.written import only_where
 from nsadiag.evidence.records import Evidence, Place
 
@@ -59,7 +60,7 @@ def rates_apart(cell: CellEvidence) -> RatesApart | None:
             return RatesApart(
                 step=min(step for step, _ in told.values()),
                 rates=rates,
-                odd=_odd(rates),
+                odd=odd_ones(rates),
                 place=_stepped(cell),
             )
     return None
@@ -67,11 +68,6 @@ def rates_apart(cell: CellEvidence) -> RatesApart | None:
 
 def _differ(rates: list[tuple[float, ...]]) -> bool:
     return any(max(group) - min(group) > CLOSE * max(map(abs, group)) for group in zip(*rates, strict=True))
-
-
-def _odd(rates: dict[int, tuple[float, ...]]) -> tuple[int, ...]:
-    (most, times), *_ = Counter(rates.values()).most_common(1)
-    return tuple(sorted(r for r, v in rates.items() if v != most or 2 * times <= len(rates)))
 
 
 def _stepped(cell: CellEvidence) -> Place | None:

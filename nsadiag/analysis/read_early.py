@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis import places
+from nsadiag.analysis.averaged import FEW
 from nsadiag.analysis.disagreement import shapes
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.loops import name_of
@@ -33,7 +34,6 @@ WAITS = frozenset(
 )  # fmt: skip
 KEEPS = frozenset({"append", "appendleft", "add", "put", "extend", "insert", "setdefault"})
 SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
-FEW = 16  # numbers, of which losses and metrics have no more
 
 
 @dataclass(frozen=True, kw_only=True)

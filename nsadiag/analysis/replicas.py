@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,11 +174,12 @@ def _at_step(rows: pd.DataFrame) -> tuple[str, dict[int, float], tuple[int, ...]
         of = rows[(rows.place == place) & (rows.parameter == parameter)]
         values = {int(r): float(v) for r, v in zip(of["rank"], of[column], strict=True)}
         gap = float(apart.iloc[0]) / float(most.magnitude.loc[apart.index[0]])
-        return str(parameter), values, _odd(values), gap, says
+        return str(parameter), values, odd_ones(values), gap, says
     return None
 
 
-def _odd(values: dict[int, float]) -> tuple[int, ...]:
+def odd_ones(values: Mapping[int, Hashable]) -> tuple[int, ...]:
+    """Ranks whose value is another than that of most; all of them where no value is that of most."""
     counts = Counter(values.values()).most_common()
     if len(counts) > 1 and counts[0][1] > counts[1][1] and counts[0][1] > 1:
         return tuple(sorted(r for r, v in values.items() if v != counts[0][0]))
