@@ -47,6 +47,22 @@ def test_a_pause_full_of_work_does_not_make_the_watch_more_patient() -> None:
     assert patience.limit_s() == MIN_STALL_S
 
 
+def test_looks_that_see_nothing_themselves_do_not_put_off_the_end() -> None:
+    """One burst in a silence, and then nothing: each look at it is later, and none of them was work."""
+    patience = Patience(None, 0.0)
+    patience.progress(0.0, settled=False)
+    patience.stir(4.0, 5.0, settled=False)
+    for now in (7.0, 14.0):
+        patience.stood_since(5.0)
+        assert patience.idle_s(now) < patience.limit_s() == 12.0
+        patience.looked("busy", now, in_sight=now == 7.0)
+    patience.stood_since(5.0)
+    assert patience.idle_s(28.0) > patience.limit_s() == 12.0
+    # A look that saw it work did, though, and what comes after it is a pause of its own.
+    patience.looked("busy", 28.0, in_sight=False, saw_work=True)
+    assert patience.idle_s(30.0) == 2.0 and patience.limit_s() > 60.0
+
+
 def test_after_a_busy_look_the_end_of_the_work_starts_the_clock() -> None:
     patience, now = trained([0.1] * 10)
     for second in range(20):
@@ -64,8 +80,7 @@ def test_work_that_only_a_look_can_see_is_looked_at_again_and_again_but_not_all_
     while seconds < 300:
         seconds += 0.1
         if patience.due(now + seconds):
-            patience.stir(now + seconds, now + seconds, settled=False)
-            patience.looked("busy", now + seconds, in_sight=False)
+            patience.looked("busy", now + seconds, in_sight=False, saw_work=True)
             moments.append(seconds)
     between = [b - a for a, b in itertools.pairwise(moments)]
     assert min(between) >= MIN_STALL_S and max(between) < LOOK_AGAIN_S + 0.3

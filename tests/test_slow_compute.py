@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.detectors.slow_compute import _given_more, _grows, slow_compute
+from nsadiag.analysis.detectors.slow_compute import _given_more, slow_compute
+from nsadiag.analysis.growing import grows
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
@@ -23,9 +24,9 @@ def steps(elements: list[int], step_s: list[float]) -> pd.DataFrame:
 def test_inputs_that_double_by_a_schedule_are_no_pile_and_hooks_that_pile_up_meanwhile_are() -> None:
     lengths = [64 * 2 ** (n // 20) for n in range(80)]
     doubled = steps(lengths, [length * 1e-3 for length in lengths])
-    assert _grows(doubled, "step_s") and _given_more(doubled, "step_s")
+    assert grows(doubled, "step_s") and _given_more(doubled, "step_s")
     piled = steps(lengths, [length * 1e-3 * (1 + n % 20 / 10) for n, length in enumerate(lengths)])
-    assert _grows(piled, "step_s") and not _given_more(piled, "step_s")
+    assert grows(piled, "step_s") and not _given_more(piled, "step_s")
 
 
 def test_inputs_that_stay_as_they_are_or_are_not_known_or_are_all_unlike_explain_nothing() -> None:
@@ -36,9 +37,9 @@ def test_inputs_that_stay_as_they_are_or_are_not_known_or_are_all_unlike_explain
 
 def test_what_piles_up_is_told_although_a_neighbour_left_before_the_end() -> None:
     quieter = [0.05 + 0.004 * n if n < 60 else 0.24 for n in range(80)]
-    assert not _grows(steps([0] * 80, quieter), "step_s")
-    assert _grows(steps([0] * 80, quieter), "step_s", piled=True)
-    assert not _grows(steps([0] * 80, [0.1] * 80), "step_s", piled=True)
+    assert not grows(steps([0] * 80, quieter), "step_s")
+    assert grows(steps([0] * 80, quieter), "step_s", piled=True)
+    assert not grows(steps([0] * 80, [0.1] * 80), "step_s", piled=True)
 
 
 @pytest.mark.parametrize(("power", "confidence"), [(1, 0.5), (1.8, 0.5), (3, 0.85)])

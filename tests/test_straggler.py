@@ -10,7 +10,7 @@ import pytest
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.detectors import straggler_rank
-from nsadiag.analysis.detectors.straggler_rank import _late, alike, meet
+from nsadiag.analysis.detectors.straggler_rank import _late, alike, meet, peers_slow_down
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.tables import EVENT_COLUMNS, Tables
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -61,6 +61,26 @@ def test_a_few_late_steps_that_cost_little_make_nobody_a_straggler(tmp_path: Pat
     steps[["ready_s", "forward_at", "end_s", "step_s"]] *= 0.025 / late.lag_s
     assert _late(steps, "forward_at") is not None
     assert _late(steps[steps.step < 12], "forward_at") is None
+
+
+@pytest.mark.parametrize(("peer_grows", "also"), [(True, True), (False, False)])
+def test_a_wait_that_grows_with_the_work_of_all_is_a_part_of_what_that_costs(
+    peer_grows: bool, also: bool
+) -> None:
+    """One core is slower than the other, and what both do gets longer; or what one of them does alone."""
+    rows, now = [], 0.0
+    for step in range(60):
+        own = {0: 0.01 + (0.0015 * step if peer_grows else 0.0), 1: 0.015 + 0.00225 * step}
+        end = now + max(own.values())
+        rows += [
+            {"rank": r, "step": step, "ready_s": now + s, "end_s": end, "step_s": end - now}
+            for r, s in own.items()
+        ]
+        now = end
+    steps = pd.DataFrame(rows)
+    late = _late(steps, "ready_s")
+    assert late is not None and late.rank == 1
+    assert peers_slow_down(steps, late) == also
 
 
 def ahead(steps: pd.DataFrame, seconds: pd.Series[float] | float) -> pd.DataFrame:

@@ -92,9 +92,23 @@ class Patience:
         idle = self.idle_s(now) > self.limit_s()
         return quiet >= self._at_last_s or (quiet >= self._not_before_s and idle)
 
-    def looked(self, judgement: Judgement, now: float, *, nap_s: float = 0.0, in_sight: bool = True) -> None:
-        """A look came to this. `in_sight`: the work can be followed without a look, so that its end will be seen."""
+    def looked(
+        self,
+        judgement: Judgement,
+        now: float,
+        *,
+        nap_s: float = 0.0,
+        in_sight: bool = True,
+        saw_work: bool = False,
+    ) -> None:
+        """A look came to this. `in_sight`: the work can be followed without a look, so that its end will be seen.
+
+        `saw_work`: the look itself did. One that is called busy for what was done before it is no work, or each look would
+        lengthen the pause that the next one is measured by.
+        """
         self._looked = True
+        if saw_work and not in_sight:
+            self.stir(now, now, settled=False)
         quiet = self.quiet_s(now)
         again = quiet + min(max(quiet, MIN_STALL_S), LOOK_AGAIN_S)
         if judgement == "asleep":

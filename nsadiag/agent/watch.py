@@ -245,6 +245,7 @@ class Watch:
             moved, nap_credit_s=self._nap_credit_s(), believes_world=self.options.believes_world
         )
         self._waiting = {m.rank for m in moved if m.waits_for_peers}
+        saw_work = judgement == "busy"
         if judgement == "still":
             judgement, reason = self._was_it_a_moment_ago(
                 reason, {m.rank for m in moved if m.spins or m.is_lost}
@@ -260,7 +261,7 @@ class Watch:
                 motions=[dict(vars(m)) for m in moved],
             )
         )
-        self._after_look(judgement, moved, started)
+        self._after_look(judgement, moved, started, saw_work=saw_work)
         if judgement == "still":
             self._answer(pair.second)
         return judgement
@@ -376,7 +377,9 @@ class Watch:
         """Sleepers are waited for, but not for ever: what sleeps time and again only polls."""
         return max(NAP_S[1] - self.patience.quiet_s(time.monotonic()), 0.0)
 
-    def _after_look(self, judgement: Judgement, moved: list[Motion], started: float) -> None:
+    def _after_look(
+        self, judgement: Judgement, moved: list[Motion], started: float, *, saw_work: bool
+    ) -> None:
         now = time.monotonic()
         if judgement == "progress":
             self._progress()
@@ -384,9 +387,7 @@ class Watch:
         # Work that the samples show as well will be missed when it ends; a look alone has to be repeated.
         worked = self._worked(self._may_spin())
         in_sight = any(moment > started - MIN_STALL_S for moment, _ in worked.values())
-        if judgement == "busy" and not in_sight:
-            self.patience.stir(now, now, settled=False)
-        self.patience.looked(judgement, now, nap_s=nap_s, in_sight=in_sight)
+        self.patience.looked(judgement, now, nap_s=nap_s, in_sight=in_sight, saw_work=saw_work)
         self.captures.forget(self.looks, self.ranks.values())
 
     def _capture(self) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from nsadiag.analysis import places
+from nsadiag.analysis.growing import MIN_STEPS, grows, trend_of
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.own_backward import loop_in_backward
 from nsadiag.analysis.piles import Pile, largest_pile
@@ -16,18 +16,11 @@ from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
-MIN_STEPS = 12
-GROWTH = 2.5  # the last steps against the first ones
-MIN_TREND = 0.5
-# A busy machine makes some of the last steps of a short run slow by chance: there they have to grow one by one.
-FEW_STEPS, MIN_TREND_OF_FEW = 40, 0.85
-QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
 MORE_GIVEN = 1.5  # times as much, from the first fifth of the steps to the last: inputs grow by a schedule
 MOST_POWER = 2  # of the input's length, that any part of a model is known to take: attention
 OF_ONE_SIZE = 6  # steps that were given as much as each other, at least
 ALIKE = 1.3  # how much longer the later ones of them may take
 PARTS = ("input_s", "forward_s", "backward_s")
-MIN_GROWN_S = 0.02
 MEMORY_GROWTH, MIN_GROWN_MIB = 1.5, 64
 MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
 LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an impatient watch look
@@ -59,12 +52,12 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     settled = steps.iloc[2:]
     # On a machine that others use as well, the clock may hide what CPU time shows, and a GPU shows on the clock alone.
     pile = largest_pile(cell.ranks[0], len(steps))
-    measure = next((m for m in ("step_s", "cpu_s") if _grows(settled, m, piled=pile is not None)), None)
+    measure = next((m for m in ("step_s", "cpu_s") if grows(settled, m, piled=pile is not None)), None)
     if measure is None or _given_more(settled, measure):
         return
     early, late = settled.iloc[: len(settled) // 5], settled.iloc[-(len(settled) // 5) :]
     first, last = float(early[measure].median()), float(late[measure].median())
-    trend, of = _trend(settled, measure), "" if measure == "step_s" else " of CPU time"
+    trend, of = trend_of(settled, measure), "" if measure == "step_s" else " of CPU time"
     part = max(PARTS, key=lambda column: late[column].median() - early[column].median())
     name = part.removesuffix("_s")
     doing = _doing(part, early, late)
@@ -142,20 +135,6 @@ def _memory(tables: Tables, rank: int, source: str) -> Iterator[Evidence]:
             yield Evidence(claim=f"{what} grew from {first:,.0f} to {last:,.0f} MiB", source=source)
 
 
-def _grows(settled: pd.DataFrame, measure: str, *, piled: bool = False) -> bool:
-    """Whether steps grow, by enough, all the way: an evaluation, or a switch of models, is one jump.
-
-    Where something is known to pile up in step after step it is none: that neighbours on the machine were quieter towards the
-    end says nothing then.
-    """
-    times, own = _growth(settled, measure)
-    # What grows steadily in CPU time may be small beside what others on the machine make of it on the clock.
-    seconds = max(own, _growth(settled, "step_s")[1])
-    wanted = MIN_TREND if len(settled) >= FEW_STEPS else MIN_TREND_OF_FEW
-    steadily = _trend(settled, measure) > wanted and (piled or _grows_throughout(settled[measure]))
-    return times > GROWTH and seconds > MIN_GROWN_S and steadily
-
-
 def _given_more(settled: pd.DataFrame, measure: str) -> bool:
     """Whether the inputs grow by a schedule (a curriculum, images that double), and steps of one size take as long as ever."""
     if _times_given(settled) < MORE_GIVEN:
@@ -179,24 +158,6 @@ def _times_given(settled: pd.DataFrame) -> float:
 def _median_of_third(times: pd.Series[float], last: bool = False) -> float:
     third = len(times) // 3
     return float((times.iloc[-third:] if last else times.iloc[:third]).median())
-
-
-def _growth(settled: pd.DataFrame, measure: str) -> tuple[float, float]:
-    """The last fifth of the steps against the first: how many times as long, and how many seconds longer."""
-    fifth = len(settled) // 5
-    first, last = (float(part[measure].median()) for part in (settled.iloc[:fifth], settled.iloc[-fifth:]))
-    return last / max(first, 1e-6), last - first
-
-
-def _trend(settled: pd.DataFrame, measure: str) -> float:
-    """Rank correlation with the step, which a few outliers do not move."""
-    return float(settled.step.rank().corr(settled[measure].rank()))
-
-
-def _grows_throughout(step_s: pd.Series[float]) -> bool:
-    quarter = len(step_s) // 4
-    medians = [float(step_s.iloc[n * quarter : (n + 1) * quarter].median()) for n in range(4)]
-    return all(b > QUARTER_GROWTH * a for a, b in itertools.pairwise(medians))
 
 
 def _graph_sizes(events: pd.DataFrame) -> tuple[int, bool]:

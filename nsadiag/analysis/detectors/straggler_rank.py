@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from nsadiag.analysis import places
 from nsadiag.analysis.first_met import by_loading, first_met, were_waiting
+from nsadiag.analysis.growing import MIN_STEPS as MIN_GROWING
+from nsadiag.analysis.growing import grows
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.parted import wrapped_apart
 from nsadiag.analysis.tables import Tables
@@ -41,6 +43,7 @@ class Late:
     steps: int
     last_to: str
     part: str | None = None  # known where lateness itself says it
+    lags: pd.DataFrame = field(compare=False, repr=False)  # as `_lags` gives them
 
 
 def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -113,7 +116,7 @@ def _late(steps: pd.DataFrame, column: str) -> Late | None:
         return None
     part = "input" if column in ("forward_at", "met_at") else None
     last_to = MEETINGS.get(column, FIRST_MET)
-    return Late(rank=slowest, lag_s=lag, share=share, steps=len(lags), last_to=last_to, part=part)
+    return Late(rank=slowest, lag_s=lag, share=share, steps=len(lags), last_to=last_to, part=part, lags=lags)
 
 
 def _on_gpus(cell: CellEvidence) -> bool:
@@ -133,6 +136,14 @@ def meet(steps: pd.DataFrame, column: str, slowest: int) -> bool:
     together = (first >= own.shift(1) - SLACK * own.diff().median()).iloc[1:]
     again = int((together & ~together.shift(1, fill_value=True)).sum())
     return bool(together.mean() >= ALWAYS or again >= MIN_STEPS)
+
+
+def peers_slow_down(steps: pd.DataFrame, late: Late) -> bool:
+    """Whether what the others do themselves grows step by step too: then one rank is late with what grows on all of them."""
+    length = steps.pivot_table(index="step", columns="rank", values="step_s").reindex(late.lags.index)
+    waited = late.lags.rsub(late.lags[late.rank], axis=0).clip(lower=0.0)
+    own = (length - waited).drop(columns=late.rank).median(axis=1).rename("step_s")
+    return len(own) >= MIN_GROWING and grows(own.reset_index(), "step_s")
 
 
 def _part(own: pd.Series[float], late: Late) -> tuple[str, str]:
@@ -168,7 +179,8 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
         detector="straggler_rank",
         cls="straggler_rank",
         outcome="slow",
-        confidence=0.9,
+        # A wait that grows with the work of all is a part of what that costs.
+        confidence=0.7 if peers_slow_down(steps, late) else 0.9,
         summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
         guilty_ranks=(late.rank,),
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != late.rank),
