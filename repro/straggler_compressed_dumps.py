@@ -10,7 +10,7 @@ Promise:
   outcome: slow
   class: straggler_rank
   guilty_ranks: [2]
-  code: "zlib.compress("
+  code: ["zlib.compress(", "data = activations"]
 """
 
 import os

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.detectors.slow_compute import _given_more, slow_compute
-from nsadiag.analysis.growing import grows
+from nsadiag.analysis.detectors.slow_compute import slow_compute
+from nsadiag.analysis.growing import _given_more, grows
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import BlackBox, Kind, Phase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ from nsadiag.agent.captures.target import CaptureError
 from nsadiag.evidence.layout import RankDir, open_private
 
 MIN_INTERVAL_S = 0.5
-# A glance that took t is followed by 20 t without one, which is 5 % of one CPU, and each by 10 t more than the one
+# A glance that took t of CPU time is followed by 20 t without one, which is 5 % of one CPU, and each by 10 t more than the one
 # before: a job of half a minute has a dozen, and one of hours does not pay for what nobody will ask.
 PAUSE_PER_COST, MORE_EACH_TIME = 20, 10
 AT_MOST = 400  # samples a rank
@@ -28,16 +29,16 @@ class Sampler:
 
     def sample(self, ranks: dict[RankDir, int]) -> None:
         """One glance at each of `ranks` (directory to pid), if it is due."""
-        started = time.monotonic()
-        if started < self._next or not ranks or self._taken >= AT_MOST:
+        if time.monotonic() < self._next or not ranks or self._taken >= AT_MOST:
             return
+        began_s = _cpu_s()
         for directory, pid in ranks.items():
             # A process that ends meanwhile, or a stack that was torn, is no loss: there will be others.
             with contextlib.suppress(CaptureError, OSError, ValueError):
                 self._append(directory, glance(pid))
         pause = PAUSE_PER_COST + MORE_EACH_TIME * self._taken
         self._taken += 1
-        self._next = time.monotonic() + max(MIN_INTERVAL_S, pause * (time.monotonic() - started))
+        self._next = time.monotonic() + max(MIN_INTERVAL_S, pause * (_cpu_s() - began_s))
 
     def _append(self, directory: RankDir, threads: list[dict[str, Any]]) -> None:
         frames = where_it_works(threads)
@@ -55,6 +56,12 @@ class Sampler:
         )
         with open_private(directory.samples, "a") as file:
             file.write(line)
+
+
+def _cpu_s() -> float:
+    """Of this thread, and of the children that have ended: on a busy machine the clock would count waiting as cost."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time() + children.ru_utime + children.ru_stime
 
 
 def is_torn(frame: dict[str, Any]) -> bool:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 
 import pandas as pd
+
+from nsadiag.analysis.load import RankEvidence
+from nsadiag.analysis.piles import Pile, largest_pile
+from nsadiag.analysis.tables import Tables
 
 MIN_STEPS = 12
 GROWTH = 2.5  # the last steps against the first ones
@@ -13,6 +18,65 @@ MIN_TREND = 0.5
 FEW_STEPS, MIN_TREND_OF_FEW = 40, 0.85
 QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
 MIN_GROWN_S = 0.02
+MORE_GIVEN = 1.5  # times as much, from the first fifth of the steps to the last: inputs grow by a schedule
+MOST_POWER = 2  # of the input's length, that any part of a model is known to take: attention
+OF_ONE_SIZE = 6  # steps that were given as much as each other, at least
+ALIKE = 1.3  # how much longer the later ones of them may take
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slowing:
+    """Steps of one rank that keep getting longer; `settled` are those behind the first two."""
+
+    measure: str  # by which they do: on the clock, or in CPU time
+    settled: pd.DataFrame = field(compare=False, repr=False)
+    pile: Pile | None  # what its own registrations left
+
+    @property
+    def fifths(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The first and the last of the steps."""
+        fifth = len(self.settled) // 5
+        return self.settled.iloc[:fifth], self.settled.iloc[-fifth:]
+
+    @property
+    def first_s(self) -> float:
+        """Median of the first fifth."""
+        return float(self.fifths[0][self.measure].median())
+
+    @property
+    def last_s(self) -> float:
+        """Median of the last fifth."""
+        return float(self.fifths[1][self.measure].median())
+
+    @property
+    def trend(self) -> float:
+        """Rank correlation with the step."""
+        return _trend(self.settled, self.measure)
+
+    @property
+    def times_given(self) -> float:
+        """How many times as many elements the last fifth of the steps was given as the first; 0 where that is not known."""
+        return _times_given(self.settled)
+
+    @property
+    def in_step(self) -> bool:
+        """As much work for as much input, of which nobody knows whether it is meant to grow."""
+        more = self.times_given
+        return more >= MORE_GIVEN and self.last_s / self.first_s <= more**MOST_POWER
+
+
+def slowing(rank: RankEvidence, tables: Tables) -> Slowing | None:
+    """What the rank's steps show of that; None where they do not grow, or with their inputs alone."""
+    steps = tables.steps[tables.steps["rank"] == rank.rank].sort_values("step")
+    if len(steps) < MIN_STEPS:
+        return None
+    settled = steps.iloc[2:]
+    pile = largest_pile(rank, len(steps))
+    # On a machine that others use as well, the clock may hide what CPU time shows, and a GPU shows on the clock alone.
+    measure = next((m for m in ("step_s", "cpu_s") if grows(settled, m, piled=pile is not None)), None)
+    if measure is None or _given_more(settled, measure):
+        return None
+    return Slowing(measure=measure, settled=settled, pile=pile)
 
 
 def grows(settled: pd.DataFrame, measure: str, *, piled: bool = False) -> bool:
@@ -25,7 +89,7 @@ def grows(settled: pd.DataFrame, measure: str, *, piled: bool = False) -> bool:
     # What grows steadily in CPU time may be small beside what others on the machine make of it on the clock.
     seconds = max(own, _growth(settled, "step_s")[1])
     wanted = MIN_TREND if len(settled) >= FEW_STEPS else MIN_TREND_OF_FEW
-    steadily = trend_of(settled, measure) > wanted and (piled or _grows_throughout(settled[measure]))
+    steadily = _trend(settled, measure) > wanted and (piled or _grows_throughout(settled[measure]))
     return times > GROWTH and seconds > MIN_GROWN_S and steadily
 
 
@@ -36,7 +100,7 @@ def _growth(settled: pd.DataFrame, measure: str) -> tuple[float, float]:
     return last / max(first, 1e-6), last - first
 
 
-def trend_of(settled: pd.DataFrame, measure: str) -> float:
+def _trend(settled: pd.DataFrame, measure: str) -> float:
     """Rank correlation with the step, which a few outliers do not move."""
     return float(settled.step.rank().corr(settled[measure].rank()))
 
@@ -45,3 +109,28 @@ def _grows_throughout(step_s: pd.Series[float]) -> bool:
     quarter = len(step_s) // 4
     medians = [float(step_s.iloc[n * quarter : (n + 1) * quarter].median()) for n in range(4)]
     return all(b > QUARTER_GROWTH * a for a, b in itertools.pairwise(medians))
+
+
+def _given_more(settled: pd.DataFrame, measure: str) -> bool:
+    """Whether the inputs grow by a schedule (a curriculum, images that double), and steps of one size take as long as ever."""
+    if _times_given(settled) < MORE_GIVEN:
+        return False
+    sizes = [group[measure] for _, group in settled.groupby("elements") if len(group) >= OF_ONE_SIZE]
+    if sum(map(len, sizes)) < len(settled) / 2:
+        return False
+    later = [_median_of_third(size, last=True) / max(_median_of_third(size), 1e-6) for size in sizes]
+    return sum(times * len(size) for times, size in zip(later, sizes, strict=True)) < ALIKE * sum(
+        map(len, sizes)
+    )
+
+
+def _times_given(settled: pd.DataFrame) -> float:
+    """How many times as many elements the last fifth of the steps was given as the first; 0 where that is not known."""
+    fifth = len(settled) // 5
+    first, last = (float(part.elements.median()) for part in (settled.iloc[:fifth], settled.iloc[-fifth:]))
+    return last / first if first > 0 else 0.0
+
+
+def _median_of_third(times: pd.Series[float], last: bool = False) -> float:
+    third = len(times) // 3
+    return float((times.iloc[-third:] if last else times.iloc[:third]).median())

@@ -8,18 +8,14 @@ from typing import Any
 import pandas as pd
 
 from nsadiag.analysis import places
-from nsadiag.analysis.growing import MIN_STEPS, grows, trend_of
+from nsadiag.analysis.growing import slowing
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.own_backward import loop_in_backward
-from nsadiag.analysis.piles import Pile, largest_pile
+from nsadiag.analysis.piles import Pile
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
-MORE_GIVEN = 1.5  # times as much, from the first fifth of the steps to the last: inputs grow by a schedule
-MOST_POWER = 2  # of the input's length, that any part of a model is known to take: attention
-OF_ONE_SIZE = 6  # steps that were given as much as each other, at least
-ALIKE = 1.3  # how much longer the later ones of them may take
 PARTS = ("input_s", "forward_s", "backward_s")
 MEMORY_GROWTH, MIN_GROWN_MIB = 1.5, 64
 MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
@@ -46,27 +42,19 @@ def _is_of(part: str, sample: dict[str, Any]) -> bool:
 
 def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     """Steps that grow: hooks or graphs that pile up, sequences that lengthen."""
-    steps = tables.steps[tables.steps["rank"] == cell.ranks[0].rank].sort_values("step")
-    if len(steps) < MIN_STEPS:
+    slower = slowing(cell.ranks[0], tables)
+    if slower is None:
         return
-    settled = steps.iloc[2:]
-    # On a machine that others use as well, the clock may hide what CPU time shows, and a GPU shows on the clock alone.
-    pile = largest_pile(cell.ranks[0], len(steps))
-    measure = next((m for m in ("step_s", "cpu_s") if grows(settled, m, piled=pile is not None)), None)
-    if measure is None or _given_more(settled, measure):
-        return
-    early, late = settled.iloc[: len(settled) // 5], settled.iloc[-(len(settled) // 5) :]
-    first, last = float(early[measure].median()), float(late[measure].median())
-    trend, of = trend_of(settled, measure), "" if measure == "step_s" else " of CPU time"
+    early, late = slower.fifths
+    first, last = slower.first_s, slower.last_s
+    of = "" if slower.measure == "step_s" else " of CPU time"
     part = max(PARTS, key=lambda column: late[column].median() - early[column].median())
     name = part.removesuffix("_s")
     doing = _doing(part, early, late)
     source = f"{cell.ranks[0].source}/blackbox.bin"
-    more = _times_given(settled)
-    # As much work for as much input, of which nobody knows whether it is meant to grow.
-    in_step = more >= MORE_GIVEN and last / first <= more**MOST_POWER
+    in_step, pile = slower.in_step, slower.pile
     why = (
-        f"their inputs grow {more:.1f} times, by a schedule or because nothing cuts them"
+        f"their inputs grow {slower.times_given:.1f} times, by a schedule or because nothing cuts them"
         if in_step
         else "something piles up"
     )
@@ -84,7 +72,7 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         evidence=(
             *_piled(pile, seen_at, cell.ranks[0].source),
             Evidence(
-                claim=f"median step of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {trend:.2f}",
+                claim=f"median step of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {slower.trend:.2f}",
                 source=source,
             ),
             *_memory(tables, cell.ranks[0].rank, source),
@@ -133,31 +121,6 @@ def _memory(tables: Tables, rank: int, source: str) -> Iterator[Evidence]:
         first, last = float(seen[column].iloc[0]) / 1024, float(seen[column].iloc[-1]) / 1024
         if last > MEMORY_GROWTH * first and last - first > MIN_GROWN_MIB:
             yield Evidence(claim=f"{what} grew from {first:,.0f} to {last:,.0f} MiB", source=source)
-
-
-def _given_more(settled: pd.DataFrame, measure: str) -> bool:
-    """Whether the inputs grow by a schedule (a curriculum, images that double), and steps of one size take as long as ever."""
-    if _times_given(settled) < MORE_GIVEN:
-        return False
-    sizes = [group[measure] for _, group in settled.groupby("elements") if len(group) >= OF_ONE_SIZE]
-    if sum(map(len, sizes)) < len(settled) / 2:
-        return False
-    later = [_median_of_third(size, last=True) / max(_median_of_third(size), 1e-6) for size in sizes]
-    return sum(times * len(size) for times, size in zip(later, sizes, strict=True)) < ALIKE * sum(
-        map(len, sizes)
-    )
-
-
-def _times_given(settled: pd.DataFrame) -> float:
-    """How many times as many elements the last fifth of the steps was given as the first; 0 where that is not known."""
-    fifth = len(settled) // 5
-    first, last = (float(part.elements.median()) for part in (settled.iloc[:fifth], settled.iloc[-fifth:]))
-    return last / first if first > 0 else 0.0
-
-
-def _median_of_third(times: pd.Series[float], last: bool = False) -> float:
-    third = len(times) // 3
-    return float((times.iloc[-third:] if last else times.iloc[:third]).median())
 
 
 def _graph_sizes(events: pd.DataFrame) -> tuple[int, bool]:

@@ -11,7 +11,7 @@ import pandas as pd
 from nsadiag.analysis import places
 from nsadiag.analysis.first_met import by_loading, first_met, were_waiting
 from nsadiag.analysis.growing import MIN_STEPS as MIN_GROWING
-from nsadiag.analysis.growing import grows
+from nsadiag.analysis.growing import grows, slowing
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.parted import wrapped_apart
 from nsadiag.analysis.tables import Tables
@@ -57,6 +57,9 @@ def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
     late = next((late for column, late in found if _on_gpus(cell) or meet(steps, column, late.rank)), None)
     late = late or _late_with_its_batch(steps, tables)
+    slower = slowing(cell.ranks[0], tables)
+    if late is not None and slower and not slower.in_step and peers_slow_down(steps, late):
+        return  # a wait that grows with the work of all is a part of what that costs
     if late is not None:
         yield _finding(cell, steps, late)
     else:
@@ -179,8 +182,7 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
         detector="straggler_rank",
         cls="straggler_rank",
         outcome="slow",
-        # A wait that grows with the work of all is a part of what that costs.
-        confidence=0.7 if peers_slow_down(steps, late) else 0.9,
+        confidence=0.9,
         summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
         guilty_ranks=(late.rank,),
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != late.rank),
