@@ -12,7 +12,7 @@ import pytest
 from support.jobs import Jobs
 
 import nsadiag
-from nsadiag.agent import watch
+from nsadiag.agent import discovery
 from nsadiag.agent.state import WatchOptions
 from nsadiag.engines.local import run_command
 from nsadiag.evidence.blackbox import Kind
@@ -304,7 +304,7 @@ def test_a_rank_that_came_and_went_between_two_searches_is_found_at_the_end(
     jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The first search finds nobody yet, and on a machine this busy there is no second one.
-    monkeypatch.setattr(watch, "DISCOVER_PAUSES", 1e9)
+    monkeypatch.setattr(discovery, "PAUSES", 1e9)
     (tmp_path / "job.py").write_text(
         "import torch\nw = torch.zeros(2, requires_grad=True)\n"
         "o = torch.optim.SGD([w], 0.1)\nw.sum().backward()\no.step()"

@@ -8,29 +8,27 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nsadiag.agent import interrupts, processes
+from nsadiag.agent import interrupts
 from nsadiag.agent.activity import Activity, Usage, usage
 from nsadiag.agent.capture_series import CaptureSeries
 from nsadiag.agent.captures import capture_last, capture_slow
+from nsadiag.agent.discovery import Discovery
 from nsadiag.agent.ends import Times, end_of
 from nsadiag.agent.latecomers import may_come
 from nsadiag.agent.launch import Job
 from nsadiag.agent.looping import Loops, cpu_share_of, running_in
 from nsadiag.agent.oom import OomWatch
 from nsadiag.agent.patience import MIN_STALL_S, Patience, crowding
-from nsadiag.agent.processes import DeathWatch, End, Process
-from nsadiag.agent.progress import Progress
+from nsadiag.agent.processes import DeathWatch, Process
 from nsadiag.agent.sampler import Sampler
 from nsadiag.agent.state import Look, Pair, RankState, Stopped, WatchOptions
 from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, Stance, joined, judge, stances
 from nsadiag.agent.stop import end_job
 from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json, write_json
-from nsadiag.evidence.reader import Pulse
 from nsadiag.evidence.sources import keep_sources
 
 POLL_S = 0.1
 QUIET_S = 1.0  # of silence, from which on the ranks are watched from outside as well
-DISCOVER_PAUSES = 10.0  # times as long as it took is not looked for new ranks
 WARM_UP_STEPS = 2
 LAUNCHER_GRACE_S = 10.0
 
@@ -63,8 +61,7 @@ class Watch:
         self._activity = Activity()
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self.captures = CaptureSeries(job, directory, with_locals=options.with_locals)
-        self._discover_at = 0.0
-        self._elsewhere: set[int] = set()  # ranks on other machines
+        self._discovery = Discovery(directory, self.ranks, self._is_here)
         self._sampler = Sampler()
         self._oom = OomWatch()
         self._loops = Loops()
@@ -138,55 +135,14 @@ class Watch:
 
     # -- what moves -------------------------------------------------------------------------------
 
-    def _discover(self) -> None:
-        """Ranks announce themselves by their black box; nobody has to tell us their number."""
-        began = time.monotonic()
-        if began < self._discover_at and self._ending_since_ns is None and self.job.poll() is None:
-            return
-        self._discover_new()
-        # On a shared file system ten thousand ranks may lie beside ours.
-        self._discover_at = began + DISCOVER_PAUSES * (time.monotonic() - began)
-
-    def _discover_new(self) -> None:
-        for number in list(self.ranks):
-            self._forget_if_another(number)
-        for directory in self.directory.ranks():
-            known = self.ranks.get(directory.rank)
-            if (known is not None and known.end is None) or directory.rank in self._elsewhere:
-                continue
-            meta = read_json(directory.meta)
-            # A dead rank whose file names another process has been restarted by its launcher.
-            if not meta or (known is not None and known.pid == meta["pid"]):
-                continue
-            if not self._is_here(meta):
-                self._elsewhere.add(directory.rank)
-                continue
-            try:
-                pulse = Pulse(directory.blackbox)
-            except (OSError, ValueError):
-                continue
-            process = processes.identify(meta["pid"])
-            gone = None if process else End(t_mono_ns=time.monotonic_ns())
-            progress = Progress(pulse, meta["pid"])
-            progress.advance()
-            self.ranks[directory.rank] = RankState(
-                directory=directory, pid=meta["pid"], process=process, progress=progress, end=gone,
-                guessed=bool(meta.get("guessed")),
-            )  # fmt: skip
-            if process:
-                self._deaths.add(process)
-                self._oom.note(process.pid)
+    def _discover(self, *, at_once: bool = False) -> None:
+        """Takes in ranks that have come since."""
+        at_once = at_once or self._ending_since_ns is not None or self.job.poll() is not None
+        for rank in self._discovery.search(at_once=at_once):
+            if rank.process:
+                self._deaths.add(rank.process)
+                self._oom.note(rank.process.pid)
             self._progress()
-
-    def _forget_if_another(self, number: int) -> None:
-        """A process that was taken for this rank may have said meanwhile that it is another."""
-        known = self.ranks[number]
-        if known.guessed and known.end is None:
-            meta = read_json(known.directory.meta)
-            if meta and meta["pid"] == known.pid:
-                known.guessed = bool(meta.get("guessed"))
-            else:
-                del self.ranks[number]
 
     def _is_here(self, meta: dict[str, Any]) -> bool:
         """Whether the rank is on this machine."""
@@ -229,8 +185,7 @@ class Watch:
             for rank in self.ranks.values():
                 if rank.process == process:
                     rank.end = end
-                    # A launcher that starts its ranks anew may have others here than before.
-                    self._elsewhere.clear()
+                    self._discovery.look_everywhere()
             if self._ending_since_ns is None:
                 self._progress()
 
@@ -396,7 +351,7 @@ class Watch:
     # -- the end ----------------------------------------------------------------------------------
 
     def _end_everything(self) -> None:
-        self._discover_new()  # due or not: a rank may have come, and gone, since the last time
+        self._discover(at_once=True)  # due or not: a rank may have come, and gone, since the last time
         self._ending_since_ns = self._ending_since_ns or time.monotonic_ns()
         if self.stopped in ("hang", "timeout"):
             # With the number of the last look, whose deaths and errors from here on are our doing.

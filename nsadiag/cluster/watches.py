@@ -278,7 +278,7 @@ class LeadWatch(Among):
 
     def _end_everything(self) -> None:
         """Everywhere at once: a rank that lost its peer because we ended that one must not pass for a victim of the job."""
-        self._discover_new()  # what has ended by now was not ended by us
+        self._discover(at_once=True)  # what has ended by now was not ended by us
         self._ending_since_ns = time.monotonic_ns()
         many = self._declared() > self._crowd.few
         self._give(dataclasses.replace(self._order, stop=self.stopped or "over", many=many))
