@@ -6,8 +6,8 @@ import ast
 import itertools
 from collections.abc import Iterable
 
+from nsadiag.analysis.flow.bindings import last_name
 from nsadiag.analysis.flow.guards import Program
-from nsadiag.analysis.flow.origins import last_name
 from nsadiag.evidence.records import Place
 
 # What may stand between the branch and the call: such blocks are gone through once, whoever is in them.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.exceptions import follows_a_peer
+from nsadiag.analysis.flow.bindings import Scope
 from nsadiag.analysis.flow.both_sides import make_the_same_call
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import Histories
-from nsadiag.analysis.flow.origins import Scope
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.sources import is_user

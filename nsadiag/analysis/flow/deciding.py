@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from nsadiag.analysis import places
+from nsadiag.analysis.flow.bindings import Scope, last_name
 from nsadiag.analysis.flow.guards import Program
-from nsadiag.analysis.flow.origins import Scope, last_name
 from nsadiag.evidence.records import Place
 
 SWITCH = "set_requires_gradient_sync"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis import places
+from nsadiag.analysis.flow.bindings import GROWS, Key, Scope, last_name
 from nsadiag.analysis.flow.chains import Chain
 from nsadiag.analysis.flow.entering import in_body
 from nsadiag.analysis.flow.guards import Guard, Program
-from nsadiag.analysis.flow.origins import GROWS, Key, Scope, last_name
 from nsadiag.evidence.records import Place
 
 # What these give goes over what they are given.

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from nsadiag.analysis.flow.origins import Origin, Origins, Scope, last_name
+from nsadiag.analysis.flow.bindings import Scope, last_name
+from nsadiag.analysis.flow.origins import Origin, Origins
 from nsadiag.evidence.records import Place
 
 Kind = Literal["if", "while", "for", "except", "choice", "only"]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from nsadiag.analysis.flow.bindings import Scope, last_name
 from nsadiag.analysis.flow.guards import Guard, Program
-from nsadiag.analysis.flow.origins import Scope, last_name
 
 # Numbers in a smaller group (local_rank, tp_rank) are others than the rank's.
 RANK = re.compile(r"^_?(get_)?(global_)?rank$")

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
-from nsadiag.analysis.flow.levels import QUESTIONS, level_given
+from nsadiag.analysis.flow.bindings import Binding, Bindings, Counter, Key, Scope, is_number, last_name
 
 Origin = Literal["rank", "input", "data", "uniform"]
-Scope = tuple[str, str]  # file, dotted path of the function, "" at the top
-Key = tuple[str, str, str]
 
 RANK_NAME = re.compile(
     r"^_*(is_|on_|am_)?(\w+_)?(rank|ranks?_?id|rank_?zero|rank_?0|process_index|process_id)$"
@@ -36,111 +31,10 @@ TRANSPARENT = frozenset(
     {"int", "bool", "str", "float", "min", "max", "abs", "any", "all", "divmod", "round", "sum", "range"}
 )
 NUMERIC = frozenset({"float", "int", "item", "abs", "round", "sum", "len", "mean", "nan", "inf"})
-GROWS = frozenset(
-    {"append", "extend", "add", "insert", "register", "update", "add_callback", "register_callback"}
-)
 
 
-@dataclass(frozen=True)
-class Binding:
-    """A name gets what an expression gives; `by_flow`: the expression only decides whether."""
-
-    key: Key
-    value: ast.expr
-    scope: Scope
-    by_flow: bool = False
-
-
-def last_name(node: ast.expr) -> str:
-    """`c` of `a.b.c`; "" for what has no name."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _first_name(node: ast.expr) -> str:
-    """`a` of `a.b.c`; "" where it begins with something else."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-class Origins:
-    """The bindings of all the user's files, and which of the names depend on the rank or differ between ranks."""
-
-    def __init__(self, trees: dict[str, ast.Module]) -> None:
-        self.bindings: dict[Key, list[Binding]] = defaultdict(list)
-        self.functions: dict[str, list[tuple[Scope, ast.FunctionDef | ast.AsyncFunctionDef]]] = defaultdict(
-            list
-        )
-        self.calls: dict[str, list[tuple[Scope, ast.Call]]] = defaultdict(list)
-        # Conditions under which a name gets another value: it is the same on all ranks only if these are.
-        self.under: dict[Key, list[tuple[ast.expr, Scope]]] = defaultdict(list)
-        # Functions that somebody else is given to call: handlers, callbacks.
-        self.handed_over: set[str] = set()
-        self.classes: dict[str, tuple[Scope, ast.ClassDef]] = {}
-        # Names that a file has from a library, which is whatever is in none of the user's files.
-        self.of_library: set[tuple[str, str]] = set()
-        self.own_modules = {part for file in trees for part in (*Path(file).parts, Path(file).stem)}
-        for file, tree in trees.items():
-            _Collector(self, file).visit(tree)
-        self._bind_parameters()
-
-    def bind(self, key: Key, value: ast.expr, scope: Scope, *, by_flow: bool = False) -> None:
-        self.bindings[key].append(Binding(key, value, scope, by_flow))
-
-    def calls_of(self, name: str) -> list[tuple[Scope, ast.Call]]:
-        """Calls that may be of the user's function of that name: `torch.save()` is none of a `save` of one's own."""
-        return [
-            (scope, call)
-            for scope, call in self.calls.get(name, ())
-            if (scope[0], _first_name(call.func)) not in self.of_library
-        ]
-
-    def _bind_parameters(self) -> None:
-        for name in self.calls:
-            calls = self.calls_of(name)
-            targets = list(self.functions.get(name, ()))
-            if name in self.classes:
-                scope, _ = self.classes[name]
-                inside = f"{scope[1]}.{name}".strip(".")
-                targets += [
-                    f for f in self.functions.get("__init__", ()) if f[0] == (scope[0], f"{inside}.__init__")
-                ]
-                # A dataclass has no __init__ to be seen: its fields are the attributes.
-                for caller, call in calls if not targets else ():
-                    for keyword in call.keywords:
-                        if keyword.arg:
-                            self.bind(("", "attr", keyword.arg), keyword.value, caller)
-            for scope, function in targets:
-                for caller, call in calls:
-                    self._bind_call(scope, function, caller, call)
-
-    def _bind_call(
-        self, scope: Scope, function: ast.FunctionDef | ast.AsyncFunctionDef, caller: Scope, call: ast.Call
-    ) -> None:
-        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        if names and names[0] in ("self", "cls"):
-            names = names[1:]
-        for name, value in zip(names, call.args, strict=False):
-            self.bind((*scope, name), value, caller)
-        for keyword in call.keywords:
-            if keyword.arg:
-                self.bind((*scope, keyword.arg), keyword.value, caller)
-
-    def keys_of(self, node: ast.expr, scope: Scope) -> Iterator[Key]:
-        """What a name or attribute may stand for, innermost scope first."""
-        if isinstance(node, ast.Attribute):
-            yield ("", "attr", node.attr)
-        elif isinstance(node, ast.Name):
-            file, path = scope
-            while True:
-                if (file, path, node.id) in self.bindings:
-                    yield (file, path, node.id)
-                    return
-                if not path:
-                    return
-                path = path.rpartition(".")[0]
+class Origins(Bindings):
+    """Which of the names depend on the rank, and which differ between ranks."""
 
     @cached_property
     def by_rank(self) -> set[Key]:
@@ -190,7 +84,7 @@ class Origins:
     def _is_same_everywhere(self, key: Key, bindings: list[Binding], known: set[Key]) -> bool:
         values = [b for b in bindings if not b.by_flow]
         # A flag that a handler or a thread sets, whenever it is called.
-        flags = [b for b in values if isinstance(b.value, ast.Constant) and not _is_number(b.value)]
+        flags = [b for b in values if isinstance(b.value, ast.Constant) and not is_number(b.value)]
         handed = any(b.scope[1].rpartition(".")[2] in self.handed_over for b in flags)
         if handed and len({b.scope for b in values}) > 1 and len({ast.unparse(b.value) for b in values}) > 1:
             return False
@@ -291,21 +185,10 @@ class Origins:
         return bool(isinstance(node, Counter))
 
 
-class Counter(ast.expr):
-    """The number that `enumerate` counts with."""
-
-
-def _is_number(node: ast.expr) -> bool:
-    if isinstance(node, ast.UnaryOp):
-        return _is_number(node.operand)
-    number = isinstance(node, ast.Constant) and isinstance(node.value, int | float)
-    return number and not isinstance(node.value, bool)  # type: ignore[attr-defined]
-
-
 def _gives_number(choice: ast.IfExp) -> bool:
     """Whether what it chooses between are two numbers, as far as either side shows."""
     sides = choice.body, choice.orelse
-    plain = [s for s in sides if isinstance(s, ast.Constant) and not _is_number(s)]
+    plain = [s for s in sides if isinstance(s, ast.Constant) and not is_number(s)]
     return not plain and any(_is_numeric(side) for side in sides)
 
 
@@ -314,7 +197,7 @@ def _is_numeric(node: ast.expr) -> bool:
         return True
     if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Mod | ast.BitAnd | ast.BitOr | ast.Add):
         return True
-    return _is_number(node) or (isinstance(node, ast.Call) and last_name(node.func) in NUMERIC)
+    return is_number(node) or (isinstance(node, ast.Call) and last_name(node.func) in NUMERIC)
 
 
 def _is_test_of_end(node: ast.expr) -> bool:
@@ -324,139 +207,3 @@ def _is_test_of_end(node: ast.expr) -> bool:
         and any(isinstance(c, ast.Constant) and c.value is None for c in n.comparators)
         for n in ast.walk(node)
     )
-
-
-class _Collector(ast.NodeVisitor):
-    """Walks one file and tells the bindings."""
-
-    def __init__(self, origins: Origins, file: str) -> None:
-        self.origins = origins
-        self.file = file
-        self.path: list[str] = []
-        self.tests: list[ast.expr] = []  # the conditions around
-
-    @property
-    def scope(self) -> Scope:
-        return self.file, ".".join(self.path)
-
-    def _assign(self, target: ast.expr, value: ast.expr) -> None:
-        if isinstance(target, ast.Tuple | ast.List):
-            values: list[ast.expr] = [value] * len(target.elts)
-            if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
-                values = value.elts
-            for each, its in zip(target.elts, values, strict=True):
-                self._assign(each, its)
-            return
-        key = self._key(target)
-        if key is None:
-            return
-        self.origins.bind(key, value, self.scope)
-        self.origins.under[key] += [(test, self.scope) for test in self.tests]
-        # What a branch merely changes is data; what it switches on or makes says who one is.
-        made = isinstance(value, ast.List) or (
-            isinstance(value, ast.Call) and last_name(value.func)[:1].isupper()
-        )
-        switched = isinstance(value, ast.Constant) and not _is_number(value)
-        for test in self.tests if made or switched else ():
-            self.origins.bind(key, test, self.scope, by_flow=True)
-
-    def _key(self, target: ast.expr) -> Key | None:
-        if isinstance(target, ast.Name):
-            return (*self.scope, target.id)
-        return ("", "attr", target.attr) if isinstance(target, ast.Attribute) else None
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            self._assign(target, node.value)
-        self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self._assign(node.target, node.value)
-        self.generic_visit(node)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._assign(node.target, node.value)
-        self.generic_visit(node)
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        self._assign(node.target, node.value)
-        self.generic_visit(node)
-
-    def visit_For(self, node: ast.For) -> None:
-        counts = isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "enumerate"
-        if counts and isinstance(node.target, ast.Tuple) and len(node.target.elts) == 2:
-            self._assign(node.target.elts[0], Counter())
-            self._assign(node.target.elts[1], node.iter)
-        else:
-            self._assign(node.target, node.iter)
-        self.generic_visit(node)
-
-    def visit_If(self, node: ast.If) -> None:
-        self.visit(node.test)
-        self.tests.append(node.test)
-        for each in (*node.body, *node.orelse):
-            self.visit(each)
-        self.tests.pop()
-
-    def visit_Import(self, node: ast.Import) -> None:
-        self._import(node.names, [alias.name for alias in node.names])
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        if node.module and not node.level:
-            self._import(node.names, [node.module] * len(node.names))
-
-    def _import(self, names: list[ast.alias], modules: list[str]) -> None:
-        for alias, module in zip(names, modules, strict=True):
-            if module.partition(".")[0] not in self.origins.own_modules:
-                self.origins.of_library.add((self.file, alias.asname or alias.name.partition(".")[0]))
-
-    def visit_Call(self, node: ast.Call) -> None:
-        name = last_name(node.func)
-        if name:
-            self.origins.calls[name].append((self.scope, node))
-        given = [*node.args, *(k.value for k in node.keywords)]
-        self.origins.handed_over |= {last_name(each) for each in given} - {""}
-        self._give_level(node)
-        # `if rank == 0: callbacks.append(...)` makes the list depend on the rank.
-        if isinstance(node.func, ast.Attribute) and name in GROWS and self.tests:
-            key = self._key(node.func.value)
-            for test in self.tests if key else ():
-                self.origins.bind(key, test, self.scope, by_flow=True)  # type: ignore[arg-type]
-        self.generic_visit(node)
-
-    def _give_level(self, node: ast.Call) -> None:
-        level = level_given(node)
-        for question in QUESTIONS if level is not None else ():
-            for each in (level, *self.tests):
-                self.origins.bind(("", "func", question), each, self.scope, by_flow=True)  # type: ignore[arg-type]
-
-    def visit_Return(self, node: ast.Return) -> None:
-        function = self.path[-1] if self.path else ""
-        if node.value is not None:
-            self.origins.bind(("", "func", function), node.value, self.scope)
-            # Numbers that only differ by rank are data here as well.
-            number = isinstance(node.value, ast.Constant) and isinstance(node.value.value, float)
-            for test in self.tests if isinstance(node.value, ast.Constant) and not number else ():
-                self.origins.bind(("", "func", function), test, self.scope, by_flow=True)
-        self.generic_visit(node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._function(node)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        tests, self.tests = self.tests, []
-        self.path.append(node.name)
-        self.origins.functions[node.name].append((self.scope, node))
-        self.generic_visit(node)
-        self.path.pop()
-        self.tests = tests
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self.origins.classes[node.name] = (self.scope, node)
-        self.path.append(node.name)
-        self.generic_visit(node)
-        self.path.pop()

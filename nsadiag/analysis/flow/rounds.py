@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable
 
 from nsadiag.analysis import places
+from nsadiag.analysis.flow.bindings import last_name
 from nsadiag.analysis.flow.chains import Chain
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.on_rank import OnRank
-from nsadiag.analysis.flow.origins import last_name
 from nsadiag.evidence.records import Place
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from nsadiag.analysis.flow.bindings import Scope, last_name
 from nsadiag.analysis.flow.chains import Chain
 from nsadiag.analysis.flow.guards import Guard, Program
-from nsadiag.analysis.flow.origins import Scope, last_name
 
 CONTAINERS = frozenset({"list", "dict", "set", "tuple", "defaultdict", "deque", "OrderedDict", "Counter"})
 SIZES = frozenset({"numel", "size", "__len__"})

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
+from nsadiag.analysis.flow.bindings import last_name
 from nsadiag.analysis.flow.chains import Chain, apart, held_by, is_in, passed_by
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.history import Difference, Histories, Token
 from nsadiag.analysis.flow.making import Case, made, shown
-from nsadiag.analysis.flow.origins import last_name
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
 

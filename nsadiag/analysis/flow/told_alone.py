@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsadiag.analysis import places
+from nsadiag.analysis.flow.bindings import Scope, last_name
 from nsadiag.analysis.flow.filling import on_rank
 from nsadiag.analysis.flow.guards import Guard, Program
 from nsadiag.analysis.flow.making import Case, line_of, made, shown
-from nsadiag.analysis.flow.origins import Scope, last_name
 from nsadiag.analysis.standing import main_thread
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.sources import is_user

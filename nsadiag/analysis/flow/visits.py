@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from nsadiag.analysis.flow.bindings import Scope
 from nsadiag.analysis.flow.entering import in_body
 from nsadiag.analysis.flow.guards import Guard, Program
-from nsadiag.analysis.flow.origins import Scope
 from nsadiag.evidence.records import Place
 
 if TYPE_CHECKING:
