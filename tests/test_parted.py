@@ -22,14 +22,13 @@ from nsadiag.analysis.parted import (
     _beside_units,
     _by_hand,
     _left_out,
-    _left_wrapper,
     _not_broadcast,
     _not_reduced,
-    _were_reduced,
     wrapped_apart,
 )
 from nsadiag.analysis.places import most_seen, waits_for_peers
-from nsadiag.analysis.replicas import drift, kept_equal
+from nsadiag.analysis.replicas import Drift, drift, kept_equal
+from nsadiag.analysis.why_parted import _left, _were_reduced
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.worker import runtime
@@ -349,17 +348,27 @@ def trained(step: int, wrapped: bool, backward: str = AT) -> list[dict[str, Any]
     return [{"rank": 0, "phase": BEGIN, "step": step, **event} for event in events]
 
 
-def test_a_wrapper_that_is_passed_by_from_some_step_on_is_told(tmp_path: Path) -> None:
+PASSED_BY = "from step 4 on its wrapper is passed by, and each rank trains a model of its own."
+
+
+def apart_from(step: int) -> Drift:
+    """Copies that are known to differ since then."""
+    values = {0: 1.0, 1: 2.0}
+    return Drift(step=step, wraps=1, since=step, parameter="p0", values=values, from_start=False, odd=(0, 1), gap=1.0)  # fmt: skip
+
+
+def test_a_wrapper_that_is_passed_by_from_some_step_on_is_told() -> None:
     def left(*steps: list[dict[str, Any]], until: int = 8) -> Any:
         frame = pd.DataFrame([event for each in steps for event in each])
-        return _left_wrapper(SimpleNamespace(events=frame), 0, until)  # type: ignore[arg-type]
+        why = _left(SimpleNamespace(events=frame), 0, apart_from(until))  # type: ignore[arg-type]
+        return why and (why.says.partition(": ")[2], why.place and why.place.line)
 
     begun = [trained(n, True) for n in range(4)]
     found = left(*begun, *(trained(n, False) for n in range(4, 12)))
-    assert found and (found.step, found.place.line) == (4, 9)
+    assert found == (PASSED_BY, 9)
     elsewhere = "\t/home/u/train.py:30:tune"
     found = left(*begun, *(trained(n, False, elsewhere) for n in range(4, 12)))
-    assert found and (found.step, found.place.line) == (4, 30)
+    assert found == (PASSED_BY, 30)
     assert left(*begun, *(trained(n, False) for n in range(4, 12)), until=4) is None  # apart before that
     assert left(*(trained(n, n % 2 == 0) for n in range(12))) is None  # another model's backward in between
     assert left(*begun, *(trained(n, True) for n in range(4, 12))) is None

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis import places
-from nsadiag.analysis.averaged import DEFAULT, MOST_STEPS, are_most, averaged
+from nsadiag.analysis.averaged import DEFAULT, are_most, averaged
 from nsadiag.analysis.beside_ddp import beside_ddp
-from nsadiag.analysis.kept_back import kept_back
-from nsadiag.analysis.load import CellEvidence, RankEvidence
-from nsadiag.analysis.loads import OF_OPTIMIZER, Loads, loaded_alone
+from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.rates import rates_apart
-from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, kept_equal, summed, written_alone
+from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, kept_equal, summed
 from nsadiag.analysis.skipped_steps import skipped
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.why_parted import OF_RATES, why_parted
 from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
-WRAPPER = "DistributedDataParallel"
 FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last look
-OF_RATES = "Give every rank's scheduler the same numbers: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks."
 IGNORED = "ignored_params"  # of fully_shard
 
 
@@ -58,49 +53,10 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         yield from _beside_the_wrapper(cell, tables)
         yield from _not_broadcast(cell)
         return
-    idle = not _were_reduced(cell, tables, found.parameter) and not kept_equal(cell, frozenset(known))
-    kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
-    left = _left_wrapper(tables, cell.ranks[0].rank, found.step)
-    # What is equal before the first step and not after it was moved by other optimizer state, or by another rate.
-    alone = None
-    if found.since <= 1:
-        alone = loaded_alone(cell, tables, before_wrap=not found.from_start, wraps=found.wraps)
-    more: tuple[Evidence, ...] = ()
-    says = f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
-    if kept and (kept.all or not idle):
-        at, said = kept.place, f"{says}: {kept.says}."
-        fix = "Leave no_sync for the last backward before every optimizer.step(), also where an epoch ends within an accumulation."
-    elif idle:
-        at = _forward_place(cell.ranks[0], tables)
-        said = f"{says}: its wrapper was passed by: no gradient was ever reduced, each rank trains a model of its own."
-        fix = "Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what went through its forward."
-    elif left:
-        at = left.place
-        said = f"{says}: from step {left.step} on its wrapper is passed by, and each rank trains a model of its own."
-        fix = "Go on calling the wrapped model itself, model(x): keep model.module for saving and evaluation, in a variable of its own."
-    elif alone:
-        at, odd, said = alone.place, *_of_a_load(cell, found, alone)
-        found = dataclasses.replace(found, odd=odd)
-        fix = (
-            "Load before DDP wraps the model (it then copies rank 0's to all), or load on every rank."
-            if found.from_start
-            else "Load the optimizer's state (and a scheduler's or scaler's) on every rank: DDP copies the model alone."
-        )
-    elif otherwise := skipped(cell, tables, found.step):
-        more, fix = otherwise.evidence(cell), otherwise.fix
-        at, found = otherwise.place, dataclasses.replace(found, odd=otherwise.ranks)
-        said = f"{says}: {otherwise.says(cell.names(otherwise.ranks))}."
-    elif (rates := rates_apart(cell)) and rates.step <= found.step:
-        at, said, more, fix = rates.place, f"{says}: {rates.says}.", (rates.evidence,), OF_RATES
-        found = dataclasses.replace(found, odd=rates.odd)
-    else:
-        at, said = None, f"{says}: something changes the parameters on one rank alone."
-        if wrote := written_alone(cell, found):
-            found = dataclasses.replace(found, odd=tuple(sorted(wrote)))
-            said = f"{says}: something besides the optimizer writes into them on rank {cell.names(found.odd)} alone."
-            more = (_of_writes(cell, found, wrote),)
-        fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
-    yield _finding(cell, found, said, at, fix, more=more)
+    why = why_parted(cell, tables, found, frozenset(known))
+    if why.odd is not None:
+        found = dataclasses.replace(found, odd=why.odd)
+    yield _finding(cell, found, why.says, why.place, why.fix, more=why.more)
 
 
 def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Finding]:
@@ -127,60 +83,10 @@ def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Finding]:
     )
 
 
-def _of_a_load(cell: CellEvidence, found: Drift, alone: Loads) -> tuple[tuple[int, ...], str]:
-    """Who is not like the others, and why."""
-    when = "before the first step" if found.from_start else "after the first step, and not before it"
-    says = f"The model is wrapped in DDP, and yet its replicas differ {when}"
-    if alone.op == OF_OPTIMIZER:
-        # All ranks read the checkpoint: those are wrong that went on without a part of it.
-        without = tuple(r.rank for r in cell.ranks if r.rank not in alone.by)
-        return (
-            without,
-            f"{says}: rank {cell.names(without)} did not load the optimizer's state, and the others did.",
-        )
-    loaded = "loaded a checkpoint after the wrap" if found.from_start else "loaded a checkpoint"
-    return alone.by, f"{says}: rank {cell.names(alone.by)} {loaded}, and the others did not."
-
-
-def _of_writes(cell: CellEvidence, found: Drift, wrote: dict[int, int]) -> Evidence:
-    times = ", ".join(f"rank {rank} {n} times more than the others" for rank, n in sorted(wrote.items()))
-    return Evidence(
-        claim=f"between the look before and step {found.step}, {found.parameter} was written into {times}; until then equally often on all",
-        source=found.source,
-    )
-
-
 def _by_a_step_less(cell: CellEvidence, tables: Tables, among: frozenset[str]) -> Drift | None:
     """The same of ranks that had not been through the same by then, where a step that one left out is the reason."""
     found = drift(cell, among, in_step=False)
     return found if found and skipped(cell, tables, found.step) else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Left:
-    """The first step whose backward belongs to no forward of the wrapper, and where the forward was called."""
-
-    step: int
-    place: Place | None
-
-
-def _left_wrapper(tables: Tables, rank: int, until: int) -> _Left | None:
-    """Whether forwards went through DDP's wrapper for some steps, and nearly none since, while backwards go on."""
-    events = tables.events
-    mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN)]
-    wrapped = mine[(mine.kind == Kind.FORWARD) & (mine.name == WRAPPER)]
-    backwards = mine[mine.kind == Kind.BACKWARD]
-    through = set(wrapped.step)
-    bare = sorted(set(backwards.step) - through)
-    if not bare or not through or not min(through) < bare[0] < until:
-        return None
-    since = backwards[backwards.step >= bare[0]]
-    if len(bare) < MOST_STEPS * since.step.nunique() or bare[0] - 1 not in through:
-        return None
-    before = set(backwards.place[backwards.step < bare[0]])
-    # One loop for all steps calls the model where it always did; another one is known by its backward alone.
-    at = wrapped.place[wrapped.step < bare[0]] if set(since.place) <= before else since.place
-    return _Left(step=int(bare[0]), place=places.of_text(str(at.iloc[-1]).lstrip("\t")))
 
 
 def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -230,50 +136,6 @@ def wrapped_apart(tables: Tables) -> bool:
     """Whether a rank had made steps before the wrap that others had not: equal numbers then mean other steps."""
     wraps = tables.events[(tables.events.kind == Kind.WRAP) & (tables.events.phase == Phase.BEGIN)]
     return bool(wraps.groupby("rank").step.min().nunique() > 1)
-
-
-def _models_of(cell: CellEvidence, rank: RankEvidence, parameter: str) -> list[dict[str, Any]]:
-    """Those in DDP that hold it, of a generator and a critic the one: by its name or, of parts that are called by themselves
-    and have names of their own, by as many elements as were compared; all where neither tells.
-    """
-    whole = summed(cell).get("", 0)
-    named = [m for m in rank.ddp if parameter in _names_in(m)]
-    sized = [m for m in rank.ddp if sum(b["elements"] for b in m["buckets"]) == whole]
-    return named or sized or rank.ddp
-
-
-def _names_in(model: dict[str, Any]) -> set[str]:
-    return {str(p.get("qualified", p["name"])) for p in model["parameters"]}
-
-
-def _were_reduced(cell: CellEvidence, tables: Tables, parameter: str) -> bool:
-    """Whether any dump shows an all_reduce as large as a bucket of its model; without dumps DDP's own count of reductions."""
-    models = _models_of(cell, cell.ranks[0], parameter)
-    sizes = {b["elements"] for m in models for key in ("buckets", "rebuilt_buckets") for b in m[key]}
-    calls = tables.calls
-    shown = any(
-        _elements(row) in sizes for row in calls.loc[calls.op.str.contains("all_?reduce"), "input_sizes"]
-    )
-    rebuilt = any(m.get("rebuilt_buckets") for r in cell.ranks for m in _models_of(cell, r, parameter))
-    return shown or rebuilt
-
-
-def _elements(sizes: list[list[int]] | None) -> int:
-    total = 0
-    for size in sizes or []:
-        count = 1
-        for length in size:
-            count *= int(length)
-        total += count
-    return total
-
-
-def _forward_place(rank: RankEvidence, tables: Tables) -> Place | None:
-    events = tables.events
-    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.place != "")]
-    bare = mine[mine.name != WRAPPER]
-    mine = bare if len(bare) else mine
-    return places.of_text(str(mine.place.iloc[-1]).lstrip("\t")) if len(mine) else None
 
 
 def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
