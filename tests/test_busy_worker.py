@@ -50,11 +50,17 @@ def _look(
     *,
     state: Callable[[int], str] = lambda n: "R",
     values: Callable[[int], str] = lambda n: "5e1f",
+    calls: Callable[[int], list[list[str]]] = lambda n: [],
 ) -> CaptureEvidence:
     children = tuple(
         dataclasses.replace(c, proc={**c.proc, "state": state(number)}) for c in capture.children
     )
-    told = {"workers": {"values": {str(c.number): values(number) for c in children}}}
+    told = {
+        "workers": {
+            "values": {str(c.number): values(number) for c in children},
+            "calls": {str(c.number): calls(number) for c in children},
+        }
+    }
     return dataclasses.replace(capture, number=number, children=children, answers={"sources": told})
 
 
@@ -80,3 +86,38 @@ def test_a_worker_that_computes_at_one_line_through_a_long_silence_is_stuck(tmp_
 )
 def test_a_worker_that_may_be_at_work_is_left_alone(tmp_path: Path, another: dict[str, Any]) -> None:
     assert judged(silence(tmp_path, **another)) == []
+
+
+def called(number: int) -> list[list[str]]:
+    """Of the recording: torch's fetcher calls the data set with an index, and what that calls is another thing at each look."""
+    return [
+        *(["fetch.py", "fetch", "f0"],) * 2,
+        ["data.py", "__getitem__", "i7"],
+        ["data.py", "decode", f"{number}"],
+    ]
+
+
+def test_a_worker_that_goes_on_to_other_values_within_one_call_is_stuck_as_well(tmp_path: Path) -> None:
+    """A rejection that never accepts draws anew each time: its arguments stay."""
+    cell = silence(tmp_path, values=str, calls=called)
+    (found,) = dataloader_worker_fault(cell, Tables(cell=cell))
+    assert (found.guilty_ranks, found.outcome, found.confidence) == ((1,), "hung", 0.6)
+    assert (
+        "has been in one call at" in found.summary
+        and found.where.line == 39
+        and "with the same arguments" in found.evidence[1].claim
+    )
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        {"calls": lambda n: [["fetch.py", "fetch", f"f{n}"]]},  # another batch
+        {"calls": called, "silent_s": 15.0},
+        {"calls": lambda n: called(n) if n != 2 else []},  # not seen, or did not run
+    ],
+)
+def test_a_worker_that_may_be_in_one_call_after_the_other_is_left_alone(
+    tmp_path: Path, another: dict[str, Any]
+) -> None:
+    assert judged(silence(tmp_path, values=str, **another)) == []

@@ -378,6 +378,9 @@ next(batches)
     ]
     # The same values are told by the same digest, and by nothing else.
     assert told[0]["values"] == told[1]["values"]
+    (calls,) = told[0]["calls"].values()
+    assert [function.rpartition(".")[2] for _, function, _ in calls][-1] == "__getitem__"
+    assert told[1]["calls"] == told[0]["calls"], "one and the same call"
     assert not any(f.get("locals") for f in looks[0].children[0].stacks[0]["frames"])
 
 

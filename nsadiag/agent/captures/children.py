@@ -39,22 +39,48 @@ def workers(target: Target) -> dict[str, Any]:
     found = sorted(int(row["pid"]) for row in rows if row.get("state") == "R" and _is_python(row["pid"]))
     if not found:
         raise NotApplicable("no worker of its loader runs")
-    values = {str(pid): told for pid in found[:MOST_RUNNING] if (told := _values(pid))}
-    return {**_look_at(target, found, MOST_RUNNING), "values": values}
+    called = {str(pid): frames for pid in found[:MOST_RUNNING] if (frames := _called(pid))}
+    return {
+        **_look_at(target, found, MOST_RUNNING),
+        "values": {pid: _values(frames) for pid, frames in called.items()},
+        "calls": {pid: _calls(frames) for pid, frames in called.items()},
+    }
 
 
-def _values(pid: int) -> str | None:
-    """A digest of what the variables hold of all that the loader's loop has called: a loop in one line changes them."""
+def _called(pid: int) -> list[dict[str, Any]]:
+    """What the loader's loop has called in that process, innermost first, with the variables."""
     try:
         frames = _main_frames(glance(pid, with_locals=True))
     except (CaptureError, ValueError, KeyError):
-        return None
+        return []
     depth = next((n for n, frame in enumerate(frames) if frame["filename"].endswith(LOOP)), 0)
-    held = [
-        [f["filename"], f["line"], [(v["name"], v.get("repr")) for v in f.get("locals") or []]]
-        for f in frames[:depth]
+    return frames[:depth]
+
+
+def _values(frames: list[dict[str, Any]]) -> str:
+    """A digest of what the variables hold: a loop in one line changes them."""
+    return _digest(
+        [
+            [f["filename"], f["line"], [(v["name"], v.get("repr")) for v in f.get("locals") or []]]
+            for f in frames
+        ]
+    )
+
+
+def _calls(frames: list[dict[str, Any]]) -> list[list[str]]:
+    """File, function and a digest of the arguments, outermost first: what is the same at two looks is one and the same call."""
+    return [
+        [
+            str(f["filename"]),
+            str(f["name"]),
+            _digest([(v["name"], v.get("repr")) for v in f.get("locals") or [] if v.get("arg")]),
+        ]
+        for f in reversed(frames)
     ]
-    return hashlib.blake2b(json.dumps(held).encode(), key=KEY, digest_size=8).hexdigest() if held else None
+
+
+def _digest(held: list[Any]) -> str:
+    return hashlib.blake2b(json.dumps(held).encode(), key=KEY, digest_size=8).hexdigest()
 
 
 def _main_frames(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:

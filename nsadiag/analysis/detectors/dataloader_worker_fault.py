@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
 from collections.abc import Iterator
 
-from nsadiag.analysis import places
+from nsadiag.analysis import loops, places
 from nsadiag.analysis.breaks import first_break
 from nsadiag.analysis.exceptions import LOST_WORKER, first_of
 from nsadiag.analysis.inside import Stuck, finding, inside, stuck_inside
@@ -45,6 +47,42 @@ def _running(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] 
         if at and all(same) and len(values) == 1 and None not in values:
             return child, at
     return None
+
+
+def _in_one_call(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
+    """The worker that ran in one and the same call at every look since anything last moved, whatever it goes on to in there."""
+    looks = in_silence(cell, stuck.rank)
+    for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
+        calls = [_calls(look, child.number) for look in looks]
+        depth = sum(
+            1 for _ in itertools.takewhile(lambda c: c == (c[0],) * len(c), zip(*calls, strict=False))
+        )
+        seen = [_at_depth(look, child.number, depth) for look in looks]
+        at = seen[-1] if depth else None
+        if at is not None and all(
+            each and (each.file, each.function) == (at.file, at.function) for each in seen
+        ):
+            return child, _loop(cell, [each for each in seen if each]) or at
+    return None
+
+
+def _calls(look: CaptureEvidence, pid: int) -> list[tuple[str, ...]]:
+    """What the loader's loop has called in the worker, outermost first, each with what stands for its arguments."""
+    told = look.answers.get("sources", {}).get("workers", {}).get("calls", {}).get(str(pid), [])
+    return [tuple(call) for call in told]
+
+
+def _at_depth(look: CaptureEvidence, pid: int, depth: int) -> Place | None:
+    """The user's innermost line of the worker's outermost `depth` calls."""
+    frames = next((_of_worker(c) for c in look.children if c.number == pid), [])
+    return places.of_frames(frames[max(len(frames) - depth, 0) :])
+
+
+def _loop(cell: CellEvidence, seen: list[Place]) -> Place | None:
+    """The innermost loop around all of these lines of one function."""
+    around = [loops.around(cell, at, (ast.While, ast.For)) for at in seen]
+    lines = set.intersection(*({loop.lineno for loop in each} for each in around))
+    return places.place(seen[0].file, max(lines), seen[0].function) if lines else None
 
 
 def _values(look: CaptureEvidence, pid: int) -> str | None:
@@ -88,10 +126,11 @@ def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Find
         elif gone:
             yield _dead(cell, stuck, gone)
     for stuck in inside(cell, tables) if cell.stopped == "timeout" else ():
-        running = _running(cell, stuck) if stuck.standing.doing == "loader" else None
-        lasted = in_one_place_s(cell, stuck.rank)
-        if running and lasted:
+        lasted = in_one_place_s(cell, stuck.rank) if stuck.standing.doing == "loader" else 0.0
+        if lasted and (running := _running(cell, stuck)):
             yield _busy(cell, stuck, *running, lasted)
+        elif lasted and (in_call := _in_one_call(cell, stuck)):
+            yield _busy(cell, stuck, *in_call, lasted, in_call=True)
 
 
 def _waits(stuck: Stuck) -> Evidence:
@@ -141,20 +180,39 @@ def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place)
     )
 
 
-def _busy(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place, lasted: float) -> Finding:
-    """As with a rank of which one call keeps the interpreter: only time tells that from work, and not for certain."""
+def _busy(
+    cell: CellEvidence,
+    stuck: Stuck,
+    worker: CaptureEvidence,
+    at: Place,
+    lasted: float,
+    *,
+    in_call: bool = False,
+) -> Finding:
+    """As with a rank of which one call keeps the interpreter: only time tells that from work, and not for certain.
+
+    `in_call`: it goes on to other values, in a call that does not end.
+    """
+    where = places.short(at)
+    stays = (
+        f"is in one and the same call of {at.function}, with the same arguments, in every look since the silence began"
+        if in_call
+        else f"is at {where} in every look since the silence began, with the same values in all variables"
+    )
     return finding(
         cell,
         stuck,
         cls="dataloader_worker_fault",
-        confidence=0.65,
-        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) has been at {places.short(at)} for {lasted:.0f} s, at full CPU, and gives no batch.",
+        confidence=0.6 if in_call else 0.65,
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and gives no batch.",
         at=at,
         evidence=(
             _waits(stuck),
             Evidence(
-                claim=f"its worker {worker.number} runs, and is at {places.short(at)} in every look since the silence began, with the same values in all variables",
-                source=f"{worker.source}/py_spy.json",
+                claim=f"its worker {worker.number} runs, and {stays}",
+                source=f"{stuck.capture.source}/answers.json#sources.workers"
+                if in_call
+                else f"{worker.source}/py_spy.json",
             ),
             Evidence(
                 claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
