@@ -7,6 +7,7 @@
     python benchmarks/accuracy.py --rows rows.jsonl       # adds to the rows of earlier runs, and counts them too
     python benchmarks/accuracy.py --jobs 3 --no-loops     # three jobs at once are load enough
     python benchmarks/accuracy.py --cores 2 --runs 5      # on a large host: each job on two cores of its own, both busy
+    python benchmarks/accuracy.py -k "healthy|gpu_" --jobs 8 --no-loops  # where there are GPUs, jobs of as many ranks at most
 
 A class, its ranks and its line are right if the script's promise says so. A false alarm is a job that is healthy or
 slow, and was called hung. Beside each class stands what a person could have read off py-spy's stacks, off
@@ -20,6 +21,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -198,10 +200,11 @@ def table(told: Row) -> list[str]:
 
 
 def chosen(expression: str | None, *, quick: bool) -> list[Promise]:
-    gpu = bool(machine()["gpus"]) and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
-    found = [p for p in promises() if p.status == "run" and (gpu or not p.needs)]
+    gpus = 0 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else int(machine()["gpus"])
+    # NCCL wants a GPU for each rank.
+    found = [p for p in promises() if p.status == "run" and (p.world_size <= gpus if gpus else not p.needs)]
     if expression:
-        found = [p for p in found if expression in p.name]
+        found = [p for p in found if re.search(expression, p.name)]
     return list({p.classes[0]: p for p in reversed(found)}.values()) if quick else found
 
 
@@ -256,7 +259,11 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=int, default=1, help="how often each script runs; 0: count --rows alone"
     )
-    parser.add_argument("-k", metavar="EXPR", help="only scripts whose name has this in it")
+    parser.add_argument(
+        "-k",
+        metavar="EXPR",
+        help="only scripts in whose name this regular expression is found",
+    )
     parser.add_argument("--no-comparison", action="store_true", help="nsadiag alone")
     parser.add_argument("--jobs", type=int, default=1, help="scripts at a time")
     parser.add_argument(

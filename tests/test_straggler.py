@@ -105,6 +105,17 @@ def test_who_is_ahead_by_more_than_a_step_does_not_wait_for_the_one_behind(tmp_p
     assert meet(now_and_then, "ready_s", 1)
 
 
+def test_one_number_may_be_another_step_after_epochs_of_other_lengths(tmp_path: Path) -> None:
+    """Under Join: then who is a step behind seems late by as much as a step takes."""
+    cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
+    tables = Tables(cell=cell)
+    steps = tables.steps.copy()
+    steps.loc[steps["rank"] == 0, "step"] += 1
+    assert _late(steps, "ready_s") and not meet(steps, "ready_s", 1)
+    tables.__dict__["steps"] = steps
+    assert not list(straggler_rank(cell, tables))
+
+
 def test_hosts_of_gpus_may_run_ahead_of_what_they_have_queued(tmp_path: Path) -> None:
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
     for rank in cell.ranks:

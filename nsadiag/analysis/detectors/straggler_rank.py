@@ -129,14 +129,15 @@ def _on_gpus(cell: CellEvidence) -> bool:
 
 
 def meet(steps: pd.DataFrame, column: str, slowest: int) -> bool:
-    """Whether those who are early do wait for that rank: then none is ready for a step before it was for the one before.
+    """Whether those who are early do wait for that rank: then none is through with a step before it was ready for that one.
 
     In most steps, or again and again, as where they meet every few steps. Ranks that train on their own, or have made other
     numbers of steps (under Join), are ahead for no reason of its.
     """
     ready = _settled(steps.pivot_table(index="step", columns="rank", values=column).dropna())
-    own, first = ready[slowest], ready.drop(columns=slowest).min(axis=1)
-    together = (first >= own.shift(1) - SLACK * own.diff().median()).iloc[1:]
+    ends = steps.pivot_table(index="step", columns="rank", values="end_s").reindex(ready.index)
+    own, first = ready[slowest], ends.drop(columns=slowest).min(axis=1)
+    together = first >= own - SLACK * own.diff().median()
     again = int((together & ~together.shift(1, fill_value=True)).sum())
     return bool(together.mean() >= ALWAYS or again >= MIN_STEPS)
 
