@@ -103,6 +103,34 @@ def test_a_loop_that_gets_somewhere_is_never_endless(
     assert loop is None or not dataclasses.replace(loop, seconds=1e6).is_endless(longest_pause_s=0.0)
 
 
+DRAWS = "import random\nclass Size: k = 2\ndef draw(start):\n    found = []\n    while len(found) < Size.k:\n        item = random.randrange(10**9) + start\n        if item {test}:\n            found.append(1)\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "call", "in_vain"),
+    [
+        ("< 0", "draw(2)", True),
+        # The same values in call after call, of a caller that gets somewhere.
+        ("% 10**5 == 0", "while True:\n    low += 1\n    draw(2)", False),
+        ("% 10**5 == 0", "for low in range(10**9):\n    draw(low)", False),
+    ],
+)
+def test_a_loop_that_draws_and_rejects_asks_in_vain_for_as_long_as_its_call_lasts(
+    test: str, call: str, in_vain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enough(found: Loop | None) -> bool:
+        # In a look at a process that got no CPU nothing changes at all.
+        vain = found is not None and found.asks_in_vain_s > 0
+        return vain == in_vain and (not in_vain or bool(found and found.changes))
+
+    with running(tmp_path, DRAWS.format(test=test) + call) as process:
+        loop = some_looks(process.pid, monkeypatch, enough)
+    assert loop is None or (loop.asks_in_vain_s > 0) == in_vain
+    if in_vain:
+        assert loop is not None
+        assert (loop.function.rpartition(".")[2], loop.asks, loop.changes) == ("draw", ["found"], ["item"])
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -29,6 +29,7 @@ class LoopSource:
     # Local variables that alone decide, by comparisons of numbers, when it ends; None where something else has a say.
     decided_by: frozenset[str] | None
     asked: frozenset[str]  # all names in the conditions that may end it
+    given: frozenset[str]  # what its function was called with, as far as the loop leaves it alone
 
     @property
     def text(self) -> str:
@@ -74,6 +75,7 @@ def loop_around(file: str, function: str, lines: set[int]) -> LoopSource | None:
         calls=any(isinstance(node, ast.Call) for node in ast.walk(innermost)),
         decided_by=_decided_by(innermost),
         asked=_names(_tests(innermost)),
+        given=_parameters(body) - _stored(innermost),
     )
 
 
@@ -122,6 +124,15 @@ def _tests(loop: ast.While | ast.For) -> list[ast.expr]:
     own = [loop.test] if isinstance(loop, ast.While) else []
     leaves = [node.test for node in _own(loop) if isinstance(node, ast.If) and _may_leave(node)]
     return [test for test in own + leaves if not isinstance(test, ast.Constant)]
+
+
+def _parameters(function: Function) -> frozenset[str]:
+    given = function.args
+    return frozenset(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+
+
+def _stored(loop: ast.stmt) -> frozenset[str]:
+    return frozenset(n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
 def _names(tests: list[ast.expr]) -> frozenset[str]:

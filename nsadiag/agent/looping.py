@@ -51,6 +51,12 @@ class Loop:
     decided: bool  # whether what ends the loop can be read off its variables
     hidden: bool = False  # whether it changes objects from within, where nobody can look
     seconds: float  # since it was first seen to go round like this
+    asks: list[str] = field(
+        default_factory=list
+    )  # local variables that have a say in when it ends, and can be seen
+    asks_in_vain_s: float = (
+        0.0  # for how long none of these, nor what the function was called with, took a new value
+    )
 
     def is_endless(self, longest_pause_s: float) -> bool:
         """Whether it has gone round, without a change, for longer than any honest loop is likely to."""
@@ -71,6 +77,9 @@ class _Known:
     within: set[Frame] = field(default_factory=set)
     stacks: Counter[tuple[Frame, ...]] = field(default_factory=Counter)
     looks: int = 0
+    # Those who called it, with their variables: while these stay it is one and the same call.
+    callers: set[tuple[Any, ...]] = field(default_factory=set)
+    asked_since: float = field(default_factory=time.monotonic)
 
 
 class Loops:
@@ -143,9 +152,17 @@ class Loops:
         moves = known.stacks.total() - max(known.stacks.values()) > 1
         if (source.calls and not moves) or source.asks_a_clock(known.within):
             return None
-        changes = _changes(samples, depth, source, known)
+        now = time.monotonic()
+        changed = _changed(samples, depth, source, known)
+        changes = _matter(changed, samples, depth, source)
+        asks = sorted(name for name in source.asked if _are_visible(samples, depth, frozenset({name})))
         if changes:
-            known.since = time.monotonic()
+            known.since = now
+        callers = {_callers(sample, depth) for sample in samples}
+        moved = {name for level, name in changed if level == 0} & {*asks, *source.given}
+        if not asks or moved or callers != known.callers:
+            known.asked_since = now
+        known.callers = callers
         known.looks += 1
         return Loop(
             file=file,
@@ -157,7 +174,9 @@ class Loops:
             changes=changes,
             decided=source.decided_by is not None and _are_visible(samples, depth, source.decided_by),
             hidden=source.stores(known.within),
-            seconds=time.monotonic() - known.since if known.looks > 1 else 0.0,
+            seconds=now - known.since if known.looks > 1 else 0.0,
+            asks=asks,
+            asks_in_vain_s=now - known.asked_since,
         )
 
 
@@ -225,24 +244,36 @@ def _are_visible(samples: list[Sample], depth: int, names: frozenset[str]) -> bo
     return all(value is not None and not value.startswith("<") and "..." not in value for value in shown)
 
 
-def _changes(samples: list[Sample], depth: int, source: LoopSource, known: _Known) -> list[str]:
-    """Variables with values that earlier samples had not shown; takes note of all that were there."""
-    decided = source.decided_by
-    if decided is not None and not _are_visible(samples, depth, decided):
-        decided = None
+def _changed(samples: list[Sample], depth: int, source: LoopSource, known: _Known) -> set[tuple[int, str]]:
+    """Variables, by level and name, with values that earlier samples had not shown; takes note of all that were there."""
     # A loop that is met for the first time has no values before it: its own first half shows what belongs to it.
     first = len(samples) // 2 if known.looks == 0 else 0
-    found: set[str] = set()
+    found: set[tuple[int, str]] = set()
     for (level, function, name), values in _sequences(samples, depth).items():
         seen = known.values.setdefault((function, name), set())
         seen.update(values[: min(first, len(values))])
-        counts = decided is None or (level == 0 and name in decided)
         # Of a long list only the beginning is shown: what was added to it cannot be seen.
         cut_short = level == 0 and name in source.asked and any("..." in value for value in values)
-        if cut_short or (counts and _are_new(values[first:], seen)):
-            found.add(name)
+        if cut_short or _are_new(values[first:], seen):
+            found.add((level, name))
         seen.update(values)
-    return sorted(found)
+    return found
+
+
+def _matter(
+    changed: set[tuple[int, str]], samples: list[Sample], depth: int, source: LoopSource
+) -> list[str]:
+    """Names of those that count: where some alone decide when the loop ends, these, and what is cut short."""
+    decided = source.decided_by
+    if decided is None or not _are_visible(samples, depth, decided):
+        return sorted({name for _, name in changed})
+    return sorted({name for level, name in changed if level == 0 and name in decided | source.asked})
+
+
+def _callers(sample: Sample, depth: int) -> tuple[Any, ...]:
+    """The user's frames above the loop's, with their variables."""
+    pairs = zip(sample.frames[:depth], sample.values[:depth], strict=True)
+    return tuple((frame, *sorted(values.items())) for frame, values in pairs if is_user(frame[0]))
 
 
 def _sequences(samples: list[Sample], depth: int) -> dict[tuple[int, str, str], list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from nsadiag.analysis import loops, places
 from nsadiag.analysis.inside import Stuck, finding, inside
 from nsadiag.analysis.load import CellEvidence
-from nsadiag.analysis.silence import LEAST_S, PAUSES, in_one_place_s, python_answered
+from nsadiag.analysis.silence import LEAST_S, LONG_S, PAUSES, in_one_place_s, python_answered
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still
 from nsadiag.evidence.records import Evidence, Finding, Rejected
@@ -43,6 +43,7 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         motion = _motion(cell, stuck.number)
         if not _goes_round(cell, motion):
             yield from _around_one_line(cell, stuck)
+            yield from _asks_in_vain(cell, stuck, motion)
             continue
         loop, sure = motion["loop"], is_still(cell)
         number = stuck.number
@@ -112,5 +113,46 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
             ),
         ),
         fix=FIX,
+        next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
+    )
+
+
+def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> Iterator[Finding]:
+    """When time was up: a loop that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
+    loop = motion.get("loop") or {}
+    lasted, longest = (
+        float(loop.get("asks_in_vain_s") or 0.0),
+        float(cell.watch.get("longest_quiet_s") or 0.0),
+    )
+    if cell.stopped != "timeout" or loop.get("hidden") or lasted <= max(LONG_S, PAUSES * longest):
+        return
+    number, at = stuck.number, places.place(loop["file"], loop["line"], loop["function"])
+    asks, changes = ", ".join(loop["asks"]), ", ".join(loop["changes"])
+    yield finding(
+        cell,
+        stuck,
+        cls="livelock_user_code",
+        confidence=0.6,
+        summary=f"Rank {number} goes round in the loop at {places.short(at)} at full CPU: it tries new values ({changes}), and {asks}, which would end it, has been the same for {lasted:.0f} s.",
+        at=at,
+        evidence=(
+            Evidence(
+                claim=f"samples of every look since show one and the same call of {loop['function']}, in that loop, with no new value of {asks}",
+                source="watch.json#looks",
+            ),
+            Evidence(
+                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {longest:.1f} s",
+                source="watch.json",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="local_lock_deadlock", because="the thread runs, it waits for nothing in the kernel"
+            ),
+            Rejected(
+                cls="slow_compute", because="nothing came of it for many times the longest pause before"
+            ),
+        ),
+        fix="Bound the loop: give up after a number of rounds, or choose from what is left instead of trying at random.",
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
     )

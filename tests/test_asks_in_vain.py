@@ -1,0 +1,70 @@
+"""A loop that tries new values for ever: when time is up, what would end it, and has stayed the same, tells it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import archive_of, unpack
+
+from nsadiag.analysis.detectors.livelock_user_code import livelock_user_code
+from nsadiag.analysis.load import CellEvidence, load_cell
+from nsadiag.analysis.tables import Tables
+
+
+def draws_at_timeout(folder: Path, **loop: Any) -> CellEvidence:
+    """The job of the recording, with a loop in which something goes on."""
+    cell = load_cell(unpack(archive_of("livelock_user_code_bisection"), folder).path)
+    looks = [
+        {
+            **look,
+            "judgement": "busy",
+            "motions": [
+                {
+                    **m,
+                    "endless": False,
+                    "loop": m.get("loop")
+                    and {
+                        **m["loop"],
+                        "changes": ["item"],
+                        "asks": ["picked"],
+                        "asks_in_vain_s": 90.0,
+                        **loop,
+                    },
+                }
+                for m in look["motions"]
+            ],
+        }
+        for look in cell.watch["looks"]
+    ]
+    watch = {**cell.watch, "stopped": "timeout", "looks": looks, "longest_quiet_s": 1.0}
+    return dataclasses.replace(cell, watch=watch)
+
+
+def test_what_would_end_the_loop_has_stayed_for_long(tmp_path: Path) -> None:
+    cell = draws_at_timeout(tmp_path)
+    (found,) = livelock_user_code(cell, Tables(cell))
+    guilty = {m["rank"] for look in cell.watch["looks"] for m in look["motions"] if m["loop"]}
+    assert (set(found.guilty_ranks), found.outcome, found.confidence) == (guilty, "hung", 0.6)
+    assert "new values (item), and picked, which would end it, has been the same for 90 s" in found.summary
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        {"asks_in_vain_s": 50.0},
+        {"asks_in_vain_s": 0.0},
+        {"hidden": True},  # it changes objects, where nobody can look
+    ],
+)
+def test_a_loop_that_may_get_somewhere_is_left_alone(tmp_path: Path, loop: dict[str, Any]) -> None:
+    cell = draws_at_timeout(tmp_path, **loop)
+    assert not list(livelock_user_code(cell, Tables(cell)))
+
+
+def test_what_has_lasted_for_a_few_of_the_jobs_own_pauses_may_be_one_of_them(tmp_path: Path) -> None:
+    cell = draws_at_timeout(tmp_path)
+    cell = dataclasses.replace(cell, watch={**cell.watch, "longest_quiet_s": 12.0})
+    assert not list(livelock_user_code(cell, Tables(cell)))
