@@ -11,7 +11,7 @@ Promise:
   outcome: [hung, crashed]
   class: rank_exception
   guilty_ranks: [1]
-  code: "self.position(torch.arange("
+  code: ["self.position(torch.arange(", "loss.item()"]  # on a GPU the rank hears of it there
 """
 
 import os

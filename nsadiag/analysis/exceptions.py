@@ -44,6 +44,15 @@ LOST_WORKER = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? ?[\d, ]+\) (?P<end>is killed by signal: [^.]*|exited unexpectedly[^.]*)"
 )
 
+# What a kernel did is told by whatever call comes next.
+LATE = re.compile(
+    r"CUDA error: (device-side assert|an illegal (memory access|instruction)|misaligned address|unspecified launch failure)",
+    re.IGNORECASE,
+)
+DEVICE_ASSERT = re.compile(
+    r"^\S+\.cuh?:\d+: (?P<kernel>.+?): block: .*? Assertion `(?P<what>.+?)` failed", re.MULTILINE
+)
+
 Raised = dict[str, Any]
 
 
@@ -102,6 +111,17 @@ def headline(exception: Raised) -> str:
     # "Error(s) in loading state_dict for Net:" says nothing yet.
     first = f"{first} {more[0]}" if first.endswith(":") and more else first
     return f"{exception['type']}: {first}"[:300]
+
+
+def is_told_late(exception: Raised) -> bool:
+    """Whether it is of a kernel that was launched before the line that raised."""
+    return bool(LATE.search(str(exception["message"])))
+
+
+def device_assert(stderr: str) -> str | None:
+    """What a kernel's own assertion said, and which kernel's it was."""
+    found = DEVICE_ASSERT.search(stderr)
+    return f"{found['kernel']}: assertion `{found['what']}` failed"[:300] if found else None
 
 
 def is_same(one: Raised, other: Raised) -> bool:

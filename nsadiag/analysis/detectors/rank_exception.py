@@ -9,10 +9,12 @@ from typing import Any
 from nsadiag.analysis import places
 from nsadiag.analysis.breaks import Break, breaks, first_break
 from nsadiag.analysis.exceptions import (
+    device_assert,
     first_of,
     follows_a_peer,
     headline,
     is_of_a_collective,
+    is_told_late,
     memory_of,
     place_of,
 )
@@ -28,6 +30,9 @@ from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Rejected
 # The same first words on another rank within this time is the same mistake, not a consequence.
 TOGETHER_S = 1.0
 SIGNALLED = Rejected(cls="rank_killed", because="no rank was ended by a signal before this exception")
+HEARD_LATE = "a kernel fails while the host is further on: the line is where the rank heard of it, and not where the kernel was launched"
+OF_A_KERNEL = "Look at what the kernels before that line were given: an assertion of a gather, an index or a loss kernel is nearly always an index out of its range (a token beyond the vocabulary, a position beyond the context, a label beyond the classes)."
+LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that fails"
 MEMORY = {
     "gpu": "Give this rank less at once (a smaller or shorter batch, activation checkpointing), and let all ranks skip a batch together or not at all.",
     "host": "The machine has no memory left to give: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
@@ -93,6 +98,12 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
         for v in victims[:3]
         if v.rank.exception
     ]
+    late = is_told_late(root)
+    of_kernel = device_assert(first.rank.stderr_tail) if late else None
+    if of_kernel:
+        evidence.append(
+            Evidence(claim=f"its GPU said: {of_kernel}", source=f"{first.rank.source}/stderr.log")
+        )
     everyone = len(cell.everyone(alike)) == cell.world_size > 1
     who = "Every rank" if everyone else f"Rank {cell.names(alike)}"
     mend = (
@@ -103,14 +114,16 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
         cls=_class_of(root),
         outcome="hung" if cell.stopped == "hang" else "crashed",
         confidence=0.95,
-        summary=f"{who} raised {said}",
+        summary=f"{who} raised {said}" + (f" ({of_kernel})" if of_kernel else ""),
         guilty_ranks=tuple(sorted(set(alike))),
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in alike),
         where=Where(step=first.rank.end.get("steps")).at(place_of(root) or place_of(exception)),
         peers_at=_peers_at(cell, tables, tuple(alike)),
         evidence=tuple(evidence),
         rejected=(SIGNALLED,),
-        fix=_fix(root, mend),
+        gaps=(HEARD_LATE,) if late else (),
+        fix=OF_A_KERNEL if late else _fix(root, mend),
+        next=LAUNCH_BLOCKING if late else None,
     )
 
 
