@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,8 +21,8 @@ WAITS_FOR_GPU = re.compile(
     r"|c10::cuda|at::native::_local_scalar_dense_cuda|_cuda_synchronize|THCPEvent_synchronize|THCPStream_synchronize"
 )
 PYTHON_WAITS = re.compile(r"torch/cuda/(__init__|streams)\.py$")
-# Of this process: others on the same GPU take their share of it.
-BUSY_PCT = 25.0
+# Of this process, where others on the same GPU take their shares of it.
+GPU_WORKS_PCT = 10.0
 # Lines that wait for the device in C, where no Python frame shows it.
 ASKS_DEVICE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|nonzero)\(")
 
@@ -37,12 +38,17 @@ def _waits_for_gpu(stuck: Stuck) -> str | None:
     return called or (asks[0].strip(".(") if asks else None)
 
 
-def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
-    looks = cell.watch.get("looks", [])
-    found: dict[str, Any] = next(
-        (m for m in (looks[-1]["motions"] if looks else []) if m["rank"] == rank), {}
-    )
-    return found
+def _motions(cell: CellEvidence, rank: int) -> list[dict[str, Any]]:
+    """The rank's, of every look since anything last moved."""
+    moved = float(cell.watch.get("last_progress_s") or 0.0)
+    looks = [look for look in cell.watch.get("looks", []) if look.get("t_s", moved) >= moved]
+    return [m for look in looks for m in look.get("motions", []) if m["rank"] == rank]
+
+
+def _busy_pct(motions: list[dict[str, Any]]) -> float:
+    """Median share of the GPU that the process had; 0 where nobody could say."""
+    known = [float(m["gpu_pct"]) for m in motions if m.get("gpu_pct") is not None]
+    return statistics.median(known) if known else 0.0
 
 
 def _has_queued(tables: Tables, rank: int) -> bool:
@@ -53,15 +59,15 @@ def _has_queued(tables: Tables, rank: int) -> bool:
 
 def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     for stuck in inside(cell, tables):
-        motion = _motion(cell, stuck.number)
-        busy = motion.get("gpu_pct")
-        if busy is None or busy < BUSY_PCT or stuck.standing.place is None:
+        motions = _motions(cell, stuck.number)
+        busy = _busy_pct(motions)
+        if busy < GPU_WORKS_PCT or stuck.standing.place is None:
             continue
         # A communicator that is being made spins, and leaves no trace in NCCL's recorder.
         if stuck.standing.waits_for_peers:
             continue
         call, lasted = _waits_for_gpu(stuck), in_one_place_s(cell, stuck.rank)
-        if call is None and not motion.get("main_cpu_share", 0) > 0.5:
+        if call is None and not motions[-1].get("main_cpu_share", 0) > 0.5:
             continue
         # A busy GPU is work until it has been at it for far longer than anything before.
         if not (lasted and (is_still(cell) or cell.stopped == "timeout")) or _has_queued(
@@ -82,7 +88,7 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     source=stuck.source,
                 ),
                 Evidence(
-                    claim=f"its GPU is {busy:.0f} % busy, and the rank has no collective under way",
+                    claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} looks, and the rank has no collective under way",
                     source="watch.json#looks",
                 ),
             ),
