@@ -10,7 +10,7 @@ import pytest
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.detectors.slow_compute import slow_compute
-from nsadiag.analysis.growing import _given_more, grows
+from nsadiag.analysis.growing import Slowing, _given_more, grows, grows_at_best
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
@@ -40,6 +40,18 @@ def test_what_piles_up_is_told_although_a_neighbour_left_before_the_end() -> Non
     assert not grows(steps([0] * 80, quieter), "step_s")
     assert grows(steps([0] * 80, quieter), "step_s", piled=True)
     assert not grows(steps([0] * 80, [0.1] * 80), "step_s", piled=True)
+
+
+def test_what_piles_up_is_told_by_the_fastest_steps_where_neighbours_hide_the_rest() -> None:
+    """As on a GPU that sixteen jobs share."""
+    noise = [0.0 if n % 5 == 0 else 1.5 - 0.005 * n for n in range(160)]
+    hidden = [0.02 + 0.0006 * n + noise[n] for n in range(160)]
+    assert not grows(steps([0] * 160, hidden), "step_s", piled=True)
+    assert grows_at_best(pd.Series(hidden))
+    assert not grows_at_best(pd.Series([0.02 + each for each in noise]))
+    assert not grows_at_best(pd.Series(hidden[:32]))
+    slower = Slowing(measure="step_s", settled=steps([0] * 160, hidden), pile=None, at_best=True)
+    assert 0.02 < slower.first_s < 0.04 and 0.09 < slower.last_s < 0.12
 
 
 @pytest.mark.parametrize(("power", "confidence"), [(1, 0.5), (1.8, 0.5), (3, 0.85)])

@@ -18,6 +18,7 @@ MIN_TREND = 0.5
 FEW_STEPS, MIN_TREND_OF_FEW = 40, 0.85
 QUARTER_GROWTH = 1.1  # from each quarter of the steps to the next: a job that changes what it does grows once
 MIN_GROWN_S = 0.02
+AT_BEST = 0.1  # of the steps, the fastest
 MORE_GIVEN = 1.5  # times as much, from the first fifth of the steps to the last: inputs grow by a schedule
 MOST_POWER = 2  # of the input's length, that any part of a model is known to take: attention
 OF_ONE_SIZE = 6  # steps that were given as much as each other, at least
@@ -31,6 +32,9 @@ class Slowing:
     measure: str  # by which they do: on the clock, or in CPU time
     settled: pd.DataFrame = field(compare=False, repr=False)
     pile: Pile | None  # what its own registrations left
+    at_best: (
+        bool  # only the fastest steps show it: the others are as long as who shares the machine makes them
+    )
 
     @property
     def fifths(self) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -40,13 +44,22 @@ class Slowing:
 
     @property
     def first_s(self) -> float:
-        """Median of the first fifth."""
-        return float(self.fifths[0][self.measure].median())
+        """Of the first fifth, what a step takes."""
+        return self.typical(self.fifths[0][self.measure])
 
     @property
     def last_s(self) -> float:
-        """Median of the last fifth."""
-        return float(self.fifths[1][self.measure].median())
+        """Of the last fifth, what a step takes."""
+        return self.typical(self.fifths[1][self.measure])
+
+    def typical(self, seconds: pd.Series[float]) -> float:
+        """The median, or what the fastest tenth takes at most."""
+        return float(seconds.quantile(AT_BEST) if self.at_best else seconds.median())
+
+    def grown_s(self, column: str) -> float:
+        """How much longer that part of a step has become."""
+        first, last = self.fifths
+        return self.typical(last[column]) - self.typical(first[column])
 
     @property
     def trend(self) -> float:
@@ -73,10 +86,14 @@ def slowing(rank: RankEvidence, tables: Tables) -> Slowing | None:
     settled = steps.iloc[2:]
     pile = largest_pile(rank, len(steps))
     # On a machine that others use as well, the clock may hide what CPU time shows, and a GPU shows on the clock alone.
-    measure = next((m for m in ("step_s", "cpu_s") if grows(settled, m, piled=pile is not None)), None)
+    measures = ("step_s", "cpu_s")
+    measure = next((m for m in measures if grows(settled, m, piled=pile is not None)), None)
+    at_best = measure is None and pile is not None
+    if at_best:
+        measure = next((m for m in measures if grows_at_best(settled[m])), None)
     if measure is None or _given_more(settled, measure):
         return None
-    return Slowing(measure=measure, settled=settled, pile=pile)
+    return Slowing(measure=measure, settled=settled, pile=pile, at_best=at_best)
 
 
 def grows(settled: pd.DataFrame, measure: str, *, piled: bool = False) -> bool:
@@ -106,9 +123,22 @@ def _trend(settled: pd.DataFrame, measure: str) -> float:
 
 
 def _grows_throughout(step_s: pd.Series[float]) -> bool:
-    quarter = len(step_s) // 4
-    medians = [float(step_s.iloc[n * quarter : (n + 1) * quarter].median()) for n in range(4)]
+    medians = [float(quarter.median()) for quarter in _quarters(step_s)]
     return all(b > QUARTER_GROWTH * a for a, b in itertools.pairwise(medians))
+
+
+def grows_at_best(step_s: pd.Series[float]) -> bool:
+    """The same of each quarter's fastest steps: whoever shares the machine makes steps longer, and none of them shorter."""
+    if len(step_s) < FEW_STEPS:
+        return False
+    best = [float(quarter.quantile(AT_BEST)) for quarter in _quarters(step_s)]
+    grown = all(b > QUARTER_GROWTH * a for a, b in itertools.pairwise(best))
+    return grown and best[-1] > GROWTH * best[0] and best[-1] - best[0] > MIN_GROWN_S
+
+
+def _quarters(step_s: pd.Series[float]) -> list[pd.Series[float]]:
+    quarter = len(step_s) // 4
+    return [step_s.iloc[n * quarter : (n + 1) * quarter] for n in range(4)]
 
 
 def _given_more(settled: pd.DataFrame, measure: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from nsadiag.analysis import places
-from nsadiag.analysis.growing import slowing
+from nsadiag.analysis.growing import Slowing, slowing
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.own_backward import loop_in_backward
 from nsadiag.analysis.piles import Pile
@@ -45,12 +45,11 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     slower = slowing(cell.ranks[0], tables)
     if slower is None:
         return
-    early, late = slower.fifths
     first, last = slower.first_s, slower.last_s
     of = "" if slower.measure == "step_s" else " of CPU time"
-    part = max(PARTS, key=lambda column: late[column].median() - early[column].median())
+    part = max(PARTS, key=slower.grown_s)
     name = part.removesuffix("_s")
-    doing = _doing(part, early, late)
+    doing = _doing(part, slower)
     source = f"{cell.ranks[0].source}/blackbox.bin"
     in_step, pile = slower.in_step, slower.pile
     why = (
@@ -72,7 +71,7 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         evidence=(
             *_piled(pile, seen_at, cell.ranks[0].source),
             Evidence(
-                claim=f"median step of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {slower.trend:.2f}",
+                claim=f"{'fastest steps' if slower.at_best else 'median step'} of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {slower.trend:.2f}",
                 source=source,
             ),
             *_memory(tables, cell.ranks[0].rank, source),
@@ -99,14 +98,13 @@ def _piled(pile: Pile | None, seen_at: Place | None, source: str) -> Iterator[Ev
             )
 
 
-def _doing(part: str, early: pd.DataFrame, late: pd.DataFrame) -> str:
+def _doing(part: str, slower: Slowing) -> str:
     """What the part is, as far as is seen: what lies before a forward is the loader's, a checkpoint's, or the loop's own."""
     if part != "input_s":
         return part.removesuffix("_s")
-    grown = {c: float(late[c].median() - early[c].median()) for c in ("input_s", "loader_s", "saving_s")}
-    if grown["saving_s"] > grown["input_s"] / 2:
+    if slower.grown_s("saving_s") > slower.grown_s("input_s") / 2:
         return "saving"
-    return "input" if grown["loader_s"] > grown["input_s"] / 2 else "work between steps"
+    return "input" if slower.grown_s("loader_s") > slower.grown_s("input_s") / 2 else "work between steps"
 
 
 def _memory(tables: Tables, rank: int, source: str) -> Iterator[Evidence]:
