@@ -15,6 +15,7 @@ from nsadiag.analysis.evaluated import evaluated
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.not_finite import not_finite
 from nsadiag.analysis.parted import parted
+from nsadiag.analysis.salted import salted
 from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.unheld import unheld
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
@@ -55,6 +56,7 @@ def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     yield from not_finite(cell, tables)
     yield from unheld(cell)
     yield from evaluated(cell)
+    yield from salted(cell)
 
 
 def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
