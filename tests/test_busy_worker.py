@@ -88,6 +88,16 @@ def test_a_worker_that_may_be_at_work_is_left_alone(tmp_path: Path, another: dic
     assert judged(silence(tmp_path, **another)) == []
 
 
+@pytest.mark.parametrize(("last_progress_s", "found"), [(10.0, [(1,)]), (60.0, [])])
+def test_a_person_who_gives_it_up_is_told_what_was_seen_of_the_silence(
+    tmp_path: Path, last_progress_s: float, found: list[tuple[int, ...]]
+) -> None:
+    """The last look was at 40 s: what has moved since then is no silence that anybody looked at."""
+    cell = silence(tmp_path)
+    watch = {**cell.watch, "stopped": "interrupt", "last_progress_s": last_progress_s}
+    assert judged(dataclasses.replace(cell, watch=watch)) == found
+
+
 def called(number: int) -> list[list[str]]:
     """Of the recording: torch's fetcher calls the data set with an index, and what that calls is another thing at each look."""
     return [

@@ -125,7 +125,7 @@ def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Find
             yield _stuck(cell, stuck, *worker)
         elif gone:
             yield _dead(cell, stuck, gone)
-    for stuck in inside(cell, tables) if cell.stopped == "timeout" else ():
+    for stuck in inside(cell, tables) if cell.given_up else ():
         lasted = in_one_place_s(cell, stuck.rank) if stuck.standing.doing == "loader" else 0.0
         if lasted and (running := _running(cell, stuck)):
             yield _busy(cell, stuck, *running, lasted)

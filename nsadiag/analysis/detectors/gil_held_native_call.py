@@ -59,7 +59,7 @@ def gil_held_native_call(cell: CellEvidence, tables: Tables) -> Iterator[Finding
         state = _state(stuck, thread)
         if is_still(cell) and state in ("S", "D"):
             yield _blocked(cell, stuck, thread, at)
-        elif state == "R" and cell.stopped == "timeout" and not python_answered(stuck.rank):
+        elif state == "R" and cell.given_up and not python_answered(stuck.rank):
             lasted = in_one_place_s(cell, stuck.rank)
             if lasted:
                 yield _busy(cell, stuck, thread, at, lasted)

@@ -70,9 +70,7 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         if call is None and not motions[-1].get("main_cpu_share", 0) > 0.5:
             continue
         # A busy GPU is work until it has been at it for far longer than anything before.
-        if not (lasted and (is_still(cell) or cell.stopped == "timeout")) or _has_queued(
-            tables, stuck.number
-        ):
+        if not (lasted and (is_still(cell) or cell.given_up)) or _has_queued(tables, stuck.number):
             continue
         number, at = stuck.number, places.short(stuck.standing.place)
         yield finding(

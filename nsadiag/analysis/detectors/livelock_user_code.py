@@ -35,7 +35,7 @@ def _goes_round(cell: CellEvidence, motion: dict[str, Any]) -> bool:
     if is_still(cell):
         return bool(motion.get("endless"))
     limit = max(LEAST_S, PAUSES * float(cell.watch.get("longest_quiet_s") or 0.0))
-    return cell.stopped == "timeout" and not loop["changes"] and loop["seconds"] > limit
+    return cell.given_up and not loop["changes"] and loop["seconds"] > limit
 
 
 def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
     """When time was up: a `while` around a call that takes nearly all of its time, so that no other line is ever seen."""
     answered, at = python_answered(stuck.rank), stuck.standing.place
-    if cell.stopped != "timeout" or answered is None or at is None:
+    if not cell.given_up or answered is None or at is None:
         return
     lasted = in_one_place_s(cell, stuck.rank)
     loop = next(iter(loops.around(cell, at, (ast.While,))), None)
@@ -124,7 +124,7 @@ def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> I
         float(loop.get("asks_in_vain_s") or 0.0),
         float(cell.watch.get("longest_quiet_s") or 0.0),
     )
-    if cell.stopped != "timeout" or loop.get("hidden") or lasted <= max(LONG_S, PAUSES * longest):
+    if not cell.given_up or loop.get("hidden") or lasted <= max(LONG_S, PAUSES * longest):
         return
     number, at = stuck.number, places.place(loop["file"], loop["line"], loop["function"])
     asks, changes = ", ".join(loop["asks"]), ", ".join(loop["changes"])

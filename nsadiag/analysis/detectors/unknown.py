@@ -12,6 +12,8 @@ from nsadiag.analysis.tables import Tables
 from nsadiag.analysis.waiting import is_still, is_suspended
 from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Where
 
+GIVEN_UP_BY = {"timeout": "--timeout", "interrupt": "an interrupt"}
+
 
 def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
     if is_suspended(cell) and cell.stopped in ("hang", "timeout"):
@@ -68,8 +70,8 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
 
 
 def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
-    """Where --timeout ended it: the one rank for which all others wait, whatever it is about."""
-    roots = tables.graph.roots() if cell.stopped == "timeout" else ()
+    """Where somebody has given it up: the one rank for which all others waited, whatever it is about."""
+    roots = tables.graph.roots() if cell.given_up else ()
     others = sorted(set(tables.standings) - set(roots))
     if len(roots) != 1 or set(others) - tables.graph.waiters:
         return None
@@ -83,7 +85,7 @@ def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
         outcome="unknown",
         confidence=0.5,
         summary=(
-            f"When --timeout ended the job, all other ranks waited for rank {root}, which was{line}: "
+            f"When {GIVEN_UP_BY[str(cell.stopped)]} ended the job, all other ranks waited for rank {root}, which was{line}: "
             "whether it is very slow there or will never leave cannot be told from outside."
         ),
         guilty_ranks=roots,
