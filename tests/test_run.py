@@ -14,6 +14,7 @@ from support.jobs import Jobs
 import nsadiag
 from nsadiag.agent import discovery
 from nsadiag.agent.state import WatchOptions
+from nsadiag.commands.quiet import QuietNotes
 from nsadiag.engines.local import run_command
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import RunDir
@@ -316,3 +317,43 @@ def test_a_rank_that_came_and_went_between_two_searches_is_found_at_the_end(
     assert watched.stopped is None
     end = json.loads(run.ends.read_text())["0"]
     assert (end["exit_code"], end["clean"], end["steps"], end["by_us"]) == (0, True, 1, False)
+
+
+WORKS_IN_SILENCE = """
+import time, torch
+w = torch.zeros(2, requires_grad=True)
+o = torch.optim.SGD([w], 0.1)
+w.sum().backward(); o.step()
+
+def index():
+    end, total = time.monotonic() + 9, 0
+    while time.monotonic() < end:
+        total += len(str(total))
+
+index()
+w.sum().backward(); o.step()
+"""
+
+
+def test_who_waits_for_a_silent_job_is_told_what_it_is_at(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(WORKS_IN_SILENCE)
+    told: list[tuple[float, str]] = []
+    watched = run_command(
+        [sys.executable, str(tmp_path / "job.py")],
+        RunDir(path=tmp_path / "out"),
+        WatchOptions(stall_after_s=1.0, timeout_s=100),
+        cwd=tmp_path,
+        on_quiet=lambda quiet_s, seen: told.append((quiet_s, seen)),
+    )
+    assert watched.stopped is None
+    assert told and told[0][0] > 1
+    assert re.search(r"rank 0 used \d\.\d\d CPUs.*\(job\.py:\d+ in index\)$", told[0][1]), told
+
+
+def test_a_silence_is_told_of_again_when_it_is_twice_as_long(capsys: pytest.CaptureFixture[str]) -> None:
+    notes = QuietNotes()
+    for quiet_s in (7.0, 16.0, 25.0, 33.0, 64.0, 70.0, 15.5):  # the last is of another silence
+        notes(quiet_s, "rank 1 used 1.00 CPUs")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[4] for line in lines] == ["16", "33", "70", "16"]
+    assert lines[0].endswith("rank 1 used 1.00 CPUs. Ctrl-C ends the job with a verdict.")

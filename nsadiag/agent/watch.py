@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
@@ -22,10 +23,20 @@ from nsadiag.agent.patience import MIN_STALL_S, Patience, crowding
 from nsadiag.agent.processes import DeathWatch, Process
 from nsadiag.agent.sampler import Sampler
 from nsadiag.agent.state import Look, Pair, RankState, Stopped, WatchOptions
-from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, Stance, joined, judge, stances
+from nsadiag.agent.stillness import (
+    NAP_S,
+    Judgement,
+    Motion,
+    Seen,
+    Stance,
+    joined,
+    judge,
+    main_frames,
+    stances,
+)  # fmt: skip
 from nsadiag.agent.stop import end_job
 from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json, write_json
-from nsadiag.evidence.sources import keep_sources
+from nsadiag.evidence.sources import is_user, keep_sources
 
 POLL_S = 0.1
 QUIET_S = 1.0  # of silence, from which on the ranks are watched from outside as well
@@ -44,10 +55,14 @@ class Watch:
         *,
         on_silence: Callable[[], None] | None = None,
         on_stuck: Callable[[], None] | None = None,
+        on_quiet: Callable[[float, str], None] | None = None,
     ) -> None:
-        """`on_silence` is called once, when a first silence begins; `on_stuck` with the evidence on disk, before the end."""
+        """`on_silence` is called once, when a first silence begins; `on_stuck` with the evidence on disk, before the end.
+
+        `on_quiet` is called after a look that found no hang, with the seconds of silence and what the look saw.
+        """
         self.job, self.directory, self.options = job, directory, options
-        self._on_silence, self._on_stuck = on_silence, on_stuck
+        self._on_silence, self._on_stuck, self._on_quiet = on_silence, on_stuck, on_quiet
         self.ranks: dict[int, RankState] = {}
         self.looks: list[Look] = []
         self.stopped: Stopped | None = None
@@ -217,9 +232,21 @@ class Watch:
             )
         )
         self._after_look(judgement, moved, started, saw_work=saw_work)
+        if self._on_quiet and judgement in ("busy", "asleep"):
+            at = self._at_work(moved, pair.second)
+            self._on_quiet(self.patience.quiet_s(time.monotonic()), f"{reason} ({at})" if at else reason)
         if judgement == "still":
             self._answer(pair.second)
         return judgement
+
+    def _at_work(self, moved: list[Motion], capture: int) -> str | None:
+        """The user's line of the one rank that waits for none of its peers."""
+        free = [m.rank for m in moved if not m.waits_for_peers]
+        if len(free) != 1:
+            return None
+        frames = main_frames(self.directory.rank(free[0]).capture(capture))
+        own = next((frame for frame in frames if is_user(str(frame[1]))), None)
+        return f"{Path(str(own[1])).name}:{own[2]} in {own[0]}" if own else None
 
     def _joined(self, pair: Pair) -> list[Motion]:
         """What all ranks did between the two captures."""

@@ -14,6 +14,7 @@ from nsadiag.agent.rings import Choice
 from nsadiag.agent.state import WatchOptions
 from nsadiag.agent.watch import Watch
 from nsadiag.commands import output
+from nsadiag.commands.quiet import QuietNotes
 from nsadiag.engines.local import run_command
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_TIMEOUT
 from nsadiag.evidence import cuda_core
@@ -62,6 +63,7 @@ def run_once(request: RunRequest) -> RunResult:
             probes=request.probes,
             on_silence=load_analysis,
             on_stuck=lambda: answer_first(run),
+            on_quiet=QuietNotes(),
             **around(run, request),
         )
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nsadiag.agent.launch import check_command
 from nsadiag.cluster.place import Place
 from nsadiag.commands import nodes, output
+from nsadiag.commands.quiet import QuietNotes
 from nsadiag.commands.run import (
     RunRequest,
     RunResult,
@@ -67,6 +68,7 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
             make_watch=lead.make_watch(part, run),
             on_silence=load_analysis,
             on_stuck=lambda: answer_first(run),
+            on_quiet=QuietNotes(),
             **around(run, request),
         )
     except KeyboardInterrupt:

@@ -45,13 +45,14 @@ def run_command(
     echo: tuple[BinaryIO, BinaryIO] | None = None,
     on_silence: Callable[[], None] | None = None,
     on_stuck: Callable[[], None] | None = None,
+    on_quiet: Callable[[float, str], None] | None = None,
     ring: rings.Choice = "auto",
     cwd: Path | None = None,
     make_watch: MakeWatch = Watch,
 ) -> Watch:
     """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow.
 
-    `on_silence` and `on_stuck` are those of `Watch`; `make_watch` makes one that others take part in.
+    `on_silence`, `on_stuck` and `on_quiet` are those of `Watch`; `make_watch` makes one that others take part in.
     """
     with (
         _kept_sockets() as (sockets, keep),
@@ -61,7 +62,7 @@ def run_command(
         env = {**(env or {}), **more}
         leave = options.on_hang == "leave"
         job = CommandJob(command, run, sockets, probes=probes, env=env, leave=leave, cwd=cwd)
-        watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck)
+        watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, on_quiet=on_quiet)
         with _echoed(job, run, echo):
             watch.run()
         if watch.left_running:
