@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -28,7 +29,8 @@ from nsadiag.analysis.parted import (
 )
 from nsadiag.analysis.places import most_seen, waits_for_peers
 from nsadiag.analysis.replicas import Drift, drift, kept_equal
-from nsadiag.analysis.why_parted import _left, _were_reduced
+from nsadiag.analysis.why_parted import _left, _unknown_to_ddp, _were_reduced
+from nsadiag.analysis.written import thawed
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.worker import runtime
@@ -323,6 +325,27 @@ def test_what_ddp_does_not_reduce_is_told_apart_by_magnitudes_where_the_sums_are
     assert drift(both) is None and not kept_equal(both, frozenset({"body"}))  # it never moved
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
     assert not list(_not_reduced(both, tables(reduce, own)))
+    # Gradients are clipped by the norm of all: what DDP does reduce parts with it, and not before it.
+    why = _unknown_to_ddp(both, tables(reduce), apart_from(4))
+    assert why and "replicas differ from step 4 on, and head with them: DDP does not reduce it" in why.says
+    assert _unknown_to_ddp(both, tables(reduce), apart_from(2)) is None
+    assert _unknown_to_ddp(both, tables(reduce, own), apart_from(4)) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("net.requires_grad_(False)\nfor p in net.body.parameters():\n    p.requires_grad_(True)\n", 3),
+        ("p.requires_grad = name == 'head'\np.requires_grad = True\n", 2),
+        ("net.requires_grad_()\n", 1),
+        ("a.requires_grad_()\nb.requires_grad_()\n", None),
+        ("net.requires_grad_(False)\n", None),
+    ],
+)
+def test_the_line_that_makes_parameters_trainable(tmp_path: Path, source: str, line: int | None) -> None:
+    both = dataclasses.replace(cell(tmp_path, {0: [[1.0]], 1: [[1.0]]}), sources={"/job/train.py": source})
+    found = thawed(both)
+    assert (found and found.line) == line
 
 
 def test_what_is_trained_beside_the_units_of_fsdp2_is_told(tmp_path: Path) -> None:

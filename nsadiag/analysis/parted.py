@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Iterator
 
 from nsadiag.analysis import places
-from nsadiag.analysis.averaged import DEFAULT, are_most, averaged
+from nsadiag.analysis.averaged import are_most, averaged
 from nsadiag.analysis.beside_ddp import beside_ddp
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.rates import rates_apart
 from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, kept_equal, summed
 from nsadiag.analysis.skipped_steps import skipped
 from nsadiag.analysis.tables import Tables
-from nsadiag.analysis.why_parted import OF_RATES, why_parted
-from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank
+from nsadiag.analysis.why_parted import OF_RATES, OF_UNKNOWN, UNKNOWN_TO_DDP, has_parts, why_parted
+from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank, thawed
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
@@ -91,16 +91,16 @@ def _by_a_step_less(cell: CellEvidence, tables: Tables, among: frozenset[str]) -
 
 def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     """In the model and in the optimizer, and DDP knows nothing of it: it reduces what it found at the wrap."""
-    found = None if _has_parts(tables) else drift(cell, left_out=True)
+    found = None if has_parts(tables) else drift(cell, left_out=True)
     if found:
-        says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: DDP does not reduce it, as it was frozen when DDP wrapped the model, or was put in afterwards."
-        fix = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce by hand what is changed without a gradient. If each rank's own is meant, all is well."
-        yield _finding(cell, found, says, None, fix, confidence=0.7)
+        says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: {UNKNOWN_TO_DDP}."
+        fix = f"{OF_UNKNOWN} If each rank's own is meant, all is well."
+        yield _finding(cell, found, says, thawed(cell), fix, confidence=0.7)
 
 
 def _beside_the_wrapper(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     """Trained by the same optimizer, and in no model that DDP wraps."""
-    found = None if _has_parts(tables) else beside_ddp(cell)
+    found = None if has_parts(tables) else beside_ddp(cell)
     if found:
         says = f"{found.parameter} is in no model that DDP wraps: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient."
         fix = "Wrap the whole model in DDP, not a part of it, or reduce by hand what is beside it. If each rank's own is meant, all is well."
@@ -123,13 +123,6 @@ def _not_broadcast(cell: CellEvidence) -> Iterator[Finding]:
     says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP was told not to broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
     fix = "Reduce what the buffer is updated by (all_reduce the counts and sums), or leave broadcast_buffers on. If each rank's own is meant, all is well."
     yield _finding(cell, last, says, None, fix, confidence=0.65)
-
-
-def _has_parts(tables: Tables) -> bool:
-    """Experts and shards are meant to differ: they have groups of their own, or exchange what is theirs."""
-    calls = tables.events[tables.events.kind == Kind.COLLECTIVE]
-    apart = ~calls.place.str.startswith(DEFAULT) & (calls.place != "")
-    return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
 
 
 def wrapped_apart(tables: Tables) -> bool:
@@ -172,7 +165,7 @@ def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     # FSDP1's own shards are tensors like any other; those of FSDP2 say what they are, and are not compared.
     if not all(r.units and all(unit.get("kind") == "FSDP2" for unit in r.units) for r in cell.ranks):
         return
-    if any(r.ddp for r in cell.ranks) or _has_parts(tables) or averaged(cell, tables)[0]:
+    if any(r.ddp for r in cell.ranks) or has_parts(tables) or averaged(cell, tables)[0]:
         return
     found = drift(cell)
     if found is None or found.from_start:
@@ -196,7 +189,7 @@ def _left_out(
     """Most gradients are averaged, and a parameter's never are that all ranks began with alike."""
     sizes = summed(cell)
     whole = sizes.pop("", 0)
-    if _has_parts(tables):
+    if has_parts(tables):
         return
     if 2 * sum(sizes[name] for name in reduced) < whole:
         return

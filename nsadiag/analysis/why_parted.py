@@ -6,19 +6,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.analysis import places
-from nsadiag.analysis.averaged import MOST_STEPS
+from nsadiag.analysis.averaged import DEFAULT, MOST_STEPS
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.loads import OF_OPTIMIZER, loaded_alone
 from nsadiag.analysis.rates import rates_apart
-from nsadiag.analysis.replicas import Drift, kept_equal, summed, written_alone
+from nsadiag.analysis.replicas import Drift, drift, kept_equal, summed, written_alone
 from nsadiag.analysis.skipped_steps import skipped
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.written import thawed
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Place
 
 WRAPPER = "DistributedDataParallel"
 OF_RATES = "Give every rank's scheduler the same numbers: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks."
+
+
+UNKNOWN_TO_DDP = (
+    "DDP does not reduce it, as it was frozen when DDP wrapped the model, or was put in afterwards"
+)
+OF_UNKNOWN = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce by hand what is changed without a gradient."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +49,7 @@ def why_parted(cell: CellEvidence, tables: Tables, found: Drift, among: frozense
         or _loaded(cell, tables, found)
         or _skipped(cell, tables, found)
         or _at_other_rates(cell, found)
+        or _unknown_to_ddp(cell, tables, found)
         or _written(cell, found)
     )
 
@@ -141,6 +149,26 @@ def _at_other_rates(cell: CellEvidence, found: Drift) -> Why | None:
         more=(rates.evidence,),
         fix=OF_RATES,
     )
+
+
+def _unknown_to_ddp(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
+    """What is not reduced parts first; a norm over all gradients, or the loss, then takes the rest along."""
+    apart = None if has_parts(tables) else drift(cell, left_out=True)
+    if apart is None or apart.step > found.step:
+        return None
+    return Why(
+        says=f"{_says(found)}, and {apart.parameter} with them: {UNKNOWN_TO_DDP}.",
+        place=thawed(cell),
+        more=(Evidence(claim=apart.says, source=apart.source),),
+        fix=OF_UNKNOWN,
+    )
+
+
+def has_parts(tables: Tables) -> bool:
+    """Experts and shards are meant to differ: they have groups of their own, or exchange what is theirs."""
+    calls = tables.events[tables.events.kind == Kind.COLLECTIVE]
+    apart = ~calls.place.str.startswith(DEFAULT) & (calls.place != "")
+    return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
 
 
 def _written(cell: CellEvidence, found: Drift) -> Why:

@@ -35,6 +35,23 @@ def only_keyword(cell: CellEvidence, keyword: str) -> Place | None:
     return _only(iter(found))
 
 
+def thawed(cell: CellEvidence) -> Place | None:
+    """The line that makes parameters trainable: by a plain True, or else by what may be one."""
+    calls = [
+        (file, call.lineno, _given(call)) for file, call in _calls(cell) if _name(call) == "requires_grad_"
+    ]
+    sets = [
+        (file, node.lineno, [node.value])
+        for file, node in _nodes(cell)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(t, ast.Attribute) and t.attr == "requires_grad" for t in node.targets)
+    ]
+    plain = [(file, line) for file, line, given in calls + sets if all(_is(True, g) for g in given)]
+    return _only(iter(plain)) or _only(
+        (file, line) for file, line, given in calls + sets if not any(_is(False, g) for g in given)
+    )
+
+
 def seeded_by_rank(cell: CellEvidence) -> Place | None:
     """The line that seeds torch's generator, itself or through a function of the user's, with something named after the rank."""
     seeding = {SEEDS} | {
@@ -72,6 +89,10 @@ def _name(call: ast.Call) -> str:
 
 def _given(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(k.value for k in call.keywords)]
+
+
+def _is(value: bool, node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
 
 
 def _is_none(node: ast.expr) -> bool:
