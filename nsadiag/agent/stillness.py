@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
@@ -12,7 +13,8 @@ from nsadiag.agent.lost_workers import lost_worker
 from nsadiag.agent.naps import in_event_loop, limit_s, naps, waited_for
 from nsadiag.agent.outside import ALWAYS_S, IDLE_S, PACED_S, patience, polls_children
 from nsadiag.agent.queued import held_up, queue_of
-from nsadiag.evidence.layout import CaptureDir, RankDir, read_json
+from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json
+from nsadiag.evidence.sources import is_user
 
 Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
 
@@ -296,6 +298,14 @@ def motions(
 ) -> list[Motion]:
     """The same where all ranks are on this machine."""
     return joined(stances(ranks, looks, seen, gpus), world, quiet_s=quiet_s)
+
+
+def at_work(run: RunDir, moved: list[Motion], capture: int) -> str | None:
+    """The user's line of the one rank that waits for none of its peers, as that capture shows it."""
+    free = [m.rank for m in moved if not m.waits_for_peers]
+    frames = main_frames(run.rank(free[0]).capture(capture)) if len(free) == 1 else []
+    own = next((frame for frame in frames if is_user(str(frame[1]))), None)
+    return f"{Path(str(own[1])).name}:{own[2]} in {own[0]}" if own else None
 
 
 def judge(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.activity import Activity, Usage, usage
 from nsadiag.agent.capture_series import CaptureSeries
 from nsadiag.agent.captures import capture_last, capture_slow
+from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.agent.discovery import Discovery
 from nsadiag.agent.ends import Times, end_of
 from nsadiag.agent.latecomers import may_come
 from nsadiag.agent.launch import Job
-from nsadiag.agent.looping import Loops, cpu_share_of, running_in
+from nsadiag.agent.loop_looks import LoopLooks
 from nsadiag.agent.oom import OomWatch
 from nsadiag.agent.patience import MIN_STALL_S, Patience, crowding
 from nsadiag.agent.processes import DeathWatch, Process
@@ -28,15 +27,14 @@ from nsadiag.agent.stillness import (
     Judgement,
     Motion,
     Seen,
-    Stance,
+    at_work,
     joined,
     judge,
-    main_frames,
     stances,
 )  # fmt: skip
 from nsadiag.agent.stop import end_job
-from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json, write_json
-from nsadiag.evidence.sources import is_user, keep_sources
+from nsadiag.evidence.layout import RunDir, write_json
+from nsadiag.evidence.sources import keep_sources
 
 POLL_S = 0.1
 QUIET_S = 1.0  # of silence, from which on the ranks are watched from outside as well
@@ -79,7 +77,7 @@ class Watch:
         self._discovery = Discovery(directory, self.ranks, self._is_here)
         self._sampler = Sampler()
         self._oom = OomWatch()
-        self._loops = Loops()
+        self._loops = LoopLooks(directory)
         self._ending_since_ns: int | None = None  # deaths from here on are our doing
         self._launcher_gone_at: float | None = None
         self._home = directory.path  # of watch.json and ends.json
@@ -233,20 +231,11 @@ class Watch:
         )
         self._after_look(judgement, moved, started, saw_work=saw_work)
         if self._on_quiet and judgement in ("busy", "asleep"):
-            at = self._at_work(moved, pair.second)
+            at = at_work(self.directory, moved, pair.second)
             self._on_quiet(self.patience.quiet_s(time.monotonic()), f"{reason} ({at})" if at else reason)
         if judgement == "still":
             self._answer(pair.second)
         return judgement
-
-    def _at_work(self, moved: list[Motion], capture: int) -> str | None:
-        """The user's line of the one rank that waits for none of its peers."""
-        free = [m.rank for m in moved if not m.waits_for_peers]
-        if len(free) != 1:
-            return None
-        frames = main_frames(self.directory.rank(free[0]).capture(capture))
-        own = next((frame for frame in frames if is_user(str(frame[1]))), None)
-        return f"{Path(str(own[1])).name}:{own[2]} in {own[0]}" if own else None
 
     def _joined(self, pair: Pair) -> list[Motion]:
         """What all ranks did between the two captures."""
@@ -264,13 +253,12 @@ class Watch:
         first, before = self._capture(), self._usages()
         noted = {n: (r.progress.worked, r.progress.beside) for n, r in self.ranks.items() if r.progress}
         deadline = time.monotonic() + apart_s
-        running = self._running(first)
-        self._loops.begin()
+        self._loops.begin({r.directory.rank: r for r in self._alive()}, first, but=self._may_spin())
         while time.monotonic() < deadline and self.job.poll() is None:
             self._note_deaths(POLL_S)
             self._feel_pulses()
             self._watch_activity(self._alive())
-            self._loops.sample(running)
+            self._loops.sample()
         after = self._usages()
         self._activity.note(after)
         second = self._capture()
@@ -279,37 +267,16 @@ class Watch:
         seen = {r.directory.rank: self._seen(r, noted, before, after) for r in alive}
         gpus = [self.captures.gpus(number) for number in (first, second)]
         found = stances([r.directory for r in alive], (first, second), seen, gpus)
+        longest_s = self.patience.longest_s
         return Pair(
-            first=first, second=second, stances=[self._with_loop(s, running, (first, second)) for s in found]
+            first=first,
+            second=second,
+            stances=[self._loops.seen(s, (first, second), self._server, longest_s) for s in found],
         )
 
-    def _running(self, capture: int) -> dict[int, int]:
-        """Processes to look for loops in: ranks that run and do not wait in a collective, or else a child that runs."""
-        found = {}
-        for rank in self._alive():
-            number = rank.directory.rank
-            proc = read_json(rank.directory.capture(capture).proc, {})
-            if rank.process and number not in self._may_spin():
-                pid = running_in(proc)
-                found.update({number: pid} if pid else {})
-        return found
-
-    def _with_loop(self, stance: Stance, running: dict[int, int], looks: tuple[int, int]) -> Stance:
-        pid, state = running.get(stance.rank), self.ranks.get(stance.rank)
-        loop = self._loops.of(stance.rank)
-        if loop is None and state is not None and state.process and state.process.pid == pid:
-            server = self.captures.target(state, looks[1]).server
-            loop = self._loops.told(stance.rank, lambda: server.ask_json(ROUNDS_HANDLER))
-        if loop is None or pid is None or stance.motion is None:
-            return stance
-        procs = (read_json(self.directory.rank(stance.rank).capture(n).proc, {}) for n in looks)
-        moved = dataclasses.replace(
-            stance.motion,
-            loop=dataclasses.asdict(loop),
-            loop_cpu_share=cpu_share_of(pid, *procs),
-            endless=loop.is_endless(self.patience.longest_s),
-        )
-        return dataclasses.replace(stance, motion=moved)
+    def _server(self, rank: RankState, capture: int) -> WorkerServer:
+        """Who answers for the rank."""
+        return self.captures.target(rank, capture).server
 
     def _answer(self, capture: int) -> None:
         """What the verdict needs is on disk; native stacks are for those who read on, and cost seconds."""

@@ -5,6 +5,7 @@ Joined from ddp.json (who is in which bucket), the gradients that arrived, and t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,19 +121,14 @@ def _reductions(
     wall_ns = begin * 1e9 + cell.started_mono_ns - header.monotonic_ns + header.wall_ns
     since = calls[(calls.wall_ns >= wall_ns) & calls.op.str.contains("all_?reduce", regex=True)]
     return [
-        (_elements(sizes), not pending)
+        (elements_of(sizes), not pending)
         for sizes, pending in since[["input_sizes", "pending"]].itertuples(index=False)
     ]
 
 
-def _elements(sizes: Any) -> int:
-    total = 0
-    for size in sizes or []:
-        count = 1
-        for length in size:
-            count *= int(length)
-        total += count
-    return total
+def elements_of(sizes: list[list[int]] | None) -> int:
+    """How many there are in tensors of these sizes, all together."""
+    return sum(math.prod(map(int, size)) for size in sizes or [])
 
 
 def _reduced(elements: int, reductions: list[tuple[int, bool]] | None) -> dict[str, bool | None]:

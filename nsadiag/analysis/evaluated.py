@@ -8,6 +8,7 @@ from typing import Any
 from nsadiag.analysis import places
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.replicas import TOLERANCE
+from nsadiag.analysis.waiting import ran_together
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
 
 Look = dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, sum, sum of magnitudes
@@ -16,7 +17,7 @@ LEAST = 2  # looks that differ, the last among them
 
 def evaluated(cell: CellEvidence) -> Iterator[Finding]:
     """Only beside a model in DDP over all ranks: equal models were meant then. What DDP holds is compared elsewhere."""
-    if cell.world_size < 2 or cell.absent or cell.stopped == "hang" or any(r.exception for r in cell.ranks):
+    if not ran_together(cell):
         return
     everyone = cell.world_size
     if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in cell.ranks):

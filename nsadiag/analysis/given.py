@@ -10,6 +10,7 @@ from typing import Any
 
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waiting import ran_together
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence
 
@@ -29,7 +30,7 @@ class Remark:
 
 def same_batches(cell: CellEvidence, tables: Tables) -> Remark | None:
     """Only where DDP spans all ranks and nothing else divides the work, and no loader shares its data out."""
-    if cell.world_size < 2 or cell.absent or cell.stopped == "hang" or any(r.exception for r in cell.ranks):
+    if not ran_together(cell):
         return None
     everyone = cell.world_size
     if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in cell.ranks):

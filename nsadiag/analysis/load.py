@@ -153,14 +153,6 @@ class CellEvidence:
         return self.watch.get("stopped")
 
     @property
-    def given_up(self) -> bool:
-        """Whether it was ended in a silence that was looked at: by --timeout, or by a person who had waited long enough."""
-        looks, moved_s = self.watch.get("looks") or [], self.watch.get("last_progress_s")
-        if self.stopped != "interrupt" or not looks or moved_s is None:
-            return self.stopped == "timeout"
-        return float(looks[-1]["t_s"]) > float(moved_s)
-
-    @property
     def attached(self) -> bool:
         """Whether the job was looked at while it ran, and neither started nor ended by us."""
         return bool(self.watch.get("attached"))

@@ -13,6 +13,7 @@ from nsadiag.analysis.rates import rates_apart
 from nsadiag.analysis.replicas import Drift, counts_since_wrap, drift, kept_equal, summed
 from nsadiag.analysis.skipped_steps import skipped
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waiting import ran_together
 from nsadiag.analysis.why_parted import OF_RATES, OF_UNKNOWN, UNKNOWN_TO_DDP, has_parts, why_parted
 from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank, thawed
 from nsadiag.evidence.blackbox import Kind, Phase
@@ -24,9 +25,7 @@ IGNORED = "ignored_params"  # of fully_shard
 
 def parted(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     """Only where equal replicas were meant: wrapped in DDP, or gradients averaged by hand in every step."""
-    if cell.world_size < 2 or cell.absent or cell.stopped == "hang":
-        return
-    if any(r.exception for r in cell.ranks):
+    if not ran_together(cell):
         return
     yield from _wrapped(cell, tables)
     yield from _by_hand(cell, tables)

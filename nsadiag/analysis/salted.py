@@ -11,6 +11,7 @@ from nsadiag.analysis.flow.bindings import Scope, last_name
 from nsadiag.analysis.flow.origins import Origins
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.sources import tree_of
+from nsadiag.analysis.waiting import ran_together
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 # What gives a text, whatever it is given; numbers have one hash everywhere.
@@ -22,7 +23,7 @@ IS_TEXT = re.compile(r"^(\w+_)?(name|stem|path|filename|url|uri|text|word|title)
 
 def salted(cell: CellEvidence) -> Iterator[Finding]:
     """Only of a job that completes: ranks that wait for one another because of it are told by what they wait in."""
-    if cell.world_size < 2 or cell.absent or cell.stopped == "hang" or any(r.exception for r in cell.ranks):
+    if not ran_together(cell):
         return
     hashes = {r.rank: r.meta.get("text_hash") for r in cell.ranks}
     if None in hashes.values() or len(set(hashes.values())) < 2:

@@ -51,6 +51,20 @@ def is_still(cell: CellEvidence) -> bool:
     return bool(looks) and looks[-1]["judgement"] == "still"
 
 
+def was_given_up(cell: CellEvidence) -> bool:
+    """Whether it was ended in a silence that was looked at: by --timeout, or by a person who had waited long enough."""
+    looks, moved_s = cell.watch.get("looks") or [], cell.watch.get("last_progress_s")
+    if cell.stopped != "interrupt" or not looks or moved_s is None:
+        return cell.stopped == "timeout"
+    return float(looks[-1]["t_s"]) > float(moved_s)
+
+
+def ran_together(cell: CellEvidence) -> bool:
+    """Whether several ranks ran, none of them unseen, and neither a hang nor an exception ended it."""
+    raised = any(rank.exception for rank in cell.ranks)
+    return cell.world_size > 1 and not cell.absent and cell.stopped != "hang" and not raised
+
+
 def is_suspended(cell: CellEvidence) -> bool:
     """Whether the last look found every rank stopped by a signal: what suspends a whole job is outside it."""
     motions = (cell.watch.get("looks") or [{}])[-1].get("motions") or []

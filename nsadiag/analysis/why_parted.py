@@ -7,6 +7,7 @@ from typing import Any
 
 from nsadiag.analysis import places
 from nsadiag.analysis.averaged import DEFAULT, MOST_STEPS
+from nsadiag.analysis.buckets import elements_of
 from nsadiag.analysis.kept_back import kept_back
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.loads import OF_OPTIMIZER, loaded_alone
@@ -213,20 +214,10 @@ def _were_reduced(cell: CellEvidence, tables: Tables, parameter: str) -> bool:
     sizes = {b["elements"] for m in models for key in ("buckets", "rebuilt_buckets") for b in m[key]}
     calls = tables.calls
     shown = any(
-        _elements(row) in sizes for row in calls.loc[calls.op.str.contains("all_?reduce"), "input_sizes"]
+        elements_of(row) in sizes for row in calls.loc[calls.op.str.contains("all_?reduce"), "input_sizes"]
     )
     rebuilt = any(m.get("rebuilt_buckets") for r in cell.ranks for m in _models_of(cell, r, parameter))
     return shown or rebuilt
-
-
-def _elements(sizes: list[list[int]] | None) -> int:
-    total = 0
-    for size in sizes or []:
-        count = 1
-        for length in size:
-            count *= int(length)
-        total += count
-    return total
 
 
 def _forward_place(rank: RankEvidence, tables: Tables) -> Place | None:

@@ -15,6 +15,7 @@ from nsadiag.analysis.load import CaptureEvidence, CellEvidence
 from nsadiag.analysis.silence import in_one_place_s, in_silence
 from nsadiag.analysis.standing import main_thread
 from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.waiting import was_given_up
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
 
 LEAST_LOOKS = 4  # two pairs: what one pair shows may be one slow sample
@@ -125,7 +126,7 @@ def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Find
             yield _stuck(cell, stuck, *worker)
         elif gone:
             yield _dead(cell, stuck, gone)
-    for stuck in inside(cell, tables) if cell.given_up else ():
+    for stuck in inside(cell, tables) if was_given_up(cell) else ():
         lasted = in_one_place_s(cell, stuck.rank) if stuck.standing.doing == "loader" else 0.0
         if lasted and (running := _running(cell, stuck)):
             yield _busy(cell, stuck, *running, lasted)

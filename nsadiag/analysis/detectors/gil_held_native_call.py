@@ -10,7 +10,7 @@ from nsadiag.analysis.inside import Stuck, finding, inside
 from nsadiag.analysis.load import CaptureEvidence, CellEvidence
 from nsadiag.analysis.silence import in_one_place_s, python_answered, python_silent
 from nsadiag.analysis.tables import Tables
-from nsadiag.analysis.waiting import is_still
+from nsadiag.analysis.waiting import is_still, was_given_up
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 
 FIX = "Release the interpreter lock around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound what it is given."
@@ -59,7 +59,7 @@ def gil_held_native_call(cell: CellEvidence, tables: Tables) -> Iterator[Finding
         state = _state(stuck, thread)
         if is_still(cell) and state in ("S", "D"):
             yield _blocked(cell, stuck, thread, at)
-        elif state == "R" and cell.given_up and not python_answered(stuck.rank):
+        elif state == "R" and was_given_up(cell) and not python_answered(stuck.rank):
             lasted = in_one_place_s(cell, stuck.rank)
             if lasted:
                 yield _busy(cell, stuck, thread, at, lasted)

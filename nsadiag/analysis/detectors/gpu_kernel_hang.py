@@ -13,7 +13,7 @@ from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.silence import in_one_place_s
 from nsadiag.analysis.standing import main_thread
 from nsadiag.analysis.tables import Tables
-from nsadiag.analysis.waiting import is_still
+from nsadiag.analysis.waiting import is_still, was_given_up
 from nsadiag.evidence.records import Evidence, Finding, Rejected
 
 WAITS_FOR_GPU = re.compile(
@@ -70,7 +70,7 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         if call is None and not motions[-1].get("main_cpu_share", 0) > 0.5:
             continue
         # A busy GPU is work until it has been at it for far longer than anything before.
-        if not (lasted and (is_still(cell) or cell.given_up)) or _has_queued(tables, stuck.number):
+        if not (lasted and (is_still(cell) or was_given_up(cell))) or _has_queued(tables, stuck.number):
             continue
         number, at = stuck.number, places.short(stuck.standing.place)
         yield finding(

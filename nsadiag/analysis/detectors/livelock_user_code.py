@@ -11,7 +11,7 @@ from nsadiag.analysis.inside import Stuck, finding, inside
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.silence import LEAST_S, LONG_S, PAUSES, in_one_place_s, python_answered
 from nsadiag.analysis.tables import Tables
-from nsadiag.analysis.waiting import is_still
+from nsadiag.analysis.waiting import is_still, was_given_up
 from nsadiag.evidence.records import Evidence, Finding, Rejected
 
 FIX = "Make sure that each round changes what the loop's condition asks, or let the loop give up after a number of rounds, with an error that says so."
@@ -35,7 +35,7 @@ def _goes_round(cell: CellEvidence, motion: dict[str, Any]) -> bool:
     if is_still(cell):
         return bool(motion.get("endless"))
     limit = max(LEAST_S, PAUSES * float(cell.watch.get("longest_quiet_s") or 0.0))
-    return cell.given_up and not loop["changes"] and loop["seconds"] > limit
+    return was_given_up(cell) and not loop["changes"] and loop["seconds"] > limit
 
 
 def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
     """When time was up: a `while` around a call that takes nearly all of its time, so that no other line is ever seen."""
     answered, at = python_answered(stuck.rank), stuck.standing.place
-    if not cell.given_up or answered is None or at is None:
+    if not was_given_up(cell) or answered is None or at is None:
         return
     lasted = in_one_place_s(cell, stuck.rank)
     loop = next(iter(loops.around(cell, at, (ast.While,))), None)
@@ -124,7 +124,7 @@ def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> I
         float(loop.get("asks_in_vain_s") or 0.0),
         float(cell.watch.get("longest_quiet_s") or 0.0),
     )
-    if not cell.given_up or loop.get("hidden") or lasted <= max(LONG_S, PAUSES * longest):
+    if not was_given_up(cell) or loop.get("hidden") or lasted <= max(LONG_S, PAUSES * longest):
         return
     number, at = stuck.number, places.place(loop["file"], loop["line"], loop["function"])
     asks, changes = ", ".join(loop["asks"]), ", ".join(loop["changes"])

@@ -9,7 +9,7 @@ from nsadiag.analysis import places
 from nsadiag.analysis.breaks import breaks
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.tables import Tables
-from nsadiag.analysis.waiting import is_still, is_suspended
+from nsadiag.analysis.waiting import is_still, is_suspended, was_given_up
 from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Where
 
 GIVEN_UP_BY = {"timeout": "--timeout", "interrupt": "an interrupt"}
@@ -71,7 +71,7 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
 
 def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
     """Where somebody has given it up: the one rank for which all others waited, whatever it is about."""
-    roots = tables.graph.roots() if cell.given_up else ()
+    roots = tables.graph.roots() if was_given_up(cell) else ()
     others = sorted(set(tables.standings) - set(roots))
     if len(roots) != 1 or set(others) - tables.graph.waiters:
         return None
