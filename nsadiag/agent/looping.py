@@ -51,12 +51,10 @@ class Loop:
     decided: bool  # whether what ends the loop can be read off its variables
     hidden: bool = False  # whether it changes objects from within, where nobody can look
     seconds: float  # since it was first seen to go round like this
-    asks: list[str] = field(
-        default_factory=list
-    )  # local variables that have a say in when it ends, and can be seen
-    asks_in_vain_s: float = (
-        0.0  # for how long none of these, nor what the function was called with, took a new value
-    )
+    # Local variables that have a say in when it ends, and can be seen; and for how long none of these, nor what the
+    # function was called with, took a new value.
+    asks: list[str] = field(default_factory=list)
+    asks_in_vain_s: float = 0.0
 
     def is_endless(self, longest_pause_s: float) -> bool:
         """Whether it has gone round, without a change, for longer than any honest loop is likely to."""

@@ -120,20 +120,19 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
 def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> Iterator[Finding]:
     """When time was up: a loop that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
     loop = motion.get("loop") or {}
-    lasted, longest = (
-        float(loop.get("asks_in_vain_s") or 0.0),
-        float(cell.watch.get("longest_quiet_s") or 0.0),
-    )
+    lasted = float(loop.get("asks_in_vain_s") or 0.0)
+    longest = float(cell.watch.get("longest_quiet_s") or 0.0)
     if not was_given_up(cell) or loop.get("hidden") or lasted <= max(LONG_S, PAUSES * longest):
         return
     number, at = stuck.number, places.place(loop["file"], loop["line"], loop["function"])
-    asks, changes = ", ".join(loop["asks"]), ", ".join(loop["changes"])
+    asks = ", ".join(loop["asks"])
+    tries = f"it tries new values ({', '.join(loop['changes'])}), and " if loop["changes"] else ""
     yield finding(
         cell,
         stuck,
         cls="livelock_user_code",
         confidence=0.6,
-        summary=f"Rank {number} goes round in the loop at {places.short(at)} at full CPU: it tries new values ({changes}), and {asks}, which would end it, has been the same for {lasted:.0f} s.",
+        summary=f"Rank {number} goes round in the loop at {places.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {lasted:.0f} s.",
         at=at,
         evidence=(
             Evidence(
