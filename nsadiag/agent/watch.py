@@ -22,16 +22,7 @@ from nsadiag.agent.patience import MIN_STALL_S, Patience, crowding
 from nsadiag.agent.processes import DeathWatch, Process
 from nsadiag.agent.sampler import Sampler
 from nsadiag.agent.state import Look, Pair, RankState, Stopped, WatchOptions
-from nsadiag.agent.stillness import (
-    NAP_S,
-    Judgement,
-    Motion,
-    Seen,
-    at_work,
-    joined,
-    judge,
-    stances,
-)  # fmt: skip
+from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, at_work, joined, judge, stances
 from nsadiag.agent.stop import end_job
 from nsadiag.evidence.layout import RunDir, write_json
 from nsadiag.evidence.sources import keep_sources

@@ -32,15 +32,13 @@ class Slowing:
     measure: str  # by which they do: on the clock, or in CPU time
     settled: pd.DataFrame = field(compare=False, repr=False)
     pile: Pile | None  # what its own registrations left
-    at_best: (
-        bool  # only the fastest steps show it: the others are as long as who shares the machine makes them
-    )
+    # Only the fastest steps show it: the others are as long as who shares the machine makes them.
+    at_best: bool
 
     @property
     def fifths(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The first and the last of the steps."""
-        fifth = len(self.settled) // 5
-        return self.settled.iloc[:fifth], self.settled.iloc[-fifth:]
+        return _fifths(self.settled)
 
     @property
     def first_s(self) -> float:
@@ -112,9 +110,13 @@ def grows(settled: pd.DataFrame, measure: str, *, piled: bool = False) -> bool:
 
 def _growth(settled: pd.DataFrame, measure: str) -> tuple[float, float]:
     """The last fifth of the steps against the first: how many times as long, and how many seconds longer."""
-    fifth = len(settled) // 5
-    first, last = (float(part[measure].median()) for part in (settled.iloc[:fifth], settled.iloc[-fifth:]))
+    first, last = (float(part[measure].median()) for part in _fifths(settled))
     return last / max(first, 1e-6), last - first
+
+
+def _fifths(settled: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    fifth = len(settled) // 5
+    return settled.iloc[:fifth], settled.iloc[-fifth:]
 
 
 def _trend(settled: pd.DataFrame, measure: str) -> float:
@@ -156,8 +158,7 @@ def _given_more(settled: pd.DataFrame, measure: str) -> bool:
 
 def _times_given(settled: pd.DataFrame) -> float:
     """How many times as many elements the last fifth of the steps was given as the first; 0 where that is not known."""
-    fifth = len(settled) // 5
-    first, last = (float(part.elements.median()) for part in (settled.iloc[:fifth], settled.iloc[-fifth:]))
+    first, last = (float(part.elements.median()) for part in _fifths(settled))
     return last / first if first > 0 else 0.0
 
 

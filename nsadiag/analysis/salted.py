@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis import places
 from nsadiag.analysis.flow.bindings import Scope, last_name
-from nsadiag.analysis.flow.origins import Origins
+from nsadiag.analysis.flow.guards import Program
 from nsadiag.analysis.load import CellEvidence
 from nsadiag.analysis.sources import tree_of
 from nsadiag.analysis.waiting import ran_together
@@ -54,19 +54,12 @@ def salted(cell: CellEvidence) -> Iterator[Finding]:
 
 def _shared_out(cell: CellEvidence) -> Place | None:
     """The line of a hash of a text that is compared with the rank, as a remainder mostly."""
-    trees = {file: tree for file in cell.sources if (tree := tree_of(cell, file))}
     if not any("hash(" in text for text in cell.sources.values()):
         return None
-    origins = Origins(trees)
-    parents = {
-        child: node
-        for tree in trees.values()
-        for node in ast.walk(tree)
-        for child in ast.iter_child_nodes(node)
-    }
-    for scope, call in origins.calls.get("hash", ()):
+    program = Program({file: tree for file in cell.sources if (tree := tree_of(cell, file))})
+    for scope, call in program.origins.calls.get("hash", ()):
         plain = isinstance(call.func, ast.Name) and len(call.args) == 1
-        if plain and _is_text(call.args[0]) and _is_compared(call, scope, origins, parents):
+        if plain and _is_text(call.args[0]) and _is_compared(call, scope, program):
             return places.place(scope[0], call.lineno, scope[1].rpartition(".")[2] or None)
     return None
 
@@ -82,10 +75,9 @@ def _is_text(node: ast.expr) -> bool:
     return is_constant or isinstance(node, ast.JoinedStr) or bool(IS_TEXT.search(last_name(node)))
 
 
-def _is_compared(
-    value: ast.expr, scope: Scope, origins: Origins, parents: dict[ast.AST, ast.AST], *, depth: int = 3
-) -> bool:
+def _is_compared(value: ast.expr, scope: Scope, program: Program, *, depth: int = 3) -> bool:
     """Whether what is made of it, directly, by a name, or as what a function of the user's returns, is compared with the rank."""
+    origins, parents = program.origins, program.parents
     node: ast.AST = value
     above = parents.get(node)
     while isinstance(above, ast.expr):
@@ -102,7 +94,7 @@ def _is_compared(
         uses = [(scope, name) for name in _loads(above.targets[0].id, above, parents)]
     else:
         return False
-    return any(_is_compared(use, where, origins, parents, depth=depth - 1) for where, use in uses)
+    return any(_is_compared(use, where, program, depth=depth - 1) for where, use in uses)
 
 
 def _loads(name: str, node: ast.AST, parents: dict[ast.AST, ast.AST]) -> list[ast.Name]:

@@ -21,8 +21,6 @@ from nsadiag.evidence.records import Evidence, Place
 
 WRAPPER = "DistributedDataParallel"
 OF_RATES = "Give every rank's scheduler the same numbers: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks."
-
-
 UNKNOWN_TO_DDP = (
     "DDP does not reduce it, as it was frozen when DDP wrapped the model, or was put in afterwards"
 )

@@ -55,9 +55,8 @@ def _in_one_call(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Pla
     looks = in_silence(cell, stuck.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
         calls = [_calls(look, child.number) for look in looks]
-        depth = sum(
-            1 for _ in itertools.takewhile(lambda c: c == (c[0],) * len(c), zip(*calls, strict=False))
-        )
+        shared = itertools.takewhile(lambda call: len(set(call)) == 1, zip(*calls, strict=False))
+        depth = sum(1 for _ in shared)
         seen = [_at_depth(look, child.number, depth) for look in looks]
         at = seen[-1] if depth else None
         if at is not None and all(

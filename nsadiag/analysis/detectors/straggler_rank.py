@@ -57,13 +57,13 @@ def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
     late = next((late for column, late in found if _on_gpus(cell) or meet(steps, column, late.rank)), None)
     late = late or _late_with_its_batch(steps, tables)
-    slower = slowing(cell.ranks[0], tables)
-    if late is not None and slower and not slower.in_step and peers_slow_down(steps, late):
-        return  # a wait that grows with the work of all is a part of what that costs
-    if late is not None:
-        yield _finding(cell, steps, late)
-    else:
+    if late is None:
         yield from _by_cpu(cell, steps)
+        return
+    slower = slowing(cell.ranks[0], tables)
+    # A wait that grows with the work of all is a part of what that costs.
+    if slower is None or slower.in_step or not peers_slow_down(steps, late):
+        yield _finding(cell, steps, late)
 
 
 def alike(steps: pd.DataFrame) -> pd.DataFrame:

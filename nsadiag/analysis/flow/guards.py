@@ -56,12 +56,12 @@ class Program:
     def __init__(self, trees: dict[str, ast.Module]) -> None:
         self.trees = trees
         self.origins = Origins(trees)
-        self._parents: dict[ast.AST, ast.AST] = {}
+        self.parents: dict[ast.AST, ast.AST] = {}
         self._scopes: dict[tuple[str, int], Scope] = {}
         for tree in trees.values():
             for node in ast.walk(tree):
                 for child in ast.iter_child_nodes(node):
-                    self._parents[child] = node
+                    self.parents[child] = node
 
     def path_to(self, file: str, line: int) -> list[ast.AST]:
         """Statements and handlers around the line within its function, outermost first; the last is the line's own."""
@@ -69,7 +69,7 @@ class Program:
         found: list[ast.AST] = []
         while node is not None and not isinstance(node, Function | ast.Module | ast.ClassDef):
             found.append(node)
-            node = self._parents.get(node)
+            node = self.parents.get(node)
         return found[::-1]
 
     def _statement(self, file: str, line: int) -> ast.AST | None:
@@ -90,7 +90,7 @@ class Program:
         while node is not None:
             if isinstance(node, Function | ast.ClassDef):
                 names.append(node.name)
-            node = self._parents.get(node)
+            node = self.parents.get(node)
         return file, ".".join(reversed(names))
 
     def around(self, file: str, line: int) -> list[Guard]:
@@ -101,7 +101,7 @@ class Program:
 
     def _decorators(self, file: str, outermost: ast.AST) -> list[Guard]:
         """Of the function, those that by their name let one rank in; one of the user's own shows its condition on the stack."""
-        function = self._parents.get(outermost)
+        function = self.parents.get(outermost)
         if not isinstance(function, Function):
             return []
         named = ((d, last_name(d.func if isinstance(d, ast.Call) else d)) for d in function.decorator_list)
@@ -167,7 +167,7 @@ class Program:
         return [self._made(scope, n, "for", "body", n.generators[0].iter) for n in calls]
 
     def _leads_to_a_call(self, choice: ast.IfExp) -> bool:
-        parent = self._parents.get(choice)
+        parent = self.parents.get(choice)
         chosen = isinstance(parent, ast.Call) and parent.func is choice
         return chosen or any(
             isinstance(n, ast.Call) for arm in (choice.body, choice.orelse) for n in ast.walk(arm)
@@ -206,7 +206,7 @@ class Program:
         path = self.path_to(file, line)
         found: list[Guard] = []
         for depth, node in enumerate(path):
-            parent = self._parents.get(node)
+            parent = self.parents.get(node)
             for block in _blocks(parent):
                 if node in block:
                     for earlier in block[: block.index(node)]:
@@ -248,7 +248,7 @@ class Program:
             outer: ast.AST | None = node
             inner: ast.AST = node
             while outer is not None and outer is not statement:
-                inner, outer = outer, self._parents.get(outer)
+                inner, outer = outer, self.parents.get(outer)
                 made = self._guard(file, outer, inner) if outer is not None else None
                 if made is not None and not made.is_loop:
                     found.append(_leaving(made, leaves, node.lineno))
