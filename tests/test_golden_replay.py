@@ -37,6 +37,11 @@ def shape(verdict: dict[str, Any]) -> dict[str, Any]:
     return {key: verdict[key] for key in ("class", "outcome", "guilty_ranks", "blocked_ranks", "signature")}
 
 
+def test_every_script_that_needs_no_gpu_has_a_recording() -> None:
+    run = [name for name, promise in PROMISES.items() if promise.status == "run" and promise.needs is None]
+    assert sorted(run) == sorted(RECORDED)
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_promised_verdict_is_read_from_the_recording_in_any_order(name: str, tmp_path: Path) -> None:
     cell = load_cell(unpack(archive_of(name), tmp_path).path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 from support.golden import archive_of, unpack
 
 from nsadiag.analysis.detectors.slow_compute import slow_compute
-from nsadiag.analysis.growing import Slowing, _given_more, grows, grows_at_best
+from nsadiag.analysis.growing import Slowing, _given_more, grows, grows_at_best, slowing
 from nsadiag.analysis.load import load_cell
 from nsadiag.analysis.tables import Tables
 from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
@@ -52,6 +53,32 @@ def test_what_piles_up_is_told_by_the_fastest_steps_where_neighbours_hide_the_re
     assert not grows_at_best(pd.Series(hidden[:32]))
     slower = Slowing(measure="step_s", settled=steps([0] * 160, hidden), pile=None, at_best=True)
     assert 0.02 < slower.first_s < 0.04 and 0.09 < slower.last_s < 0.12
+
+
+@pytest.mark.parametrize("slowed", [(0, 14), (10, 34), (24, 40)])
+def test_what_grows_in_the_cpu_time_of_every_rank_is_told_although_something_else_slowed_one_for_a_while(
+    tmp_path: Path, slowed: tuple[int, int]
+) -> None:
+    """The clock shows noise alone; CPU time was taken threefold, as by who shares a core's caches, on one rank after the other."""
+    cell = load_cell(unpack(archive_of("slow_compute_memory_never_cut"), tmp_path).path)
+
+    def of_all(work: list[float]) -> Tables:
+        clock = [0.3 + 0.25 * math.sin(n) for n in range(60)]
+        frames = []
+        for rank in (0, 1):
+            begin, end = (at + 18 * rank for at in slowed)
+            noise = [1.0 + 0.4 * (n * (7 + rank) % 5 == 0) for n in range(60)]
+            cpu_s = [w * noise[n] * (3 if begin <= n < end else 1) for n, w in enumerate(work)]
+            frames.append(steps([0] * 60, clock).assign(rank=rank, cpu_s=cpu_s))
+        tables = Tables(cell)
+        tables.__dict__["steps"] = pd.concat(frames, ignore_index=True)
+        return tables
+
+    found = slowing(cell.ranks[0], of_all([0.004 + 0.0008 * n for n in range(60)]))
+    assert found is not None and found.last_s > 4 * found.first_s
+    assert slowing(cell.ranks[0], of_all([0.04] * 60)) is None
+    for at in (12, 30, 48):
+        assert slowing(cell.ranks[0], of_all([0.02 if n < at else 0.06 for n in range(60)])) is None
 
 
 @pytest.mark.parametrize(("power", "confidence"), [(1, 0.5), (1.8, 0.5), (3, 0.85)])

@@ -29,7 +29,7 @@ ALIKE = 1.3  # how much longer the later ones of them may take
 class Slowing:
     """Steps of one rank that keep getting longer; `settled` are those behind the first two."""
 
-    measure: str  # by which they do: on the clock, or in CPU time
+    measure: str  # by which they do: on the clock, in CPU time, or in that of the rank that took least
     settled: pd.DataFrame = field(compare=False, repr=False)
     pile: Pile | None  # what its own registrations left
     # Only the fastest steps show it: the others are as long as who shares the machine makes them.
@@ -82,13 +82,17 @@ def slowing(rank: RankEvidence, tables: Tables) -> Slowing | None:
     if len(steps) < MIN_STEPS:
         return None
     settled = steps.iloc[2:]
+    settled = settled.assign(least_cpu_s=settled.step.map(tables.steps.groupby("step").cpu_s.min()))
     pile = largest_pile(rank, len(steps))
     # On a machine that others use as well, the clock may hide what CPU time shows, and a GPU shows on the clock alone.
     measures = ("step_s", "cpu_s")
     measure = next((m for m in measures if grows(settled, m, piled=pile is not None)), None)
-    at_best = measure is None and pile is not None
+    at_best = measure is None
     if at_best:
-        measure = next((m for m in measures if grows_at_best(settled[m])), None)
+        # Neighbours who come one after the other lengthen even the fastest steps on the clock. CPU time they lengthen
+        # far less, on a core that they share, and all ranks have not the same ones.
+        shown_by = (*measures, "least_cpu_s") if pile else ("least_cpu_s",)
+        measure = next((m for m in shown_by if grows_at_best(settled[m])), None)
     if measure is None or _given_more(settled, measure):
         return None
     return Slowing(measure=measure, settled=settled, pile=pile, at_best=at_best)
