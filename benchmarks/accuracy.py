@@ -202,7 +202,7 @@ def table(told: Row) -> list[str]:
 def chosen(expression: str | None, *, quick: bool) -> list[Promise]:
     gpus = 0 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else int(machine()["gpus"])
     # NCCL wants a GPU for each rank.
-    found = [p for p in promises() if p.status == "run" and (p.world_size <= gpus if gpus else not p.needs)]
+    found = [p for p in promises() if (p.world_size <= gpus if gpus else not p.needs)]
     if expression:
         found = [p for p in found if re.search(expression, p.name)]
     return list({p.classes[0]: p for p in reversed(found)}.values()) if quick else found

@@ -7,7 +7,6 @@ single query sees one key. A softmax over one key is 1 whatever the query is: qu
 On plain python: ten steps, exit code 0. With --every-key, the control, the mask is left out.
 
 Promise:
-  status: planned
   launch: python
   options: [--probes, "light,parity"]
   outcome: wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -53,6 +54,37 @@ def test_what_piles_up_is_told_by_the_fastest_steps_where_neighbours_hide_the_re
     assert not grows_at_best(pd.Series(hidden[:32]))
     slower = Slowing(measure="step_s", settled=steps([0] * 160, hidden), pile=None, at_best=True)
     assert 0.02 < slower.first_s < 0.04 and 0.09 < slower.last_s < 0.12
+
+
+def test_one_look_at_what_is_done_before_a_long_loop_does_not_hide_the_loop(tmp_path: Path) -> None:
+    """A forward of minutes that was looked at in its silence alone: most looks find it in its loop."""
+    cell = load_cell(unpack(archive_of("slow_compute_log_line_first"), tmp_path).path)
+    rank = cell.ranks[0]
+
+    def looked_at(*codes: str) -> str | None:
+        looks = [replace(rank.captures[-1], stacks=[thread_at(cell.sources, code)]) for code in codes]
+        seen = replace(cell, ranks=(replace(rank, captures=tuple(looks), samples=[]),))
+        found = next(slow_compute(seen, Tables(seen)))
+        (text,) = cell.sources.values()
+        return text.splitlines()[found.where.line - 1].strip() if found.where and found.where.line else None
+
+    before, first, second = (
+        "h = self.norm(x)",
+        "error = v[:, t] - state * k[:, t]",
+        "reads.append(state * q[:, t])",
+    )
+    assert looked_at(first, second, before) == second
+    assert looked_at(first, before, first, second) == first
+    assert looked_at(before, second) == second
+    assert looked_at(before) == before
+
+
+def thread_at(sources: dict[str, str], code: str) -> dict[str, object]:
+    """The main thread, at that line of the one script."""
+    (file, text), *_ = sources.items()
+    line = next(n for n, each in enumerate(text.splitlines(), 1) if code in each)
+    frame = {"name": "DeltaRule.forward", "filename": file, "line": line}
+    return {"thread_name": "MainThread", "frames": [frame]}
 
 
 @pytest.mark.parametrize("slowed", [(0, 14), (10, 34), (24, 40)])

@@ -66,6 +66,7 @@ class RankEvidence:
     evaluated: list[dict[str, Any]]  # sums over models that it evaluated, now and then
     given: list[dict[str, Any]]  # sums over what the model was given, now and then
     unheld: list[dict[str, Any]]  # parameters with gradients that are in no optimizer
+    first_steps: list[dict[str, Any]]  # what the probe `parity` recorded of them, where it was asked for
     piles: list[
         dict[str, Any]
     ]  # what the user's lines have registered: hooks, handlers, groups of parameters
@@ -321,6 +322,7 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         evaluated=read_json_lines(directory.evaluated),
         given=read_json_lines(directory.given),
         unheld=read_json_lines(directory.unheld),
+        first_steps=read_json_lines(directory.parity),
         piles=read_json_lines(directory.piles),
         threads=read_json_lines(directory.threads),
         samples=read_json_lines(directory.samples),

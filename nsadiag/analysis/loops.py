@@ -34,6 +34,12 @@ def around(cell: CellEvidence, at: Place, kinds: tuple[type[Node], ...]) -> list
     )
 
 
+def head(cell: CellEvidence, at: Place) -> tuple[str, int] | None:
+    """Where the outermost loop around the line begins; None outside of loops."""
+    nest: list[ast.For | ast.While] = around(cell, at, (ast.For, ast.While))
+    return (at.file, nest[-1].lineno) if nest else None
+
+
 def function_at(tree: ast.Module, at: Place) -> Function | None:
     """The innermost function that holds the line."""
     found = [n for n in ast.walk(tree) if isinstance(n, Function) and _spans(n, at.line)]

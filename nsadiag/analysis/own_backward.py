@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections import Counter
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ def loop_in_backward(cell: CellEvidence, tables: Tables) -> LoopInBackward | Non
     found = [(rank, at) for rank, sample in samples if (at := _own_backward(sample)) is not None]
     if len(samples) < FEWEST_SAMPLES or len(found) < MOST_OF_THEM * len(samples):
         return None
-    heads = {at: _head(cell, at) for _, at in set(found)}
+    heads = {at: loops.head(cell, at) for _, at in set(found)}
     nest, _ = Counter(heads[at] for _, at in found).most_common(1)[0]
     inside = [(rank, at) for rank, at in found if nest and heads[at] == nest]
     of_rank = Counter(rank for rank, _ in inside)
@@ -83,9 +82,3 @@ def _own_backward(sample: dict[str, Any]) -> Place | None:
             large = places.in_a_step(deeper) or places.waits_for_peers(sample)
             return None if large else places.place(file, int(line), name)
     return None
-
-
-def _head(cell: CellEvidence, at: Place) -> tuple[str, int] | None:
-    """Where the outermost loop around the line begins."""
-    around: list[ast.For | ast.While] = loops.around(cell, at, (ast.For, ast.While))
-    return (at.file, around[-1].lineno) if around else None

@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="scripts, without .py; none: those without a recording")
     parser.add_argument("--from", dest="given", type=Path, help="a run directory: nothing is run")
     options = parser.parse_args()
-    known = {p.name: p for p in promises() if p.status == "run"}
+    known = {p.name: p for p in promises()}
     names = options.names or [name for name in known if not archive_of(name).exists()]
     failed = 0
     for name in names:

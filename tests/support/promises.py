@@ -15,9 +15,8 @@ from nsadiag.analysis import classes
 REPRO = Path(__file__).resolve().parents[2] / "repro"
 CLASSES = tuple(classes.CLASSES)
 OUTCOMES = ("hung", "crashed", "slow", "wrong", "healthy", "unknown")
-STATUSES = ("run", "planned")
 KEYS = (
-    "status", "needs", "launch", "world_size", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
+    "needs", "launch", "world_size", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
 )  # fmt: skip
 
 
@@ -26,7 +25,6 @@ class Promise:
     """Where a field holds several values, any of them is right; the first is what we say today."""
 
     script: Path
-    status: str  # "planned": the promise is checked for form, and not run yet
     needs: str | None  # "gpu": run where there is one
     launch: tuple[str, ...]
     world_size: int
@@ -57,7 +55,6 @@ def read_promise(script: Path) -> Promise:
     launch = tuple(shlex.split(fields["launch"]))
     return Promise(
         script=script,
-        status=fields.get("status", "run"),
         needs=fields.get("needs"),
         launch=launch,
         world_size=fields.get("world_size", int(launch[-1]) if len(launch) > 1 else 1),

@@ -1,5 +1,6 @@
 """Silently wrong: checkpointing recomputed other modules than its forward ran; a control computes something else;
-the replicas parted; what is trained is not finite; or the optimizer holds another layer than the model has.
+the replicas parted; what is trained is not finite; the optimizer holds another layer than the model has; or no gradient
+reaches a part of every block.
 
 The usual cause is a loop variable bound late: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
 the last block every time. The loss falls, and every block but the last is trained by wrong gradients.
@@ -13,6 +14,7 @@ from typing import Any
 from nsadiag.analysis import places
 from nsadiag.analysis.evaluated import evaluated
 from nsadiag.analysis.load import CellEvidence, RankEvidence
+from nsadiag.analysis.no_gradient import no_gradient
 from nsadiag.analysis.not_finite import not_finite
 from nsadiag.analysis.parted import parted
 from nsadiag.analysis.salted import salted
@@ -57,6 +59,7 @@ def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     yield from unheld(cell)
     yield from evaluated(cell)
     yield from salted(cell)
+    yield from no_gradient(cell)
 
 
 def _recomputed(cell: CellEvidence) -> Iterator[Finding]:

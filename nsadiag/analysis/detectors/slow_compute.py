@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
-from nsadiag.analysis import places
+from nsadiag.analysis import loops, places
 from nsadiag.analysis.growing import Slowing, slowing
 from nsadiag.analysis.load import CellEvidence, RankEvidence
 from nsadiag.analysis.own_backward import loop_in_backward
@@ -29,9 +30,23 @@ def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
     that is at what lies between steps.
     """
     samples = [sample for rank in cell.ranks for sample in rank.samples]
+    if not samples:
+        return _looked_at(cell) or places.of_rank_now(cell.ranks[0])
     at_work = [sample for sample in samples if not places.waits_for_peers(sample)]
     of_part = [s for s in at_work if part and _is_of(part, s)]
     return places.most_seen(of_part or at_work or samples) or places.of_rank_now(cell.ranks[0])
+
+
+def _looked_at(cell: CellEvidence) -> Place | None:
+    """Of a job that was looked at in a silence alone, the line that most looks show, of the loop in which most of them
+    find a rank: one look may come upon what is done once before a loop that takes minutes."""
+    looks = [capture for rank in cell.ranks for capture in reversed(rank.captures)]
+    lines = [at for capture in looks if (at := places.of_stack(capture.stacks))]
+    if not lines:
+        return None
+    heads = {at: loops.head(cell, at) or at for at in lines}
+    (most, _), *_ = Counter(heads[at] for at in lines).most_common(1)
+    return Counter(at for at in lines if heads[at] == most).most_common(1)[0][0]
 
 
 def _is_of(part: str, sample: dict[str, Any]) -> bool:

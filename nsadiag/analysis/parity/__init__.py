@@ -2,7 +2,16 @@
 
 from nsadiag.analysis.parity.compare import Comparison, compare
 from nsadiag.analysis.parity.difference import Difference
-from nsadiag.analysis.parity.record import Record, read_record
+from nsadiag.analysis.parity.record import Record, read_record, record_of
 from nsadiag.analysis.parity.told import document_of, row_of
 
-__all__ = ["Comparison", "Difference", "Record", "compare", "document_of", "read_record", "row_of"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Record",
+    "compare",
+    "document_of",
+    "read_record",
+    "record_of",
+    "row_of",
+]

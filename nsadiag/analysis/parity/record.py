@@ -77,8 +77,13 @@ def read_record(directory: Path) -> Record:
     """Never raises on what is missing: a record without steps says so."""
     run = RunDir(path=directory)
     rows = {rank.rank: read_json_lines(rank.parity) for rank in run.ranks()}
-    rows = {rank: [r for r in found if isinstance(r, dict)] for rank, found in rows.items() if found}
-    sizes = [read_json(run.rank(rank).meta, {}).get("world_size") for rank in rows]
+    return record_of(rows, {rank: read_json(run.rank(rank).meta, {}).get("world_size") for rank in rows})
+
+
+def record_of(written: dict[int, list[Any]], world_sizes: dict[int, Any]) -> Record:
+    """From the rows of parity.jsonl, and the size of the world as each rank knew it, by rank."""
+    rows = {rank: [r for r in found if isinstance(r, dict)] for rank, found in written.items() if found}
+    sizes = [world_sizes[rank] for rank in rows]
     return Record(
         steps=_steps(rows),
         world_size=max((s for s in sizes if isinstance(s, int)), default=len(rows)),
