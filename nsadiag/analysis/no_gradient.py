@@ -80,7 +80,8 @@ def no_gradient(cell: CellEvidence) -> Iterator[Finding]:
         ),
         fix=(
             "Look at what stands between them and the loss: a softmax over one key, a mask that leaves nothing, a factor "
-            "or a gate of zero, a detach(). If it is meant so, freeze them: requires_grad_(False)."
+            "or a gate of zero, a detach(), or tokens that are all alike, as in made-up data. If it is meant so, freeze them: "
+            "requires_grad_(False)."
         ),
     )
 
