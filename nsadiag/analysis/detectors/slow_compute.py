@@ -30,11 +30,10 @@ def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
     that is at what lies between steps.
     """
     samples = [sample for rank in cell.ranks for sample in rank.samples]
-    if not samples:
-        return _looked_at(cell) or places.of_rank_now(cell.ranks[0])
     at_work = [sample for sample in samples if not places.waits_for_peers(sample)]
     of_part = [s for s in at_work if part and _is_of(part, s)]
-    return places.most_seen(of_part or at_work or samples) or places.of_rank_now(cell.ranks[0])
+    seen = places.most_seen(of_part or at_work or samples)
+    return seen or _looked_at(cell) or places.of_black_box(cell.ranks[0])
 
 
 def _looked_at(cell: CellEvidence) -> Place | None:
