@@ -179,10 +179,12 @@ COLUMNS = (
 
 
 def table(told: Row) -> list[str]:
-    """As markdown, which a terminal shows as well."""
-    lines = [f"| class | {' | '.join(title for _, title in COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    for name, row in (*told["classes"].items(), ("**all**", told)):
-        cells = ("" if row[key] is None else f"{row[key]:g}" for key, _ in COLUMNS)
+    """As markdown, which a terminal shows as well; without the columns that nothing was asked for."""
+    rows = {**told["classes"], "**all**": told}
+    columns = [(key, title) for key, title in COLUMNS if any(row[key] is not None for row in rows.values())]
+    lines = [f"| class | {' | '.join(title for _, title in columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name, row in rows.items():
+        cells = ("" if row[key] is None else f"{row[key]:g}" for key, _ in columns)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "| confidence from | runs | right % |", "|---|---|---|"]
     lines += [f"| {b['from']:g} | {b['runs']} | {b['right_pct']:g} |" for b in told["calibration"]]
