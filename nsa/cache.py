@@ -1,4 +1,4 @@
-"""What decoding keeps of the tokens it has seen: one cache per attention layer.
+"""Decode caches of the tokens seen so far: one per attention layer.
 
 `NSACache` and `DenseCache` grow by chunks of any size; `DecodeCache` and `DenseDecodeCache` take a prompt, then a
 token a step, at fixed places in memory, so that a step can be recorded, and their rows may differ in length.
@@ -71,20 +71,35 @@ class DenseCache:
 
 
 class Rows:
-    """How many tokens each row of a batch holds: one tensor, shared by the caches of all layers."""
+    """The number of tokens in each row of a batch: one tensor, shared by the caches of all layers."""
 
-    def __init__(self, lengths: Tensor, capacity: int) -> None:
+    def __init__(self, lengths: Tensor, capacity: int, *, used: int | None = None) -> None:
+        """`used` is how long the longest row is, where rows shall grow."""
         self.lengths = lengths  # int64 [B], on the device
         self.capacity = capacity
+        self._used = capacity if used is None else used
         self.index = torch.arange(len(lengths), device=lengths.device)
 
     def tokens(self, n: int) -> Tensor:
         """int64 [B, n]: the places of the next n tokens of each row."""
         return self.lengths[:, None] + torch.arange(n, device=self.lengths.device)
 
+    def pick(self, index: Tensor) -> None:
+        """Go on with the rows of `index`, as often as it names them."""
+        self.lengths = self.lengths[index]
+        self.index = torch.arange(len(index), device=index.device)
+
+    def reserve(self, n: int) -> bool:
+        """Make room for n more tokens in the longest row; whether caches must `grow` for it."""
+        self._used += n
+        if self._used <= self.capacity:
+            return False
+        self.capacity = max(self._used, 2 * self.capacity)
+        return True
+
 
 class DecodeCache:
-    """What Native Sparse Attention decodes from, at most `rows.capacity` tokens a row: a layer's own.
+    """The decode cache of one Native Sparse Attention layer, of at most `rows.capacity` tokens a row.
 
     Compressed and selected keys and values have a slot for every block and token; the window, and the raw tokens
     that φ reads, are rings. A prompt fills it through the layer's forward, as if it were an `NSACache` of nothing.
@@ -99,6 +114,11 @@ class DecodeCache:
         self.raw: list[Tensor | None] = [None, None]
         self.keys = self.values = BranchKV(None, None, None)
 
+    @property
+    def positions(self) -> int:
+        """All that keys may be rotated by, those of blocks that are not whole yet among them."""
+        return max(self.rows.capacity, self.config.compress_block)
+
     def await_blocks(self, k: Tensor, v: Tensor | None, turn: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Keep the prompt's last raw tokens; what comes in goes out."""
         self.raw = [x if x is None else as_ring(x, self.rows, self.raw_ring) for x in (k, v)]
@@ -106,17 +126,33 @@ class DecodeCache:
 
     def append(self, n_tokens: int, keys: BranchKV, values: BranchKV) -> tuple[BranchKV, BranchKV]:
         """Keep the prompt, whose rows may be padded behind their ends; what comes in goes out."""
-        n_slots = n_compress_slots(self.config, self.rows.capacity, packed=False)
-        sizes = (max(1, n_slots), self.rows.capacity)
-        kept = []
-        for each in (keys, values):
-            slots = [x if x is None else _with_room(x, n) for x, n in zip(each[:2], sizes, strict=True)]
-            window = each.sliding
-            kept.append(
-                BranchKV(*slots, window if window is None else as_ring(window, self.rows, self.window_ring))
-            )
-        self.keys, self.values = kept
+        self.keys, self.values = (
+            x if x.sliding is None else x._replace(sliding=as_ring(x.sliding, self.rows, self.window_ring))
+            for x in (keys, values)
+        )
+        self.grow()
         return keys, values
+
+    def grow(self) -> None:
+        """Take as much room as `rows` have."""
+        self.keys, self.values = (
+            BranchKV(
+                *(x if x is None else _with_room(x, n) for x, n in zip(each[:2], self._sizes(), strict=True)),
+                each.sliding,
+            )
+            for each in (self.keys, self.values)
+        )
+
+    def pick(self, index: Tensor) -> None:
+        """As `Rows.pick`, which does it for `rows`."""
+        self.raw = [x if x is None else x[index] for x in self.raw]
+        self.keys, self.values = (
+            BranchKV(*(x if x is None else x[index] for x in each)) for each in (self.keys, self.values)
+        )
+
+    def _sizes(self) -> tuple[int, int]:
+        n_slots = n_compress_slots(self.config, self.rows.capacity, packed=False)
+        return max(1, n_slots), self.rows.capacity
 
     def write(self, keys: dict[str, Tensor], values: dict[str, Tensor]) -> None:
         """Put new tokens [B, T, Hkv, D] in their places; under "compressed" the raw ones."""
@@ -165,6 +201,11 @@ class DenseDecodeCache:
         self.k: Tensor | None = None
         self.v: Tensor | None = None
 
+    @property
+    def positions(self) -> int:
+        """All that keys may be rotated by."""
+        return self.rows.capacity
+
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keep the prompt; what comes in goes out."""
         self.k, self.v = (_with_room(x, self.rows.capacity) for x in (k, v))
@@ -174,6 +215,14 @@ class DenseDecodeCache:
         """Put new tokens [B, T, Hkv, D] in their places."""
         tokens, row = self.rows.tokens(k.shape[1]), self.rows.index[:, None]
         self.k[row, tokens], self.v[row, tokens] = k, v
+
+    def grow(self) -> None:
+        """Take as much room as `rows` have."""
+        self.k, self.v = (_with_room(x, self.rows.capacity) for x in (self.k, self.v))
+
+    def pick(self, index: Tensor) -> None:
+        """As `Rows.pick`, which does it for `rows`."""
+        self.k, self.v = self.k[index], self.v[index]
 
     def visible(self, n_tokens: int) -> Tensor:
         """bool [B, 1, T, capacity]: what each new token may attend to."""

@@ -1,51 +1,33 @@
-"""Typed configuration of the model and its trainer: an unknown key is an error that names the nearest."""
+"""Configuration of the attention, the model and its trainer."""
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
+from nsa.schema import (
+    Config,
+    ConfigError,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    model_validator,
+    nearest,
 )
+
+__all__ = [
+    "AttentionConfig",
+    "Config",
+    "ConfigError",
+    "ModelConfig",
+    "TrainConfig",
+    "make_directory",
+    "nearest",
+]
 
 AttentionBackend = Literal["auto", "reference", "torch", "triton", "sequential"]
 Branch = Literal["compressed", "selected", "sliding"]
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used: `message` names the field and its value, `hint` what to do."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(f"{message}; {hint}" if hint else message)
-        self.message = message
-        self.hint = hint or "`python -m nsa.train --help` lists every key"
-
-
-class Config(BaseModel):
-    """Base of all configurations: immutable, and a key it does not know is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_the_nearest_key(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            for key in values:
-                if key not in cls.model_fields:
-                    raise ConfigError(
-                        f"unknown key {key!r} in {cls.__name__}", nearest(key, cls.model_fields)
-                    )
-        return values
 
 
 def make_directory(key: str, path: str | Path) -> Path:
@@ -58,12 +40,6 @@ def make_directory(key: str, path: str | Path) -> Path:
     if not writable:
         raise ConfigError(f"{key} is {path}, which cannot be written", "name another directory")
     return Path(path)
-
-
-def nearest(key: object, known: Iterable[str]) -> str:
-    """A hint that names the known key most like `key`, or all of them."""
-    near = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.4)
-    return f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
 
 
 class AttentionConfig(Config):
@@ -80,8 +56,7 @@ class AttentionConfig(Config):
     branches: tuple[Branch, ...] = ("compressed", "selected", "sliding")
     backend: AttentionBackend = "auto"
 
-    @model_validator(mode="after")
-    def _check_blocks(self) -> AttentionConfig:
+    def check(self) -> None:
         for name in ("compress_block", "select_block"):
             if getattr(self, name) % self.compress_stride:
                 raise ConfigError(
@@ -97,7 +72,6 @@ class AttentionConfig(Config):
             raise ConfigError(
                 f"branches is {self.branches}: name at least one of compressed, selected, sliding, each once"
             )
-        return self
 
 
 class ModelConfig(Config):
@@ -114,42 +88,61 @@ class ModelConfig(Config):
     mlp_hidden: PositiveInt | None = None  # null: 4 dim
     rope_base: PositiveFloat = 10000.0
 
-    @model_validator(mode="after")
-    def _check_groups(self) -> ModelConfig:
+    def check(self) -> None:
+        if self.head_dim % 2:
+            raise ConfigError(f"head_dim is {self.head_dim}", "rotary positions turn pairs: take an even one")
         if self.heads % self.kv_groups:
             raise ConfigError(
                 f"heads is {self.heads}, which {self.kv_groups} kv_groups do not divide",
                 "every group of query heads shares one key and value head",
             )
-        return self
 
 
 class DDPConfig(Config):
-    """DistributedDataParallel's own arguments, and its own defaults: the field's "safe mode" switches."""
+    """DistributedDataParallel's own arguments and defaults, and presets of them; what is set by itself goes first.
 
+    "safe" takes away what DDP is clever at: no bucket may wait for a parameter that gets no gradient, and no buffer is
+    sent. "static" promises that every step uses the same parameters, in the same order.
+    """
+
+    preset: Literal["none", "safe", "find_unused", "static"] = "none"
     find_unused_parameters: bool = False
     broadcast_buffers: bool = True
     gradient_as_bucket_view: bool = False
     bucket_cap_mb: PositiveFloat = 25.0
     static_graph: bool = False
 
+    def arguments(self) -> dict[str, bool | float]:
+        """The arguments of DistributedDataParallel that differ from its defaults, as newer torch warns about some of these."""
+        given = self.model_dump(exclude_defaults=True)
+        preset = _DDP_PRESETS[given.pop("preset", "none")]
+        return {**preset, **given}
+
+
+_DDP_PRESETS: dict[str, dict[str, bool | float]] = {
+    "none": {},
+    "safe": {"find_unused_parameters": True, "broadcast_buffers": False},
+    "find_unused": {"find_unused_parameters": True},
+    "static": {"static_graph": True, "gradient_as_bucket_view": True},
+}
+
 
 class FSDPConfig(Config):
-    """What fully_shard and FullyShardedDataParallel both know."""
+    """The options common to fully_shard and FullyShardedDataParallel."""
 
     reshard_after_forward: bool = True
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
 
 
 class ContextConfig(Config):
-    """How many neighbouring ranks share a sequence, and which of its tokens each has."""
+    """The number of neighbouring ranks that share a sequence, and the assignment of its tokens to them."""
 
     ranks: PositiveInt = 1
     layout: Literal["contiguous", "zigzag"] = "contiguous"  # zigzag: two stretches each, equal work
 
 
 class ParallelConfig(Config):
-    """How the model is spread over ranks, and what it recomputes to save memory."""
+    """The distribution of the model over ranks, and its activation checkpointing."""
 
     mode: Literal["single", "ddp", "fsdp1", "fsdp2"] = "single"
     activation_checkpointing: Literal["none", "selective", "full"] = "none"  # selective: every other block
@@ -164,9 +157,10 @@ class ParallelConfig(Config):
 
 
 class DataConfig(Config):
-    """Where tokens come from. One rank's batch is batch_size sequences of seq_len tokens."""
+    """The source of tokens. One rank's batch is batch_size sequences of seq_len tokens."""
 
     source: Literal["synthetic", "text", "fineweb"] = "synthetic"
+    documents: Literal["separate", "joined"] = "separate"  # joined: they see those before them in the row
     path: str | None = None  # text: a file or directory; fineweb: a local data set in its place
     seq_len: PositiveInt = 2048
     batch_size: PositiveInt = 1
@@ -205,10 +199,12 @@ class CheckpointConfig(Config):
     dir: str | None = None
     every: NonNegativeInt = 0  # steps; 0: once, at the end
     resume: bool = False  # from the newest in dir, where there is one
+    keep: PositiveInt | None = None  # the newest so many; null: all
+    background: bool = False  # training goes on while a copy is written
 
 
 class TelemetryConfig(Config):
-    """What a run says about itself; `dir: null` writes nothing and starts no thread."""
+    """The telemetry of a run; `dir: null` writes nothing and starts no thread."""
 
     dir: str | None = None
     every: PositiveInt = 10  # steps between gate and selection statistics

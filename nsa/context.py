@@ -41,7 +41,7 @@ class ContextShard:
     layout: str = "contiguous"
 
     def spans(self, n_local: int) -> list[Span]:
-        """Where this rank's `n_local` tokens lie."""
+        """The spans of this rank's `n_local` tokens."""
         return self._spans_of(self.rank, n_local)
 
     def take(self, x: Tensor, dim: int) -> Tensor:

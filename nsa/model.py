@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nsa.attention.dense_layer import DenseAttention
-from nsa.attention.layer import NSAAttention
-from nsa.attention.rope import RotationTable
-from nsa.cache import Rows
 from nsa.config import AttentionConfig, ModelConfig
-from nsa.decoding import RecordedDecode
+from nsa.generation import Sampling, generate
+from nsa.layers.dense import DenseAttention
+from nsa.layers.rope import RotationTable
+from nsa.layers.sparse import NSAAttention
+from nsa.padding import alignment_of, packing_of, rows_of
 
 INIT_STD = 0.02  # GPT-2's; projections that add to the residual stream are scaled down by depth
 
@@ -45,8 +46,8 @@ class Block(nn.Module):
         self.norm2 = nn.RMSNorm(config.dim, eps=1e-5)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, cache: object = None) -> Tensor:
-        x = x + self.attn(self.norm1(x), cache=cache)
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, cache: object = None) -> Tensor:
+        x = x + self.attn(self.norm1(x), cu_seqlens=cu_seqlens, cache=cache)
         return x + self.mlp(self.norm2(x))
 
     def decode(self, x: Tensor, cache: object) -> Tensor:
@@ -55,10 +56,16 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-def run_in_order(blocks: Iterable[nn.Module], x: Tensor) -> Tensor:
+@functools.cache
+def compiled_decode() -> Callable[[Block, Tensor, object], Tensor]:
+    """`Block.decode`, compiled."""
+    return torch.compile(Block.decode)
+
+
+def run_in_order(blocks: Iterable[nn.Module], x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
     """Each block on the output of the one before."""
     for block in blocks:
-        x = block(x)
+        x = block(x, cu_seqlens)
     return x
 
 
@@ -68,7 +75,7 @@ class NSAModel(nn.Module):
     `run_blocks` says how a training forward walks the blocks; activation checkpointing replaces it.
     """
 
-    run_blocks: Callable[[Iterable[nn.Module], Tensor], Tensor]
+    run_blocks: Callable[[Iterable[nn.Module], Tensor, Tensor | None], Tensor]
 
     def __init__(self, config: ModelConfig, attention: AttentionConfig | None = None) -> None:
         super().__init__()
@@ -88,16 +95,33 @@ class NSAModel(nn.Module):
         for block in self.blocks:
             nn.init.normal_(block.mlp.fc2.weight, std=INIT_STD / (2 * layers) ** 0.5)
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Logits [B, T, vocab] of `tokens` [B, T]; given `targets` [B, T], the mean loss in nats."""
-        self.rotations.upto(
-            tokens.shape[1], tokens.device
-        )  # here, so that no compiled block has to make them
-        x = self.run_blocks(self.blocks, self.embed(tokens))
-        logits = self.head(self.norm(x))
-        if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Logits [B, T, vocab] of `tokens` [B, T]; given `targets` [B, T], their mean loss in nats.
+
+        `cu_seqlens` are the borders of sequences packed into one row, as in `nsa_attention`. `attention_mask`
+        [B, T] is 0 at padding, on any side: the rest is packed, and the logits of padding are 0. Positions count the
+        tokens of each sequence. Targets of -100 are left out; so should be those of padding.
+        """
+        return loss_of(self.head(self.states(tokens, cu_seqlens, attention_mask)), targets)
+
+    def states(
+        self, tokens: Tensor, cu_seqlens: Tensor | None = None, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states that the head reads, [B, T, dim]; arguments as in `forward`."""
+        if attention_mask is not None:
+            if cu_seqlens is not None:
+                raise ValueError("attention_mask and cu_seqlens both say where sequences end: give one")
+            packing = packing_of(attention_mask)
+            return packing.unpack(self.states(packing.pack(tokens), packing.cu_seqlens))
+        # Here, so that no compiled block has to make them.
+        self.rotations.upto(tokens.shape[1], tokens.device)
+        return self.norm(self.run_blocks(self.blocks, self.embed(tokens), cu_seqlens))
 
     @torch.no_grad()
     def generate(
@@ -106,44 +130,54 @@ class NSAModel(nn.Module):
         count: int,
         *,
         lengths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
+        compile: bool = False,
     ) -> Tensor:
         """`tokens` [B, T] followed by `count` sampled ones; temperature 0 takes the likeliest.
 
         Rows may hold `lengths` [B] tokens of their own, padded behind by anything: theirs follow where they end, and
-        the rest of the row is 0. The prompt fills a cache per block, then each token costs one step.
+        the rest of the row is 0. An `attention_mask` [B, T] says the same of padding on any side, `cu_seqlens` [N + 1] of
+        prompts packed into one row, which come back as N rows; both are aligned to the left. The prompt fills a
+        cache per block, then each token costs one step. With `compile` the steps go through torch.compile, which takes
+        a while at the first one, once a shape.
         """
-        batch, longest = tokens.shape
-        lengths = torch.full((batch,), longest) if lengths is None else lengths
-        rows = Rows(lengths.to(tokens.device, torch.int64, copy=True), longest + count)
-        inside = torch.arange(longest, device=tokens.device) < rows.lengths[:, None]
-        out = F.pad(tokens.where(inside, 0), (0, count))
-        caches = [block.attn.new_decode_cache(rows) for block in self.blocks]
-        logits = self._prefill(tokens, caches, rows)
-        attentions = (block.attn for block in self.blocks)
-        recordable = all(attn.records(cache) for attn, cache in zip(attentions, caches, strict=True))
-        step = RecordedDecode(lambda new: self.decode_step(new, caches), rows, recordable=recordable)
-        for made in range(count):
-            new = _sample(logits, temperature, generator)
-            out.scatter_(1, rows.lengths[:, None], new)
-            if made < count - 1:
-                logits = step(new)
-        return out
+        if attention_mask is not None:
+            alignment = alignment_of(attention_mask)
+            tokens, lengths = alignment.take(tokens), alignment.lengths
+        elif cu_seqlens is not None:
+            tokens, lengths = rows_of(tokens, cu_seqlens)
+        sample = Sampling(temperature, generator)
+        return generate(self, tokens, count, lengths, sample, compiled=compile)
 
-    def decode_step(self, tokens: Tensor, caches: list) -> Tensor:
-        """Logits [B, T, vocab] of the next tokens [B, T], which join the decode caches of the blocks."""
+    def decode_step(self, tokens: Tensor, caches: list, *, compiled: bool = False) -> Tensor:
+        """Logits [B, T, vocab] of the next tokens [B, T], which join the decode caches of the blocks.
+
+        `compiled`: each block as one graph of torch.compile, the same for all of them.
+        """
+        # Here, so that no compiled block has to make them.
+        self.rotations.upto(max(cache.positions for cache in caches), tokens.device)
+        decode = compiled_decode() if compiled else Block.decode
         x = self.embed(tokens)
         for block, cache in zip(self.blocks, caches, strict=True):
-            x = block.decode(x, cache)
+            x = decode(block, x, cache)
         return self.head(self.norm(x))
 
-    def _prefill(self, tokens: Tensor, caches: list, rows: Rows) -> Tensor:
-        """Logits [B, vocab] of what follows each row of the prompt."""
+    def prefill(self, tokens: Tensor, caches: list) -> Tensor:
+        """As `states` for prompts [B, T], padded behind, which fill the decode caches of the blocks."""
         x = self.embed(tokens)
         for block, cache in zip(self.blocks, caches, strict=True):
-            x = block(x, cache)
-        return self.head(self.norm(x[rows.index, rows.lengths - 1]))
+            x = block(x, cache=cache)
+        return self.norm(x)
+
+
+def loss_of(logits: Tensor, targets: Tensor | None) -> Tensor:
+    """The mean loss in nats of `targets`, those of -100 left out; the logits themselves where there are none."""
+    if targets is None:
+        return logits
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -156,11 +190,3 @@ def _build_attention(config: ModelConfig, attention: AttentionConfig, rotations:
     if config.attention == "dense":
         return DenseAttention(*sizes, rotations=rotations)
     return NSAAttention(*sizes, attention, rotations=rotations)
-
-
-def _sample(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """One token a row of `logits` [B, vocab], as [B, 1]."""
-    if temperature == 0:
-        return logits.argmax(dim=-1, keepdim=True)
-    probabilities = F.softmax(logits.float() / temperature, dim=-1)
-    return torch.multinomial(probabilities, 1, generator=generator)

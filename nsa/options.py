@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from nsa.config import Config, ConfigError, TrainConfig, nearest
+from nsa.schema import Field
 
 USAGE = """\
 usage: python -m nsa.train [CONFIG] [--KEY VALUE | --KEY=VALUE ...]
@@ -53,10 +52,7 @@ def load_train_config(source: str | Path | None = None, overrides: list[str] | N
         if not equals:
             raise ConfigError(f"override {override!r} has no value", f"write {key}=VALUE")
         _override(values, key, text)
-    try:
-        return TrainConfig.model_validate(values)
-    except ValidationError as error:
-        raise _in_one_line(error) from None
+    return TrainConfig(**{str(key): value for key, value in values.items()})
 
 
 def find_config(source: str | Path) -> Path:
@@ -85,9 +81,9 @@ def help_text() -> str:
     return USAGE.format(shipped=", ".join(shipped_configs()), keys="\n".join(keys))
 
 
-def dotted_keys(section: type[Config] = TrainConfig, prefix: str = "") -> dict[str, FieldInfo]:
-    """Every key of `section`, as in `model.layers`, with pydantic's annotation and default."""
-    keys: dict[str, FieldInfo] = {}
+def dotted_keys(section: type[Config] = TrainConfig, prefix: str = "") -> dict[str, Field]:
+    """Every key of `section`, as in `model.layers`, with annotation and default."""
+    keys: dict[str, Field] = {}
     for name, field in section.model_fields.items():
         if isinstance(field.default, Config):
             keys |= dotted_keys(type(field.default), f"{prefix}{name}.")
@@ -138,7 +134,7 @@ def _override(values: dict[str, Any], key: str, text: str) -> None:
 
 
 def _plain_value(text: str, *, is_tuple: bool) -> Any:
-    """What pydantic can read: null, the items of a tuple, or the text itself."""
+    """A value that a configuration can read: null, the items of a tuple, or the text itself."""
     if text.lower() in ("null", "~") and not is_tuple:
         return None
     return [part.strip() for part in text.strip("[]()").split(",") if part.strip()] if is_tuple else text
@@ -152,12 +148,3 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds a {type(values).__name__} and values", "see configs/models")
     return values
-
-
-def _in_one_line(error: ValidationError) -> ConfigError:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError):
-        return ConfigError(f"{where}: {cause.message}" if where else cause.message, cause.hint)
-    return ConfigError(f"{where} is {first['input']!r}", first["msg"].lower())

@@ -1,14 +1,13 @@
-"""How a model is spread over ranks, and which of its activations are recomputed to save memory."""
+"""The distribution of a model over ranks."""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -18,11 +17,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, Sha
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 from nsa.config import ConfigError, DDPConfig, FSDPConfig, ParallelConfig
 from nsa.context import ContextShard
-from nsa.model import Block, NSAModel, run_in_order
+from nsa.model import Block, NSAModel
+from nsa.training.recomputation import apply_activation_checkpointing
 
 try:
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -34,7 +33,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16_pure": torch.bflo
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Which rank this process is, of how many, and the device it computes on."""
+    """The rank of this process, the world size, and the device it computes on."""
 
     rank: int
     world_size: int
@@ -104,7 +103,7 @@ def _init_process_group(config: ParallelConfig, device: torch.device) -> None:
 
 
 def context_shard(config: ParallelConfig, seq_len: int, placement: Placement) -> ContextShard | None:
-    """Which part of every sequence this rank has; None where it has all. ConfigError where that cannot be."""
+    """This rank's part of every sequence; None where it has all. ConfigError where that cannot be."""
     ranks, layout = config.context.ranks, config.context.layout
     if ranks == 1:
         return None
@@ -148,46 +147,9 @@ def apply_parallel(
     return model
 
 
-def apply_activation_checkpointing(
-    model: NSAModel, mode: str, *, reentrant: bool = False, binding: str = "early"
-) -> None:
-    """Recompute in the backward pass every block (`full`), every other one (`selective`) or none.
-
-    `binding="late"` is a specimen of the field's bug: without `reentrant`, every block but the last gets
-    wrong gradients, silently; with it, DDP sees the last block's parameters ready twice.
-    """
-    walk = {"early": _recompute_early_bound, "late": _recompute_late_bound}[binding]
-    every = {"none": 0, "selective": 2, "full": 1}[mode]
-    model.run_blocks = partial(_when_training, walk, every, reentrant) if every else run_in_order
-
-
-def _when_training(
-    walk: Callable[..., Tensor], every: int, reentrant: bool, blocks: Iterable[nn.Module], x: Tensor
-) -> Tensor:
-    return walk(blocks, x, every, reentrant) if torch.is_grad_enabled() else run_in_order(blocks, x)
-
-
-def _recompute_early_bound(blocks: Iterable[nn.Module], x: Tensor, every: int, reentrant: bool) -> Tensor:
-    for index, block in enumerate(blocks):
-        # Nothing in a block is random, so no random state needs to be kept.
-        recompute = index % every == 0
-        x = checkpoint(block, x, use_reentrant=reentrant, preserve_rng_state=False) if recompute else block(x)
-    return x
-
-
-def _recompute_late_bound(blocks: Iterable[nn.Module], x: Tensor, every: int, reentrant: bool) -> Tensor:
-    for index, block in enumerate(blocks):
-        recompute = index % every == 0
-        # The bug on purpose: the lambda looks `block` up when it recomputes, after the loop has ended.
-        late = lambda inp: block(inp)  # noqa: B023, E731, PLW0108
-        x = checkpoint(late, x, use_reentrant=reentrant, preserve_rng_state=False) if recompute else block(x)
-    return x
-
-
 def apply_ddp(model: nn.Module, config: DDPConfig) -> DistributedDataParallel:
-    """DistributedDataParallel with each of its "safe mode" switches as `config` says."""
-    # Only what differs: newer versions of torch warn about some of the defaults when they are given.
-    return DistributedDataParallel(model, **config.model_dump(exclude_defaults=True))
+    """DistributedDataParallel with the arguments that `config` says."""
+    return DistributedDataParallel(model, **config.arguments())
 
 
 def apply_fsdp2(model: NSAModel, config: FSDPConfig, precision: str, device: torch.device) -> nn.Module:
@@ -219,7 +181,7 @@ def apply_fsdp1(model: NSAModel, config: FSDPConfig, precision: str, device: tor
 
 @contextmanager
 def gradient_sync(model: nn.Module, *, enabled: bool) -> Iterator[None]:
-    """Whether backward passes in here reduce gradients over ranks, or keep them for a later one."""
+    """Make backward passes in this context reduce gradients over ranks, or keep them for a later pass."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(enabled)
         yield

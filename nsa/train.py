@@ -18,12 +18,8 @@ import torch
 import torch._dynamo  # the first optimizer step would import it, for half a second
 from torch import Tensor
 
-from nsa.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
 from nsa.config import ConfigError, TrainConfig, make_directory
-from nsa.data import Stream, open_stream
-from nsa.environment import attention_backend, guard_environment
 from nsa.model import NSAModel, parameter_count
-from nsa.optimizer import build_optimizer, learning_rate
 from nsa.options import help_text, parse_command_line
 from nsa.parallel import (
     Placement,
@@ -35,8 +31,14 @@ from nsa.parallel import (
     mean_over_ranks,
     process_group,
 )
-from nsa.step_graph import StepGraph, check_step_graph
-from nsa.telemetry import StepRecord, open_telemetry
+from nsa.training.checkpoint import CheckpointWriter, Progress, load_checkpoint, newest_checkpoint
+from nsa.training.data import Stream, check_documents, open_stream, pack
+from nsa.training.documents import Batch
+from nsa.training.environment import attention_backend, check_environment, guard_environment, memory_now
+from nsa.training.optimizer import build_optimizer, learning_rate
+from nsa.training.step_graph import StepGraph, check_step_graph
+from nsa.training.telemetry import StepRecord, open_telemetry
+from nsa.training.throughput import flops_per_token, peak_flops
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -55,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def train(config: TrainConfig) -> list[float]:
     """A whole run; the logged losses, which are means over all ranks."""
+    check_environment(os.environ)
     with process_group(config.parallel) as placement:
         return _train_in_group(config, placement)
 
@@ -80,7 +83,9 @@ class _Run:
         torch.manual_seed(config.train.seed)  # the same on every rank: equal initial weights
         model = _build_model(config, placement.device)
         self.parameters = parameter_count(model)
+        self.flops = flops_per_token(config, self.parameters)
         decayed = {name for name, parameter in model.named_parameters() if parameter.ndim >= 2}
+        check_documents(config)
         self.context = context_shard(config.parallel, config.data.seq_len, placement)
         if self.context is not None:
             apply_context(model, self.context, config.data.seq_len, placement.device)
@@ -92,12 +97,13 @@ class _Run:
             stream=self._open_stream(evaluation=False),
         )
         self.telemetry = open_telemetry(config, wrapped, rank=placement.rank, device=placement.device)
+        self.checkpoints = self._open_checkpoints()
         self.fetch_s = 0.0  # this step's
         self.graph: StepGraph | None = None
+        self._lr = torch.zeros((), device=placement.device)  # where a graph reads the learning rate
         if config.train.cuda_graph:
             check_step_graph(config, placement.device)
             self.graph = StepGraph(self._recordable_step)
-            self._lr = torch.zeros((), device=placement.device)
 
     def all_steps(self) -> list[float]:
         """Train to the last step; the logged losses."""
@@ -113,11 +119,20 @@ class _Run:
                 now = time.perf_counter()
                 rate = record.tokens * (record.step - logged_step) / (now - logged)
                 logged, logged_step = now, record.step
-                self._say(f"step {record.step} loss {losses[-1]:.4f} tok/s {rate:.0f}")
+                self._say(f"step {record.step} loss {losses[-1]:.4f} {self._pace(record, rate)}")
             self._evaluate_if_due()
             self._save_if_due()
+        self.checkpoints.close()
         self._say(f"done: {self.progress.step} steps in {time.perf_counter() - started:.2f} s")
         return losses
+
+    def _pace(self, record: StepRecord, rate: float) -> str:
+        """Tokens a second, tokens so far, on a known GPU the share of its peak, and memory of this rank."""
+        memory = memory_now(self.placement.device)
+        mib = memory.get("peak_allocated_mib", memory["peak_rss_mib"])
+        peak = peak_flops(self.placement.device)
+        share = f" MFU {rate * self.flops / (peak * self.placement.world_size):.1%}" if peak else ""
+        return f"tok/s {rate:.0f} tokens {record.tokens * record.step}{share} mem {mib:.0f} MiB"
 
     def close(self) -> None:
         """Let go of files and threads."""
@@ -134,9 +149,9 @@ class _Run:
             if self.graph is None or watched:
                 loss, norm = self._update(self._fetch)
             else:
-                tokens = torch.stack([self._fetch() for _ in range(config.train.accumulate)])
+                batches = [self._fetch() for _ in range(config.train.accumulate)]
                 self.telemetry.phase("replay")
-                loss, norm = self.graph(tokens)
+                loss, norm = self.graph(torch.stack([torch.stack(batch[:2]) for batch in batches]))
         record = StepRecord(
             step=progress.step,
             loss=loss,
@@ -154,18 +169,18 @@ class _Run:
         for group in self.progress.optimizer.param_groups:
             group["lr"] = rate if self.graph is None else self._lr
 
-    def _fetch(self) -> Tensor:
+    def _fetch(self) -> Batch:
         self.telemetry.phase("data", self.progress.step)
         fetching = time.perf_counter()
-        tokens = self.progress.stream.next_batch().to(self.placement.device, non_blocking=True)
+        batch = pack(self.progress.stream.next_batch(), self.config.data).to(self.placement.device)
         self.fetch_s += time.perf_counter() - fetching
-        return tokens
+        return batch
 
     def _recordable_step(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        batches = iter(tokens)  # [accumulate, batch, T + 1]
-        return self._update(lambda: next(batches))
+        batches = iter(tokens)  # [accumulate, 2, batch, T]
+        return self._update(lambda: Batch(*next(batches)))
 
-    def _update(self, next_batch: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    def _update(self, next_batch: Callable[[], Batch]) -> tuple[Tensor, Tensor]:
         """One optimizer step; the mean loss of its batches, and the gradients' norm before clipping."""
         progress = self.progress
         loss = self._gradients(next_batch)
@@ -176,26 +191,34 @@ class _Run:
         progress.optimizer.zero_grad(set_to_none=True)
         return loss, norm
 
-    def _gradients(self, next_batch: Callable[[], Tensor]) -> Tensor:
+    def _gradients(self, next_batch: Callable[[], Batch]) -> Tensor:
         """Forward and backward over this step's batches; their mean loss."""
         accumulate = self.config.train.accumulate
+        batches = [next_batch() for _ in range(accumulate)]
+        shares = self._shares(batches)
         total = torch.zeros((), device=self.placement.device)
-        for index in range(accumulate):
-            tokens = next_batch()
+        for index, (batch, share) in enumerate(zip(batches, shares, strict=True)):
             with gradient_sync(self.progress.model, enabled=index == accumulate - 1):
                 self.telemetry.phase("forward")
-                loss = self._loss(tokens) / accumulate
+                loss = self._loss(batch) * share
                 self.telemetry.phase("backward")
                 loss.backward()
             total += loss.detach()
         return total
 
-    def _loss(self, tokens: Tensor) -> Tensor:
+    def _shares(self, batches: list[Batch]) -> list[float | Tensor]:
+        """The weight of each batch's mean loss in the step's: their targets, where some batches have fewer."""
+        if batches[0].cu_seqlens is None:
+            return [1 / len(batches)] * len(batches)
+        counts = torch.stack([batch.counted() for batch in batches]).float()
+        return list(counts / (mean_over_ranks(counts.sum())))
+
+    def _loss(self, batch: Batch) -> Tensor:
         with _autocast(self.config, self.placement.device):
-            inputs, targets = tokens[:, :-1], tokens[:, 1:]
+            inputs, targets, cu_seqlens = batch
             if self.context is not None:
                 inputs, targets = (self.context.take(x, 1) for x in (inputs, targets))
-            return self.progress.model(inputs, targets)
+            return self.progress.model(inputs, targets, cu_seqlens)
 
     def _evaluate_if_due(self) -> None:
         train = self.config.train
@@ -204,10 +227,16 @@ class _Run:
         self.telemetry.phase("evaluate")
         stream = self._open_stream(evaluation=True)
         with torch.no_grad():
-            batches = [stream.next_batch().to(self.placement.device) for _ in range(train.eval_batches)]
-            loss = torch.stack([self._loss(tokens) for tokens in batches]).mean()
+            batches = [
+                pack(stream.next_batch(), self.config.data).to(self.placement.device)
+                for _ in range(train.eval_batches)
+            ]
+            shares = self._shares(batches)
+            loss = sum(self._loss(batch) * share for batch, share in zip(batches, shares, strict=True))
         stream.close()
-        self._say(f"eval {self.progress.step} loss {mean_over_ranks(loss).item():.4f}")
+        mean = mean_over_ranks(loss).item()
+        self.telemetry.evaluated(self.progress.step, mean)
+        self._say(f"eval {self.progress.step} loss {mean:.4f}")
 
     def _resume(self) -> None:
         checkpoint = self.config.checkpoint
@@ -224,7 +253,17 @@ class _Run:
         due = step == self.config.train.steps or (checkpoint.every and step % checkpoint.every == 0)
         if checkpoint.dir and due:
             self.telemetry.phase("checkpoint")
-            self._say(f"saved {save_checkpoint(self.progress, checkpoint.dir)}")
+            self._say(f"saved {self.checkpoints.save(self.progress)}")
+
+    def _open_checkpoints(self) -> CheckpointWriter:
+        checkpoint = self.config.checkpoint
+        background = checkpoint.background and bool(checkpoint.dir)
+        if background and self.config.parallel.mode == "fsdp1":
+            raise ConfigError(
+                "checkpoint.background with parallel.mode fsdp1, whose shards torch cannot copy",
+                "choose fsdp2, or write in the foreground",
+            )
+        return CheckpointWriter(checkpoint.dir or ".", background=background, keep=checkpoint.keep)
 
     def _open_stream(self, *, evaluation: bool) -> Stream:
         return open_stream(
@@ -268,7 +307,7 @@ def _autocast(config: TrainConfig, device: torch.device) -> AbstractContextManag
 
 
 def _tokens_a_step(config: TrainConfig, placement: Placement) -> int:
-    """Of all ranks together."""
+    """The tokens of one step, of all ranks together."""
     sequences = config.data.batch_size * config.train.accumulate * placement.world_size
     return sequences * config.data.seq_len // config.parallel.context.ranks
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from nsa.attention.backends import BACKENDS, COUNTER, BackendUse, backends_used, resolve_backend
-from nsa.attention.blocks import n_compress_slots
-from nsa.attention.inputs import BRANCHES, BranchKV, check_inputs, check_packing
+from nsa.attention.compressed import mean_of_blocks
+from nsa.attention.inputs import BRANCHES, BranchKV, check_inputs, check_plain
 from nsa.config import AttentionConfig
 
 __all__ = [
@@ -20,30 +20,45 @@ __all__ = [
     "resolve_backend",
 ]
 
+_OF_THE_PAPER = AttentionConfig()
+
 
 def nsa_attention(
     q: Tensor,
-    k: BranchKV,
-    v: BranchKV,
+    k: Tensor | BranchKV,
+    v: Tensor | BranchKV,
     gates: Tensor,
-    config: AttentionConfig,
+    config: AttentionConfig | None = None,
     *,
     cu_seqlens: Tensor | None = None,
-    past_length: int = 0,
+    past_length: int | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """Eq. 5: attention of T queries over compressed, selected and sliding keys; returns [B, T, H, Dv].
+    """Native Sparse Attention, Eq. 5 of arXiv 2502.11089: T queries over compressed, selected and sliding keys.
 
-    q is [B, T, H, Dqk]; k and v hold per branch [B, NC or S, Hkv, D], positions already rotated in; gates are
-    [B, T, H, 3], after their sigmoid, in the order of BRANCHES. The queries are the last T of
-    S = `past_length` + T tokens. `cu_seqlens`, int [N+1], are the borders of sequences packed into one row
-    (B = 1): nothing crosses them. `backend` overrides `config.backend`.
+    Shapes: q [B, T, H, D], gates [B, T, H, 3] after their sigmoid, in the order of BRANCHES; returns
+    [B, T, H, Dv] in the dtype of q. All are bf16, fp16, fp32 or fp64, with positions already rotated in. Scores are
+    scaled by 1 / sqrt(D). H is any multiple of Hkv.
 
-    Raises ValueError for shapes that do not fit and ConfigError for a backend that is not available.
+    Plain k [B, S, Hkv, D] and v [B, S, Hkv, Dv] serve all three branches, and φ (Eq. 7) is the mean of a block. In
+    the full form k and v are `BranchKV`, each branch with keys and values of its own, the compressed ones already
+    compressed.
+
+    `config` has the lengths, in tokens, and by default the paper's. The queries are the last T of
+    S = `past_length` + T tokens; plain k and v say by themselves how many came before. `cu_seqlens`, int32 or int64
+    [N + 1], are the borders of sequences packed into one row (B = 1): nothing crosses them, and tokens behind the
+    last border are one more sequence. `backend` overrides `config.backend`.
+
+    Raises ValueError that names the tensor, what it has and what it needs, and ConfigError for a backend that is
+    not available.
     """
-    check_packing(q.shape[0], cu_seqlens, past=past_length > 0)
-    n_blocks = n_compress_slots(config, past_length + q.shape[1], packed=cu_seqlens is not None)
-    check_inputs(q, k, gates, config, n_blocks)
+    config = config or _OF_THE_PAPER
+    if isinstance(k, Tensor) or isinstance(v, Tensor):
+        check_plain(q, k, v, past_length)
+        past_length = k.shape[1] - q.shape[1]
+        k, v = (BranchKV(mean_of_blocks(x, config, cu_seqlens), x, x) for x in (k, v))
+    past_length = past_length or 0
+    check_inputs(q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)
     name = resolve_backend(backend or config.backend, q.device)
     if not torch.compiler.is_compiling():
         COUNTER.called(name)

@@ -1,4 +1,4 @@
-"""Which implementation of attention runs, and a count of those that did."""
+"""The choice of the attention implementation, and a count of those that ran."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 from nsa.attention import triton_backend
 from nsa.attention.inputs import BranchKV
 from nsa.attention.reference import reference_attention
-from nsa.attention.sequential import sequential_attention
-from nsa.attention.vectorised import vectorised_attention
+from nsa.attention.torch_backend import torch_attention
 from nsa.config import AttentionConfig, ConfigError
+from nsa.specimens import sequential_attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +78,12 @@ def _triton_or_torch(
         return attend(q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)
     if not torch.compiler.is_compiling():
         COUNTER.fell_back("triton", "torch", reason)
-    return vectorised_attention(q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)
+    return torch_attention(q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)
 
 
 # Each takes (q, k, v, gates, config, *, cu_seqlens, past_length), as `nsa_attention` does.
 BACKENDS: dict[str, Callable[..., Tensor]] = {
-    "torch": vectorised_attention,
+    "torch": torch_attention,
     "sequential": sequential_attention,
     "reference": reference_attention,
     "triton": _triton_or_torch,

@@ -1,4 +1,4 @@
-"""Where compression and selection blocks lie in a row of tokens, packed or not: index tensors, no data read.
+"""The positions of compression and selection blocks in a row of tokens, packed or not: index tensors, no data read.
 
 Blocks have *slots*. A row of one sequence has exactly as many slots as blocks. How many blocks packed
 sequences have is known only to the device, so they get a static upper bound, and the unused slots begin

@@ -37,26 +37,29 @@ class BlockCompression(nn.Module):
 
     def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
         """[B, T, Hkv, D] to [B, NC, Hkv, D]; NC is 0 while T < l, an upper bound for packed sequences."""
-        n_blocks = n_compress_slots(self.config, x.shape[1], packed=False)
-        if cu_seqlens is None and n_blocks:
-            return self.compress(self._blocks(x, n_blocks).transpose(2, 3))
-        tokens = compress_tokens(self.config, x.shape[1], x.device, cu_seqlens)
-        return self.compress(x[:, tokens].transpose(2, 3))
-
-    def _blocks(self, x: Tensor, n_blocks: int) -> Tensor:
-        """[B, NC, l, Hkv, D]. Slices of strides: the backward of an index would add with atomics, in any order."""
-        stride, in_block = (
-            self.config.compress_stride,
-            self.config.compress_block // self.config.compress_stride,
-        )
-        strides = x[:, : (n_blocks + in_block - 1) * stride].unflatten(1, (-1, stride))
-        return torch.cat([strides[:, i : i + n_blocks] for i in range(in_block)], dim=2)
+        return self.compress(blocks_of(x, self.config, cu_seqlens).transpose(2, 3))
 
     def compress(self, block: Tensor) -> Tensor:
         """[..., l, D] to [..., D]."""
         if self.kind == "mean":
             return block.mean(-2)
         return self.mlp((block + self.place).flatten(-2))
+
+
+def blocks_of(x: Tensor, config: AttentionConfig, cu_seqlens: Tensor | None = None) -> Tensor:
+    """The tokens of every compression block: [B, T, Hkv, D] to [B, NC, l, Hkv, D]."""
+    n_blocks = n_compress_slots(config, x.shape[1], packed=False)
+    if cu_seqlens is not None or not n_blocks:
+        return x[:, compress_tokens(config, x.shape[1], x.device, cu_seqlens)]
+    # Slices of strides: the backward of an index would add with atomics, in any order.
+    stride, in_block = config.compress_stride, config.compress_block // config.compress_stride
+    strides = x[:, : (n_blocks + in_block - 1) * stride].unflatten(1, (-1, stride))
+    return torch.cat([strides[:, i : i + n_blocks] for i in range(in_block)], dim=2)
+
+
+def mean_of_blocks(x: Tensor, config: AttentionConfig, cu_seqlens: Tensor | None = None) -> Tensor:
+    """φ without parameters: [B, T, Hkv, D] to [B, NC, Hkv, D]."""
+    return blocks_of(x, config, cu_seqlens).mean(2)
 
 
 def compressed_attention(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout) -> Tensor:

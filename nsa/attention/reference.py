@@ -59,7 +59,7 @@ def reference_attention(
             gate = gates[b, i, h, BRANCHES.index(branch)]
             out = out + gate * _attend(q[b, i, h], keys[b, :, kv_head], values[b, :, kv_head], seen)
         rows.append(out)
-    return torch.stack(rows).view(batch, n_queries, n_heads, -1)
+    return torch.stack(rows).view(batch, n_queries, n_heads, -1).to(q.dtype)
 
 
 def reference_selection(

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from attention_cases import SMALL
 from torch import Tensor, nn
 
-from nsa.attention.dense_layer import DenseAttention
-from nsa.attention.layer import NSAAttention
 from nsa.context import ContextShard
+from nsa.layers.dense import DenseAttention
+from nsa.layers.sparse import NSAAttention
 
 N_TOKENS, DIM = 48, 16
 LAYERS = {

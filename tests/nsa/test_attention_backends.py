@@ -8,7 +8,7 @@ import pytest
 import torch
 from attention_cases import SMALL, Case, count_autograd_nodes, random_inputs
 
-from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backend
+from nsa.attention import backends_used, nsa_attention, resolve_backend
 from nsa.attention.backends import BackendCounter
 from nsa.config import AttentionConfig, ConfigError
 
@@ -62,31 +62,11 @@ def test_the_sequential_backend_makes_as_many_nodes_for_every_token():
 
 
 @pytest.mark.slow  # importing the compiler takes 8 s
-def test_the_vectorised_path_compiles_into_one_graph():
+def test_the_torch_backend_compiles_into_one_graph():
     inputs = random_inputs(Case())
     compiled = torch.compile(nsa_attention, backend="eager", fullgraph=True)
     arguments = (inputs.q, inputs.k, inputs.v, inputs.gates, SMALL)
     torch.testing.assert_close(compiled(*arguments), nsa_attention(*arguments))
-
-
-def test_inputs_that_do_not_fit_are_refused_with_their_shapes():
-    inputs = random_inputs(Case())
-    q, k, v, gates = inputs.q, inputs.k, inputs.v, inputs.gates
-    with pytest.raises(ValueError, match=r"gates are \(1, 45, 6, 2\)"):
-        nsa_attention(q, k, v, gates[..., :2], SMALL)
-    with pytest.raises(ValueError, match="5 query heads do not divide into 2 KV heads"):
-        nsa_attention(q[:, :, :5], k, v, gates[:, :, :5], SMALL)
-    with pytest.raises(ValueError, match="read the selected keys, which are None"):
-        nsa_attention(q, k._replace(selected=None), v, gates, SMALL)
-    with pytest.raises(ValueError, match="11 compressed keys, but the tokens have 10 blocks"):
-        nsa_attention(
-            q, k._replace(compressed=torch.cat([k.compressed, k.compressed[:, :1]], 1)), v, gates, SMALL
-        )
-    two_rows = BranchKV(*(x.repeat(2, 1, 1, 1) for x in k)), BranchKV(*(x.repeat(2, 1, 1, 1) for x in v))
-    with pytest.raises(ValueError, match="the batch has 2 rows"):
-        nsa_attention(
-            q.repeat(2, 1, 1, 1), *two_rows, gates.repeat(2, 1, 1, 1), SMALL, cu_seqlens=torch.tensor([0, 45])
-        )
 
 
 @pytest.mark.parametrize(

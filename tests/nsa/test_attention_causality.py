@@ -8,10 +8,10 @@ from attention_cases import SMALL, Case, random_inputs
 
 from nsa.attention import nsa_attention
 from nsa.attention.blocks import block_layout
-from nsa.attention.dense_layer import DenseAttention
-from nsa.attention.layer import NSAAttention
 from nsa.attention.sliding import sliding_attention
 from nsa.config import AttentionConfig
+from nsa.layers.dense import DenseAttention
+from nsa.layers.sparse import NSAAttention
 
 # 64 tokens: longer than the window of 6, and eight selection blocks of which four are selected.
 N_TOKENS = 64

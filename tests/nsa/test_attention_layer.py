@@ -8,10 +8,10 @@ from attention_cases import SMALL
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nsa.attention.dense_layer import DenseAttention
-from nsa.attention.layer import NSAAttention
-from nsa.attention.rope import apply_rope
 from nsa.config import AttentionConfig
+from nsa.layers.dense import DenseAttention
+from nsa.layers.rope import apply_rope
+from nsa.layers.sparse import NSAAttention
 
 
 def nsa_layer(config: AttentionConfig = SMALL, **others: int) -> NSAAttention:

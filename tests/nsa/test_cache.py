@@ -7,10 +7,11 @@ import torch
 from attention_cases import SMALL
 from torch import Tensor
 
-from nsa.attention.dense_layer import DenseAttention
-from nsa.attention.layer import NSAAttention
+from nsa.attention.decode_attention import decode_attention
 from nsa.cache import NSACache, Rows
 from nsa.config import AttentionConfig
+from nsa.layers.dense import DenseAttention
+from nsa.layers.sparse import NSAAttention
 
 N_TOKENS = 45
 
@@ -113,6 +114,25 @@ def test_more_new_tokens_than_a_cache_has_room_for_are_refused():
     attention(tokens()[:, :9], cache=cache)
     with pytest.raises(ValueError, match="2 new tokens, but the cache has room for 1 at once"):
         attention.decode(tokens()[:, :2], cache)
+
+
+@pytest.mark.parametrize(
+    ("q", "gates", "message"),
+    [
+        ((2, 2, 6, 8), (2, 2, 6, 3), r"q is \(2, 2, 6, 8\); it must be \[2, 1 to 1, H, D\]"),
+        ((3, 1, 6, 8), (3, 1, 6, 3), r"q is \(3, 1, 6, 8\)"),
+        ((2, 1, 6, 4), (2, 1, 6, 3), r"k.compressed is .*, 8\); it must be"),
+        ((2, 1, 5, 8), (2, 1, 5, 3), "k.compressed has 2 KV heads, which do not divide the 5 heads of q"),
+        ((2, 1, 6, 8), (2, 1, 6, 2), r"gates is \(2, 1, 6, 2\)"),
+    ],
+)
+def test_newest_tokens_that_do_not_fit_a_cache_are_refused(q, gates, message):
+    attention = layer()
+    cache = attention.new_decode_cache(Rows(torch.tensor([9, 4]), capacity=12))
+    with torch.no_grad():
+        attention(tokens()[:, :9], cache=cache)
+    with pytest.raises(ValueError, match=message):
+        decode_attention(torch.randn(q).double(), torch.rand(gates).double(), cache)
 
 
 def test_the_window_of_the_cache_stops_growing():

@@ -7,10 +7,11 @@ import torch
 from launching import run_cells
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from nsa.checkpoint import newest_checkpoint
-from nsa.config import ConfigError
+from nsa.config import ConfigError, DataConfig
 from nsa.options import load_train_config
 from nsa.train import train
+from nsa.training.checkpoint import Progress, load_checkpoint, newest_checkpoint
+from nsa.training.fineweb import FinewebStream
 
 MODES = ("ddp", "fsdp1", "fsdp2")
 
@@ -60,7 +61,30 @@ def distributed(tmp_path_factory):
         onward = [*common, "train.steps=6", f"checkpoint.dir={directory}/{mode}_resumed"]
         cells |= {f"{mode} straight": there, f"{mode} first half": halfway}
         cells[f"{mode} second half"] = [*onward, "checkpoint.resume=true"]
+        cells[f"{mode} after one rank"] = [
+            *common, "train.steps=6", f"checkpoint.dir={directory}/{mode}_grown", "checkpoint.resume=true",
+        ]  # fmt: skip
+    for mode in ("ddp", "fsdp2"):
+        cells[f"{mode} background"] = [
+            f"parallel.mode={mode}", "optimizer.min_lr_ratio=1", "train.steps=6", "checkpoint.every=2",
+            f"checkpoint.dir={directory}/{mode}_background", "checkpoint.background=true", "checkpoint.keep=2",
+        ]  # fmt: skip
+    for mode in MODES:
+        alone(3, directory / f"{mode}_grown")
     return directory, run_cells(directory, cells)
+
+
+def alone(steps, directory, *overrides):
+    """One rank with the batch of two."""
+    return train(
+        load_train_config(
+            "tiny",
+            [
+                "data.batch_size=2", "optimizer.min_lr_ratio=1", f"train.steps={steps}",
+                f"checkpoint.dir={directory}", *overrides,
+            ],
+        )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -73,11 +97,51 @@ def test_two_ranks_resume_bit_for_bit(distributed, mode, tmp_path):
     assert_bitwise_equal(straight, resumed)
 
 
-def test_a_checkpoint_of_other_ranks_is_refused(distributed):
-    directory, _ = distributed
-    overrides = [f"checkpoint.dir={directory}/ddp_straight", "checkpoint.resume=true", "train.steps=7"]
-    with pytest.raises(ConfigError, match="written by 2 ranks, and here are 1"):
+@pytest.mark.parametrize("mode", MODES)
+def test_one_rank_goes_on_where_two_stopped_and_two_where_one_did(distributed, mode):
+    directory, losses = distributed
+    shutil.copytree(directory / f"{mode}_straight/step_6", directory / f"{mode}_shrunk/step_6")
+    shrunk = alone(9, directory / f"{mode}_shrunk", "checkpoint.resume=true")
+    straight = alone(9, directory / f"{mode}_one")
+    assert shrunk == pytest.approx(straight[6:], abs=1e-5)
+    assert losses[f"{mode} after one rank"] == pytest.approx(straight[3:6], abs=1e-5)
+
+
+def test_shards_that_cannot_be_copied_are_not_written_in_the_background(tmp_path):
+    overrides = ["parallel.mode=fsdp1", "checkpoint.background=true", f"checkpoint.dir={tmp_path}"]
+    with pytest.raises(ConfigError, match="whose shards torch cannot copy; choose fsdp2"):
         train(load_train_config("tiny", overrides))
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
+def test_written_in_the_background_they_are_the_same_and_the_newest_two_are_kept(distributed, mode, tmp_path):
+    directory, losses = distributed
+    assert losses[f"{mode} background"] == losses[f"{mode} straight"]
+    kept = sorted(path.name for path in (directory / f"{mode}_background").iterdir())
+    assert kept == ["step_4", "step_6"]
+    straight, background = (
+        contents(directory / f"{mode}_{kind}/step_6", tmp_path) for kind in ("straight", "background")
+    )
+    assert_bitwise_equal(straight, background)
+
+
+def test_ranks_that_read_documents_of_their_own_cannot_become_fewer(distributed):
+    directory, _ = distributed
+    stream = FinewebStream(DataConfig(source="fineweb"), rank=0, world_size=1)
+    progress = Progress(model=torch.nn.Linear(1, 1), optimizer=None, stream=stream)
+    with pytest.raises(ConfigError, match="written by 2 ranks, here are 1, and each rank has read documents"):
+        load_checkpoint(progress, directory / "ddp_straight/step_6")
+    with pytest.raises(ConfigError, match=r"holds no rank_0\.pt"):
+        load_checkpoint(progress, directory)
+
+
+@pytest.mark.parametrize("background", ["true", "false"])
+def test_one_rank_keeps_the_newest_and_writes_in_the_background_too(tmp_path, background):
+    losses = alone(
+        4, tmp_path, "checkpoint.every=1", "checkpoint.keep=1", f"checkpoint.background={background}"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
+    assert losses[:4] == alone(4, tmp_path / "again")
 
 
 def test_an_unfinished_checkpoint_is_not_resumed_from(tmp_path):

@@ -1,7 +1,6 @@
 """Configurations: what is accepted, what is refused, and in which words."""
 
 import pytest
-from pydantic import ValidationError
 
 from nsa.config import AttentionConfig, ConfigError, ModelConfig
 from nsa.options import dotted_keys, help_text, load_train_config, parse_command_line, shipped_configs
@@ -26,7 +25,7 @@ def test_an_unknown_key_in_a_file_is_an_error_that_names_section_and_nearest(tmp
 
 
 def test_an_unknown_key_in_python_is_an_error_too():
-    with pytest.raises(ValidationError, match="did you mean 'layers'"):
+    with pytest.raises(ConfigError, match="did you mean 'layers'"):
         ModelConfig(layrs=3)
 
 

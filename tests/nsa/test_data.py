@@ -8,9 +8,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from nsa import fineweb
 from nsa.config import ConfigError, DataConfig
-from nsa.data import decode, encode, open_stream
+from nsa.training import fineweb
+from nsa.training.byte_tokens import decode, encode
+from nsa.training.data import open_stream
 
 TEXT = "Hunting a hang that was slowness. " * 200
 

@@ -7,7 +7,7 @@ import torch
 
 from nsa.attention import BranchKV, nsa_attention
 from nsa.attention.blocks import n_compress_slots
-from nsa.attention.decoding import decode_attention
+from nsa.attention.decode_attention import decode_attention
 from nsa.cache import DecodeCache, Rows, as_ring
 from nsa.config import AttentionConfig
 from nsa.model import NSAModel

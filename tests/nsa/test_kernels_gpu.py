@@ -144,16 +144,16 @@ def test_tiles_by_descriptors_equal_torch_in_fp32(
 
 
 def test_selection_of_few_blocks_by_bits_is_that_of_the_blocks():
-    from nsa.attention.kernels import band, selection
+    from nsa.attention.kernels import band, choose
 
     q, k = inputs(12, 2, 64, 64, 2048)[:2]
     lengths = band.Lengths(16, 32, 64, 512, 0)
     lse = band.bands_forward(q, (k, None, None), (k, None, None), lengths).lses[0]
-    chosen = selection.Selection(16, 32, 64, 16, 1, 2)
-    blocks = selection.select(q, k, lse, chosen, 0).long()
+    chosen = choose.Selection(16, 32, 64, 16, 1, 2)
+    blocks = choose.select(q, k, lse, chosen, 0).long()
     expected = torch.where(blocks < 0, 0, 1 << blocks.clamp(min=0)).sum(-1).int()
     # Products of other sizes may round otherwise, between blocks that are all but equal.
-    assert (selection.select_few(q, k, lse, chosen, 0) == expected).float().mean() > 0.999
+    assert (choose.select_few(q, k, lse, chosen, 0) == expected).float().mean() > 0.999
 
 
 @pytest.mark.parametrize("shape", [(64, 4, 128, 128), (12, 4, 64, 64)])
@@ -206,6 +206,28 @@ def test_inputs_that_are_not_aligned_give_the_same_bits():
     assert shifted[0].data_ptr() % 16 != 0
     assert_bits_equal(output_and_gradients(shifted), expected)
     assert_bits_equal(output_and_gradients(tensors), expected)
+
+
+@pytest.mark.parametrize(
+    "shape", [(12, 4, 64, 64, 3000), (64, 4, 128, 128, 2048), (64, 4, 128, 128, 3000)]
+)  # by pointers and by descriptors
+def test_direct_launches_work_and_give_the_bits_of_those_through_triton(monkeypatch, shape):
+    from nsa.attention.kernels import launch
+
+    assert launch.direct_launches_work()
+    tensors = inputs(*shape)
+    directly = output_and_gradients(tensors)
+    monkeypatch.setattr(launch.Launcher, "_launch_known", lambda *_: False)
+    assert_bits_equal(output_and_gradients(tensors), directly)
+
+
+def test_where_the_trial_of_direct_launches_fails_they_go_through_triton(monkeypatch):
+    from nsa.attention.kernels import launch
+
+    monkeypatch.setattr(launch._Known, "of", lambda *_: 1 / 0)  # another release's launcher
+    launch.direct_launches_work.cache_clear()
+    assert not launch.direct_launches_work()
+    launch.direct_launches_work.cache_clear()
 
 
 def test_a_step_allocates_its_output_its_gradients_and_less_than_two_tensors_as_large_as_q():

@@ -17,6 +17,7 @@ import torch
 from attention_cases import SMALL, Case, output_and_gradients, random_inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from misfits import HOW, TARGETS, Change, assert_refused_or_right
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nsa.attention import BranchKV, backends_used, nsa_attention, resolve_backend
@@ -50,6 +51,12 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         with pytest.raises(ConfigError, match=r"'triton' is not available on cpu.*needs a GPU"):
             resolve_backend("triton", CPU)
 
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, direct launches work")
+    def test_without_a_gpu_the_trial_of_direct_launches_fails_without_a_word():
+        from nsa.attention.kernels.launch import direct_launches_work
+
+        assert not direct_launches_work()
+
     def test_the_kernels_under_the_interpreter():
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
         environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
@@ -57,10 +64,10 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         assert result.returncode == 0, result.stdout + result.stderr
 
 else:
-    from nsa.attention.decoding import decode_attention
-    from nsa.attention.kernels import band, decode, lists, nodes, selected
+    from nsa.attention.decode_attention import decode_attention
+    from nsa.attention.kernels import band, choose, decode, gather, lists, nodes
     from nsa.attention.kernels.band import Lengths, bands_forward
-    from nsa.attention.kernels.selection import Selection, select, select_few
+    from nsa.attention.kernels.choose import Selection, select, select_few
     from nsa.attention.kernels.tiles import Tile
 
     OF_FEW_BLOCKS = Case(config=FEW, n_tokens=130, n_heads=1, n_kv_heads=1)
@@ -148,6 +155,31 @@ else:
         layout = block_layout(SMALL, 150, CPU)
         assert torch.equal(_select(equal, k, 0).long(), select_blocks(equal, k, layout))
 
+    @pytest.mark.parametrize("lengths", [(), (13, 3, 0, 20)])
+    def test_selection_some_queries_at_a_time_gives_the_same_blocks(monkeypatch, lengths):
+        case = Case(config=TINY, n_tokens=40, n_heads=2, n_kv_heads=1, lengths=lengths)
+        inputs = random_inputs(case, dtype=torch.float32)
+        borders = packed_borders(TINY, 40, case.cu_seqlens()) if lengths else None
+        at_once = _select_by(inputs.q.detach(), inputs.k.compressed.detach(), borders)
+        monkeypatch.setattr(choose, "SCORES", 1)  # one tile of queries
+        assert torch.equal(_select_by(inputs.q.detach(), inputs.k.compressed.detach(), borders), at_once)
+
+    def test_queries_of_nan_select_as_many_blocks_as_others_and_none_that_they_do_not_see():
+        case = Case(config=TINY, n_tokens=40, n_heads=2, n_kv_heads=1)
+        inputs = random_inputs(case, dtype=torch.float32)
+        blocks = _select_by(inputs.q.detach() * float("nan"), inputs.k.compressed.detach(), None)[0, 0]
+        own = torch.arange(40) // TINY.select_block
+        assert ((blocks >= 0).sum(-1) == (own + 1).clamp(max=TINY.select_count)).all()
+        assert (blocks <= own[:, None]).all()
+
+    def _select_by(q: torch.Tensor, k: torch.Tensor, borders: torch.Tensor | None) -> torch.Tensor:
+        """By scores that no softmax divides."""
+        choose = Selection(
+            TINY.compress_stride, TINY.compress_block, TINY.select_block, TINY.select_count,
+            TINY.initial_blocks, TINY.local_blocks,
+        )  # fmt: skip
+        return select(q, k, torch.zeros(1, q.shape[2], q.shape[1]), choose, 0, borders)
+
     def test_selection_of_few_blocks_by_bits_equals_the_reference_and_ties_go_to_the_lower_block():
         inputs = random_inputs(Case(n_tokens=75, n_heads=3, n_kv_heads=1))  # 19 blocks of 4
         q, k = inputs.q.detach().float(), inputs.k.compressed.detach().float()
@@ -218,7 +250,7 @@ else:
         return cache
 
     def test_tiles_by_descriptors_equal_the_reference(monkeypatch):
-        for module in (band, selected):
+        for module in (band, gather):
             monkeypatch.setattr(module, "describable", lambda *_: True)
         for name in ("band_forward_tile", "band_dkv_tile"):  # several tiles of few tokens
             monkeypatch.setattr(band, name, lambda *_: Tile(32, 32, 4, 2))
@@ -319,6 +351,36 @@ else:
         expected = output_and_gradients(case, inputs, "torch")
         assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
         assert backends_used().fallbacks["triton -> torch: torch.float64"] >= 1
+
+    def test_bf16_goes_to_torch_as_the_interpreter_computes_it_wrongly():
+        case = Case(config=TINY, n_tokens=9, n_heads=2, n_kv_heads=1)
+        inputs = random_inputs(case, dtype=torch.bfloat16)
+        actual, expected = (output_and_gradients(case, inputs, backend) for backend in ("triton", "torch"))
+        assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
+        assert any("bf16 under the interpreter" in reason for reason in backends_used().fallbacks)
+
+    def test_gates_of_another_dtype_get_gradients_of_their_own():
+        inputs = random_inputs(Case(config=TINY, n_tokens=9, n_heads=2, n_kv_heads=1), dtype=torch.float32)
+        gates = inputs.gates.detach().double().requires_grad_()
+        out = nsa_attention(inputs.q, inputs.k, inputs.v, gates, TINY, backend="triton")
+        assert out.dtype == torch.float32
+        out.sum().backward()
+        expected = nsa_attention(inputs.q, inputs.k, inputs.v, inputs.gates, TINY, backend="torch")
+        (gradient,) = torch.autograd.grad(expected.sum(), inputs.gates)
+        torch.testing.assert_close(gates.grad.float(), gradient, rtol=1e-5, atol=1e-6)
+
+    @settings(max_examples=20, deadline=None, derandomize=True)
+    @given(
+        change=st.builds(Change, st.sampled_from(TARGETS), st.integers(0, 3), st.sampled_from(HOW)),
+        n_tokens=st.integers(1, 9),
+        packed=st.booleans(),
+    )
+    def test_any_shape_is_refused_or_answered_by_the_equations(change, n_tokens, packed):
+        lengths = (n_tokens // 2, n_tokens - n_tokens // 2) if packed else ()
+        case = Case(
+            config=TINY, n_tokens=n_tokens, n_heads=2, n_kv_heads=1, qk_dim=4, v_dim=2, lengths=lengths
+        )
+        assert_refused_or_right(case, change, "triton", torch.float32, 1e-5)
 
     # Shorter than l, of one token, empty, longer than all blocks selected; with and without a tail behind the last.
     @pytest.mark.parametrize("lengths", [(3, 19, 1, 0, 17), (2, 14), (9,)])

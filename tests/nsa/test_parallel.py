@@ -10,8 +10,9 @@ from launching import ROOT, TWO_RANKS, run_cells, run_python
 from nsa.config import ConfigError, DDPConfig
 from nsa.model import NSAModel
 from nsa.options import load_train_config
-from nsa.parallel import apply_activation_checkpointing, apply_ddp, plain_name, process_group
+from nsa.parallel import apply_ddp, plain_name, process_group
 from nsa.train import train
+from nsa.training.recomputation import apply_activation_checkpointing
 
 MODES = ("ddp", "fsdp1", "fsdp2")
 CHECKPOINTING = {
@@ -40,8 +41,21 @@ CONTEXT = {
 CONTEXT["ddp recomputed"] = [*CONTEXT["ddp zigzag nsa"], *CHECKPOINTING["non-reentrant"]]
 
 
+def of_documents(directory):
+    """Overrides for text of documents shorter and longer than a row, so that batches count unlike targets."""
+    words = ["hung " * n for n in (1, 30, 2, 9, 4, 60, 3, 17, 1, 1, 25, 8)]
+    for number, text in enumerate(words):
+        (directory / f"{number:02}.txt").write_text(text)
+    return ["data.source=text", f"data.path={directory}", "train.steps=2", "model.layers=3"]
+
+
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory):
+def documents(tmp_path_factory):
+    return of_documents(tmp_path_factory.mktemp("documents"))
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory, documents):
     accumulated = {
         f"{mode} accumulated": [
             f"parallel.mode={mode}",
@@ -51,7 +65,11 @@ def losses(tmp_path_factory):
         ]
         for mode in MODES
     }
-    return run_cells(tmp_path_factory.mktemp("cells"), CELLS | CONTEXT | accumulated)
+    apart = {
+        f"{mode} documents": [*documents, f"parallel.mode={mode}", "train.accumulate=2", *CHECKPOINTING[kind]]
+        for mode, kind in (("ddp", "none"), ("fsdp1", "none"), ("fsdp2", "reentrant"))
+    }
+    return run_cells(tmp_path_factory.mktemp("cells"), CELLS | CONTEXT | accumulated | apart)
 
 
 def single(*overrides):
@@ -86,6 +104,16 @@ def test_sequences_that_cannot_be_shared_are_refused():
 @pytest.mark.parametrize("mode", MODES)
 def test_accumulated_batches_train_as_one_big_batch_does(losses, mode):
     assert losses[f"{mode} accumulated"] == pytest.approx(single("data.batch_size=4"), abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_documents_kept_apart_train_as_on_one_rank_though_batches_count_unlike_targets(
+    losses, documents, mode
+):
+    alone = train(load_train_config("tiny", [*documents, "data.batch_size=4"]))
+    assert losses[f"{mode} documents"] == pytest.approx(alone, abs=1e-5)
+    joined = train(load_train_config("tiny", [*documents, "data.batch_size=4", "data.documents=joined"]))
+    assert losses[f"{mode} documents"] != pytest.approx(joined, abs=1e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -148,6 +176,22 @@ def test_ddp_takes_each_safe_mode_switch():
         assert model.static_graph
         assert model.bucket_bytes_cap == 2**20
         assert not model.broadcast_buffers
+
+
+def test_a_preset_sets_several_and_what_is_set_by_itself_goes_first():
+    assert DDPConfig().arguments() == {}
+    assert DDPConfig(preset="safe").arguments() == {
+        "find_unused_parameters": True,
+        "broadcast_buffers": False,
+    }
+    static = DDPConfig(preset="static", gradient_as_bucket_view=True, bucket_cap_mb=1)
+    assert static.arguments() == {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 1.0}
+
+
+@pytest.mark.parametrize("preset", ["safe", "find_unused", "static"])
+def test_every_preset_trains_as_none_does(preset):
+    wanted = single("parallel.mode=ddp")
+    assert single("parallel.mode=ddp", f"parallel.ddp.preset={preset}") == pytest.approx(wanted, abs=1e-6)
 
 
 def test_single_on_two_ranks_is_refused(monkeypatch):

@@ -8,19 +8,19 @@ import time
 import pytest
 import torch
 
-from nsa.attention.layer import NSAAttention
 from nsa.config import ConfigError
-from nsa.environment import guard_environment, shown_environment
+from nsa.layers.sparse import NSAAttention
 from nsa.model import NSAModel
 from nsa.options import load_train_config
-from nsa.statistics import gate_statistics, selection_statistics
-from nsa.telemetry import (
+from nsa.train import train
+from nsa.training.environment import guard_environment, shown_environment
+from nsa.training.statistics import gate_statistics, selection_statistics
+from nsa.training.telemetry import (
     Silence,
     StepRecord,
     _Files,
     open_telemetry,
 )
-from nsa.train import train
 
 CPU = torch.device("cpu")
 

@@ -10,15 +10,23 @@ from launching import TWO_RANKS, run_python
 from torch.nn.parallel import DistributedDataParallel
 
 from nsa.config import ConfigError, OptimizerConfig
-from nsa.optimizer import learning_rate
 from nsa.options import load_train_config
 from nsa.train import main, train
+from nsa.training.optimizer import learning_rate
+from nsa.training.throughput import flops_per_token, peak_flops
 
 
 def test_the_command_trains_and_says_so():
     done = run_python("-m", "nsa.train", "tiny", "--train.steps", "2")
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"^step \d loss \d\.\d{4} tok/s \d+$", done.stdout, re.MULTILINE)) == 2
+    assert (
+        len(
+            re.findall(
+                r"^step \d loss \d\.\d{4} tok/s \d+ tokens \d+ mem \d+ MiB$", done.stdout, re.MULTILINE
+            )
+        )
+        == 2
+    )
     assert done.stdout.splitlines()[-1].startswith("done: 2 steps in ")
     assert done.stderr == ""
 
@@ -28,6 +36,24 @@ def test_bad_input_is_one_line_and_a_hint_and_code_2():
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "error: unknown key 'model.layrs'\nhint: did you mean 'model.layers'?\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "instead"),
+    [
+        ("NSA_DDP_SAFE_MODE", "--parallel.ddp.preset safe"),
+        ("NSA_FORCE_SDPA", "--attention.backend"),
+        ("NSA_TRACE_GRADS", "`nsadiag run`"),
+        ("NSA_SOMETHING", "--help"),
+    ],
+)
+def test_a_variable_of_the_field_s_scripts_is_refused_with_what_to_give_instead(
+    variable, instead, monkeypatch, capsys
+):
+    monkeypatch.setenv(variable, "1")
+    assert main(["tiny"]) == 2
+    said = capsys.readouterr().err
+    assert f"{variable}=1 is set, and is not read" in said and instead in said
 
 
 def test_only_rank_0_speaks():
@@ -92,6 +118,17 @@ def test_evaluation_does_not_change_training(capsys):
 def test_telemetry_does_not_change_training(tmp_path):
     plain = train(load_train_config("tiny"))
     assert train(load_train_config("tiny", [f"telemetry.dir={tmp_path}", "telemetry.every=1"])) == plain
+
+
+def test_the_share_of_a_gpu_s_peak_counts_what_a_query_sees():
+    config = load_train_config("m7c_125m_2xa100_production")
+    dense = config.model_copy(update={"model": config.model.model_copy(update={"attention": "dense"})})
+    long = config.model_copy(update={"data": config.data.model_copy(update={"seq_len": 65536})})
+    parameters = 78_617_376
+    attention = 12 * 12 * 12 * 64
+    assert flops_per_token(dense, parameters) == 6 * parameters + attention * 1024.5
+    assert flops_per_token(long, parameters) == 6 * parameters + attention * (32768.5 / 16 + 1024 + 512)
+    assert peak_flops(torch.device("cpu")) is None
 
 
 def test_the_learning_rate_warms_up_and_decays():

@@ -22,6 +22,7 @@ from nsa.attention.kernels.tiles import (
     FULL_GRID,
     LOG2_E,
     ONE_WAVE,
+    TOGETHER,
     Tile,
     band_dkv_tile,
     band_dq_tile,
@@ -44,7 +45,7 @@ class Lengths(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """What bands give forward: outputs [B, T, H, Dv], and lse [B, H, T], fp32, in base 2."""
+    """The forward result of bands: outputs [B, T, H, Dv], and lse [B, H, T], fp32, in base 2."""
 
     outs: list[Tensor | None]
     lses: list[Tensor | None]
@@ -84,7 +85,7 @@ def bands_dq(
     q: Tensor, k: Some, v: Some, dout: Tensor, stats: Tensor, lengths: Lengths, borders: Tensor | None = None,
     bits: Tensor | None = None, tile: Tile | None = None,
 ) -> Tensor:  # fmt: skip
-    """What the bands give to the gradient of q.
+    """The contribution of the bands to the gradient of q.
 
     `stats` [2, 3, B, H, T] are those of `gates.gate_backward`: with the gates in them, `dout` is the gradient of the
     gated sum.
@@ -134,7 +135,7 @@ def bands_dkv(
         dv[i] = empty((n_parts, *keys.shape[:3], v_dim), dtype=dtype, device=q.device)
         queries_each = ceil_div(ceil_div(n_queries, query_parts), tile.rows) * tile.rows
         shares[i] = (tiles, head_parts, heads_each, queries_each)
-        programs[i] = lists * tiles * n_parts
+        programs[i] = lists * ceil_div(tiles, TOGETHER) * TOGETHER * n_parts
     rows = _tiles((q, dout), tile.rows, described)
     keys_of, values_of = (_tiles(x, tile.columns, described) for x in (k, v))
     if sum(programs):
@@ -143,7 +144,7 @@ def bands_dkv(
             borders, bits, n_queries, *_n_keys(k), lengths.past, _offset(q, k, lengths), lengths.window,
             dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders), lists,
             programs[1], *shares[1], programs[1] + programs[0], *shares[0], *shares[2],
-            **_constants(q, k, k, v_dim, lengths, borders, bits, described, tile),
+            **_constants(q, k, k, v_dim, lengths, borders, bits, described, tile), TOGETHER=TOGETHER,
         )  # fmt: skip
     return sum_parts(dk, dv, k, v)
 
@@ -162,7 +163,7 @@ def _parts(programs: int, group: int, n_queries: int, branch: int, *, chosen: bo
     wanted = ceil_div(FULL_GRID, max(1, programs))
     if branch == 2:
         return min(group, wanted), 1
-    head_parts = min(group, 4 * wanted)  # the programs of early keys are the longest: shorter ones balance
+    head_parts = min(group, 8 * wanted)  # the programs of early keys are the longest: shorter ones balance
     return head_parts, max(1, min(ceil_div(2 * wanted, head_parts), n_queries // 1024))
 
 
@@ -218,5 +219,5 @@ def _offset(q: Tensor, k: Some, lengths: Lengths) -> int:
 
 
 def _tiles(tensors: Some, rows: int, described: bool) -> Sequence[object]:
-    """What a kernel takes tiles of: tensors [B, T, H, D], or descriptors of them."""
+    """The operands that a kernel tiles: tensors [B, T, H, D], or descriptors of them."""
     return [x if x is None else tokens_descriptor(x, rows) for x in tensors] if described else tensors

@@ -20,14 +20,15 @@ def _dkv_queries(
     """Add what the queries of [begin, end) of some heads give to dK and dV; `first_sees` is the first that sees
     each key; if CHOSEN, only those see them that selected `block`, by its bit in BITS, which are the KV head's.
 
-    Queries from `last` on are not read. One loop over heads and tiles: as loops in a loop, the kernel needs more
+    The last queries come first: programs that start together then read the same ones, from L2, however many queries
+    see their keys. Queries from `last` on are not read. One loop over heads and tiles: as loops in a loop, the kernel needs more
     registers than there are.
     """
     od, odv, row = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, ROWS)
     steps = tl.cdiv(tl.maximum(end - begin, 0), ROWS)
     h, step = first_head, steps * 0
     for _ in range(0, steps * heads):
-        first = begin + step * ROWS
+        first = begin + (steps - 1 - step) * ROWS
         query = first + row
         live = query < last
         if DESCRIBED:
@@ -69,6 +70,7 @@ def _dkv_band(
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr,
     DVP: tl.constexpr, STRIDE: tl.constexpr, LENGTH: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
     BLOCK: tl.constexpr, PACKED: tl.constexpr, DESCRIBED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Program `number` of a band: a tile of keys, some heads of their group and a range of the queries that see them.
 
@@ -76,10 +78,16 @@ def _dkv_band(
     order. STATS are those of the band's branch, `lists` is B * Hkv.
     """
     kv_heads: tl.constexpr = H // GROUP
+    # Early keys are seen by most queries: longest programs first; among them, TOGETHER tiles that read the same ones.
+    within, number = number % TOGETHER, number // TOGETHER
     part, number = number % head_parts, number // head_parts
     bh, number = number % lists, number // lists
     b, kv = bh // kv_heads, bh % kv_heads
-    tile, query_part = number % tiles, number // tiles  # early keys are seen by most: longest programs first
+    groups = tl.cdiv(tiles, TOGETHER)
+    tile, query_part = (
+        number % groups * TOGETHER + within,
+        number // groups,
+    )  # beyond the last: no queries, no keys
     s0 = tile * COLUMNS
     row_length, all_keys = T, N
     if PACKED:  # from here on T and N are the ends of the tile's sequence
@@ -148,7 +156,7 @@ def dkv_kernel(
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr,
     DVP: tl.constexpr, STRIDE: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr,
     HAS_C: tl.constexpr, HAS_S: tl.constexpr, HAS_W: tl.constexpr, PACKED: tl.constexpr,
-    DESCRIBED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    DESCRIBED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """One program of one band: those of the selected branch up to end_s, of the compressed one up to end_c."""
     slab = slab.to(tl.int64)
@@ -158,19 +166,19 @@ def dkv_kernel(
             _dkv_band(
                 Q, KS, VS, DOUT, STATS + slab, DKS, DVS, BORDERS, BITS, number, lists, tiles_s, head_parts_s, heads_each_s,
                 queries_each_s, T, NS, past, 0, window, scale, scale_log2, slab, n_sequences, H, GROUP, D, DP, DV, DVP,
-                1, 1, 0, False, BLOCK, PACKED, DESCRIBED, ROWS, COLUMNS,
+                1, 1, 0, False, BLOCK, PACKED, DESCRIBED, ROWS, COLUMNS, TOGETHER,
             )  # fmt: skip
     if HAS_C:  # noqa: SIM102 (decided when it is compiled)
         if (number >= end_s) & (number < end_c):
             _dkv_band(
                 Q, KC, VC, DOUT, STATS, DKC, DVC, BORDERS, BITS, number - end_s, lists, tiles_c, head_parts_c, heads_each_c,
                 queries_each_c, T, NC, past, 0, window, scale, scale_log2, slab, n_sequences, H, GROUP, D, DP, DV, DVP,
-                STRIDE, LENGTH, 1, False, 0, PACKED, DESCRIBED, ROWS, COLUMNS,
+                STRIDE, LENGTH, 1, False, 0, PACKED, DESCRIBED, ROWS, COLUMNS, TOGETHER,
             )  # fmt: skip
     if HAS_W:  # noqa: SIM102 (decided when it is compiled)
         if number >= end_c:
             _dkv_band(
                 Q, KW, VW, DOUT, STATS + 2 * slab, DKW, DVW, BORDERS, BITS, number - end_c, lists, tiles_w, head_parts_w,
                 heads_each_w, queries_each_w, T, NW, past, offset, window, scale, scale_log2, slab, n_sequences, H, GROUP,
-                D, DP, DV, DVP, 1, 1, 0, True, 0, PACKED, DESCRIBED, ROWS, COLUMNS,
+                D, DP, DV, DVP, 1, 1, 0, True, 0, PACKED, DESCRIBED, ROWS, COLUMNS, TOGETHER,
             )  # fmt: skip

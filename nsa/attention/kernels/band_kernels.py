@@ -29,7 +29,7 @@ def wide(index):
 
 @triton.jit
 def keys_ended(token, N, STRIDE: tl.constexpr, LENGTH: tl.constexpr, offset):
-    """How many of the N keys end at or before `token`."""
+    """The number of the N keys that end at or before `token`."""
     return tl.minimum(tl.maximum(token - LENGTH + 1 - offset + STRIDE, 0) // STRIDE, N)
 
 

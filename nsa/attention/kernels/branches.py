@@ -19,14 +19,14 @@ from nsa.attention.kernels.band import (
     bands_forward,
     chosen_band_forward,
 )
+from nsa.attention.kernels.choose import Selection, select, select_few
 from nsa.attention.kernels.gates import gated_sum
-from nsa.attention.kernels.selected import Unions, selected_dkv, selected_dq, selected_forward, unions
-from nsa.attention.kernels.selection import Selection, select, select_few
+from nsa.attention.kernels.gather import Unions, selected_dkv, selected_dq, selected_forward, unions
 from nsa.attention.kernels.tiles import ceil_div, tokens_per_tile
 
 
 class Chosen(NamedTuple):
-    """Which blocks the queries selected."""
+    """The blocks that the queries selected."""
 
     blocks: Tensor  # [B, Hkv, T, n], or [B, Hkv, T] of bits (`selection.select_few`)
     union: Unions | None  # of blocks, if it was kept when attention to them was computed

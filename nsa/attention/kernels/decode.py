@@ -231,7 +231,7 @@ def _combine(
 def decode(
     q: Tensor, k: BranchKV, v: BranchKV, gates: Tensor, lengths: Tensor, config: AttentionConfig
 ) -> Tensor:
-    """[B, T, H, Dv]; arguments as in `nsa.attention.decoding.decode_attention`, all contiguous."""
+    """[B, T, H, Dv]; arguments as in `nsa.attention.decode_attention.decode_attention`, all contiguous."""
     batch, n_queries, heads, dim = q.shape
     kv_heads, v_dim = k.selected.shape[2], v.selected.shape[3]
     group = heads // kv_heads

@@ -39,5 +39,12 @@ def is_hopper(device: torch.device) -> bool:
 def tokens_descriptor(x: Tensor, rows: int) -> TensorDescriptor:
     """Tiles of `rows` tokens of one head of x [B, T, H, D]."""
     batch, n_tokens, heads, dim = x.shape
-    strides = [n_tokens * heads * dim, heads * dim, 1]
-    return TensorDescriptor(x, [batch, n_tokens, heads * dim], strides, [1, rows, dim])
+    # Not by its constructor, whose checks take longer than a launch; `describable` has made them.
+    tiles = object.__new__(TensorDescriptor)
+    tiles.base, tiles.shape = x, [batch, n_tokens, heads * dim]
+    tiles.strides, tiles.block_shape, tiles.padding = (
+        [n_tokens * heads * dim, heads * dim, 1],
+        [1, rows, dim],
+        "zero",
+    )
+    return tiles

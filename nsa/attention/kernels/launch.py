@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
+from triton import knobs
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 _ALIGNMENT = 16  # bytes: what Triton compiles a kernel for, where it can
 _MOST_KNOWN = 512  # kinds of launch of one kernel that are kept, each some hundred bytes
-# What a compiled kernel is called with is no interface of Triton's: only where it was tried on a GPU.
-_TRIED = triton.__version__.startswith("3.6.")
-if _TRIED:
-    from triton import knobs
 _current_device = getattr(
     torch._C, "_cuda_getDevice", torch.cuda.current_device
 )  # without asking whether CUDA is up
@@ -35,8 +35,8 @@ class Launcher:
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
         self._known: dict[tuple[object, ...], _Known] = {}
-        self._direct = _TRIED and isinstance(kernel, JITFunction)  # not under the interpreter
-        plain = [p.do_not_specialize for p in kernel.params] if self._direct else []
+        self._direct: bool | None = None if isinstance(kernel, JITFunction) else False  # None: not tried yet
+        plain = [p.do_not_specialize for p in kernel.params] if self._direct is None else []
         self._special = [i for i, is_plain in enumerate(plain) if not is_plain]
         self._n_parameters = len(plain)
         integers = [i for i, is_plain in enumerate(plain) if is_plain]  # any value of 32 bits will do
@@ -49,24 +49,25 @@ class Launcher:
 
     def launch(self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
         """`constants` hold num_warps and num_stages too."""
+        if self._direct is None and not torch.cuda.is_current_stream_capturing():
+            self._direct = direct_launches_work()
         if not self._direct or not self._launch_known(grid, arguments, constants):
             self.kernel[grid](*arguments, **constants)
 
     def _launch_known(
         self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]
     ) -> bool:
-        """Launch what is compiled; False if it must go through Triton: profilers' hooks, descriptors and odd pointers."""
-        hooked = knobs.runtime.launch_enter_hook.calls or knobs.runtime.launch_exit_hook.calls
-        if hooked or max(self._plain(arguments)) >= 2**31:
+        """Launch what is compiled; False if it must go through Triton: profilers' hooks and odd pointers."""
+        if _hooked() or max(self._plain(arguments)) >= 2**31:
             return False
         n, device = len(arguments), _current_device()
         special = [arguments[i] for i in self._special if i < n]
-        facts = [x.dtype if isinstance(x, Tensor) else x for x in special]
-        key = (device, *constants.values(), *facts)
-        try:
-            known = self._known.get(key)
-        except TypeError:  # a tensor descriptor
-            return False
+        kinds = [
+            x.dtype if isinstance(x, Tensor) else _tile(x) if isinstance(x, TensorDescriptor) else x
+            for x in special
+        ]
+        key = (device, *constants.values(), *kinds)
+        known = self._known.get(key)
         values, addresses = [*arguments], 0
         pointers = known.pointers if known else [i for i, x in enumerate(arguments) if isinstance(x, Tensor)]
         for i in pointers:
@@ -82,7 +83,7 @@ class Launcher:
             return True
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch._C._cuda_getCurrentRawStream(device)
-        known.run(x, y, z, stream, *known.fixed, *values, *known.unused)
+        known.launch(x, y, z, stream, values)
         return True
 
 
@@ -93,16 +94,28 @@ class _Known(NamedTuple):
     fixed: tuple[object, ...]
     pointers: list[int]  # which arguments are
     unused: list[None]  # the launcher passes constants by, whatever they are: they are in the kernel's code
+    packed: bool  # whether `run` takes its arguments as one tuple, as since Triton 3.7
 
     @classmethod
     def of(cls, compiled: CompiledKernel, pointers: list[int], n_constants: int) -> _Known:
         """No scratch memory, no hooks: the plain C function does."""
         launcher, unused = compiled.run, [None] * n_constants
         metadata = (compiled.packed_metadata, None, None, None)
-        if launcher.global_scratch_size or launcher.profile_scratch_size:
-            return cls(launcher, (compiled.function, *metadata), pointers, unused)
-        how = (launcher.launch_cooperative_grid, launcher.launch_pdl, None, None)
-        return cls(launcher.launch, (compiled.function, *how, *metadata), pointers, unused)
+        scratch = launcher.global_scratch_size or launcher.profile_scratch_size
+        if scratch or getattr(launcher, "gsan_enabled", False):
+            return cls(launcher, (compiled.function, *metadata), pointers, unused, False)
+        how = (launcher.launch_cooperative_grid, launcher.launch_pdl)
+        if hasattr(launcher, "kernel_signature"):
+            kinds = (launcher.arg_annotations, launcher.kernel_signature)
+            fixed = (compiled.function, *how, *metadata, None, None, *kinds)
+            return cls(launcher.launch, fixed, pointers, unused, True)
+        return cls(launcher.launch, (compiled.function, *how, None, None, *metadata), pointers, unused, False)
+
+    def launch(self, x: int, y: int, z: int, stream: int, values: list[Any]) -> None:
+        if self.packed:
+            self.run(x, y, z, stream, *self.fixed, (*values, *self.unused))
+        else:
+            self.run(x, y, z, stream, *self.fixed, *values, *self.unused)
 
 
 class _Launch:
@@ -115,3 +128,42 @@ class _Launch:
 
     def __call__(self, *arguments: Any, **constants: Any) -> None:
         self._launcher.launch(self._grid, arguments, constants)
+
+
+def _tile(x: TensorDescriptor) -> tuple[object, ...]:
+    """The part of a descriptor that a kernel is specialized on."""
+    return (x.base.dtype, *x.block_shape)
+
+
+def _hooked() -> bool:
+    """Whether a profiler wants to see launches."""
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
+
+
+@triton.jit(do_not_specialize=["plain"])
+def _trial(OUT, ROWS, special, plain, factor, NOTHING, CONSTANT: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.reshape(ROWS.load([tl.program_id(0), 0]), (BLOCK,))
+    tl.store(OUT + at, row * factor + special * 1000.0 + plain + CONSTANT)
+
+
+@lru_cache(maxsize=1)
+def direct_launches_work() -> bool:
+    """Whether a kernel that is launched directly computes what it should.
+
+    What a compiled kernel is called with is no interface of Triton's and changes between its releases, so it is tried
+    once a process, with arguments of every kind. Where that fails in any way, launches go through Triton.
+    """
+    try:
+        launcher, out = Launcher(_trial), torch.zeros(3, 32, device="cuda")
+        launcher._direct = True
+        rows = TensorDescriptor.from_tensor(torch.arange(32.0, device="cuda").view(2, 16), [1, 16])
+        expected = torch.arange(32.0) * 0.5 + 48000 + 3
+        for row, plain in enumerate((5, 6, 2**20)):  # the first is compiled, so goes through Triton
+            launcher[(2,)](out[row], rows, 48, plain, 0.5, None, CONSTANT=3, BLOCK=16, num_warps=1)
+            if not torch.equal(out[row].cpu(), expected + plain):
+                return False
+        return len(launcher._known) == 1  # none was left to Triton
+    except Exception:  # of whatever kind: this is no place to learn about it
+        return False

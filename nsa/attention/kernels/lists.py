@@ -1,4 +1,4 @@
-"""Who selected a block: for every block of every head, the tokens that did, ascending, list after list."""
+"""The tokens that selected each block of each head, ascending, list after list."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from nsa.attention.kernels.band import Lengths
 from nsa.attention.kernels.branches import Chosen, branches_backward, branches_forward
+from nsa.attention.kernels.choose import Selection
 from nsa.attention.kernels.gates import gate_backward, gated_sum
-from nsa.attention.kernels.selected import Unions
-from nsa.attention.kernels.selection import Selection
+from nsa.attention.kernels.gather import Unions
 
 # Elements of q up to which one node is used: another costs some 50 microseconds, and 2^25 of bf16 are 64 MiB.
 SHORT = 2**25

@@ -22,9 +22,9 @@ from nsa.attention.kernels.branches import (
     few_blocks,
     first_forward,
 )
+from nsa.attention.kernels.choose import Selection
 from nsa.attention.kernels.gates import gate_backward, gated_sum
-from nsa.attention.kernels.selected import Unions, union_room
-from nsa.attention.kernels.selection import Selection
+from nsa.attention.kernels.gather import Unions, union_room
 from nsa.config import AttentionConfig
 
 

@@ -17,13 +17,13 @@ TOKENS, COMPRESSED, BLOCKS = range(3)  # the rows of `blocks.packed_borders`
 
 
 def rows_of(borders: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | None]:
-    """Where the sequences of a packed row start, and where the last ends: in tokens, and in what `keys` says."""
+    """The starts of the sequences of a packed row, and the end of the last: in tokens, and in units of `keys`."""
     return (None, None) if borders is None else (borders[TOKENS], borders[keys])
 
 
 @triton.jit
 def first_slab(STARTS, number, SIZE: tl.constexpr):
-    """Where the shares of list `number` go."""
+    """The first slab of the shares of list `number`."""
     return tl.load(STARTS + number) // SIZE + number
 
 
@@ -71,5 +71,5 @@ def n_tiles(n: int, size: int, borders: Tensor | None) -> int:
 
 
 def n_sequences(borders: Tensor | None) -> int:
-    """Of a row."""
+    """The number of sequences in a row."""
     return 1 if borders is None else borders.shape[-1] - 1

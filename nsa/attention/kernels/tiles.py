@@ -1,7 +1,7 @@
 """Tile sizes of every kernel: a fixed table, so that recomputing a forward repeats it bit for bit.
 
 Run-time autotuning may choose another tile, and with it another order of summation, in the recomputation of
-activation checkpointing. The values were measured on an H200; docs/kernel-log.md has the alternatives.
+activation checkpointing. The values were measured on an H200; docs/lab/kernels.md has the alternatives.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ LOG2_E = 1.4426950408889634
 FULL_GRID = 528
 # Programs that are on it at once, three on each multiprocessor.
 ONE_WAVE = 384
+# Tiles of keys whose programs for dK and dV start together and read the same queries.
+TOGETHER = 16
 
 
 # Queries of a program that selects among few blocks, whose square it holds for each.
@@ -70,18 +72,18 @@ def band_dkv_tile(dim: int, dtype: torch.dtype, described: bool) -> Tile:
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
     if described:
-        return Tile(64 if dim > 64 else 32, 64, 4, 2)
+        return Tile(64, 64, 4, 2) if dim > 64 else Tile(32, 64, 4, 3)
     return Tile(32, 64, 4, 3) if dim <= 128 else Tile(32, 64, 8, 1)
 
 
-def selection_tile(dim: int, dtype: torch.dtype, n_blocks: int, keys_per_block: int) -> Tile:
-    """Rows are queries, columns selection blocks, of `n_blocks` in all, each of so many keys, a power of two."""
+def selection_tile(dim: int, dtype: torch.dtype, keys_per_block: int, described: bool) -> Tile:
+    """Rows are queries, columns selection blocks, each of so many keys, a power of two."""
     if dtype == torch.float32:
         rows, keys, warps, stages = 32, 64, 4, 1
-    elif dim <= 64 and n_blocks > 64:
-        rows, keys, warps, stages = 64, 256, 8, 2
+    elif dim <= 128:
+        rows, keys, warps, stages = 64, 128, 4, 2 if described else 3
     else:
-        rows, keys, warps, stages = 64, 128 if dim <= 128 else 64, 4, 3 if dim <= 128 else 2
+        rows, keys, warps, stages = 64, 64, 4, 2
     return Tile(rows, max(1, keys // keys_per_block), warps, stages)
 
 
@@ -97,7 +99,7 @@ def tokens_per_tile(group: int, dtype: torch.dtype) -> int:
 def selected_launch(dim: int, described: bool) -> tuple[int, int]:
     """Warps and stages of the selected branch's forward."""
     if described:
-        return 4, 3
+        return (4, 3) if dim > 64 else (4, 2)
     return (4, 2) if dim <= 128 else (4, 1)
 
 

@@ -1,4 +1,4 @@
-"""What a run says about itself: heartbeats, gate and selection statistics, fallbacks, memory, data types.
+"""Telemetry of a run: heartbeats, gate and selection statistics, fallbacks, memory, data types.
 
 A thread of its own writes it all, so it goes on speaking while the main thread is inside a long backward.
 The training step only sets an attribute per phase and queues small tensors that travel to the host without
@@ -10,6 +10,7 @@ Rank 0 writes `NAME.SUFFIX`, rank N `NAME_rankN.SUFFIX`; heartbeats are `heartbe
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import queue
 import sys
@@ -25,11 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from nsa.attention import backends_used
-from nsa.attention.layer import NSAAttention
-from nsa.config import TelemetryConfig, TrainConfig, make_directory
-from nsa.environment import describe_dtypes, describe_environment, memory_dump, memory_now
-from nsa.statistics import GATE_COLUMNS, K_COLUMNS, layer_statistics
-from nsa.tracking import open_tracker
+from nsa.config import ConfigError, TelemetryConfig, TrainConfig, make_directory
+from nsa.layers.sparse import NSAAttention
+from nsa.training.environment import describe_dtypes, describe_environment, memory_dump, memory_now
+from nsa.training.statistics import GATE_COLUMNS, K_COLUMNS, layer_statistics
 
 COLUMNS = {
     "gate_stats": ("step", "layer", *GATE_COLUMNS),
@@ -69,6 +69,14 @@ class _Report:
     text: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Evaluation:
+    """A validation's loss."""
+
+    step: int
+    loss: float
+
+
 class Silence:
     """Telemetry that is switched off."""
 
@@ -85,6 +93,9 @@ class Silence:
 
     def step(self, record: StepRecord) -> None:
         """A step is done."""
+
+    def evaluated(self, step: int, loss: float) -> None:
+        """The loss of the validation after `step`, over all ranks."""
 
     def close(self) -> None:
         """Write what is left."""
@@ -106,10 +117,10 @@ class Telemetry(Silence):
         self._config: TelemetryConfig = config.telemetry
         self._rank, self._device = rank, device
         self._attentions = [module for module in model.modules() if isinstance(module, NSAAttention)]
-        self._queue: queue.Queue[_Delivery | _Report | None] = queue.Queue()
+        self._queue: queue.Queue[_Delivery | _Report | _Evaluation | None] = queue.Queue()
         self._now = ("boot", 0, time.monotonic())  # phase, step, since: one tuple, so never half updated
         self._files = _Files(make_directory("telemetry.dir", config.telemetry.dir or "."), rank)
-        self._tracker = open_tracker(self._config, rank)
+        self._tensorboard = _tensorboard(self._config, rank)
         self._dtypes: str | None = None
         self._files.write_json("env", describe_environment(config, device))
         self._files.write_json("mem_boot", memory_dump(device))
@@ -146,6 +157,9 @@ class Telemetry(Silence):
             delivery.ready.record()
         self._queue.put(delivery)
 
+    def evaluated(self, step: int, loss: float) -> None:
+        self._queue.put(_Evaluation(step=step, loss=loss))
+
     def close(self) -> None:
         self.phase("done")
         self._queue.put(None)
@@ -163,7 +177,8 @@ class Telemetry(Silence):
             self._files.append("fallback_counters", _fallback_rows(self._now[1]))
             self._beat({"event": "beat"})
             self._files.close()
-            self._tracker.close()
+            if self._tensorboard is not None:
+                self._tensorboard.close()
         except OSError as error:  # a full disk may silence us, and not end the training
             print(f"warning: telemetry of rank {self._rank} has stopped: {error}", file=sys.stderr)
 
@@ -176,6 +191,9 @@ class Telemetry(Silence):
             return True
         if isinstance(item, _Report):
             self._files.write_text(item.name, item.text)
+        elif isinstance(item, _Evaluation):
+            self._beat({"event": "eval", "done": item.step, "eval_loss": item.loss})
+            self._draw(item.step, {"eval_loss": item.loss})
         elif item is not None:
             self._await(item)
             self._write(item)
@@ -210,7 +228,15 @@ class Telemetry(Silence):
         if delivery.memory is not None:
             self._files.write_json(f"mem_step{record.step}", delivery.memory)
         self._beat(said)
-        self._tracker.write(record.step, said)
+        self._draw(record.step, said)
+
+    def _draw(self, step: int, values: dict[str, Any]) -> None:
+        """Add the numbers in `values` to TensorBoard's curves; dicts within become groups of curves."""
+        for name, value in values.items() if self._tensorboard is not None else ():
+            if isinstance(value, dict):
+                self._draw(step, {f"{name}/{key}": number for key, number in value.items()})
+            elif isinstance(value, (int, float)):
+                self._tensorboard.add_scalar(name, value, step)
 
     def _beat(self, said: dict[str, Any]) -> None:
         phase, step, since = self._now
@@ -250,6 +276,18 @@ class _Files:
     def _path(self, name: str) -> Path:
         stem, _, suffix = name.rpartition(".")
         return self._directory / f"{stem}{self._suffix}.{suffix}"
+
+
+def _tensorboard(config: TelemetryConfig, rank: int) -> Any:
+    """The writer of curves, of rank 0 and where asked for; ConfigError where TensorBoard isn't installed."""
+    if not config.tensorboard or rank:
+        return None
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("telemetry.tensorboard needs tensorboard", "pip install nsadiag[track]")
+    # Imported late: optional, and a second's work.
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(f"{config.dir}/tensorboard")
 
 
 def _fallback_rows(step: int) -> list[tuple[int, str, str, int]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from nsa.attention.blocks import sequence_borders
 from nsa.attention.dense import causal_attention, grouped_attention
-from nsa.attention.inputs import check_packing
-from nsa.attention.positions import check_heads, check_sharded, first_rotations, rotation_of, sequence_start
-from nsa.attention.rope import RotationTable, rotate
+from nsa.attention.inputs import check_heads, check_packing, check_sharded, readable
 from nsa.cache import DenseCache, DenseDecodeCache, Rows
 from nsa.context import ContextShard
+from nsa.layers.rope import RotationTable, first_rotations, rotate, rotation_of, sequence_start
 
 
 class DenseAttention(nn.Module):
@@ -51,7 +51,7 @@ class DenseAttention(nn.Module):
     def decode(self, x: Tensor, cache: DenseDecodeCache) -> Tensor:
         """As `NSAAttention.decode`."""
         wide = torch.promote_types(x.dtype, torch.float32)
-        turn = self.rotations.at(cache.rows.tokens(x.shape[1]), cache.rows.capacity, wide)
+        turn = self.rotations.at(cache.rows.tokens(x.shape[1]), cache.positions, wide)
         q, k, v = self._project(x, turn)
         cache.write(k, v)
         return self.o_proj(grouped_attention(q, cache.k, cache.v, cache.visible(x.shape[1])).flatten(2))
@@ -68,13 +68,18 @@ class DenseAttention(nn.Module):
             check_sharded(positions, cu_seqlens, cache)
             return self._forward_sharded(x, self.context)
         past_length = cache.length if cache is not None else 0
-        check_packing(x.shape[0], cu_seqlens, past=cache is not None)
+        check_packing(*x.shape[:2], cu_seqlens, past=cache is not None)
         turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
         q, k, v = self._project(x, turn)
         if cache is not None:
             k, v = cache.append(k, v)
-        visible = _causal(x.shape[1], x.device, cu_seqlens, past_length)
-        out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
+        if cu_seqlens is not None and readable(cu_seqlens):
+            borders = sequence_borders(x.shape[1], x.device, cu_seqlens).diff().tolist()
+            parts = zip(*(each.split(borders, dim=1) for each in (q, k, v)), strict=True)
+            out = torch.cat([causal_attention(*part) for part in parts if part[0].shape[1]], dim=1)
+        else:
+            visible = _causal(x.shape[1], x.device, cu_seqlens, past_length)
+            out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
         return self.o_proj(out.flatten(2))
 
     def _forward_sharded(self, x: Tensor, context: ContextShard) -> Tensor:

@@ -1,9 +1,11 @@
-"""Rotary position embedding (Su et al., arXiv 2104.09864), halves rotated as in GPT-NeoX."""
+"""Positions of tokens, and their rotary embedding (Su et al., arXiv 2104.09864), halves rotated as in GPT-NeoX."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from nsa.attention.blocks import sequence_borders
 
 
 def rotation(positions: Tensor, dim: int, base: float, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -61,3 +63,39 @@ class RotationTable:
         with torch.inference_mode(mode=False), torch.no_grad():
             positions = torch.arange(1 << (n - 1).bit_length(), device=device)
             self._table = rotation(positions, self.dim, self.base)
+
+
+def rotation_of(
+    table: RotationTable, x: Tensor, positions: Tensor | None, cu_seqlens: Tensor | None, past_length: int
+) -> Tensor:
+    """The rotation of each token of x [B, T, dim]: [T, D] or [B, T, D], in fp32, or fp64 where x is."""
+    if positions is None and cu_seqlens is None:
+        return first_rotations(table, x, past_length + x.shape[1])[past_length:]
+    if positions is None:
+        positions = token_positions(x.shape[1], x.device, cu_seqlens, past_length)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return table.at(positions, past_length + x.shape[1], wide)
+    return rotation(positions, table.dim, table.base, torch.promote_types(x.dtype, torch.float32))
+
+
+def first_rotations(table: RotationTable, x: Tensor, n: int) -> Tensor:
+    """Those of positions 0 to n - 1, [n, D]: in fp32, or fp64 where x is."""
+    if x.dtype != torch.float64:
+        return table.upto(n, x.device)
+    return rotation(torch.arange(n, device=x.device), table.dim, table.base, torch.float64)
+
+
+def token_positions(
+    n_tokens: int, device: torch.device, cu_seqlens: Tensor | None = None, past_length: int = 0
+) -> Tensor:
+    """int64 [T]: each token's place in its sequence."""
+    tokens = torch.arange(past_length, past_length + n_tokens, device=device)
+    if cu_seqlens is None:
+        return tokens
+    return tokens - sequence_start(tokens, cu_seqlens)
+
+
+def sequence_start(tokens: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """The first token of each token's sequence."""
+    borders = sequence_borders(len(tokens), tokens.device, cu_seqlens)
+    return borders[torch.searchsorted(borders, tokens, right=True) - 1]

@@ -1,11 +1,11 @@
-"""What the layers' gates and selections say, as small tensors that stay on the device."""
+"""Statistics of the layers' gates and selections, as small tensors that stay on the device."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from nsa.attention.layer import NSAAttention
+from nsa.layers.sparse import NSAAttention
 
 GATE_COLUMNS = (
     "entropy",

@@ -12,7 +12,7 @@ from nsa.parallel import plain_name
 
 
 def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
-    """Of `step` (from 1) of `steps`: linear warm-up, then half a cosine down to min_lr_ratio."""
+    """The learning rate at `step` (from 1) of `steps`: linear warm-up, then half a cosine down to min_lr_ratio."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
     share_done = (step - 1 - config.warmup_steps) / max(1, steps - config.warmup_steps)

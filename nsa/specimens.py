@@ -1,19 +1,32 @@
-"""Backend "sequential": a prefill that walks token by token in Python, kept as a specimen of slow, not hung.
-
-It gives what the other backends give, with about 95 autograd nodes per token and layer (2 KV heads) where
-they have 200 per layer. Twelve layers of 2,048 tokens make over two million nodes: forward and backward take
-minutes and complete. Seen from outside, that is what people have reported as "backward hangs".
-"""
+"""Wrong or slow code on purpose, as the field has it, for `nsadiag` to find: run only where it is asked for by name."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from nsa.attention.blocks import BlockLayout, block_layout
 from nsa.attention.inputs import BRANCHES, BranchKV
 from nsa.attention.selected import select_blocks, selected_keys
 from nsa.config import AttentionConfig
+
+
+def recompute_late_bound(
+    blocks: Iterable[nn.Module], x: tuple[Tensor, Tensor | None], every: int, reentrant: bool
+) -> Tensor:
+    """As `recomputation` does, but with the block that the loop ended with, for every block."""
+    out, cu_seqlens = x
+    for index, block in enumerate(blocks):
+        # The bug on purpose: the lambda looks `block` up when it recomputes, after the loop has ended.
+        late = lambda inp: block(inp, cu_seqlens)  # noqa: B023, E731
+        if index % every == 0:
+            out = checkpoint(late, out, use_reentrant=reentrant, preserve_rng_state=False)
+        else:
+            out = block(out, cu_seqlens)
+    return out
 
 
 def sequential_attention(
@@ -26,7 +39,12 @@ def sequential_attention(
     cu_seqlens: Tensor | None = None,
     past_length: int = 0,
 ) -> Tensor:
-    """Eq. 5 for one token after another; arguments and result as in `nsa_attention`."""
+    """Backend "sequential", Eq. 5 for one token after another in Python; arguments and result as in `nsa_attention`.
+
+    It gives what the other backends give, with about 95 autograd nodes per token and layer (2 KV heads) where they
+    have 200 per layer. Twelve layers of 2,048 tokens make over two million nodes: forward and backward take minutes
+    and complete. Seen from outside, that is what people have reported as "backward hangs".
+    """
     layout = block_layout(config, q.shape[1], q.device, cu_seqlens, past_length)
     tokens = []
     for t in range(q.shape[1]):
@@ -37,7 +55,7 @@ def sequential_attention(
             gates[:, t, :, BRANCHES.index(name), None] * o for name, o in zip(seen, branches, strict=True)
         ]
         tokens.append(torch.stack(gated).sum(0))
-    return torch.stack(tokens, dim=1)
+    return torch.stack(tokens, dim=1).to(q.dtype)
 
 
 def _keys_seen(branch: str, q: Tensor, k: BranchKV, layout: BlockLayout) -> Tensor:

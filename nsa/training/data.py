@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsa.config import ConfigError, DataConfig
+from nsa.config import ConfigError, DataConfig, TrainConfig
+from nsa.training.byte_tokens import END_OF_DOCUMENT
+from nsa.training.documents import Batch, joined, separate
 
-END_OF_DOCUMENT = 0  # a byte that no text holds
 EVAL_SHARE = 20  # of text, one window in so many is kept for evaluation
 SYNTHETIC_PERIOD = 16  # tokens; copying what stood one period ago is something a model can learn
 
@@ -21,13 +22,18 @@ Sample = Callable[[int], np.ndarray]  # the sample of a number: integers [seq_le
 
 
 class Stream(Protocol):
-    """Batches of tokens without end; equal state means equal batches from there on."""
+    """Batches of tokens without end; equal state means equal batches from there on.
+
+    `common_state` says that the state is that of all ranks together, which any number of ranks may go on from.
+    """
+
+    common_state: bool
 
     def next_batch(self) -> Tensor:
         """int64 [batch_size, seq_len + 1], on the CPU: inputs are [:, :-1], targets [:, 1:]."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands: plain values."""
+        """The position of the stream: plain values."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
@@ -52,7 +58,7 @@ def open_stream(
     """
     if config.source == "fineweb":
         # Imported here because `datasets` is optional and takes a second to import.
-        from nsa.fineweb import FinewebStream
+        from nsa.training.fineweb import FinewebStream
 
         return FinewebStream(config, rank=rank, world_size=world_size, evaluation=evaluation)
     if config.source == "text":
@@ -62,40 +68,53 @@ def open_stream(
     return IndexedStream(sample, batch_size=config.batch_size, rank=rank, world_size=world_size)
 
 
+def pack(tokens: Tensor, config: DataConfig) -> Batch:
+    """Rows of tokens [B, T + 1] as the model takes them: documents joined, or each by itself."""
+    return separate(tokens, END_OF_DOCUMENT) if documents_apart(config) else joined(tokens)
+
+
+def documents_apart(config: DataConfig) -> bool:
+    """Whether documents are kept apart; synthetic tokens are no documents."""
+    return config.documents == "separate" and config.source != "synthetic"
+
+
+def check_documents(config: TrainConfig) -> None:
+    """ConfigError where documents cannot be kept apart."""
+    if not documents_apart(config.data):
+        return
+    hint = "--data.documents joined lets documents of a row see each other"
+    if config.parallel.context.ranks > 1:
+        raise ConfigError("data.documents is separate, and sequences are shared by ranks", hint)
+    if config.train.cuda_graph:
+        raise ConfigError("data.documents is separate, and train.cuda_graph records one shape", hint)
+
+
 class IndexedStream:
-    """Batches of samples that a number names: its whole state is how many batches were read."""
+    """Batches of samples that a number names: its whole state is how many samples all ranks have read."""
+
+    common_state = True
 
     def __init__(self, sample: Sample, *, batch_size: int, rank: int, world_size: int) -> None:
         self._sample = sample
         self._batch_size = batch_size
         self._rank = rank
         self._world_size = world_size
-        self._batches = 0
+        self._samples = 0
 
     def next_batch(self) -> Tensor:
-        first = (self._batches * self._world_size + self._rank) * self._batch_size
-        self._batches += 1
+        first = self._samples + self._rank * self._batch_size
+        self._samples += self._world_size * self._batch_size
         rows = [self._sample(first + row) for row in range(self._batch_size)]
         return torch.from_numpy(np.stack(rows).astype(np.int64))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"batches": self._batches}
+        return {"samples": self._samples}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._batches = state["batches"]
+        self._samples = state["samples"]
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def encode(text: str) -> np.ndarray:
-    """The byte tokens of `text`, without an end of document."""
-    return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-
-
-def decode(tokens: Tensor) -> str:
-    """The text of one row of byte tokens; what is no UTF-8 shows as a replacement sign."""
-    return bytes(tokens.tolist()).decode("utf-8", errors="replace")
 
 
 def _periodic_samples(seq_len: int, vocab_size: int, seed: list[int]) -> Sample:

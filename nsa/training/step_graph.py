@@ -30,7 +30,7 @@ class StepGraph:
         self._results: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """What `step(tokens)` returns, as tensors of its own; every call brings the same shape."""
+        """The result of `step(tokens)`, as new tensors; every call takes the same shape."""
         self._calls += 1
         if self._calls <= WARM_UP_STEPS:
             return self._warm_up(tokens)

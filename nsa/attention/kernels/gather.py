@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from nsa.attention.kernels.descriptors import describable, is_hopper, tokens_descriptor
-from nsa.attention.kernels.lists import lists_of_tokens
-from nsa.attention.kernels.packing import BLOCKS, n_sequences, n_slabs, n_tiles, rows_of
-from nsa.attention.kernels.selected_kernels import (
+from nsa.attention.kernels.gather_kernels import (
     dkv_kernel,
     dq_kernel,
     forward_kernel,
     sum_chunks_kernel,
     unions_kernel,
 )
+from nsa.attention.kernels.lists import lists_of_tokens
+from nsa.attention.kernels.packing import BLOCKS, n_sequences, n_slabs, n_tiles, rows_of
 from nsa.attention.kernels.tiles import (
     LOG2_E,
     ceil_div,
@@ -46,7 +46,7 @@ class Unions(NamedTuple):
 
 
 def union_room(q: Tensor, blocks: Tensor, borders: Tensor | None) -> Unions:
-    """Where the forward puts the unions of `blocks`."""
+    """The buffer for the forward's unions of `blocks`."""
     group = int(q.shape[2]) // int(blocks.shape[1])  # a number, also where shapes are symbols
     return _room(blocks, tokens_per_tile(group, q.dtype), borders)
 
@@ -73,7 +73,7 @@ def unions(blocks: Tensor, tokens: int, borders: Tensor | None = None) -> Unions
 
 
 class Selected(NamedTuple):
-    """What the forward gives."""
+    """The result of the forward pass."""
 
     out: Tensor  # [B, T, H, Dv]
     lse: Tensor  # [B, H, T], fp32, in base 2

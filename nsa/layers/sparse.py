@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from nsa.attention import BRANCHES, BranchKV, nsa_attention
 from nsa.attention.blocks import block_layout, compress_tokens, n_compress_slots
 from nsa.attention.compressed import BlockCompression
-from nsa.attention.decoding import decode_attention, decode_backend
-from nsa.attention.inputs import check_packing
-from nsa.attention.positions import check_heads, check_sharded, first_rotations, rotation_of
-from nsa.attention.rope import RotationTable, rotate
+from nsa.attention.decode_attention import decode_attention, decode_backend
+from nsa.attention.inputs import check_heads, check_packing, check_sharded
 from nsa.attention.selected import select_blocks, selected_key_counts
 from nsa.cache import DecodeCache, NSACache, Rows
 from nsa.config import AttentionConfig
 from nsa.context import ContextShard, Span
+from nsa.layers.columns import Columns
+from nsa.layers.rope import RotationTable, first_rotations, rotate, rotation_of
 
 _ALIGNED = 8  # columns of bf16 that make rows of whole 16 bytes
 
@@ -30,8 +30,9 @@ class NSAAttention(nn.Module):
     head dim may share their `rotations`.
 
     One matrix, `in_proj`, makes the queries and the keys and values of all branches: a product of thousands of
-    columns in the place of four. Only the branches of `config.branches` have a part in it. If selection runs without the compressed branch,
-    nothing would train φ, so blocks are scored by the mean of the selected branch's own keys.
+    columns in the place of four. Only the branches of `config.branches` have a part in it. If selection runs
+    without the compressed branch, nothing would train φ, so blocks are scored by the mean of the selected
+    branch's own keys.
 
     With `collect_stats` on, a forward leaves `last_gates` [B, T, H, 3] and `last_selected_counts` [B, Hkv, T]
     (visible keys of the selected blocks), detached and still on the device.
@@ -59,13 +60,8 @@ class NSAAttention(nn.Module):
         self.last_gates: Tensor | None = None
         self.last_selected_counts: Tensor | None = None
 
-        # Queries and the keys that are rotated stand side by side, so that one operation turns them all.
-        self._turned = [name for name in config.branches if name != "compressed"]
-        self._raw = [name for name in config.branches if name == "compressed"]
-        self._turned_heads = [n_heads, *[n_kv_heads] * len(self._turned)]
-        n_key_heads = sum(self._turned_heads) + n_kv_heads * len(self._raw)
-        n_value_heads = n_kv_heads * len(config.branches)
-        self.in_proj = nn.Linear(dim, n_key_heads * head_dim + n_value_heads * self.v_head_dim, bias=False)
+        self._columns = Columns(config.branches, n_heads, n_kv_heads, head_dim, self.v_head_dim)
+        self.in_proj = nn.Linear(dim, self._columns.width, bias=False)
         self.compress_k = self.compress_v = None
         if "compressed" in config.branches:
             self.compress_k = BlockCompression(head_dim, config)
@@ -94,15 +90,14 @@ class NSAAttention(nn.Module):
         `cache.rows.lengths` are those before x: whoever has called all layers adds T.
         """
         wide = torch.promote_types(x.dtype, torch.float32)
-        room = max(cache.rows.capacity, self.config.compress_block)
-        q, k, v = self._project(x, self.rotations.at(cache.rows.tokens(x.shape[1]), room, wide))
+        turn = self.rotations.at(cache.rows.tokens(x.shape[1]), cache.positions, wide)
+        q, k, v = self._columns.split(self.in_proj(x), turn)
         cache.write(k, v)
         if self.compress_k is not None:
             slots, raw_k, raw_v = cache.newest_blocks(x.shape[1])
             last = slots * self.config.compress_stride + self.config.compress_block - 1
-            new_k = rotate(
-                self.compress_k.compress(raw_k.transpose(2, 3)), self.rotations.at(last, room, wide)
-            )
+            turn = self.rotations.at(last, cache.positions, wide)
+            new_k = rotate(self.compress_k.compress(raw_k.transpose(2, 3)), turn)
             new_v = raw_v if raw_v is None else self.compress_v.compress(raw_v.transpose(2, 3))
             cache.write_blocks(slots, new_k, new_v)
         gates = self._gates(x)
@@ -124,9 +119,9 @@ class NSAAttention(nn.Module):
             check_sharded(positions, cu_seqlens, cache)
             return self._forward_sharded(x, self.context)
         past_length = cache.length if cache is not None else 0
-        check_packing(x.shape[0], cu_seqlens, past=cache is not None)
+        check_packing(*x.shape[:2], cu_seqlens, past=cache is not None)
         turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
-        q, k, v = self._project(x, turn)
+        q, k, v = self._columns.split(self.in_proj(x), turn)
         k, v = self._keys_and_values(k, v, turn, cu_seqlens, cache)
         gates = self._gates(x)
         out = nsa_attention(q, k, v, gates, self.config, cu_seqlens=cu_seqlens, past_length=past_length)
@@ -137,7 +132,7 @@ class NSAAttention(nn.Module):
     def _forward_sharded(self, x: Tensor, context: ContextShard) -> Tensor:
         """Attend from this rank's tokens to those of all ranks."""
         turn = first_rotations(self.rotations, x, context.size * x.shape[1])
-        q, own_k, own_v = self._project(x, context.take(turn, 0))
+        q, own_k, own_v = self._columns.split(self.in_proj(x), context.take(turn, 0))
         k, v = self._keys_and_values(*_gathered(context, own_k, own_v), turn, None, None)
         gates = self._gates(x)
         outs, counts = [], []
@@ -162,23 +157,6 @@ class NSAAttention(nn.Module):
         gates = F.linear(hidden, F.pad(out.weight, (0, room, 0, room)), F.pad(out.bias, (0, room)))
         return gates[..., : into.out_features].sigmoid().unflatten(-1, (self.n_heads, len(BRANCHES)))
 
-    def _project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        """Queries, and by branch the keys and values of x; under "compressed" what φ reads, not rotated yet."""
-        n_turned, n_raw = sum(self._turned_heads), self.n_kv_heads * len(self._raw)
-        widths = [n_turned * self.head_dim, n_raw * self.head_dim]
-        projected = self.in_proj(x)
-        unturned, raw, values = projected.split([*widths, projected.shape[-1] - sum(widths)], dim=-1)
-        unturned = unturned.unflatten(-1, (n_turned, self.head_dim))
-        q, *turned = rotate(unturned, turn).split(self._turned_heads, dim=2)
-        k = dict(zip(self._turned, turned, strict=True))
-        if self._raw:
-            k["compressed"] = raw.unflatten(-1, (n_raw, self.head_dim))
-        elif "selected" in k:
-            own = dict(zip(self._turned, unturned.split(self._turned_heads, dim=2)[1:], strict=True))
-            k["compressed"] = own["selected"].detach()
-        values = values.unflatten(-1, (-1, self.v_head_dim)).split(self.n_kv_heads, dim=2)
-        return q, k, dict(zip([*self._turned, *self._raw], values, strict=True))
-
     def _keys_and_values(
         self,
         k: dict[str, Tensor],
@@ -187,7 +165,7 @@ class NSAAttention(nn.Module):
         cu_seqlens: Tensor | None,
         cache: NSACache | None,
     ) -> tuple[BranchKV, BranchKV]:
-        """What the branches attend to: the new tokens, after those of the cache."""
+        """The keys and values of the branches: the new tokens, after those of the cache."""
         n_tokens = next(iter(v.values())).shape[1]
         if "compressed" in k:
             raw_k, raw_v = k["compressed"], v.get("compressed")
@@ -236,7 +214,7 @@ def _gathered(
 
 
 def _until(kv: BranchKV, span: Span, config: AttentionConfig) -> BranchKV:
-    """What the queries of a span may see: the blocks and tokens before its end, and the newest of the window."""
+    """The context visible to the queries of a span: the blocks and tokens before its end, and the newest of the window."""
     n_blocks = n_compress_slots(config, span.end, packed=False)
     oldest = max(0, span.past + 1 - config.window)
     kept = (slice(n_blocks), slice(span.end), slice(oldest, span.end))

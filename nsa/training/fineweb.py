@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nsa.config import ConfigError, DataConfig
-from nsa.data import END_OF_DOCUMENT, encode
+from nsa.training.byte_tokens import END_OF_DOCUMENT, encode
 
 HUB_NAME, HUB_SUBSET = "HuggingFaceFW/fineweb-edu", "sample-10BT"
 EVAL_SHARE = 100  # one document in so many is kept for evaluation
@@ -31,6 +31,8 @@ class FinewebStream:
 
     State: where the data set stood after the last document taken, and the tokens of it not yet used.
     """
+
+    common_state = False  # every rank reads a share of its own
 
     def __init__(self, config: DataConfig, *, rank: int, world_size: int, evaluation: bool = False) -> None:
         if importlib.util.find_spec("datasets") is None:

@@ -1,4 +1,4 @@
-"""What a run ran in: versions, devices, settings, variables that matter, memory, data types."""
+"""The environment of a run: versions, devices, settings, variables that matter, memory, data types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 
 import nsa
 from nsa.attention import resolve_backend
-from nsa.config import TrainConfig
+from nsa.config import ConfigError, TrainConfig
 
 _SHOWN = ("NCCL_", "TORCH", "PYTORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "TRITON_", "SLURM_", "HF_")
 _SHOWN_EXACTLY = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED")
@@ -36,6 +36,32 @@ _GUARDED = (
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "every tensor is a cudaMalloc: very slow"),
 )
 
+# Variables of the field's scripts, by the beginning of their name, and what to give instead.
+_RENAMED = (
+    ("NSA_DDP_SAFE_MODE", "--parallel.ddp.preset safe"),
+    ("NSA_DDP_FIND_UNUSED", "--parallel.ddp.find_unused_parameters true"),
+    ("NSA_DDP_STATIC_GRAPH", "--parallel.ddp.preset static"),
+    ("NSA_DDP_BUCKET", "--parallel.ddp.bucket_cap_mb N"),
+    ("NSA_DDP_", "one of the keys --parallel.ddp.*"),
+    ("NSA_GRADIENT_CHECKPOINTING", "--parallel.activation_checkpointing full"),
+    ("NSA_USE_FA2", "--attention.backend auto: flash-attn is never used"),
+    ("NSA_FORCE_", "--attention.backend, one of auto, torch, triton, sequential, reference"),
+    ("NSA_MEM_DUMP_EVERY", "--telemetry.memory_steps 1,5,100"),
+    ("NSA_TRACE_", "`nsadiag run`, whose probes follow gradients, modules and buckets"),
+    ("NSA_HEARTBEAT", "--telemetry.heartbeat_s"),
+    ("NSA_", "a key of the configuration: `python -m nsa.train --help` lists them"),
+)
+
+
+def check_environment(environment: Any) -> None:
+    """ConfigError for a variable NSA_*, which nothing reads, with what to give instead."""
+    for name in sorted(environment):
+        if name.startswith("NSA_"):
+            instead = next(new for old, new in _RENAMED if name.startswith(old))
+            raise ConfigError(
+                f"{name}={environment[name]} is set, and is not read", f"unset it and give {instead}"
+            )
+
 
 def describe_environment(config: TrainConfig, device: torch.device) -> dict[str, Any]:
     """Plain values for env.json: versions, device, effective settings, variables (secrets masked)."""
@@ -45,7 +71,7 @@ def describe_environment(config: TrainConfig, device: torch.device) -> dict[str,
         "device": _describe_device(device),
         "attention": attention_backend(config, device),
         "command": sys.argv,
-        "config": config.model_dump(mode="json"),
+        "config": config.model_dump(),
         "torch": _torch_settings(),
         "environment": shown_environment(os.environ),
         "warnings": guard_environment(os.environ),
@@ -53,7 +79,7 @@ def describe_environment(config: TrainConfig, device: torch.device) -> dict[str,
 
 
 def attention_backend(config: TrainConfig, device: torch.device) -> str:
-    """What attends: "nsa (triton)", say, or "dense". ConfigError for a backend that is not there."""
+    """The attention implementation: "nsa (triton)", say, or "dense". ConfigError for a backend that is not there."""
     if config.model.attention == "dense":
         return "dense"
     return f"nsa ({resolve_backend(config.attention.backend, device)})"

@@ -1,0 +1,98 @@
+"""Native Sparse Attention under the arguments that layers of other libraries have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nsa.cache import DecodeCache, Rows
+from nsa.config import AttentionConfig
+from nsa.layers.rope import RotationTable
+from nsa.layers.sparse import NSAAttention
+from nsa.padding import alignment_of, packing_of
+
+ROOM = 256  # tokens that a new cache has room for behind its prompt; it doubles when they are full
+
+
+class NativeSparseAttention(NSAAttention):
+    """A causal attention layer, `hidden_states` [B, T, hidden_size] to [B, T, hidden_size].
+
+    Defaults are the paper's: 64 query heads in 4 groups of one key and value head, l = 32, d = 16, l' = 64, n = 16,
+    w = 512. Lengths are tokens. `head_dim` is hidden_size / num_heads by default, and must be even; `v_head_dim`
+    may differ. Positions are rotary, of base `rope_theta`, and counted by the layer. `lengths` are the other fields of
+    `AttentionConfig`, such as `compression="mean"` or `backend="torch"`. Raises ValueError (`ConfigError` is one) for
+    sizes that do not fit.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int = 2048,
+        num_heads: int = 64,
+        num_kv_heads: int = 4,
+        head_dim: int | None = None,
+        *,
+        v_head_dim: int | None = None,
+        rope_theta: float = 10_000.0,
+        **lengths: Any,
+    ) -> None:
+        head_dim = head_dim or hidden_size // num_heads
+        rotations = RotationTable(head_dim, rope_theta)
+        config = AttentionConfig(**lengths)
+        super().__init__(
+            hidden_size, num_heads, num_kv_heads, head_dim, config, v_head_dim=v_head_dim, rotations=rotations
+        )
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: DecodeCache | None = None,
+        use_cache: bool = False,
+        cu_seqlens: Tensor | None = None,
+    ) -> tuple[Tensor, None, DecodeCache | None]:
+        """The output, None where other layers have attention weights, and the cache if there is one.
+
+        `attention_mask` [B, T] is 1 at tokens and 0 at padding, on either side; the output of padding is 0.
+        `cu_seqlens` [N + 1] are the borders of sequences packed into one row. With `use_cache` a prompt, padded or
+        not, leaves a cache of this layer; the next call takes it as `past_key_values`, with the next tokens
+        of every row, and returns it grown. Caches are for inference.
+        """
+        if past_key_values is not None:
+            if attention_mask is not None and not bool(attention_mask[:, -hidden_states.shape[1] :].all()):
+                raise ValueError("new tokens after past_key_values are not padded; leave attention_mask out")
+            return self._continue(hidden_states, past_key_values), None, past_key_values
+        if use_cache:
+            return self._begin(hidden_states, attention_mask, cu_seqlens)
+        if attention_mask is None:
+            return super().forward(hidden_states, cu_seqlens=cu_seqlens), None, None
+        packing = packing_of(attention_mask)
+        out = super().forward(packing.pack(hidden_states), cu_seqlens=packing.cu_seqlens)
+        return packing.unpack(out), None, None
+
+    @torch.no_grad()
+    def _begin(
+        self, prompt: Tensor, attention_mask: Tensor | None, cu_seqlens: Tensor | None
+    ) -> tuple[Tensor, None, DecodeCache]:
+        if cu_seqlens is not None:
+            raise ValueError(
+                "a cache holds one sequence a row: pad them and give attention_mask, not cu_seqlens"
+            )
+        if attention_mask is None:
+            attention_mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device)
+        alignment = alignment_of(attention_mask)
+        rows = Rows(alignment.lengths, prompt.shape[1] + ROOM, used=prompt.shape[1])
+        cache = self.new_decode_cache(rows)
+        out = super().forward(alignment.take(prompt), cache=cache)
+        return alignment.put_back(out), None, cache
+
+    @torch.no_grad()
+    def _continue(self, new: Tensor, cache: DecodeCache) -> Tensor:
+        if cache.rows.reserve(new.shape[1]):
+            cache.grow()
+        outs = []
+        for token in new.split(1, dim=1):
+            outs.append(self.decode(token, cache))
+            cache.rows.lengths += 1
+        return torch.cat(outs, dim=1)

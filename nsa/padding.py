@@ -1,0 +1,77 @@
+"""Batches of rows of unlike lengths: out of their padding and back, and packed sequences as rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Packing(NamedTuple):
+    """The tokens that a mask keeps, end to end in one row."""
+
+    shape: tuple[int, int]  # B and T of the padded batch
+    index: Tensor  # int64 [total], their places in the batch, row after row
+    cu_seqlens: Tensor  # int32 [B + 1]
+
+    def pack(self, x: Tensor) -> Tensor:
+        """[B, T, ...] to [1, total, ...]."""
+        return x.flatten(0, 1)[self.index][None]
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """[1, total, ...] to [B, T, ...], 0 where the padding was."""
+        out = x.new_zeros(self.shape[0] * self.shape[1], *x.shape[2:])
+        return out.index_put((self.index,), x[0]).unflatten(0, self.shape)
+
+
+def packing_of(attention_mask: Tensor) -> Packing:
+    """The packing of a mask [B, T], true or not 0 at tokens, on whichever side the padding is.
+
+    Waits for the device, to learn how many tokens there are. ValueError for a mask of another shape.
+    """
+    check_mask(attention_mask)
+    kept = attention_mask.bool()
+    cu_seqlens = F.pad(kept.sum(1).cumsum(0), (1, 0)).to(torch.int32)
+    return Packing(tuple(kept.shape), kept.flatten().nonzero().squeeze(1), cu_seqlens)
+
+
+class Alignment(NamedTuple):
+    """Rows whose tokens stand first, and their padding behind."""
+
+    order: Tensor  # int64 [B, T], where each token and then each padding came from
+    lengths: Tensor  # int64 [B], tokens of each row
+
+    def take(self, x: Tensor) -> Tensor:
+        """x [B, T, ...] aligned to the left."""
+        return x[torch.arange(len(x), device=x.device)[:, None], self.order]
+
+    def put_back(self, x: Tensor) -> Tensor:
+        """`take` undone, and 0 at padding."""
+        inside = torch.arange(x.shape[1], device=x.device) < self.lengths[:, None]
+        x = x * inside.view(*inside.shape, *[1] * (x.dim() - 2))
+        rows = torch.arange(len(x), device=x.device)[:, None]
+        return torch.empty_like(x).index_put((rows, self.order), x)
+
+
+def alignment_of(attention_mask: Tensor) -> Alignment:
+    """The alignment of a mask [B, T], on whichever side its padding is; ValueError for one of another shape."""
+    check_mask(attention_mask)
+    kept = attention_mask.bool()
+    return Alignment((~kept).to(torch.int8).sort(dim=1, stable=True).indices, kept.sum(1))
+
+
+def rows_of(tokens: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    """Packed sequences [1, total] as rows [N, longest], padded behind by 0, and their lengths [N]."""
+    lengths = cu_seqlens.diff()
+    rows = tokens.new_zeros(len(lengths), int(lengths.max()))
+    inside = torch.arange(rows.shape[1], device=tokens.device) < lengths[:, None].to(tokens.device)
+    return rows.masked_scatter(inside, tokens[0, : int(cu_seqlens[-1])]), lengths.to(torch.int64)
+
+
+def check_mask(attention_mask: Tensor) -> None:
+    """Raise ValueError unless the mask is [B, T]: which tokens there are, and not which may see which."""
+    if attention_mask.dim() != 2:
+        shape = tuple(attention_mask.shape)
+        raise ValueError(f"attention_mask is {shape}; it must be [B, T], 1 at tokens and 0 at padding")

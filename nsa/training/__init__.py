@@ -1,0 +1,1 @@
+"""All that the trainer, `nsa.train`, is made of besides the model: data, optimizer, checkpoints, telemetry."""

@@ -1,0 +1,186 @@
+"""Checkpoints that a run resumes from bit for bit: model, optimizer, random states, data, step."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from nsa.config import ConfigError
+from nsa.training.data import Stream
+
+_ALONE = ".*single process.*"  # what torch warns of without a process group
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """The state that changes while training. The learning rate is a function of `step`, so it needs no saving."""
+
+    model: nn.Module  # as it is called: wrapped for its parallel mode
+    optimizer: torch.optim.Optimizer
+    stream: Stream
+    step: int = 0
+
+
+class CheckpointWriter:
+    """Writes `directory`/step_N, whole or not at all; every method is a collective.
+
+    Model and optimizer go through torch.distributed.checkpoint, what belongs to a rank into rank_R.pt. In the
+    `background` training goes on while a copy is written; the next save, or `close`, waits for it and gives it
+    its name. Of all checkpoints the newest `keep` are left.
+    """
+
+    def __init__(self, directory: str | Path, *, background: bool = False, keep: int | None = None) -> None:
+        self._directory, self._background, self._keep = Path(directory), background, keep
+        self._writing: tuple[Future[Any], Path] | None = None
+        if background and not dist.is_initialized():
+            warnings.filterwarnings("ignore", message=_ALONE)  # in the thread that writes
+        # A group of its own: its collectives run beside those of the training, in another order on every rank.
+        self._group = dist.new_group(backend="gloo") if background and dist.is_initialized() else None
+
+    def save(self, progress: Progress) -> Path:
+        """Write a checkpoint, or begin to; its path once it is whole."""
+        self.finish()
+        target = self._directory / f"step_{progress.step}"
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        if _rank() == 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+        _barrier()
+        torch.save(_own_state(progress), unfinished / f"rank_{_rank()}.pt")
+        with _alone_is_fine():
+            state = _shared_state(progress)
+            if self._background:
+                future = dcp.async_save(state, checkpoint_id=unfinished, process_group=self._group)
+                self._writing = future, target
+                return target
+            dcp.save(state, checkpoint_id=unfinished)
+        self._name(target)
+        return target
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written, if one is."""
+        if self._writing is not None:
+            future, target = self._writing
+            self._writing = None
+            future.result()
+            self._name(target)
+
+    def close(self) -> None:
+        """Finish, and let go of the process group."""
+        self.finish()
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group = None
+
+    def _name(self, target: Path) -> None:
+        _barrier()
+        if _rank() == 0:
+            shutil.rmtree(target, ignore_errors=True)
+            target.with_name(f".{target.name}.unfinished").rename(target)
+            for old in _by_step(self._directory)[: -self._keep] if self._keep else ():
+                shutil.rmtree(old, ignore_errors=True)
+        _barrier()
+
+
+def load_checkpoint(progress: Progress, path: str | Path) -> None:
+    """Bring `progress` to where the checkpoint at `path` was written; a collective.
+
+    On as many ranks as wrote it, bit for bit. On another number model and optimizer are the same, and so is the
+    order of the samples, where the stream numbers them; ConfigError where it does not.
+    """
+    path = Path(path)
+    ranks = len(list(path.glob("rank_*.pt")))
+    if not ranks:
+        raise ConfigError(f"{path} holds no rank_0.pt", "name a directory that nsa.train wrote")
+    if ranks != _world_size() and not progress.stream.common_state:
+        raise ConfigError(
+            f"{path} was written by {ranks} ranks, here are {_world_size()}, and each rank has read documents of its own",
+            "resume on as many ranks, or start without checkpoint.resume",
+        )
+    state = _shared_state(progress)
+    with _alone_is_fine():
+        dcp.load(state, checkpoint_id=path)
+    for group, own in zip(state["optimizer"]["param_groups"], progress.optimizer.param_groups, strict=True):
+        # As this run steps, with or without a CUDA graph, whatever the one that wrote the checkpoint did.
+        group |= {"lr": own["lr"], "capturable": own["capturable"]}
+    set_state_dict(
+        progress.model,
+        progress.optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+    )
+    own = torch.load(path / f"rank_{min(_rank(), ranks - 1)}.pt", weights_only=True)
+    progress.step = own["step"]
+    progress.stream.load_state_dict(own["stream"])
+    if _rank() < ranks:  # more ranks than wrote it go on from their seeds
+        _set_random_state(own["random"])
+
+
+def newest_checkpoint(directory: str | Path) -> Path | None:
+    """The finished checkpoint with the highest step below `directory`, if there is one."""
+    return next(reversed(_by_step(Path(directory))), None)
+
+
+def _by_step(directory: Path) -> list[Path]:
+    """Finished checkpoints, the newest last."""
+    found = [path for path in directory.glob("step_*") if re.fullmatch(r"step_\d+", path.name)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+
+
+def _shared_state(progress: Progress) -> dict[str, Any]:
+    model_state, optimizer_state = get_state_dict(progress.model, progress.optimizer)
+    for group in optimizer_state["param_groups"]:
+        group["lr"] = float(group["lr"])  # a CUDA graph reads it from a tensor, which is saved otherwise
+    return {"model": model_state, "optimizer": optimizer_state}
+
+
+def _own_state(progress: Progress) -> dict[str, Any]:
+    return {"step": progress.step, "stream": progress.stream.state_dict(), "random": _random_state()}
+
+
+def _random_state() -> dict[str, Any]:
+    cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []
+    return {"torch": torch.get_rng_state(), "cuda": cuda, "python": random.getstate()}
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    for cuda in state["cuda"][: torch.cuda.device_count()]:
+        torch.cuda.set_rng_state(cuda)
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+@contextmanager
+def _alone_is_fine() -> Iterator[None]:
+    """torch warns when it saves or loads without a process group."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_ALONE)
+        yield

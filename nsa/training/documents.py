@@ -1,0 +1,49 @@
+"""Documents packed end to end: their borders for attention, and which targets belong to another document."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+NO_TARGET = -100  # what cross entropy leaves out
+FEWEST_BORDERS = 8
+
+
+class Batch(NamedTuple):
+    """Inputs of the model; documents that are kept apart lie in one row, [1, B * T]."""
+
+    inputs: Tensor  # int64 [B, T]
+    targets: Tensor  # int64 [B, T], NO_TARGET where the next token is of another document
+    cu_seqlens: Tensor | None = None  # int32 [N + 1]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on `device`."""
+        return Batch(*(x if x is None else x.to(device, non_blocking=True) for x in self))
+
+    def counted(self) -> Tensor:
+        """The number of targets that the loss is a mean over, int64 []."""
+        return (self.targets != NO_TARGET).sum()
+
+
+def joined(tokens: Tensor) -> Batch:
+    """Every token of rows [B, T + 1] sees all before it in its row."""
+    return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+def separate(tokens: Tensor, end_of_document: int) -> Batch:
+    """Each document of rows [B, T + 1] by itself: positions begin anew, and nothing crosses a border.
+
+    The last token of a document predicts nothing. What a row cuts off begins as a document of its own. The number
+    of borders is a power of two, by empty sequences at the end, so that few shapes are compiled.
+    """
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    ends = inputs == end_of_document
+    starts = ends.roll(1, dims=1)
+    starts[:, 0] = True
+    borders = starts.flatten().nonzero().squeeze(1)
+    wanted = max(FEWEST_BORDERS, 1 << len(borders).bit_length())
+    cu_seqlens = torch.full((wanted,), inputs.numel(), dtype=torch.int32)
+    cu_seqlens[: len(borders)] = borders
+    return Batch(inputs.reshape(1, -1), targets.masked_fill(ends, NO_TARGET).reshape(1, -1), cu_seqlens)

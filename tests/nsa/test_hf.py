@@ -1,0 +1,192 @@
+"""The model in transformers: generation, save and load, training by its Trainer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from launching import ROOT, TWO_RANKS, run_python
+from torch import Tensor
+
+pytest.importorskip("transformers", reason="pip install 'nsadiag[hf]'")
+
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from nsa.hf import NSAConfig, NSAForCausalLM
+
+COUNTING = Path(__file__).parent / "data/counting"
+SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "compress_block": 8, "compress_stride": 4, "select_block": 8, "select_count": 3, "window": 6,
+}  # fmt: skip
+
+
+def tiny(**changes: object) -> NSAForCausalLM:
+    torch.manual_seed(0)
+    return NSAForCausalLM(NSAConfig(**SIZES, eos_token_id=None, **changes)).eval()
+
+
+def prompts(side: str = "left") -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    tokens, mask = torch.randint(1, 256, (3, 30)), torch.ones(3, 30, dtype=torch.int64)
+    mask[1, slice(0, 25) if side == "left" else slice(5, 30)] = 0
+    mask[2, slice(0, 11) if side == "left" else slice(19, 30)] = 0
+    return tokens, mask
+
+
+@pytest.mark.parametrize("attention", ["nsa", "dense"])
+def test_rows_of_unlike_lengths_generate_what_each_would_alone(attention):
+    model = tiny(attention=attention)
+    tokens, mask = prompts()
+    together = model.generate(tokens, attention_mask=mask, max_new_tokens=9, do_sample=False)
+    for row in range(3):
+        prompt = tokens[row : row + 1, mask[row] == 1]
+        alone = model.model.generate(prompt, 9, temperature=0)
+        assert torch.equal(together[row, 30:], alone[0, prompt.shape[1] :])
+
+
+def test_a_cache_grows_beyond_its_room(monkeypatch):
+    model = tiny()
+    tokens, mask = prompts()
+    roomy = model.generate(tokens, attention_mask=mask, max_new_tokens=12, do_sample=False)
+    monkeypatch.setattr("nsa.hf.ROOM", 2)
+    assert torch.equal(roomy, model.generate(tokens, attention_mask=mask, max_new_tokens=12, do_sample=False))
+
+
+def test_a_cache_gives_the_logits_of_none():
+    model = tiny()
+    tokens, mask = prompts()
+    with torch.no_grad():
+        begun = model(tokens[:, :20], attention_mask=mask[:, :20])
+        went_on = model(tokens[:, 20:], attention_mask=mask, past_key_values=begun.past_key_values)
+        whole = model(tokens, attention_mask=mask, use_cache=False)
+    assert whole.past_key_values is None and begun.past_key_values.get_seq_length() == 30
+    for row in (0, 2):  # row 1 has its first token after the cut
+        seen = mask[row, 20:] == 1
+        torch.testing.assert_close(
+            went_on.logits[row, seen], whole.logits[row, 20:][seen], rtol=1e-4, atol=1e-5
+        )
+
+
+def test_beams_are_those_of_a_model_without_a_cache():
+    model = tiny()
+    tokens, mask = prompts()
+    options = {"attention_mask": mask, "max_new_tokens": 6, "num_beams": 3, "do_sample": False}
+    assert torch.equal(model.generate(tokens, **options), model.generate(tokens, **options, use_cache=False))
+
+
+def test_top_p_samples_from_the_likeliest_alone():
+    model = tiny()
+    tokens, mask = prompts()
+    greedy = model.generate(tokens, attention_mask=mask, max_new_tokens=5, do_sample=False)
+    sampled = model.generate(
+        tokens, attention_mask=mask, max_new_tokens=5, do_sample=True, top_p=1e-6, top_k=0
+    )
+    assert torch.equal(sampled, greedy)
+
+
+def test_a_row_ends_at_its_end_of_sequence_and_the_others_go_on():
+    model = tiny()
+    tokens, mask = prompts()
+    free = model.generate(tokens, attention_mask=mask, max_new_tokens=8, do_sample=False)
+    end = int(free[1, 32])
+    out = model.generate(
+        tokens, attention_mask=mask, max_new_tokens=8, do_sample=False, eos_token_id=end, pad_token_id=0
+    )
+    for row in range(3):
+        made = free[row, 30:].tolist()
+        stop = made.index(end) + 1 if end in made else len(made)
+        got = out[row, 30:].tolist()
+        assert got[: min(stop, len(got))] == made[:stop][: len(got)]
+        assert not any(got[stop:])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_loss_and_gradients_of_padded_rows_are_those_of_each_alone(side):
+    model = tiny().train()
+    tokens, mask = prompts(side)
+    labels = tokens.masked_fill(mask == 0, -100)
+    padded = model(tokens, attention_mask=mask, labels=labels).loss
+    counts = mask.sum(1) - 1
+    alone = [
+        model(tokens[row : row + 1, mask[row] == 1], labels=tokens[row : row + 1, mask[row] == 1]).loss
+        for row in range(3)
+    ]
+    expected = sum(loss * count for loss, count in zip(alone, counts, strict=True)) / counts.sum()
+    torch.testing.assert_close(padded, expected)
+    parameters = list(model.parameters())
+    pairs = zip(
+        torch.autograd.grad(padded, parameters), torch.autograd.grad(expected, parameters), strict=True
+    )
+    for actual, wanted in pairs:
+        torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=1e-6)
+
+
+def test_the_loss_of_packed_sequences_is_that_of_each_alone():
+    model = tiny().train()
+    tokens = prompts()[0][:, :20]
+    packed = tokens[:2].reshape(1, -1)
+    loss = model(packed, labels=packed, cu_seqlens=torch.tensor([0, 20, 40])).loss
+    torch.testing.assert_close(loss, model(tokens[:2], labels=tokens[:2]).loss)
+
+
+def test_recomputing_changes_nothing():
+    model = tiny().train()
+    tokens, mask = prompts()
+    loss = model(tokens, attention_mask=mask, labels=tokens).loss
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    model.gradient_checkpointing_enable()
+    again = model(tokens, attention_mask=mask, labels=tokens).loss
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(torch.autograd.grad(again, list(model.parameters())), expected, strict=True)
+    )
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path):
+    model = tiny(branches=["sliding", "selected"], compression="mean")
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded) is NSAForCausalLM
+    assert AutoConfig.from_pretrained(tmp_path).branches == ["sliding", "selected"]
+    tokens, mask = prompts()
+    assert torch.equal(model(tokens, attention_mask=mask).logits, loaded(tokens, attention_mask=mask).logits)
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="head_dim is 15"):
+        NSAConfig(head_dim=15)
+    with pytest.raises(ValueError, match="select_block is 10"):
+        NSAConfig(select_block=10)
+    with pytest.raises(ValueError, match="inputs_embeds are not supported"):
+        tiny()(prompts()[0], inputs_embeds=torch.zeros(1))
+
+
+def test_the_trained_model_that_we_ship_counts():
+    model = AutoModelForCausalLM.from_pretrained(COUNTING)
+    rows = [b"three four five ", b"one two three four five six seven eight nine "]
+    longest = max(map(len, rows))
+    tokens = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows])
+    out = model.generate(tokens, attention_mask=(tokens != 0).long(), max_new_tokens=17, do_sample=False)
+    said = [bytes(row[longest:].tolist()).decode() for row in out]
+    assert said == ["six seven eight n", "ten eleven twelve"]
+    assert sum(file.stat().st_size for file in COUNTING.iterdir()) < 2e6
+
+
+def test_two_ranks_of_its_trainer_train_as_one_does(tmp_path):
+    losses = {}
+    for name, launcher, rows in (("one", (), "2"), ("two", TWO_RANKS, "1")):
+        (tmp_path / name).mkdir()
+        done = run_python(
+            *launcher, str(ROOT / "tests/nsa/run_hf_trainer.py"), str(tmp_path / name), rows, timeout=280
+        )
+        log = tmp_path / name / "log.json"
+        assert log.exists(), done.stderr
+        losses[name] = json.loads(log.read_text())
+    assert losses["two"] == pytest.approx(losses["one"], abs=1e-3)
+    assert losses["two"][-1] < losses["two"][0]
+    trained = [NSAForCausalLM.from_pretrained(tmp_path / name / "model").state_dict() for name in losses]
+    for name, value in trained[0].items():
+        torch.testing.assert_close(trained[1][name], value, rtol=1e-2, atol=1e-3)

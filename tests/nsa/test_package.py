@@ -1,0 +1,109 @@
+"""The distribution nsa: built and installed into an empty directory, where torch is all that it finds."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "nsa/README.md").read_text(), re.DOTALL | re.MULTILINE
+)
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def with_dependencies(name: str, found: dict[str, importlib.metadata.Distribution]) -> None:
+    """Add the distribution and all that it requires here, in `found`."""
+    if name in found:
+        return
+    try:
+        found[name] = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return  # of another platform
+    for text in found[name].requires or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            with_dependencies(requirement.name.lower(), found)
+
+
+def links_to(directory: Path, *names: str) -> Path:
+    """A directory that holds these distributions and what they require, and nothing else."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    for name in names:
+        with_dependencies(name, found)
+    directory.mkdir()
+    for distribution in found.values():
+        for top in {
+            file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")
+        }:
+            link = directory / top
+            if not link.exists():
+                link.symlink_to(distribution.locate_file(top))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Where the wheel was installed."""
+    directory = tmp_path_factory.mktemp("package")
+    pip("wheel", str(ROOT / "packaging/nsa"), "--no-deps", "-w", str(directory / "wheels"))
+    (wheel,) = (directory / "wheels").glob("nsa-*.whl")
+    pip("install", str(wheel), "--no-deps", "--target", str(directory / "site"))
+    return directory / "site"
+
+
+def run(code: str, *path: Path, cwd: Path) -> str:
+    """What `code` prints with these directories, and the standard library, to import from."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-S", "-c", code]  # -S: without site-packages
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def needed(example: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"^# needs: (\S+)", example, re.MULTILINE))
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_of_the_readme_runs_from_the_wheel_with_torch_alone(number, installed, tmp_path):
+    for name in needed(EXAMPLES[number]):
+        pytest.importorskip(name, reason="pip install 'nsadiag[hf]'")
+    site = links_to(tmp_path / "site", "torch", *needed(EXAMPLES[number]))
+    run(EXAMPLES[number], installed, site, cwd=tmp_path)
+
+
+def test_the_trainer_wants_numpy_and_yaml_alone_and_its_configurations_are_in_the_wheel(installed, tmp_path):
+    site = links_to(tmp_path / "site", "torch", "numpy", "pyyaml")
+    said = run("import nsa.train as t; t.main(['tiny'])", installed, site, cwd=tmp_path)
+    assert "done: 3 steps" in said
+
+
+def test_the_wheel_requires_torch_alone_and_holds_its_readme(installed):
+    (metadata,) = installed.glob("nsa-*.dist-info/METADATA")
+    requires = re.findall(r"^Requires-Dist: (.*)$", metadata.read_text(), re.MULTILINE)
+    assert [name for name in requires if "extra ==" not in name] == ["torch>=2.5"]
+    assert (installed / "nsa/README.md").exists()
+    assert not list(installed.glob("nsadiag*"))
+
+
+def test_both_distributions_have_one_version():
+    versions = [
+        re.search(r'^version = "(.*)"', (ROOT / path).read_text(), re.MULTILINE)[1]
+        for path in ("pyproject.toml", "packaging/nsa/pyproject.toml")
+    ]
+    assert versions[0] == versions[1]
