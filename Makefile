@@ -14,9 +14,9 @@ HAS_TORCH = $(shell $(BASE) -c 'import importlib.util as u; print("yes" if u.fin
 matrix: $(STAMP)
 	$(BIN)/nsadiag matrix $(ARGS)
 
-# Two at a time: many of these tests wait for real processes, which leaves a core idle.
+# Three at a time, on two cores too: many of these tests wait for real processes, which leaves a core idle.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not cluster" $(ARGS)
+	$(BIN)/python -m pytest -n 3 -m "not slow and not gpu and not cluster" $(ARGS)
 
 # On hosts that are network namespaces: each test is several machines' work, so one at a time.
 test-cluster: $(STAMP)

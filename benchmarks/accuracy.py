@@ -252,6 +252,14 @@ def is_right(row: Row) -> bool:
     return all(row[key] is not False for key in ("class_right", "rank_right", "line_right"))
 
 
+def refuse_py_spy() -> None:
+    """From here on every py-spy that nsadiag starts answers as where the kernel forbids it to look."""
+    program = Path(tempfile.mkdtemp(prefix="nsadiag-refuses-")) / "py-spy"
+    program.write_text("#!/bin/sh\necho 'Error: Permission Denied' >&2\nexit 1\n")
+    program.chmod(0o700)
+    os.environ["NSADIAG_PY_SPY"] = str(program)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -274,7 +282,13 @@ def main() -> None:
     parser.add_argument("--no-loops", action="store_true", help="other work loads the machine already")
     parser.add_argument("--keep", type=Path, help="where to keep the run directories of wrong verdicts")
     parser.add_argument("--rows", type=Path, help="a file of rows: earlier ones count, new ones are added")
+    parser.add_argument(
+        "--without", choices=["py-spy"], help="as where no process may be read; without the comparison"
+    )
     options = parser.parse_args()
+    if options.without:
+        options.no_comparison = True
+        refuse_py_spy()
     rows = []
     if options.rows and options.rows.exists():
         rows = [json.loads(line) for line in options.rows.read_text().splitlines()]

@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
-from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, read_json
-from nsadiag.evidence.sources import is_user
+from nsadiag.evidence.user_code import is_user
 
 BACKEND_TIMEOUT_S = 15
 GIVE_UP_S = 75

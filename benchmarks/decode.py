@@ -3,9 +3,9 @@
 
     python benchmarks/decode.py            # a minute on one GPU; --quick: 32k alone; --json
 
-`attention` is one layer's attention to its cache in microseconds, bf16, one row, as a CUDA graph: ours by the decode
+`attention` is one layer's attention to its cache in microseconds, bf16, by rows of a batch, as a CUDA graph: ours by the decode
 kernels, dense by the fastest of torch's (flash and cuDNN, heads of a group as heads or as rows of queries), over keys and
-values of exactly this length. `model` is the production configuration's tokens a second, one row and recorded steps; its
+values of exactly this length. `model` is the production configuration's tokens a second, one row and recorded steps, as they are and compiled; its
 dense control masks a cache of fixed size, which torch answers by kernels that are slower than those above.
 """
 
@@ -26,16 +26,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nsa.attention import BranchKV
 from nsa.attention.blocks import n_compress_slots
-from nsa.attention.decoding import decode_attention
+from nsa.attention.decode_attention import decode_attention
 from nsa.cache import DecodeCache, Rows
 from nsa.config import AttentionConfig
-from nsa.decoding import RecordedDecode
+from nsa.decode_graph import RecordedDecode
 from nsa.model import NSAModel
 from nsa.options import load_train_config
 
 CONTEXTS = (2048, 32768, 131072)
 SHAPES = {"paper": (64, 4, 128), "small": (12, 4, 64)}
 PRODUCTION = "m7c_125m_2xa100_production"
+ROWS = (1, 8, 32)
+MOST_TOKENS = (
+    2**21
+)  # of all rows: keys and values of the larger shape take 4 GB, and dense attention as much again
 REPEATS, CALLS = 7, 20  # calls in a graph, so that its own launch does not count
 
 
@@ -44,21 +48,24 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
 
-def nsa_call(heads: int, kv_heads: int, dim: int, context: int) -> Callable[[], object]:
-    """The newest of `context` tokens to the cache."""
+def nsa_call(heads: int, kv_heads: int, dim: int, context: int, n_rows: int) -> Callable[[], object]:
+    """The newest of `context` tokens of every row to the cache."""
     config = AttentionConfig(backend="triton")
-    rows = Rows(torch.full((1,), context - 1, device="cuda"), context)
+    rows = Rows(torch.full((n_rows,), context - 1, device="cuda"), context)
     cache = DecodeCache(config, rows)
     sizes = (n_compress_slots(config, context, packed=False), context, cache.window_ring)
-    cache.keys, cache.values = (BranchKV(*(draw(1, n, kv_heads, dim) for n in sizes)) for _ in range(2))
-    q, gates = draw(1, 1, heads, dim), draw(1, 1, heads, 3).sigmoid()
+    cache.keys, cache.values = (BranchKV(*(draw(n_rows, n, kv_heads, dim) for n in sizes)) for _ in range(2))
+    q, gates = draw(n_rows, 1, heads, dim), draw(n_rows, 1, heads, 3).sigmoid()
     return lambda: decode_attention(q, gates, cache)
 
 
-def dense_calls(heads: int, kv_heads: int, dim: int, context: int) -> dict[str, Callable[[], object]]:
+def dense_calls(
+    heads: int, kv_heads: int, dim: int, context: int, n_rows: int
+) -> dict[str, Callable[[], object]]:
     """Each of torch's ways."""
-    q, k, v = draw(1, heads, 1, dim), draw(1, kv_heads, context, dim), draw(1, kv_heads, context, dim)
-    rows = q.view(1, kv_heads, heads // kv_heads, dim)
+    q = draw(n_rows, heads, 1, dim)
+    k, v = (draw(n_rows, kv_heads, context, dim) for _ in range(2))
+    rows = q.view(n_rows, kv_heads, heads // kv_heads, dim)
 
     def call(backend: SDPBackend, *, as_rows: bool) -> Callable[[], object]:
         def run() -> Tensor:
@@ -92,9 +99,9 @@ def recorded(run: Callable[[], object]) -> Callable[[], object] | None:
     return graph.replay
 
 
-def attention_us(shape: tuple[int, int, int], context: int) -> dict[str, float]:
+def attention_us(shape: tuple[int, int, int], context: int, n_rows: int) -> dict[str, float]:
     """Median microseconds of each, taken in turns."""
-    calls = {"nsa": nsa_call(*shape, context), **dense_calls(*shape, context)}
+    calls = {"nsa": nsa_call(*shape, context, n_rows), **dense_calls(*shape, context, n_rows)}
     graphs = {name: graph for name, call in calls.items() if (graph := recorded(call)) is not None}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(REPEATS):
@@ -110,14 +117,15 @@ def attention_us(shape: tuple[int, int, int], context: int) -> dict[str, float]:
 
 
 @torch.no_grad()
-def model_tokens_per_s(attention: str, context: int, steps: int = 64) -> float:
+def model_tokens_per_s(attention: str, context: int, *, compiled: bool = False, steps: int = 64) -> float:
     """Tokens a second behind a prompt of `context` random tokens."""
     config = load_train_config(PRODUCTION, [f"model.attention={attention}"])
     model = NSAModel(config.model, config.attention).to("cuda", torch.bfloat16)
     rows = Rows(torch.full((1,), context, device="cuda"), context + 4 * steps)
     caches = [block.attn.new_decode_cache(rows) for block in model.blocks]
-    model._prefill(torch.randint(256, (1, context), device="cuda"), caches, rows)
-    step, token = RecordedDecode(lambda new: model.decode_step(new, caches), rows), rows.lengths[:, None] * 0
+    model.prefill(torch.randint(256, (1, context), device="cuda"), caches)
+    step = RecordedDecode(lambda new: model.decode_step(new, caches, compiled=compiled), rows)
+    token = rows.lengths[:, None] * 0
     seconds = []
     for _ in range(4):
         torch.cuda.synchronize()
@@ -139,8 +147,19 @@ def main() -> None:
         sys.exit("error: this benchmark needs a GPU\nhint: run it on a machine with an H200 or A100")
     figures: dict[str, Any] = {}
     for context in (32768,) if options.quick else CONTEXTS:
-        each: dict[str, Any] = {name: attention_us(shape, context) for name, shape in SHAPES.items()}
-        each["model"] = {attention: model_tokens_per_s(attention, context) for attention in ("nsa", "dense")}
+        each: dict[str, Any] = {
+            f"{name} {n} rows": attention_us(shape, context, n)
+            for name, shape in SHAPES.items()
+            for n in ROWS
+            if n * context <= MOST_TOKENS
+        }
+        each["model"] = {
+            f"{attention}{' compiled' if compiled else ''}": model_tokens_per_s(
+                attention, context, compiled=compiled
+            )
+            for attention in ("nsa", "dense")
+            for compiled in (False, True)
+        }
         figures[str(context)] = each
         print(f"{context} tokens: done", file=sys.stderr)
         torch.cuda.empty_cache()
@@ -149,14 +168,13 @@ def main() -> None:
         print(json.dumps({"machine": machine, "figures": figures}, indent=1))
         return
     for context, each in figures.items():
-        for name in SHAPES:
+        for name in sorted(each.keys() - {"model"}):
             nsa, dense = each[name]["nsa"], each[name]["dense"]
             print(
-                f"{context:>7} {name:6} attention: nsa {nsa:8.1f} us, dense {dense:8.1f} us ({dense / nsa:.2f} x)"
+                f"{context:>7} {name:14} attention: nsa {nsa:8.1f} us, dense {dense:8.1f} us ({dense / nsa:.2f} x)"
             )
-        print(
-            f"{context:>7} model: nsa {each['model']['nsa']:8.1f} tok/s, dense {each['model']['dense']:8.1f} tok/s"
-        )
+        rates = ", ".join(f"{name} {rate:8.1f} tok/s" for name, rate in each["model"].items())
+        print(f"{context:>7} model: {rates}")
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ class Switch:
     """Puts the probes of this process in and out; in a process that nobody watches it does nothing."""
 
     def __init__(self) -> None:
-        from nsadiag.worker import probes, runtime
+        from nsadiag.worker import probes, session
 
-        self._rank, self._probes = runtime.current(), probes
+        self._rank, self._probes = session.current(), probes
         self._stack = contextlib.ExitStack()
         probes.remove_probes()
 
@@ -91,7 +91,8 @@ class Turns:
         events, graphs = self._switch.events(), self._graphs()
         told = [self._milliseconds() for _ in range(steps)]
         assert self._graphs() == graphs, "a turn in which something is compiled measures that"
-        return {"ms": told, "events": (self._switch.events() - events) / steps}
+        events = (self._switch.events() - events) / steps
+        return {"ms": told, "events": events, "clock": self._clock_mhz()}
 
     def _milliseconds(self) -> float:
         """Of one step, the device's part included."""
@@ -100,6 +101,12 @@ class Turns:
         if self._cuda is not None:
             self._cuda.synchronize()
         return (time.perf_counter() - started) * 1e3
+
+    def _clock_mhz(self) -> int:
+        """The GPU's, 0 if nobody can say."""
+        with contextlib.suppress(ImportError, RuntimeError):
+            return self._cuda.clock_rate() if self._cuda is not None else 0
+        return 0
 
     @staticmethod
     def _graphs() -> int:

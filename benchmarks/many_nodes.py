@@ -28,9 +28,9 @@ from typing import Any
 
 from nsadiag.agent.state import LOOKS_APART_S
 from nsadiag.agent.stillness import stances
-from nsadiag.analysis.digests.make import write_digest
-from nsadiag.analysis.digests.shape import packed
-from nsadiag.cluster.seal import new_token
+from nsadiag.analysis.scale.digests.make import write_digest
+from nsadiag.analysis.scale.digests.shape import packed
+from nsadiag.cluster.protocol.seal import new_token
 from nsadiag.commands.output import machine, versions
 from nsadiag.evidence.layout import RunDir
 

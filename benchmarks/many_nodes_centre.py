@@ -16,10 +16,10 @@ from pathlib import Path
 
 from nsadiag.agent.state import WatchOptions
 from nsadiag.cluster.arrivals import Arrivals
-from nsadiag.cluster.hello import Hello
 from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.join import Crew, farewell
 from nsadiag.cluster.place import Place
+from nsadiag.cluster.protocol.hello import Hello
 from nsadiag.commands import output
 from nsadiag.commands.nodes import crowd
 from nsadiag.commands.run import answer_first, judge_and_report, load_analysis

@@ -7,21 +7,25 @@
 
 The production configuration (12 layers, bf16, AdamW, activation checkpointing) with `nsa.train`'s own step, data and
 clipping included: eager, compiled, and compiled and recorded as one CUDA graph. Dense attention is the model's control,
-by cuDNN and, eager, by torch's flash kernels. All of one length take turns of some steps in one process; figures are medians of turns. Memory is the peak of one trainer alone: weights, optimizer, activations, graph.
+by cuDNN and, eager, by torch's flash kernels. "packed" rows hold documents, which are kept apart. All of one length take turns of some steps in one process; figures are medians of turns. Memory is the peak of one trainer alone: weights, optimizer, activations, graph.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 PRODUCTION = "m7c_125m_2xa100_production"
@@ -40,15 +44,17 @@ class Variant:
     attention: str
     sdpa: str  # what dense attention is made of
     how: str
+    documents: bool = False  # rows of documents that are kept apart, and not of one sequence each
 
     def name(self) -> str:
-        return f"{self.sdpa or self.attention}, {self.how}"
+        return f"{self.sdpa or self.attention}{' packed' if self.documents else ''}, {self.how}"
 
     def overrides(self) -> list[str]:
         """What differs from the configuration."""
         compiled, recorded = self.how != "eager", self.how == "graph"
         options = [f"model.attention={self.attention}", f"train.compile={compiled}"]
-        return [*options, f"train.cuda_graph={recorded}"]
+        documents = ["data.source=text", f"data.path={document_file()}"] if self.documents else []
+        return [*options, f"train.cuda_graph={recorded}", *documents]
 
 
 # A compiled block is compiled once for all trainers of a process, with the kernels that were allowed then: so dense is
@@ -59,6 +65,18 @@ VARIANTS = [
     for how in ("eager", "compiled", "graph")
     if sdpa != "dense flash" or how == "eager"
 ]
+VARIANTS += [Variant(attention="nsa", sdpa="", how=how, documents=True) for how in ("eager", "compiled")]
+
+
+@functools.cache
+def document_file() -> Path:
+    """64 MB of documents as long as FineWeb-Edu's are: lognormal, half of them under 3,000 bytes."""
+    generator = random.Random(0)
+    path = Path(tempfile.mkdtemp(prefix="documents_"), "documents")
+    with path.open("wb") as file:
+        while file.tell() < 64e6:
+            file.write(generator.randbytes(int(generator.lognormvariate(8, 1))).replace(b"\0", b" ") + b"\0")
+    return path
 
 
 def main() -> None:

@@ -129,14 +129,14 @@ def nursery(folder: Path, width: int, length: int, cpu: int, modes: list[str]) -
 def serve(job: Job, mode: str, folder: Path) -> None:
     """Answers each number of steps with the CPU seconds that they took."""
     if mode not in ("none", "control"):
-        from nsadiag.worker import probes, runtime
+        from nsadiag.worker import probes, startup
 
         if mode.startswith(WITHOUT):
             for probe in mode.removeprefix(WITHOUT).split("+"):
                 del probes.PROBES[probe]
             mode = "light"
         os.environ.update(NSADIAG_RUN_DIR=str(folder / "run"), NSADIAG_PROBES=mode)
-        assert runtime.attach_to_warm_process(0, 1) is not None
+        assert startup.attach_to_warm_process(0, 1) is not None
     job.seconds(WARM_UP_STEPS)
     with (folder / "in").open() as requests, (folder / "out").open("w") as answers:
         answers.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}\n")
@@ -267,11 +267,11 @@ def percent(watched: list[list[float]], plain: list[list[float]]) -> Percent:
 
 def event_us(count: int = 200_000) -> tuple[float, float]:
     """Microseconds of one event, name looked up, at the 50th and the 99th percentile; the clock's own time is taken off."""
-    from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+    from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        names = Names(Path(folder) / "names.jsonl")
-        box = BlackBox(Path(folder) / "blackbox.bin", names, rank=0, world_size=1)
+        box = BlackBox(Path(folder) / "blackbox.bin", rank=0, world_size=1)
+        names = box.names
         now, emit, kind, phase = time.perf_counter_ns, box.emit, Kind.MODULE, Phase.BEGIN
         empty, full = [], []
         for _ in range(count):

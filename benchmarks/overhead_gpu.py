@@ -1,25 +1,28 @@
 #!/usr/bin/env python3
-"""What being watched costs a training job on a GPU: nsa's production step, eager, compiled, and with 32k tokens.
+"""What being watched costs a training job on a GPU: nsa's production step, eager, compiled, as a CUDA graph, and with 32k tokens.
 
-    python benchmarks/overhead_gpu.py            # eight minutes on one GPU
+    python benchmarks/overhead_gpu.py            # ten minutes on one GPU
     python benchmarks/overhead_gpu.py --quick    # four
+    python benchmarks/overhead_gpu.py --all      # twice as long: agent, every and control too
     python benchmarks/overhead_gpu.py --json
 
-Two processes train nsa's model (12 layers, 2,048 tokens, bf16, DDP, activation checkpointing, fused AdamW): one as it
-is, one under `nsadiag run --probes light`. They take turns of some steps, in changing order, the watched one as it is,
-with its probes taken out, with the agent beside it stopped, and with a hook on every parameter. Two processes that do
-the same differ by 1 to 2 % for as long as they live, so what counts is compared within one:
+A process trains nsa's model (12 layers, 2,048 tokens, bf16, DDP, activation checkpointing, fused AdamW) under
+`nsadiag run --probes light`. It takes turns of some steps, as it is and with its probes taken out, hundreds of rounds of
+them in changing order:
 
     probes    light against its probes taken out
-    agent     light against its agent stopped
+    noise     its probes taken out against its probes taken out: what the figures are worth
+    agent     light against the agent beside it stopped
     every     a hook on each of the 123 parameters, where light has some 30 and 13: what those cost, magnified
-    noise     its probes taken out against its probes taken out: what the figures above are worth
-    light     all of it, against the process that nobody watches
+    light     all of it, against a process that nobody watches
     control   probes taken out against the process that nobody watches
 
-A figure is the mean of the faster half of all steps against the other's, in per cent, and the interval in which it lies
-in 95 % of random choices of rounds. With 32k tokens the GPU is the limit, and nothing but it is noise. A job whose
-noise or control may be as large as the aim is not settled, whatever its figures are: the machine was too restless.
+Two processes that do the same differ by 1 to 2 % for as long as they live, so the last two say less than the others.
+
+A figure is the middle of all rounds' differences, in per cent of a step: a round compares turns that follow each other, by
+the faster half of their steps, so that slow changes of the machine meet both. Beside it is the interval in which it lies in 95 % of
+random choices of rounds. Rounds during which the GPU's clock changed are left out. A job whose noise may be as large as
+0.2 % is not settled, whatever its figures are: the machine was too restless, or the rounds were too few.
 """
 
 from __future__ import annotations
@@ -41,33 +44,35 @@ from typing import Any
 
 PRODUCTION = "m7c_125m_2xa100_production"
 WORKER = Path(__file__).with_name("gpu_worker.py")
-TURN_STEPS = 6
-CHOICES = 400  # random ones, for an interval
-AIM_PCT = 0.5  # that light probes may cost
-# By name: what differs from the production configuration, and seconds of turns (quick, else).
-JOBS: dict[str, tuple[list[str], tuple[int, int]]] = {
-    "eager": ([], (80, 170)),
-    "compiled": (["train.compile=true"], (60, 140)),
-    "32k": (["data.seq_len=32768"], (30, 50)),
+CHOICES = 1000  # random ones, for an interval
+SETTLED_PCT = 0.2
+CLOCK_PCT = 2.0  # by which the GPU's clock may differ within a round
+# By name: what differs from the production configuration, steps of a turn, and seconds of turns (quick, else).
+JOBS: dict[str, tuple[list[str], int, tuple[int, int]]] = {
+    "eager": ([], 6, (80, 200)),
+    "compiled": (["train.compile=true"], 8, (60, 160)),
+    "graph": (["train.compile=true", "train.cuda_graph=true", "parallel.mode=single"], 20, (30, 60)),
+    "32k": (["data.seq_len=32768"], 4, (30, 60)),
 }
 # By condition: whether the process is watched, its probes (in, out, every: a hook on each parameter), whether the agent runs.
 CONDITIONS = {
-    "plain": (False, "out", True),
     "light": (True, "in", True),
     "removed": (True, "out", True),
     "again": (True, "out", True),
     "alone": (True, "in", False),
     "every": (True, "every", True),
+    "plain": (False, "out", True),
 }
 COMPARED = {
     "probes": ("light", "removed"),
+    "noise": ("again", "removed"),
     "agent": ("light", "alone"),
     "every": ("every", "removed"),
-    "noise": ("again", "removed"),
     "light": ("light", "plain"),
     "control": ("removed", "plain"),
 }
-Turn = list[float]  # milliseconds of each step
+FEW = ("light", "removed", "again")  # conditions without --all
+Told = dict[str, Any]  # of a turn: milliseconds of each step, events a step, the GPU's clock after it
 
 
 class Worker:
@@ -102,12 +107,12 @@ class Worker:
         self._in = os.fdopen(handle, "w")
         self._out = (self._folder / "out").open()
 
-    def take(self, probes: str, *, agent: bool) -> dict[str, Any]:
+    def take(self, probes: str, steps: int, *, agent: bool) -> dict[str, Any]:
         """One turn. What was started is the agent; the rank is its descendant, and goes on while it is stopped."""
         if not agent:
             self._process.send_signal(signal.SIGSTOP)
         try:
-            self._in.write(json.dumps({"probes": probes, "steps": TURN_STEPS}) + "\n")
+            self._in.write(json.dumps({"probes": probes, "steps": steps}) + "\n")
             self._in.flush()
             told: dict[str, Any] = json.loads(self._out.readline())
         finally:
@@ -121,72 +126,90 @@ class Worker:
 
 
 @contextlib.contextmanager
-def two_workers(job: list[str]) -> Iterator[dict[bool, Worker]]:
-    """The plain one and the watched one, warm."""
+def workers(job: list[str], kinds: set[bool]) -> Iterator[dict[bool, Worker]]:
+    """The watched one, the plain one, or both, warm."""
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        workers = {yes: Worker(Path(folder) / str(yes), job, watched=yes) for yes in (False, True)}
-        for worker in workers.values():
+        started = {yes: Worker(Path(folder) / str(yes), job, watched=yes) for yes in kinds}
+        for worker in started.values():
             worker.ready()
-        yield workers
-        for worker in workers.values():
+        yield started
+        for worker in started.values():
             worker.close()
 
 
-def take_turns(job: list[str], seconds: float) -> tuple[dict[str, list[Turn]], dict[str, float]]:
-    """Each condition's turns, one a round; and its events a step."""
-    turns: dict[str, list[Turn]] = {name: [] for name in CONDITIONS}
-    events = {}
+def take_turns(job: list[str], names: Sequence[str], steps: int, seconds: float) -> list[dict[str, Told]]:
+    """Rounds of one turn of each condition."""
+    rounds = []
     dice = random.Random(0)
-    with two_workers(job) as workers:
+    with workers(job, {CONDITIONS[name][0] for name in names}) as started:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            for name in dice.sample(list(CONDITIONS), len(CONDITIONS)):
+            told = {}
+            for name in dice.sample(list(names), len(names)):
                 watched, probes, agent = CONDITIONS[name]
-                told = workers[watched].take(probes, agent=agent)
-                turns[name].append(told["ms"])
-                events[name] = told["events"]
-    return turns, events
+                told[name] = started[watched].take(probes, steps, agent=agent)
+            rounds.append(told)
+    return rounds
 
 
-def typical(turns: Sequence[Turn]) -> float:
-    """The mean of the faster half of all steps: on a shared machine the slow ones are a neighbour's."""
-    steps = sorted(step for turn in turns for step in turn)
-    return statistics.fmean(steps[: max(1, len(steps) // 2)])
+def at_one_clock(told: dict[str, Told]) -> bool:
+    """Whether the GPU ran at the same clock throughout a round."""
+    clocks = [turn["clock"] for turn in told.values()]
+    return max(clocks) <= min(clocks) * (1 + CLOCK_PCT / 100)
 
 
-def compare(one: list[Turn], other: list[Turn]) -> tuple[float, float, float]:
+def middle(values: Sequence[float]) -> float:
+    """The mean of the middle half: a neighbour's work on a shared machine is in the rest."""
+    values, cut = sorted(values), len(values) // 4
+    return statistics.fmean(values[cut : len(values) - cut])
+
+
+def faster(steps: Sequence[float]) -> float:
+    """The mean of the faster half: a neighbour's work can only add."""
+    return statistics.fmean(sorted(steps)[: len(steps) // 2])
+
+
+def compare(rounds: list[dict[str, Told]], one: str, other: str) -> tuple[float, float, float]:
     """Per cent by which `one` takes longer, and between which bounds with 95 %."""
-    dice, rounds = random.Random(0), range(len(one))
-
-    def percent(chosen: Sequence[int]) -> float:
-        return (typical([one[n] for n in chosen]) / typical([other[n] for n in chosen]) - 1) * 100
-
-    chances = sorted(percent(dice.choices(rounds, k=len(rounds))) for _ in range(CHOICES))
-    return percent(rounds), chances[CHOICES // 40], chances[-CHOICES // 40 - 1]
+    dice = random.Random(0)
+    each = [(faster(told[one]["ms"]) / faster(told[other]["ms"]) - 1) * 100 for told in rounds]
+    chances = sorted(middle(dice.choices(each, k=len(each))) for _ in range(CHOICES))
+    return middle(each), chances[CHOICES // 40], chances[-CHOICES // 40 - 1]
 
 
-def measure(names: list[str], *, quick: bool) -> dict[str, Any]:
-    """The figures of each job."""
+def measure(
+    jobs: list[str], names: Sequence[str], seconds: float | None, kept: Path | None, *, quick: bool
+) -> dict[str, Any]:
+    """The figures of each job; `seconds` of turns, if they shall not be the job's own; rounds are `kept`, one a line."""
     from nsa.options import load_train_config
 
     figures: dict[str, Any] = {}
-    for name in names:
-        options, seconds = JOBS[name]
-        turns, events = take_turns([PRODUCTION, *options], seconds[0 if quick else 1])
-        data, step_ms = load_train_config(PRODUCTION, options).data, typical(turns["plain"])
-        figures[f"gpu_rounds_{name}"] = len(turns["plain"])
-        figures[f"gpu_step_ms_{name}"] = step_ms
-        figures[f"gpu_tokens_per_s_{name}"] = data.batch_size * data.seq_len / step_ms * 1e3
-        figures[f"gpu_events_{name}"] = events["light"]
-        for figure, (one, other) in COMPARED.items():
-            percent, low, high = compare(turns[one], turns[other])
-            figures[f"gpu_{figure}_pct_{name}"] = percent
-            figures[f"gpu_{figure}_pct_{name}_95"] = (low, high)
-        figures[f"gpu_settled_{name}"] = all(
-            -AIM_PCT < bound < AIM_PCT
-            for nothing in ("noise", "control")
-            for bound in figures[f"gpu_{nothing}_pct_{name}_95"]
-        )
+    for job in jobs:
+        options, steps, usual = JOBS[job]
+        every = take_turns([PRODUCTION, *options], names, steps, seconds or usual[0 if quick else 1])
+        if kept is not None:
+            with kept.open("a") as file:
+                file.writelines(json.dumps({"job": job, **told}) + "\n" for told in every)
+        rounds = [told for told in every if at_one_clock(told)]
+        if not rounds:
+            sys.exit(
+                f"error: the GPU's clock changed in each of {len(every)} rounds of {job}\nhint: use a GPU of your own"
+            )
+        data = load_train_config(PRODUCTION, options).data
+        step_ms = middle([ms for told in rounds for ms in told["removed"]["ms"]])
+        figures[f"gpu_rounds_{job}"] = len(rounds)
+        figures[f"gpu_rounds_left_out_{job}"] = len(every) - len(rounds)
+        figures[f"gpu_clock_mhz_{job}"] = statistics.median(told["removed"]["clock"] for told in rounds)
+        figures[f"gpu_step_ms_{job}"] = step_ms
+        figures[f"gpu_tokens_per_s_{job}"] = data.batch_size * data.seq_len / step_ms * 1e3
+        figures[f"gpu_events_{job}"] = statistics.median(told["light"]["events"] for told in rounds)
+        for figure, pair in COMPARED.items():
+            if set(pair) <= set(names):
+                percent, low, high = compare(rounds, *pair)
+                figures[f"gpu_{figure}_pct_{job}"] = percent
+                figures[f"gpu_{figure}_pct_{job}_95"] = (low, high)
+        bounds = figures[f"gpu_noise_pct_{job}_95"]
+        figures[f"gpu_settled_{job}"] = all(-SETTLED_PCT < bound < SETTLED_PCT for bound in bounds)
     return figures
 
 
@@ -197,10 +220,18 @@ def main() -> None:
     parser.add_argument("jobs", nargs="*", help=f"of {', '.join(JOBS)}; all of them")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument(
+        "--all", action="store_true", help="compare with a stopped agent and a plain process too"
+    )
+    parser.add_argument("--rounds", type=Path, metavar="FILE", help="write every step of every round there")
+    parser.add_argument("--seconds", type=float, help="of turns, for every job")
     arguments = parser.parse_args()
     from nsadiag.commands.output import machine, versions
 
-    figures = measure(arguments.jobs or list(JOBS), quick=arguments.quick)
+    names = list(CONDITIONS) if arguments.all else FEW
+    figures = measure(
+        arguments.jobs or list(JOBS), names, arguments.seconds, arguments.rounds, quick=arguments.quick
+    )
     if arguments.json:
         print(json.dumps({"machine": {**machine(), **versions()}, "figures": figures}, indent=1))
         return

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.stillness import Motion, Stance
-from nsadiag.cluster import clock
-from nsadiag.cluster.connection import Connection
 from nsadiag.cluster.link import Lost
-from nsadiag.cluster.notes import Looked, Order, State, looked_document, order_of, to_document
+from nsadiag.cluster.protocol import clock
+from nsadiag.cluster.protocol.connection import Connection
+from nsadiag.cluster.protocol.notes import Looked, Order, State, looked_document, order_of, to_document
+from nsadiag.cluster.protocol.wire import ClientGreeting
 from nsadiag.cluster.ship import Shipment
 from nsadiag.cluster.watches import STILL_S, TELL_S
-from nsadiag.cluster.wire import ClientGreeting
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from support.jobs import Jobs
 
-# A shell starts what stands before `&` with Ctrl-C ignored, and every process from there on inherits it: tests that
-# interrupt a command would find it deaf. A handler of Python's is not inherited, so that children have the default.
+# A shell starts what stands before `&` with Ctrl-C ignored, nohup with SIGHUP, and every process from there on inherits
+# it: tests that interrupt a command would find it deaf. A handler of Python's is not inherited: children have the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture

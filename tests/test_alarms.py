@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.findings import findings
 
-from nsadiag.analysis.alarms import only_alarm
-from nsadiag.analysis.detectors.rank_killed import rank_killed
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.rules.exits.rank_killed import rank_killed
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
+from nsadiag.source.model import SourceModel
+from nsadiag.source.patterns.timers import only_alarm
 
 GUARDED = "import signal\nsignal.alarm(LIMIT_S)\nwork()\nsignal.alarm(0)\n"
 
@@ -36,10 +38,10 @@ GUARDED = "import signal\nsignal.alarm(LIMIT_S)\nwork()\nsignal.alarm(0)\n"
     ],
 )
 def test_the_one_timer_that_nothing_handles_is_found(source: str, line: int | None) -> None:
-    cell: Any = SimpleNamespace(sources={"/home/u/train.py": source})
-    found = only_alarm(cell, signal.SIGALRM)
+    cell: Any = SimpleNamespace(code=SourceModel({"/home/u/train.py": source}))
+    found = only_alarm(cell.code, signal.SIGALRM)
     assert (found.line if found else None) == line
-    assert only_alarm(cell, signal.SIGKILL) is None
+    assert only_alarm(cell.code, signal.SIGKILL) is None
 
 
 @pytest.mark.parametrize("sent", [False, True])
@@ -68,6 +70,6 @@ def test_a_rank_that_its_own_timer_ended_is_shown_at_the_line_that_sets_it(
     write_json(run.ends, ends)
     write_json(run.watch, {"started_mono_ns": 0, "ended_s": 9.0, "stopped": None, "looks": []})
     cell = dataclasses.replace(load_cell(tmp_path), sources={"/home/u/train.py": GUARDED})
-    (found,) = rank_killed(cell, Tables(cell))
+    (found,) = findings(rank_killed, cell, Tables(cell))
     assert found.guilty_ranks == (0,) and found.where and found.where.line == (3 if sent else 2)
     assert ("timer" in found.summary, "timer" in str(found.fix)) == (not sent, not sent)

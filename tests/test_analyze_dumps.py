@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from dump_maker import BEGAN_NS, FAULTS, Job, write_dumps
 
-from nsadiag.analysis.dumps import quick
-from nsadiag.analysis.dumps.columns import Categories, GroupNames, RankColumns
-from nsadiag.analysis.dumps.layouts import Unreadable
-from nsadiag.analysis.dumps.plain import document_of, plain_columns
-from nsadiag.analysis.dumps.quick import QuickReader
-from nsadiag.analysis.foreign.judge import judge_foreign
+from nsadiag.analysis.external.judge import judge_foreign
+from nsadiag.analysis.scale.dumps import quick
+from nsadiag.analysis.scale.dumps.columns import Categories, GroupNames, RankColumns
+from nsadiag.analysis.scale.dumps.layouts import Unreadable
+from nsadiag.analysis.scale.dumps.plain import document_of, plain_columns
+from nsadiag.analysis.scale.dumps.quick import QuickReader
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Verdict
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from dump_maker import Job, write_dumps
 
-from nsadiag.analysis.foreign.judge import judge_foreign
-from nsadiag.analysis.foreign.logs import read_log
-from nsadiag.analysis.foreign.stacks import from_faulthandler, from_py_spy
+from nsadiag.analysis.external.judge import judge_foreign
+from nsadiag.analysis.external.logs import read_log
+from nsadiag.analysis.external.stacks import from_py_spy
 from nsadiag.errors import UsageError
+from nsadiag.evidence.stacks import from_faulthandler
 
 WAITS = """Process {pid}: /venv/bin/python -u train.py
 Python v3.12.3 (/usr/bin/python3.12)

@@ -17,26 +17,45 @@ EVERY_THIRD_PARTY = frozenset(
 EVERY_ROOM_BUT_WORKER = frozenset(
     f"nsadiag.{room}"
     for room in (
-        "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "reports", "spec",
+        "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "reports", "source", "spec",
     )
 )  # fmt: skip
 # Besides the standard library, the room itself, and nsadiag.errors, which every nsadiag room may import.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsa": frozenset(
-        {"torch", "triton", "flash_attn", "numpy", "yaml", "pydantic", "datasets", "torchdata", "tensorboard"}
+        {
+            "torch",
+            "triton",
+            "flash_attn",
+            "numpy",
+            "yaml",
+            "datasets",
+            "torchdata",
+            "tensorboard",
+            "transformers",
+        }
     ),
     "nsadiag.errors": frozenset(),
     "nsadiag.evidence": frozenset({"numpy"}),
+    "nsadiag.source": frozenset({"nsadiag.evidence"}),
     "nsadiag.spec": frozenset({"numpy", "yaml", "pydantic"}),
     "nsadiag.worker": frozenset({"torch", "nsadiag.evidence"}),
-    "nsadiag.agent": frozenset({"psutil", "pynvml", "nsadiag.evidence", "nsadiag.spec"}),
+    "nsadiag.agent": frozenset({"psutil", "pynvml", "nsadiag.evidence", "nsadiag.source", "nsadiag.spec"}),
     "nsadiag.cluster": frozenset({"psutil", "nsadiag.evidence", "nsadiag.agent"}),
     "nsadiag.engines": frozenset(
         {"psutil", "submitit", "nsadiag.evidence", "nsadiag.spec", "nsadiag.agent", "nsadiag.cluster"}
     ),
-    "nsadiag.analysis": frozenset({"pandas", "numpy", "nsadiag.evidence"}),
+    "nsadiag.analysis": frozenset({"pandas", "numpy", "nsadiag.evidence", "nsadiag.source"}),
     "nsadiag.experiments": frozenset(
-        {"numpy", "nsadiag.spec", "nsadiag.agent", "nsadiag.engines", "nsadiag.analysis", "nsadiag.evidence"}
+        {
+            "numpy",
+            "nsadiag.spec",
+            "nsadiag.agent",
+            "nsadiag.engines",
+            "nsadiag.analysis",
+            "nsadiag.evidence",
+            "nsadiag.source",
+        }
     ),
     "nsadiag.reports": frozenset({"rich", "jinja2", "nsadiag.analysis", "nsadiag.evidence"}),
     "nsadiag.commands": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
@@ -153,16 +172,16 @@ def test_every_room_has_its_row_in_the_table() -> None:
         ("nsadiag/agent/watch.py", "import torch"),
         ("nsadiag/agent/watch.py", "def f():\n    import torch.distributed"),
         ("nsadiag/agent/warm.py", "import torch"),
-        ("nsadiag/agent/warm.py", "from nsadiag.worker import runtime"),
-        ("nsadiag/analysis/load.py", "def f():\n    if True:\n        from torch import nn"),
-        ("nsadiag/analysis/load.py", "from nsadiag import agent"),
-        ("nsadiag/analysis/load.py", "from ..agent import watch"),
-        ("nsadiag/cli/run.py", "if TYPE_CHECKING:\n    from nsadiag.worker.runtime import Runtime"),
+        ("nsadiag/agent/warm.py", "from nsadiag.worker import session"),
+        ("nsadiag/analysis/ingest/run_directory.py", "def f():\n    if True:\n        from torch import nn"),
+        ("nsadiag/analysis/ingest/run_directory.py", "from nsadiag import agent"),
+        ("nsadiag/analysis/ingest/run_directory.py", "from ...agent import watch"),
+        ("nsadiag/cli/run.py", "if TYPE_CHECKING:\n    from nsadiag.worker.recorder import Recorder"),
         ("nsadiag/cli/run.py", "import torch"),
         ("nsadiag/commands/run.py", "import nsadiag.worker"),
         ("nsadiag/errors.py", "import rich"),
         ("nsadiag/evidence/blackbox.py", "from nsadiag import worker"),
-        ("nsadiag/reports/html.py", "class A:\n    from nsadiag.commands import run"),
+        ("nsadiag/reports/formats/html.py", "class A:\n    from nsadiag.commands import run"),
         ("nsadiag/worker/probes/io.py", "import numpy"),
         ("nsadiag/worker/probes/io.py", "importlib.import_module('nsadiag.agent.watch')"),
         ("nsadiag/stray.py", "import nsadiag.worker"),
@@ -222,3 +241,79 @@ def test_the_command_line_loads_nothing_heavy_before_it_knows_the_command() -> N
     code = "import sys, nsadiag.cli; print(*{'torch', 'pandas', 'numpy', 'jinja2', 'psutil', 'yaml'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+# -- one door for evidence --------------------------------------------------------------------------
+
+# Calls by which a file is read. Whatever lies in a directory that others wrote is read by `evidence/files.py` alone.
+READS = {
+    "open", "read_text", "read_bytes", "load", "fromfile", "memmap", "mmap", "copyfile", "copy2", "copytree", "getline",
+}  # fmt: skip
+READING_ROOMS = ("analysis", "reports", "commands", "cluster", "source")
+# Files that read something else, and what.
+READS_ELSE = {
+    "analysis/scale/dumps/plain.py": "bytes that are in memory",
+    "analysis/scale/dumps/pool.py": "/proc/self/statm",
+    "analysis/judgement/own_fault.py": "Python files of this machine, checked before",
+    "source/archive.py": "Python files of this machine, checked before",
+    "source/loop_exits.py": "Python files of this machine, as its processes name them",
+    "source/model.py": "Python files of this machine, checked before",
+    "cluster/meeting.py": "the store",
+    "commands/demo.py": "scripts of nsadiag",
+    "commands/faults.py": "scripts of nsadiag",
+    "commands/matrix/on_nodes.py": "the channel to other nodes",
+    "commands/batch/node.py": "the token of the user's own job",
+    "commands/nodes.py": "the channel to other nodes",
+    "commands/run_on_nodes.py": "the channel to other nodes",
+    "commands/matrix/running.py": "the lock of a matrix that this process runs",
+    "commands/experiments/shrink.py": "the user's own script",
+}
+
+
+def reads_in(tree: ast.Module) -> set[str]:
+    """Names of the reading calls in a module; a bare `read_text` is that of evidence/files.py."""
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {f.attr for f in called if isinstance(f, ast.Attribute)}
+    return (names | {f.id for f in called if isinstance(f, ast.Name) and f.id == "open"}) & READS
+
+
+def test_what_others_wrote_is_opened_by_one_function_alone() -> None:
+    root = ROOT / "nsadiag"
+    found = {
+        path.relative_to(root).as_posix()
+        for room in READING_ROOMS
+        for path in (root / room).rglob("*.py")
+        if reads_in(ast.parse(path.read_text()))
+    }
+    assert found == set(READS_ELSE)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["open(x)", "p.open('rb')", "p.read_text()", "np.fromfile(x)", "json.load(f)", "shutil.copyfile(a, b)"],
+)
+def test_another_way_to_open_is_seen(source: str) -> None:
+    assert reads_in(ast.parse(source))
+
+
+# -- one reader of syntax trees ---------------------------------------------------------------------
+
+READS_TREES = ("nsadiag.source", "nsadiag.experiments")
+# Still elsewhere: each to ask the model of `nsadiag/source` instead.
+STILL_PARSES = {
+    "nsadiag.analysis.explain.candidates.collections",
+    "nsadiag.analysis.explain.candidates.framework_values",
+    "nsadiag.analysis.explain.candidates.iteration_order",
+    "nsadiag.analysis.explain.candidates.nested_loops",
+    "nsadiag.analysis.explain.candidates.round_counts",
+    "nsadiag.analysis.explain.candidates.skipped_rounds",
+    "nsadiag.analysis.explain.candidates.stop_flags",
+    "nsadiag.analysis.ingest.masked_exceptions",
+    "nsadiag.commands.demo",
+}
+
+
+def test_syntax_trees_are_read_by_the_rooms_of_the_source_alone() -> None:
+    files = sorted((ROOT / "nsadiag").rglob("*.py"))
+    found = {a.module for path in files for a in arrows(path, ROOT) if a.target == "ast"}
+    assert {module for module in found if not module.startswith(READS_TREES)} == STILL_PARSES

@@ -93,6 +93,7 @@ def results(stdout: str) -> list[str]:
 
 def attached(jobs: Jobs, *arguments: object) -> tuple[int, dict[str, Any]]:
     """Exit code and verdict."""
+    shutil.rmtree(jobs.directory / "looked", ignore_errors=True)
     looking = jobs.start("attach", "--out", "looked", *map(str, arguments))
     _, stderr = looking.communicate(timeout=60)
     assert (jobs.directory / "looked/verdict.json").exists(), stderr
@@ -201,7 +202,7 @@ def test_a_process_of_another_user_is_refused_by_the_machine(
     _, stderr = done.communicate(timeout=60)
     if "Permission denied" in stderr and "may not be read" not in stderr:
         pytest.skip("the environment of these tests is not readable for others")
-    assert (done.returncode, "may not be read: it belongs to user 0" in stderr) == (3, True), stderr
+    assert (done.returncode, "may not be read: it belongs to root" in stderr) == (3, True), stderr
 
 
 # -- which process is which rank -----------------------------------------------------------------
@@ -292,6 +293,8 @@ def test_ranks_of_spawn_are_told_by_what_they_gave_init_process_group(jobs: Jobs
     ports = {jobs.signals.wait(), jobs.signals.wait()}
     wait_until(lambda: len(find_ranks([job.pid])[0]) == 2, "both in init_process_group")
     code, verdict = attached(jobs, job.pid)
+    while verdict["class"] == "healthy":  # on a busy machine they are still on their way into the wait
+        code, verdict = attached(jobs, job.pid)
     assert (code, verdict["class"], verdict["guilty_ranks"]) == (1, "rendezvous_mismatch", [1]), verdict
     assert all(f"127.0.0.1:{port}" in verdict["summary"] for port in ports), verdict["summary"]
     assert verdict["where"]["code"].startswith("dist.init_process_group(")
@@ -309,7 +312,7 @@ os.mkfifo(pipe)
 reader = os.open(pipe, os.O_RDWR)
 open(os.environ["SIGNALS"], "w").write("up\\n")
 while os.read(reader, 128):
-    entry = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "state": "scheduled"}
+    entry = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "profiling_name": "nccl:all_reduce", "state": "scheduled"}
     with open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + "0", "wb") as file:
         pickle.dump({"version": "2.10", "entries": [entry]}, file)
 """

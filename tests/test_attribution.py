@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nsadiag.analysis.attributed import attributions
-from nsadiag.analysis.attribution import Attribution, Observation, Rule, attribute
+from nsadiag.analysis.matrix.attribution import Attribution, Observation, Rule, attribute
+from nsadiag.analysis.matrix.attribution_report import attributions
 
 Axes = dict[str, tuple[str, ...]]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from nsadiag.analysis.beside_ddp import beside_ddp
-from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import beside_ddp
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 
 
@@ -16,7 +16,7 @@ def drifts(path: Path, names: list[str], heads: dict[int, list[float]]) -> Any:
     for rank, sums in heads.items():
         make_private_dir(run.rank(rank).path)
         write_json(run.rank(rank).meta, {"rank": rank, "world_size": 2, "pid": 100 + rank})
-        write_json(run.rank(rank).ddp, [{"parameters": [{"name": "weight", "qualified": "encoder.weight"}], "ranks": [0, 1]}])  # fmt: skip
+        write_json(run.rank(rank).ddp, [{"parameters": [{"name": "weight", "shape": [4], "dtype": "float32", "qualified": "encoder.weight"}], "ranks": [0, 1]}])  # fmt: skip
         for step, head in enumerate(sums):
             each = [[names[0], [4], float(step), 8.0], [names[1], [4], head, 8.0]]
             append_json_line(run.rank(rank).replicas, {"step": step, "elements": 8, "parameters": each})

@@ -1,5 +1,6 @@
 """The black box keeps its promises: it outlives its writer, and no garbage makes its reader raise."""
 
+import json
 import os
 import signal
 import subprocess
@@ -19,10 +20,10 @@ from nsadiag.evidence.blackbox import (
     BlackBox,
     Counter,
     Kind,
-    Names,
     Phase,
 )
-from nsadiag.evidence.reader import Pulse, read_blackbox, read_names
+from nsadiag.evidence.names import CHUNK, Names
+from nsadiag.evidence.reader import Pulse, read_blackbox
 
 garbled = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -30,8 +31,7 @@ garbled = settings(
 
 
 def open_box(directory: Path, *, capacity: int = 64, rank: int = 3) -> BlackBox:
-    names = Names(directory / "names.jsonl")
-    return BlackBox(directory / "box", names, rank=rank, world_size=8, capacity=capacity)
+    return BlackBox(directory / "box", rank=rank, world_size=8, capacity=capacity)
 
 
 def run_python(source: str, *arguments: str) -> subprocess.Popen:
@@ -43,7 +43,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     box = open_box(tmp_path)
     box.step = 7
     box.emit(Kind.COLLECTIVE, Phase.BEGIN, box.names("all_reduce"), 1, -2, 2**62)
-    read = read_blackbox(tmp_path / "box", tmp_path / "names.jsonl")
+    read = read_blackbox(tmp_path / "box")
     assert read.header is not None
     assert (read.header.rank, read.header.world_size, read.header.pid) == (3, 8, os.getpid())
     (event,) = read.events
@@ -74,10 +74,10 @@ def test_every_event_reported_before_sigkill_is_there(tmp_path: Path) -> None:
     source = """
 import sys
 from pathlib import Path
-from nsadiag.evidence.blackbox import BlackBox, Counter, Kind, Names, Phase
+from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 here = Path(sys.argv[1])
-names = Names(here / "names.jsonl")
-box = BlackBox(here / "box", names, rank=0, world_size=1)
+box = BlackBox(here / "box", rank=0, world_size=1)
+names = box.names
 number = 0
 while True:
     number += 1
@@ -91,7 +91,7 @@ while True:
     writer.kill()
     reported = max([reported, *(int(line) for line in writer.stdout if line.endswith("\n"))])
     assert writer.wait() == -signal.SIGKILL
-    read = read_blackbox(tmp_path / "box", tmp_path / "names.jsonl")
+    read = read_blackbox(tmp_path / "box")
     assert {int(a) for a in read.events["a"]} >= set(range(1, reported + 1))
     assert {read.names[int(e["name"])] for e in read.events} >= {f"name {n}" for n in range(1, reported + 1)}
 
@@ -159,14 +159,14 @@ def test_a_forked_child_writes_nothing_of_its_parents(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from nsadiag.evidence.blackbox import Kind, Phase
-from nsadiag.worker import crash, runtime
-runtime.open_rank(0, 1)
-rank = runtime.current()
+from nsadiag.worker import crash, session
+session.open_rank(0, 1)
+rank = session.current()
 crash_hook = sys.excepthook
 child = os.fork()
 if not child:
     # What probes do: ask for the rank, and use it; and what a probe that kept it does.
-    for known in filter(None, (runtime.current(), rank)):
+    for known in filter(None, (session.current(), rank)):
         known.emit(Kind.STEP, Phase.POINT, known.names("from the child"), 666)
         known.gap("from the child")
     try:
@@ -180,21 +180,109 @@ rank.emit(Kind.STEP, Phase.POINT, rank.names("from the parent"), 1)
     environment = {**os.environ, "NSADIAG_RUN_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", source], env=environment, check=True, capture_output=True)
     rank = tmp_path / "ranks" / "00000"
-    read = read_blackbox(rank / "blackbox.bin", rank / "names.jsonl")
+    read = read_blackbox(rank / "blackbox.bin")
     assert [int(e["a"]) for e in read.events if e["kind"] == Kind.STEP] == [1]
     assert list(read.names.values()) == ["from the parent"]
     assert not (rank / "exception.json").exists()
     assert not (rank / "gaps.jsonl").exists()
 
 
-def test_a_name_is_written_once_and_a_truncated_last_line_is_skipped(tmp_path: Path) -> None:
-    names = Names(tmp_path / "names.jsonl")
-    numbers = [names(text) for text in ("a", "b\n", "ünï\ud800", "a")]
-    assert numbers == [1, 2, 3, 1]
-    whole = (tmp_path / "names.jsonl").read_bytes()
-    assert list(read_names(tmp_path / "names.jsonl")) == [1, 2, 3]
-    (tmp_path / "names.jsonl").write_bytes(whole[:-3])
-    assert read_names(tmp_path / "names.jsonl") == {1: "a", 2: "b\n"}
+def test_a_name_is_written_once_and_one_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+    box = open_box(tmp_path)
+    long = "/".join(map(str, range(60)))
+    assert [box.names(text) for text in ("a", "b\n", "ünï\ud800", "a", "", long)] == [1, 2, 3, 1, 4, 5]
+    written = {1: "a", 2: "b\n", 3: "ünï\ud800", 4: "", 5: long}
+    assert box.names.by_number() == read_blackbox(tmp_path / "box").names == written
+    raw = (tmp_path / "box").read_bytes()
+    # As if the writer had died in the third piece of the last one.
+    (tmp_path / "box").write_bytes(raw[: HEADER_BYTES + 64 * RECORD_BYTES + 7 * CHUNK.size - 1])
+    assert read_blackbox(tmp_path / "box").names == {n: written[n] for n in (1, 2, 3, 4)}
+
+
+def test_names_that_find_no_room_are_counted_and_the_others_stay(tmp_path: Path) -> None:
+    names = Names(bytearray(5 * CHUNK.size), CHUNK.size, 4)
+    assert [names(text) for text in ("a", "b", "c" * 200, "d", "a", "e")] == [1, 2, 0, 0, 1, 0]
+    assert names.by_number() == {1: "a", 2: "b"}
+    assert names.lost == 3
+    box = open_box(tmp_path)
+    box.count(Counter.NAMES_LOST, 3)
+    assert read_blackbox(tmp_path / "box").gaps == ("3 names of events found no room in the black box",)
+
+
+def test_a_recording_whose_names_are_in_a_file_of_their_own_is_read(tmp_path: Path) -> None:
+    open_box(tmp_path).emit(Kind.STEP, Phase.POINT, 2)
+    raw = (tmp_path / "box").read_bytes()
+    (tmp_path / "box").write_bytes(b"NSADBOX1" + raw[8 : HEADER_BYTES + 64 * RECORD_BYTES])
+    # A line that nests deeply, and a last one that its writer did not finish.
+    lines = ("[" * 100_000, '{"id": 1, "name": "a"}', '{"id": 2, "name": "b"}', '{"id": 3, "na')
+    (tmp_path / "names.jsonl").write_text("\n".join(lines))
+    read = read_blackbox(tmp_path / "box")
+    assert (read.names, len(read.events), read.gaps) == ({1: "a", 2: "b"}, 1, ())
+
+
+def test_details_that_differ_in_every_step_leave_room_for_places(tmp_path: Path) -> None:
+    box = BlackBox(tmp_path / "box", rank=0, world_size=1, capacity=64, chunks=64)
+    numbers = [box.names(f"default_pg\ttrain.py:{n % 3}:main\tfloat32[{n}]") for n in range(500)]
+    read = read_blackbox(tmp_path / "box").names
+    assert {read[n].split("\t")[1] for n in numbers[-3:]} == {f"train.py:{n}:main" for n in range(3)}
+    assert (read[numbers[0]], box.names.lost) == ("default_pg\ttrain.py:0:main\tfloat32[0]", 0)
+
+
+@pytest.mark.parametrize("way", ["handler", "finalizer", "threads"])
+def test_whoever_adds_names_while_one_is_added_gets_numbers_that_are_read_back_right(
+    tmp_path: Path, way: str
+) -> None:
+    source = """
+import gc, itertools, json, os, signal, sys, threading, weakref
+from pathlib import Path
+from nsadiag.evidence.blackbox import BlackBox
+way, box = sys.argv[2], BlackBox(Path(sys.argv[1]) / "box", rank=0, world_size=1)
+names, numbers, count = box.names, {}, itertools.count()
+
+def add(who):
+    # Each name is asked for by all who may be in the middle of adding it.
+    for n in range(4):
+        text = f"name {next(count) // 3} " + "x" * 90
+        numbers.setdefault(names(text), text)
+
+class Cycle:
+    pass
+
+def main():
+    for n in range(3000):
+        add("main")
+        if way == "finalizer":
+            own = Cycle()
+            own.own = own
+            weakref.finalize(own, add, "finalizer")
+
+handled = itertools.count()
+def handler(*_):
+    next(handled)
+    add("handler")
+if way == "handler":
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+gc.set_threshold(7)
+others = [threading.Thread(target=main) for _ in range(3 if way == "threads" else 0)]
+for each in others:
+    each.start()
+while True:
+    main()
+    if way != "handler" or next(handled) > 50:
+        break
+signal.setitimer(signal.ITIMER_REAL, 0)
+for each in others:
+    each.join()
+print(json.dumps(numbers))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(tmp_path), way], capture_output=True, text=True, check=True
+    )
+    used = {int(number): text for number, text in json.loads(done.stdout).items()}
+    read = read_blackbox(tmp_path / "box").names
+    assert len(used) >= 1000
+    assert {n: t for n, t in used.items() if n and read.get(n) != t} == {}
 
 
 def test_a_missing_box_is_a_gap(tmp_path: Path) -> None:
@@ -205,11 +293,11 @@ def test_a_missing_box_is_a_gap(tmp_path: Path) -> None:
 @garbled
 @given(garbage=st.binary(max_size=3 * HEADER_BYTES), with_header=st.booleans())
 def test_random_bytes_never_make_the_reader_raise(tmp_path: Path, garbage: bytes, with_header: bool) -> None:
-    box, names = tmp_path / "garbage", tmp_path / "garbage.jsonl"
+    box = tmp_path / "garbage"
     header = whole_box(tmp_path)[:HEADER_BYTES] if with_header else b""
     box.write_bytes(header + garbage)
-    names.write_bytes(garbage)
-    read_everything(box, names)
+    (tmp_path / "names.jsonl").write_bytes(garbage)
+    read_everything(box)
 
 
 @garbled
@@ -217,7 +305,7 @@ def test_random_bytes_never_make_the_reader_raise(tmp_path: Path, garbage: bytes
 def test_a_truncated_box_gives_what_it_has(tmp_path: Path, cut: int) -> None:
     box = tmp_path / "cut"
     box.write_bytes(whole_box(tmp_path)[:cut])
-    events = read_everything(box, box)
+    events = read_everything(box)
     assert len(events) == max(cut - HEADER_BYTES, 0) // RECORD_BYTES
 
 
@@ -228,12 +316,7 @@ def test_flipped_bits_never_make_the_reader_raise(tmp_path: Path, flips: list[in
     for bit in flips:
         raw[bit // 8] ^= 1 << bit % 8
     (tmp_path / "flipped").write_bytes(raw)
-    read_everything(tmp_path / "flipped", tmp_path / "names.jsonl")
-
-
-def test_deeply_nested_json_among_the_names_is_skipped(tmp_path: Path) -> None:
-    (tmp_path / "names.jsonl").write_text("[" * 100_000 + '\n{"id": 1, "name": "a"}\n')
-    assert read_names(tmp_path / "names.jsonl") == {1: "a"}
+    read_everything(tmp_path / "flipped")
 
 
 def whole_box(directory: Path) -> bytes:
@@ -246,9 +329,9 @@ def whole_box(directory: Path) -> bytes:
     return path.read_bytes()
 
 
-def read_everything(box: Path, names: Path) -> np.ndarray:
+def read_everything(box: Path) -> np.ndarray:
     """By both readers: the whole at once, and the pulse, which may refuse what is no box."""
-    read = read_blackbox(box, names)
+    read = read_blackbox(box)
     if read.header is not None:
         Pulse(box).last()
     return read.events
@@ -258,16 +341,15 @@ def test_a_full_disk_is_an_oserror_at_opening_and_not_a_sigbus_later(tiny_disk: 
     source = """
 import sys
 from pathlib import Path
-from nsadiag.evidence.blackbox import BlackBox, Counter, Kind, Names, Phase
+from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 here = Path(sys.argv[1])
 (here / "filling").write_bytes(bytes(4_000_000))
-names = Names(here / "names.jsonl")
 try:
-    box = BlackBox(here / "box", names, rank=0, world_size=1)
+    box = BlackBox(here / "box", rank=0, world_size=1)
 except OSError as error:
     print("refused", error.errno, flush=True)
 (here / "filling").unlink()
-box = BlackBox(here / "box", names, rank=0, world_size=1, capacity=4096)
+box = BlackBox(here / "box", rank=0, world_size=1, capacity=4096, chunks=256)
 try:
     (here / "filling").write_bytes(bytes(5_000_000))
 except OSError:
@@ -286,11 +368,10 @@ print("alive", flush=True)
 def test_a_ring_held_in_memory_is_read_through_its_link(tmp_path: Path) -> None:
     memory = tmp_path / "shm"
     memory.mkdir()
-    names = Names(tmp_path / "names.jsonl")
-    box = BlackBox(tmp_path / "blackbox.bin", names, rank=3, world_size=4, memory=memory)
-    box.emit(Kind.STEP, Phase.POINT, names("one"), 7)
+    box = BlackBox(tmp_path / "blackbox.bin", rank=3, world_size=4, memory=memory)
+    box.emit(Kind.STEP, Phase.POINT, box.names("one"), 7)
     assert (tmp_path / "blackbox.bin").is_symlink()
-    recording = read_blackbox(tmp_path / "blackbox.bin", tmp_path / "names.jsonl")
+    recording = read_blackbox(tmp_path / "blackbox.bin")
     assert recording.header is not None and recording.header.rank == 3
     assert [int(e["a"]) for e in recording.events] == [7]
 
@@ -299,17 +380,15 @@ def test_without_the_memory_there_is_an_oserror_and_no_link(tmp_path: Path) -> N
     with pytest.raises(OSError, match="No such file"):
         BlackBox(
             tmp_path / "blackbox.bin",
-            Names(tmp_path / "names.jsonl"),
             rank=0,
             world_size=1,
             memory=tmp_path / "gone",
         )
-    assert {p.name for p in tmp_path.iterdir()} == {"names.jsonl"}
+    assert not list(tmp_path.iterdir())
 
 
 def test_counters_outlive_the_events_that_the_ring_lost(tmp_path: Path) -> None:
-    names = Names(tmp_path / "names.jsonl")
-    box = BlackBox(tmp_path / "blackbox.bin", names, rank=0, world_size=1, capacity=4)
+    box = BlackBox(tmp_path / "blackbox.bin", rank=0, world_size=1, capacity=4)
     for step in range(1, 100):
         box.count(Counter.STEPS, step)
         box.emit(Kind.STEP, Phase.POINT, 0, step)

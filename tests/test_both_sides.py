@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.parting import Job, step
 
-from nsadiag.analysis.divergence import Divergence
+from nsadiag.analysis.explain.context import Divergence
 
 TRAIN, INNER, OUTER = ".backward()", "train(model, loader)  # timed", "train(model, loader)  # plain"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nsadiag.analysis.branches import branch_around
+from nsadiag.analysis.facts.parameters import branch_around
+from nsadiag.source.model import SourceModel
 
 VISION = "vision.0.weight", "vision.0.bias"
 SHARED = "text.weight", "head.weight"
@@ -35,7 +36,7 @@ def found(
 ) -> str | None:
     """The code of the line that is named; None where none is."""
     source = MODEL.format(methods=textwrap.indent(textwrap.dedent(methods), "    "))
-    cell: Any = SimpleNamespace(sources={"/u/model.py": source})
+    cell: Any = SimpleNamespace(code=SourceModel({"/u/model.py": source}))
     rank: Any = SimpleNamespace(
         ddp=[{"parameters": [{"name": name} for name in known]}],
         wraps=[{"model": model, "parameters": [[name, [4], "torch.float32"] for name in known]}],
@@ -134,7 +135,7 @@ class Pair(nn.Module):
         return self.net(x)
     """
     source = textwrap.dedent(MODEL).replace("{methods}", methods)
-    cell: Any = SimpleNamespace(sources={"/u/model.py": source})
+    cell: Any = SimpleNamespace(code=SourceModel({"/u/model.py": source}))
     rank: Any = SimpleNamespace(
         ddp=[{"parameters": [{"name": n, "qualified": f"net.{n}"} for n in known]}],
         wraps=[{"model": "Model", "parameters": [[n, [4], "torch.float32"] for n in known]}],

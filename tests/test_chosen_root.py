@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from nsadiag.analysis.chosen_root import chosen_at
-from nsadiag.analysis.places import place
+from nsadiag.analysis.facts.locations import place
+from nsadiag.source.model import SourceModel
+from nsadiag.source.patterns.root_choice import chosen_at
 
 FILE = "/home/u/train.py"
 CALL = "dist.broadcast("
@@ -46,8 +47,8 @@ CASES = {
 def test_a_root_is_followed_back_to_where_it_was_chosen(source: str, text: str | None) -> None:
     source = textwrap.dedent(source)
     lines = source.splitlines()
-    cell: Any = SimpleNamespace(sources={FILE: source})
+    cell: Any = SimpleNamespace(code=SourceModel({FILE: source}))
     line = next(n for n, each in enumerate(lines, 1) if CALL in each)
-    found = chosen_at(cell, place(FILE, line, None))
+    found = chosen_at(cell.code, place(FILE, line, None))
     assert (found is None) == (text is None)
     assert found is None or (text and text in lines[found.line - 1])

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from support.jobs import wait_until
 
 from nsadiag.cluster.arrivals import CHUNK_BYTES, Arrivals
-from nsadiag.cluster.clock import Clock, Reading
 from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.link import Link, Lost
-from nsadiag.cluster.seal import MAC_BYTES, seal, unseal
+from nsadiag.cluster.protocol.clock import Clock, Reading
+from nsadiag.cluster.protocol.seal import MAC_BYTES, seal, unseal
+from nsadiag.cluster.protocol.wire import MOST_NOTE, SIZES, ClientGreeting, Frames, Refused, ServerGreeting
 from nsadiag.cluster.ship import Shipment
-from nsadiag.cluster.wire import MOST_NOTE, SIZES, ClientGreeting, Frames, Refused, ServerGreeting
 
 TOKEN = "the token of these tests"
 
@@ -237,6 +237,17 @@ def test_a_second_agent_with_a_taken_rank_is_refused(nodes: Nodes) -> None:
     wait_until(lambda: nodes.hub.refused["a second agent for node 1"], "the refusal")
     first.tell("state", {"n": 5})
     heard(lambda: nodes.hub.heard(1, "state"), n=5)
+
+
+def test_notes_of_kinds_that_nobody_sends_are_counted_and_not_kept(nodes: Nodes) -> None:
+    link = nodes.met()
+    for number in range(50):
+        link.tell(f"kind {number}", {"body": "x" * 1000})
+    link.tell("state", {"n": 1})
+    heard(lambda: nodes.hub.heard(1, "state"), n=1)
+    wait_until(lambda: sum(nodes.hub.refused.values()) == 50, "all of them")
+    assert nodes.hub.refused == {"a note of a kind that nobody sends": 50}
+    assert [nodes.hub.heard(1, f"kind {number}") for number in range(50)] == [None] * 50
 
 
 def test_after_an_interruption_all_is_told_again(nodes: Nodes) -> None:

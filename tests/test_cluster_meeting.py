@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from support.jobs import wait_until
 
-from nsadiag.cluster.hello import Hello, hello_of, mismatch, named_apart
 from nsadiag.cluster.join import Crew, Seat, Stopped, enter, farewell, gather
+from nsadiag.cluster.meeting import Meeting
 from nsadiag.cluster.place import Place, address_to_bind, checked_place, free_port
-from nsadiag.cluster.seal import TOKEN_VARIABLE
+from nsadiag.cluster.protocol.hello import Hello, hello_of, mismatch, named_apart
+from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
 from nsadiag.errors import MachineError, NsadiagError, UsageError
 
 TOKEN = "the token of these tests"
@@ -72,6 +73,53 @@ def test_a_rank_that_was_given_twice_keeps_the_first() -> None:
 @pytest.mark.parametrize("document", [{}, {"node_rank": "x"}, hello(1).document() | {"versions": 3}])
 def test_what_is_no_hello_is_none(document: dict[str, Any]) -> None:
     assert hello_of(document) is None
+
+
+class Kept(dict[str, bytes]):
+    """A store in memory, which whoever can reach the port may read and write."""
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self[key] = value.encode() if isinstance(value, str) else value
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        return self[key]
+
+    def add(self, key: str, amount: int) -> int:
+        self[key] = str(int(self.setdefault(key, b"0")) + amount).encode()
+        return int(self[key])
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+
+def opened(store: Kept) -> tuple[Meeting, Meeting]:
+    """Node 0's end of a meeting, and another node's."""
+    ends = Meeting(store, TOKEN), Meeting(store, TOKEN)
+    ends[0].open()
+    assert ends[1].is_open()
+    return ends
+
+
+def test_a_sealed_hello_says_nothing_in_a_later_meeting_with_the_same_token() -> None:
+    first, second = Kept(), Kept()
+    node_0, node_1 = opened(first)
+    place = node_1.greet(hello(1))
+    assert node_0.hello(1) == (place, hello(1))
+    later, _ = opened(second)
+    second.set(place, first[place])
+    assert later.hello(1) == (place, None)
+
+
+def test_a_sealed_answer_says_nothing_in_a_later_meeting_with_the_same_token() -> None:
+    first, second = Kept(), Kept()
+    node_0, node_1 = opened(first)
+    place = node_1.greet(hello(1))
+    node_0.answer(place, hello(1), {"door": 1})
+    assert node_1.answered(place, hello(1)) == {"door": 1}
+    _, later = opened(second)
+    place = later.greet(hello(1))
+    second |= {key: value for key, value in first.items() if key.endswith(hello(1).agent)}
+    assert later.answered(place, hello(1)) is None
 
 
 def test_hosts_with_one_name_are_told_apart() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from nsadiag.analysis.asked import CREATED_COLUMNS
-from nsadiag.analysis.creating import at_odds, creation_cycles, local_creations
+from nsadiag.analysis.facts.collectives import CREATED_COLUMNS
+from nsadiag.analysis.relations.group_creation import at_odds, creation_cycles, local_creations
 
 
 def tables(*creations: str, doing: dict[int, str] | None = None) -> Any:

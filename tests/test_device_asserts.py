@@ -6,13 +6,14 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from support.findings import findings
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.breaks import first_break
-from nsadiag.analysis.detectors.rank_exception import rank_exception
-from nsadiag.analysis.exceptions import device_assert, is_told_late
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts.exceptions import device_assert, is_told_late
+from nsadiag.analysis.facts.exits import first_break
+from nsadiag.analysis.rules.exits.rank_exception import rank_exception
+from nsadiag.analysis.scale.digests.cell import load_cell
 
 # As torch 2.11 says it of an index that is out of range, once for each thread of the block.
 SAID = (
@@ -60,7 +61,7 @@ def test_the_verdict_says_that_the_line_is_where_it_was_heard_of(
         for r in cell.ranks
     )
     cell = dataclasses.replace(cell, ranks=ranks)
-    found = next(rank_exception(cell, Tables(cell)))
+    found = findings(rank_exception, cell, Tables(cell))[0]
     assert found.guilty_ranks == (raised,) and found.where and found.where.line
     assert ("vectorized_gather_kernel" in found.summary) == late
     assert bool(found.gaps) == late and (found.next or "").startswith("CUDA_LAUNCH_BLOCKING=1") == late

@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 from support.crowds import CannotBeCopied, Crowd
 from support.golden import archive_of, recorded, unpack
 
-from nsadiag.analysis.digests import alike, chosen
-from nsadiag.analysis.digests.alike import newest
-from nsadiag.analysis.digests.make import digest_of, write_digest
-from nsadiag.analysis.digests.shape import Digest, DigestRefused, Shown, packed, unpacked
-from nsadiag.analysis.digests.wanted import FEW_RANKS, wanted
-from nsadiag.analysis.load import load_cell, load_ranks
+from nsadiag.analysis.ingest.run_directory import load_ranks
+from nsadiag.analysis.scale.digests import alike, chosen
+from nsadiag.analysis.scale.digests.alike import newest
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.scale.digests.make import digest_of, write_digest
+from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Shown, packed, unpacked
+from nsadiag.analysis.scale.digests.wanted import FEW_RANKS, wanted
 from nsadiag.analysis.verdict import judge, judge_directory
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in, spelled
-from nsadiag.reports.issue import render_issue
+from nsadiag.reports.formats.issue import render_issue
 from nsadiag.reports.load import load_report
 
 MANY = FEW_RANKS + 8

@@ -9,16 +9,19 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from nsadiag.analysis.asked import ASKED_COLUMNS
-from nsadiag.analysis.detectors.p2p_mismatch import _what_counts
-from nsadiag.analysis.detectors.process_group_mismatch import _by_members_alone
-from nsadiag.analysis.disagreement import Disagreement, in_black_boxes, minority
-from nsadiag.analysis.groups import Groups, shown
-from nsadiag.analysis.pairing import Pending, _jumped, blame, calls_of, left_short, misfits
-from nsadiag.analysis.places import place
-from nsadiag.analysis.suspects import is_out_of_order, suspects
-from nsadiag.analysis.transfers import TRANSFER_COLUMNS
+from nsadiag.analysis.facts.collectives import ASKED_COLUMNS
+from nsadiag.analysis.facts.groups import Groups, shown
+from nsadiag.analysis.facts.locations import place
+from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
+from nsadiag.analysis.outliers import Basis, Outliers, minority
+from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes
+from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
+from nsadiag.analysis.relations.messages.outliers import _jumped, message_outliers
+from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, left_short, misfits
+from nsadiag.analysis.rules.setup.process_group_mismatch import _by_members_alone
 from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.source.loops import counting_loop
+from nsadiag.source.model import SourceModel
 
 LINE = "/job/train.py:10:main"
 
@@ -55,7 +58,7 @@ def test_the_first_call_that_differs_is_found_whatever_the_order_of_ranks(order:
     rows += [call(r, 6, "barrier" if r else "all_reduce") for r in order]
     (found,) = told(*rows)
     assert (found.call, found.kind) == (5, "size")
-    assert suspects(tables(*rows), found) == ((1,), "the minority")
+    assert call_outliers(tables(*rows), found) == Outliers(ranks=(1,), basis=Basis.MAJORITY)
 
 
 def test_shapes_with_as_many_elements_agree_and_types_do_not() -> None:
@@ -82,7 +85,7 @@ def test_a_rank_that_changed_what_it_asks_for_is_suspected_where_there_is_no_maj
     rows = [call(r, n, "all_reduce", "float32[8]") for r in (0, 1) for n in (1, 2)]
     rows += [call(0, 3, "all_reduce", "float32[9]"), call(1, 3, "all_reduce", "float32[8]")]
     (found,) = told(*rows)
-    assert suspects(tables(*rows), found)[0] == (0,)
+    assert call_outliers(tables(*rows), found).ranks == (0,)
     assert not is_out_of_order(tables(*rows), found)
 
 
@@ -178,9 +181,9 @@ def test_who_left_a_ring_is_guilty_and_not_the_neighbours_that_wait_for_it() -> 
         transfers=pd.DataFrame(columns=TRANSFER_COLUMNS, dtype=object),
         standings={0: SimpleNamespace(doing="collective")},
     )
-    guilty, why = blame(some, waiting)
-    assert guilty == (0,)
-    assert "wait for its messages" in why
+    found = message_outliers(some, waiting)
+    assert found.ranks == (0,)
+    assert found.basis == Basis.GONE_ON
 
 
 def stage(rank: int, steps: list[str]) -> list[dict[str, Any]]:
@@ -214,8 +217,8 @@ def test_who_leaves_the_order_of_messages_of_all_steps_before_is_guilty(
         0: replace(pending(0, 1, "from", "none sent"), place=place("/u/p.py", 2, "run")),
         1: replace(pending(1, 0, "from", "none sent"), place=place("/u/p.py", 4, "run")),
     }
-    guilty, why = blame(some, waiting)
-    assert guilty == (0,) and said in why
+    found = message_outliers(some, waiting)
+    assert found.ranks == (0,) and said in found.basis
 
 
 def test_a_line_that_was_left_with_fewer_messages_than_ever_before_is_told() -> None:
@@ -236,10 +239,10 @@ LOOP = """for mb in x.split(size):
 """
 
 
-@pytest.mark.parametrize(("first", "line"), [("y = mb", 1), ("if not len(mb): continue", 3)])
-def test_the_loop_counts_where_nothing_in_it_decides(first: str, line: int) -> None:
-    sources: Any = SimpleNamespace(sources={"/u/p.py": LOOP.format(first=first)})
-    assert _what_counts(sources, place("/u/p.py", 3, "run")).line == line
+@pytest.mark.parametrize(("first", "line"), [("y = mb", 1), ("if not len(mb): continue", None)])
+def test_the_loop_counts_where_nothing_in_it_decides(first: str, line: int | None) -> None:
+    loop = counting_loop(SourceModel({"/u/p.py": LOOP.format(first=first)}), place("/u/p.py", 3, "run"))
+    assert (loop.lineno if loop else None) == line
 
 
 @pytest.mark.parametrize(
@@ -271,7 +274,7 @@ def test_two_that_send_to_each_other_first_are_both_guilty() -> None:
     waiting = {0: pending(0, 1, "to", "1 received 1"), 1: pending(1, 0, "to", "0 received 0")}
     waiting[0] = replace(waiting[0], place=place("/u/p.py", 1, "run"))
     waiting[1] = replace(waiting[1], place=place("/u/p.py", 2, "run"))
-    assert blame(some, waiting)[0] == (0, 1)
+    assert message_outliers(some, waiting).ranks == (0, 1)
 
 
 @pytest.mark.parametrize(("last", "breaks"), [([0, 1, 0], False), ([0, 1, 2], False), ([0, 1, 7], True)])
@@ -281,4 +284,4 @@ def test_a_row_of_tags_that_begins_anew_as_it_did_before_is_not_broken(last: lis
         for n, tag in enumerate([0, 1, 2, 3, 0, 1, 2, 3, *last])
     ]
     some: Any = SimpleNamespace(transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS))
-    assert _jumped(some, 0) is breaks
+    assert _jumped(calls_of(some), 0) is breaks

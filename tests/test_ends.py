@@ -5,8 +5,8 @@ from pathlib import Path
 
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.told_ends import told_end
+from nsadiag.analysis.ingest.ends import told_end
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
 
 UNSEEN = {"pid": 10605, "t_s": 15.7, "exit_code": None, "signal": None, "by_us": False}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.commands.batch_options import nodes_of, seconds_of
+from nsadiag.commands.batch.options import nodes_of, seconds_of
 from nsadiag.engines.batch import BatchOptions, Task
 from nsadiag.engines.slurm import Slurm
 from nsadiag.errors import UsageError

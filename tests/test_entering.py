@@ -76,13 +76,80 @@ def test_who_a_decorator_does_not_let_in_has_not_left_the_loop_in_the_function(
     assert found.guard and found.guard.line == job.at(condition)
 
 
-@pytest.mark.parametrize("name", ["rank_zero_only", "accelerator.on_main_process", "master_only()"])
+@pytest.mark.parametrize(
+    "name",
+    ["rank_zero_only", "accelerator.on_main_process", "master_only()", "accelerator.on_main_process()"],
+)
 def test_a_librarys_decorator_is_known_by_its_name(tmp_path: Path, name: str) -> None:
     job = reports(tmp_path, "from library import rank_zero_only, master_only", name, ())
     found = job.parted()
     assert found and (found.cls, found.guilty) == ("rank_conditional_collective", (0,))
     assert found.guard and found.guard.line == job.at(f"@{name}")
     assert f"`@{name.rpartition('.')[2].removesuffix('()')}`" in found.because
+
+
+WRAPPED = """
+    {before}
+
+    def whole(tensor):
+        return gather(tensor)  # shared
+
+    def drift(model):
+        return whole(model.total)
+
+    def report(named):
+        for name, p in named:
+            print(name, whole(p))
+
+    {gated} = {gate}(report)  # gate
+
+    def main():
+        for batch in loader:
+            model(batch).backward()
+            drift(model)
+            {gated}(model.named_parameters())
+
+    main()  # begins
+    """
+
+
+def wrapped(path: Path, before: str, gate: str, gated: str = "gated") -> Job:
+    """The same report, handed to a gate in place of being decorated."""
+    job = Job(path, WRAPPED.format(before=before, gate=gate, gated=gated))
+    both: Did = (Kind.COLLECTIVE, "all_gather", SHARED)
+    begun = [*step(TRAIN), both, *step(TRAIN), both]
+    call = f"{gated}(model"
+    job.rank(0, job.stack(SHARED, PRINTS, call, MAIN, call="all_gather"), *begun, both)
+    job.rank(1, job.stack(TRAIN, MAIN, call="all_reduce"), *begun, *step(TRAIN)[:2])
+    return job
+
+
+@pytest.mark.parametrize(
+    ("before", "gate", "gated"),
+    [
+        ("from library import rank_zero_only", "rank_zero_only", "gated"),
+        ("from library import rank_zero_only", "rank_zero_only", "report"),
+        ("accelerator = Accelerator()", "accelerator.on_main_process", "gated"),
+        ("main_one = Accelerator().on_main_process", "main_one", "gated"),
+        ("from functools import partial", "partial(Accelerator().on_main_process)", "gated"),
+        ("from functools import partial", "partial(accelerator.on_process, process_index=0)", "gated"),
+    ],
+)
+def test_a_function_handed_to_a_librarys_gate_is_behind_it(
+    tmp_path: Path, before: str, gate: str, gated: str
+) -> None:
+    job = wrapped(tmp_path, before, gate, gated)
+    found = job.parted()
+    assert found and (found.cls, found.guilty) == ("rank_conditional_collective", (0,))
+    assert found.guard and found.guard.line == job.at("# gate")
+
+
+@pytest.mark.parametrize(
+    "gate", ["timed", "torch.compile", "accelerator.on_process", "partial(torch.compile)"]
+)
+def test_what_is_no_gate_lets_all_ranks_in(tmp_path: Path, gate: str) -> None:
+    found = wrapped(tmp_path, "from library import timed", gate).parted()
+    assert found is None or found.cls != "rank_conditional_collective"
 
 
 @pytest.mark.parametrize("name", ["torch.no_grad()", "rank_zero_first", "main_process_first", "timed"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.evaluated import evaluated
-from nsadiag.analysis.load import CellEvidence, load_cell
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.rules.correctness.evaluation_copies import evaluated
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 
 

@@ -9,7 +9,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from nsadiag.analysis.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
+from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
 from nsadiag.evidence.blackbox import Phase
 from nsadiag.worker.tasks import told
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 from pathlib import Path
 
 import pytest
 from support.parting import Did, Job, step
+from support.sources import source_file
 
-from nsadiag.analysis.divergence import Divergence
-from nsadiag.analysis.flow.filling import fillings, runs_its_items
-from nsadiag.analysis.flow.guards import Program
-from nsadiag.analysis.places import place
+from nsadiag.analysis.explain.candidates.collections import fillings, runs_its_items
+from nsadiag.analysis.explain.context import Divergence
+from nsadiag.analysis.facts.locations import place
 from nsadiag.evidence.blackbox import Kind
+from nsadiag.source.control import Program
 
 CALLBACKS = """
 class Callback:
@@ -196,7 +196,7 @@ def test_batches_that_one_rank_has_more_are_inputs(tmp_path: Path) -> None:
 )
 def test_whether_what_a_loop_hands_out_is_run_or_given_to_what_is(call: str, runs: bool) -> None:
     source = f"for each in things:\n    {call}\ndef behind(x):\n    dist.barrier()\n"
-    program, last = Program({"t.py": ast.parse(source)}), 3 if "\n" in call else 2
+    program, last = Program({"t.py": source_file("t.py", source)}), 3 if "\n" in call else 2
     (loop,) = program.around("t.py", 2)
     inside = place("t.py", last, None), place("t.py", last + 2, "behind")
     assert runs_its_items(program, loop, inside) is runs
@@ -209,6 +209,6 @@ def test_whether_what_a_loop_hands_out_is_run_or_given_to_what_is(call: str, run
 )
 def test_what_nothing_is_put_into_on_some_ranks_has_no_such_condition(over: str) -> None:
     source = f"if rank == 0:\n    log = Log()\nfor each in {over}:\n    each()\n"
-    program = Program({"t.py": ast.parse(textwrap.dedent(source))})
+    program = Program({"t.py": source_file("t.py", textwrap.dedent(source))})
     (loop,) = program.around("t.py", 4)
     assert not [f for f in fillings(program, loop) if f.guard]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 
 import pytest
+from support.sources import source_file
 
-from nsadiag.analysis.flow.deciding import entered_by, switched_by
-from nsadiag.analysis.flow.guards import Guard, Program
-from nsadiag.analysis.flow.history import suspects
-from nsadiag.analysis.flow.hypotheses import DRAWS
-from nsadiag.analysis.places import place
+from nsadiag.analysis.explain.hypotheses import DRAWS
+from nsadiag.analysis.facts.locations import place
+from nsadiag.analysis.relations.timeline import suspects
+from nsadiag.source.control import Guard, Program
+from nsadiag.source.patterns.switches import entered_by, switched_by
 
 FILE = "train.py"
 
 
 def program(source: str) -> Program:
-    return Program({FILE: ast.parse(textwrap.dedent(source))})
+    return Program({FILE: source_file(FILE, textwrap.dedent(source))})
 
 
 def line_of(source: str, marker: str) -> int:
@@ -254,7 +254,9 @@ def test_a_choice_between_calls_does() -> None:
 
 def test_a_librarys_call_is_none_of_ones_own_function_of_that_name() -> None:
     source = "import torch\nfrom helpers import save\nclass T:\n    def save(self):\n        torch.save({}, path)\n    def fit(self):\n        self.save()\n"
-    origins = Program({FILE: ast.parse(source), "/job/helpers.py": ast.parse("")}).origins
+    origins = Program(
+        {FILE: source_file(FILE, source), "/job/helpers.py": source_file("/job/helpers.py", "")}
+    ).origins
     assert [call.lineno for _, call in origins.calls_of("save")] == [7]
     assert ("train.py", "save") not in origins.of_library
 

@@ -6,20 +6,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
+from support.events import events
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from nsadiag.analysis.given import same_batches
-from nsadiag.analysis.load import CellEvidence, load_cell
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
-from nsadiag.worker.probes.data import _sampler_of
+from nsadiag.worker.probes.data.data import _sampler_of
 
 
-def tables(place: str = "default_pg\t/home/u/train.py:9:main", name: str = "all_reduce") -> Any:
+def tables(label: str = "default_pg\t/home/u/train.py:9:main", name: str = "all_reduce") -> Any:
     return SimpleNamespace(
-        events=pd.DataFrame([{"kind": Kind.COLLECTIVE, "place": place, "name": name}]),
+        events=events([{"kind": Kind.COLLECTIVE, "label": label, "name": name}]),
     )
 
 
@@ -67,7 +68,7 @@ def test_one_batch_over_and_over_is_an_experiment(tmp_path: Path) -> None:
 
 def test_ranks_that_divide_one_batch_among_themselves_are_given_the_same(tmp_path: Path) -> None:
     both = cell(tmp_path, {0: SAME, 1: SAME})
-    assert same_batches(both, tables(place="mesh_sp\t/home/u/train.py:9:main")) is None
+    assert same_batches(both, tables(label="mesh_sp\t/home/u/train.py:9:main")) is None
     assert same_batches(both, tables(name="all_to_all_single")) is None
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import archive_of, missed, recorded, unpack
+from support.golden import archive_of, missed, recorded, uncited, unpack
 from support.promises import promises
 
-from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
 
 PROMISES = {promise.name: promise for promise in promises()}
@@ -44,9 +44,11 @@ def test_every_script_that_needs_no_gpu_has_a_recording() -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_promised_verdict_is_read_from_the_recording_in_any_order(name: str, tmp_path: Path) -> None:
-    cell = load_cell(unpack(archive_of(name), tmp_path).path)
+    run = unpack(archive_of(name), tmp_path)
+    cell = load_cell(run.path)
     verdict = judge(cell).to_json()
     assert missed(PROMISES[name], verdict) == [], verdict["summary"]
+    assert uncited(run, verdict) == []
     shuffled = dataclasses.replace(cell, ranks=cell.ranks[::-1], processes=cell.processes[::-1])
     assert shape(judge(shuffled).to_json()) == shape(verdict)
 

@@ -8,8 +8,8 @@ import torch
 from support.jobs import Jobs
 
 from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Kind, Phase, make_emit
-from nsadiag.worker.probes.arrivals import follow
-from nsadiag.worker.probes.gradients import spread
+from nsadiag.worker.probes.autograd.gradient_hooks import follow
+from nsadiag.worker.probes.autograd.gradients import spread
 
 
 def train(parameter: torch.Tensor) -> None:

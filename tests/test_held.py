@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.unheld import unheld
+from nsadiag.analysis.rules.correctness.stale_optimizer import unheld
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, read_json_lines, write_json
 
 RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python", "job.py")

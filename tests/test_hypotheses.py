@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsadiag.analysis.criteria import shape_of
-from nsadiag.analysis.hypotheses import settle
+from nsadiag.analysis.matrix.claims import settle
+from nsadiag.analysis.matrix.criteria import shape_of
 from nsadiag.spec.criterion import parse_criterion
 
 CLASSES = {

@@ -51,7 +51,7 @@ def check_two_ranks(jobs: Jobs, *command: str) -> None:
     verdict = json.loads((jobs.directory / "run/verdict.json").read_text())
     assert (verdict["class"], verdict["world_size"], verdict["progress"]["steps_done"]) == ("healthy", 2, 4)
     for rank in RunDir(path=jobs.directory / "run").ranks():
-        kinds = set(read_blackbox(rank.blackbox, rank.names).events["kind"])
+        kinds = set(read_blackbox(rank.blackbox).events["kind"])
         assert {Kind.STEP, Kind.BACKWARD, Kind.GRADIENT, Kind.WRAP, Kind.PROCESS_GROUP} <= kinds
 
 

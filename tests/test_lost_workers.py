@@ -15,7 +15,7 @@ from nsadiag.agent.captures.sleeping import locked_for_good
 from nsadiag.agent.lost_workers import lost_worker
 from nsadiag.agent.processes import stat_fields
 from nsadiag.agent.stillness import Motion, judge
-from nsadiag.analysis.detectors.dataloader_worker_fault import _locked
+from nsadiag.analysis.rules.blocked.dataloader_worker_fault import _locked
 
 FORKED = """
 import multiprocessing, os, sys, threading, time

@@ -13,10 +13,11 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.reports import REPORTERS, load_report
 from nsadiag.reports.live import Tally
 
+# Memory, since it is the same on a busy machine: how long a cell takes is not.
 CELL = """
-import sys, time
+import sys
 size, kind = int(sys.argv[1]), sys.argv[2]
-time.sleep(0.1 * size + (5 if (size, kind) == (5, "b") else 0))
+held = b"x" * ((24 * size + (600 if (size, kind) == (5, "b") else 0)) << 20)
 """
 SPEC = """
 name: growing
@@ -32,7 +33,7 @@ SUDDEN = "size=5,kind=b"
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A matrix whose cells take longer the larger they are, and one of them out of all proportion."""
+    """A matrix whose cells need more memory the larger they are, and one of them out of all proportion."""
     jobs = Jobs(tmp_path_factory.mktemp("growing"))
     (jobs.directory / "spec.yaml").write_text(SPEC)
     (jobs.directory / "cell.py").write_text(CELL)
@@ -69,8 +70,10 @@ def test_later_cells_have_a_predicted_time_in_their_verdict(matrix: Path) -> Non
 
 def test_a_cell_far_off_is_a_finding_of_the_matrix_and_not_a_failure(matrix: Path) -> None:
     offs = read(matrix / "matrix.json")["scaling"]["offs"]
-    assert [(off["id"], off["measure"]) for off in offs] == [(SUDDEN, "run_s")]
-    assert offs[0]["factor"] > 2
+    # On a busy machine any cell may take long; its memory is far off in one alone.
+    off = {off["id"]: off for off in offs}
+    assert off[SUDDEN]["factor"] > 2
+    assert all(other["measure"] == "run_s" for name, other in off.items() if name != SUDDEN)
     assert read(matrix / "cells" / SUDDEN / "verdict.json")["outcome"] == "healthy"
 
 
@@ -79,12 +82,11 @@ def test_every_report_says_how_the_cost_grows_and_what_is_far_off(matrix: Path, 
     text = REPORTERS[format_](load_report(matrix))
     assert SUDDEN in text
     if format_ == "json":
-        assert json.loads(text)["scaling"]["offs"][0]["id"] == SUDDEN
+        assert SUDDEN in [off["id"] for off in json.loads(text)["scaling"]["offs"]]
         return
-    for words in ("time of the whole run", "that the other cells foretell"):
-        assert words in " ".join(text.split())
+    assert "that the other cells foretell" in " ".join(text.split())
     if format_ == "html":
-        assert 'aria-label="time of the whole run, measured against predicted"' in text
+        assert 'aria-label="peak memory of a rank, measured against predicted"' in text
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -134,6 +136,9 @@ def test_what_a_killed_one_left_running_is_ended_first(jobs: Jobs) -> None:
     matrix = write(jobs, ("deaf",))
     started = begin(jobs, matrix)
     pid = int(jobs.signals.wait().split()[1])
+    # Its guards would end what is left; they are killed with it, as by `systemctl kill`.
+    for guard in [pid for pid, line in jobs.left().items() if "guard.py" in line]:
+        os.kill(guard, signal.SIGKILL)
     kill(jobs, started)
     assert pid in jobs.left(), "a rank that ignores SIGTERM outlives its launcher"
     (jobs.directory / "deaf-no-more").touch()
@@ -144,6 +149,13 @@ def test_what_a_killed_one_left_running_is_ended_first(jobs: Jobs) -> None:
     done = jobs.finish(started)
     assert done.returncode == 0, done.stderr
     assert "that a killed nsadiag had left running" in done.stderr
+
+
+def test_a_killed_one_leaves_nobody_running(jobs: Jobs) -> None:
+    started = begin(jobs, write(jobs, ("deaf",)))
+    jobs.signals.wait()
+    kill(jobs, started)
+    wait_until(lambda: not jobs.left(), "a rank that ignores SIGTERM, and its launcher, gone")
 
 
 def test_a_matrix_that_is_being_run_is_left_alone(jobs: Jobs) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from support.jobs import Jobs, wait_until
 
-from nsadiag.commands.cells import CellResult
-from nsadiag.commands.claims import timed_cells
-from nsadiag.commands.slots import cheap_to_dear
+from nsadiag.commands.matrix.cells import CellResult
+from nsadiag.commands.matrix.claims import timed_cells
+from nsadiag.commands.matrix.slots import cheap_to_dear
 from nsadiag.engines.room import Machine, Need, fits, free_gpus, has_memory
 from nsadiag.spec import Cell, Matrix
 

@@ -90,7 +90,7 @@ def stuck(jobs: Jobs) -> Iterator[Any]:
 
 def events(rank: RankDir) -> list[tuple[Kind, Phase, str, int, int, int]]:
     """(kind, phase, name, step, a, b) of every event, oldest first."""
-    recording = read_blackbox(rank.blackbox, rank.names)
+    recording = read_blackbox(rank.blackbox)
     assert not recording.gaps
     return [
         (

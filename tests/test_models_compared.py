@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nsadiag.agent.oom import kernel_says
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.replicas import drift
-from nsadiag.analysis.structure import differences
+from nsadiag.analysis.facts.model_structure import differences
+from nsadiag.analysis.relations.replica_sums import drift
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 
@@ -30,6 +30,7 @@ def wrapped(run: RunDir, models: dict[int, list[list[Any]]]) -> None:
     for rank, parameters in models.items():
         row = {
             "wrapper": "DistributedDataParallel",
+            "model": "Net",
             "place": "/home/me/train.py:9:main",
             "ranks": sorted(models),
         }

@@ -7,27 +7,28 @@ import importlib
 import pytest
 import torch
 
-from nsadiag.worker.probes import budget, calls
+from nsadiag.worker.probes import budget
+from nsadiag.worker.probes.autograd import module_calls
 
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    found = importlib.import_module("nsadiag.worker.probes.modules")
+    found = importlib.import_module("nsadiag.worker.probes.autograd.modules")
     monkeypatch.setattr(found, "_full", True)
     monkeypatch.setattr(found, "_per_step", {})
-    monkeypatch.setattr(found, "_depth_limit", calls.EVERY_DEPTH)
-    monkeypatch.setattr(calls, "_limit", calls.EVERY_DEPTH)
+    monkeypatch.setattr(found, "_depth_limit", module_calls.EVERY_DEPTH)
+    monkeypatch.setattr(module_calls.calls, "limit", module_calls.EVERY_DEPTH)
     yield found
-    calls.calls_by_depth.clear()
+    module_calls.calls_by_depth.clear()
 
 
 def review(modules, counts: dict[int, int], steps: int) -> int:  # type: ignore[no-untyped-def]
     """The limit after a stretch of steps in which those calls were seen."""
-    calls.calls_by_depth.clear()
-    calls.calls_by_depth.update(counts)
+    module_calls.calls_by_depth.clear()
+    module_calls.calls_by_depth.update(counts)
     modules._steps_counted = steps
     modules._review(0.005)
-    return calls._limit
+    return module_calls.calls.limit
 
 
 def test_a_level_that_did_not_fit_is_not_tried_again(modules, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
@@ -40,7 +41,7 @@ def test_it_is_recorded_once_steps_are_long_enough(modules, monkeypatch: pytest.
     monkeypatch.setattr(budget, "afforded", lambda step_s, events: 20)
     assert review(modules, {0: 4, 1: 68, 2: 384}, steps=4) == 2
     monkeypatch.setattr(budget, "afforded", lambda step_s, events: 200)
-    assert review(modules, {0: 12, 1: 204}, steps=12) == calls.EVERY_DEPTH
+    assert review(modules, {0: 12, 1: 204}, steps=12) == module_calls.EVERY_DEPTH
 
 
 def test_where_only_the_outermost_fits_the_others_are_not_even_passed_through(  # type: ignore[no-untyped-def]
@@ -50,7 +51,7 @@ def test_where_only_the_outermost_fits_the_others_are_not_even_passed_through(  
     monkeypatch.setattr(modules.backward_now, "counting", False)
     monkeypatch.setattr(budget, "afforded", lambda step_s, events: 20)
     before = torch.nn.Module.__call__
-    with calls.observed_calls():
+    with module_calls.observed_calls():
         assert torch.nn.Module.__call__ is not before
         assert review(modules, {0: 4, 1: 80}, steps=4) == 1
         assert torch.nn.Module.__call__ is before

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from nsadiag.analysis.no_gradient import untrained
-from nsadiag.analysis.parity import Record, record_of
-from nsadiag.worker.probes.sketches import sketch_run
+from nsadiag.analysis.matrix.parity import Record, record_of
+from nsadiag.analysis.rules.correctness.dead_gradients import untrained
+from nsadiag.worker.probes.correctness.sketches import sketch_run
 
 DIM, TOKENS = 16, 12
 

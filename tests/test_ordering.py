@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
+from support.events import events
+from support.sources import source_file
 
-from nsadiag.analysis.cycles import in_conflict
-from nsadiag.analysis.flow.guards import Program
-from nsadiag.analysis.flow.ordering import order_of
-from nsadiag.analysis.places import place
-from nsadiag.analysis.suspects import took_new_turns
+from nsadiag.analysis.explain.candidates.iteration_order import order_of
+from nsadiag.analysis.facts.locations import place
+from nsadiag.analysis.relations.call_outliers import took_new_turns
+from nsadiag.analysis.rules.desync.wait_cycles import in_conflict
 from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.source.control import Program
 
 FILE = "/u/sync.py"
-COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "place", "detail"]
+COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "label"]
 
 
 def tables(*orders: str) -> Any:
@@ -27,13 +27,13 @@ def tables(*orders: str) -> Any:
     for rank, text in enumerate(orders):
         for step, groups in enumerate(text.split()):
             at = float(step)
-            rows.append([rank, at, Kind.BACKWARD, Phase.BEGIN, "", step, f"\t{FILE}:9:main", ""])
+            rows.append([rank, at, Kind.BACKWARD, Phase.BEGIN, "", step, f"\t{FILE}:9:main"])
             for n, group in enumerate(groups, 1):
                 where = f"mesh_{group}\t{FILE}:5:reduce"
-                rows.append([rank, at + n / 10, Kind.COLLECTIVE, Phase.BEGIN, "all_reduce", step, where, ""])
+                rows.append([rank, at + n / 10, Kind.COLLECTIVE, Phase.BEGIN, "all_reduce", step, where])
     ranks = [SimpleNamespace(rank=rank) for rank in range(len(orders))]
     cell = SimpleNamespace(ranks=ranks, rank=lambda rank: ranks[rank])
-    return SimpleNamespace(events=pd.DataFrame(rows, columns=COLUMNS), cell=cell)
+    return SimpleNamespace(events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows), cell=cell)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def tables(*orders: str) -> Any:
 def test_who_takes_an_order_that_none_ever_took_is_guilty(
     monkeypatch: pytest.MonkeyPatch, orders: tuple[str, ...], guilty: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr("nsadiag.analysis.cycles.issued_s", lambda cell, rank: float("inf"))
+    monkeypatch.setattr("nsadiag.analysis.rules.desync.wait_cycles.issued_s", lambda cell, rank: float("inf"))
     assert in_conflict(tables(*orders), tuple(range(len(orders))))[0] == guilty
 
 
@@ -98,7 +98,7 @@ def test_what_puts_the_calls_in_order_is_named(before: str, over: str, named: st
         return place(FILE, next(n for n, each in enumerate(lines, 1) if text in each), function)
 
     chain = (at("    exchange(", None), at("    reduce(", "exchange"), at("# STANDS", "reduce"))
-    program = Program({FILE: ast.parse(source)})
+    program = Program({FILE: source_file(FILE, source)})
     trains = at("# TRAINS", None).line
     situation: Any = SimpleNamespace(
         program=program,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsadiag.analysis.parity import Comparison, compare, document_of, read_record
-from nsadiag.analysis.parity.words import summary_of
+from nsadiag.analysis.matrix.parity import Comparison, compare, document_of, read_record
+from nsadiag.analysis.matrix.parity.words import summary_of
 
 NAMES = (
     "embed.weight",

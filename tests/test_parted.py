@@ -12,14 +12,17 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from support.events import events
 from support.jobs import Jobs
 
-from nsadiag.analysis.averaged import averaged as names_averaged
-from nsadiag.analysis.kept_back import kept_back
-from nsadiag.analysis.load import CellEvidence, load_cell
-from nsadiag.analysis.loads import OF_OPTIMIZER, loaded_alone
-from nsadiag.analysis.not_finite import not_finite
-from nsadiag.analysis.parted import (
+from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.manual_averaging import averaged as names_averaged
+from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal
+from nsadiag.analysis.rules.correctness.nonfinite import not_finite
+from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, loaded_alone
+from nsadiag.analysis.rules.correctness.replicas.drift_causes import _left, _unknown_to_ddp, _were_reduced
+from nsadiag.analysis.rules.correctness.replicas.replica_drift import (
     _beside_units,
     _by_hand,
     _left_out,
@@ -27,22 +30,21 @@ from nsadiag.analysis.parted import (
     _not_reduced,
     wrapped_apart,
 )
-from nsadiag.analysis.places import most_seen, waits_for_peers
-from nsadiag.analysis.replicas import Drift, drift, kept_equal
-from nsadiag.analysis.why_parted import _left, _unknown_to_ddp, _were_reduced
-from nsadiag.analysis.written import thawed
+from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_back
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
-from nsadiag.worker import runtime
-from nsadiag.worker.probes.backward import _begin, now
+from nsadiag.source.patterns.single_call import thawed
+from nsadiag.worker import session
+from nsadiag.worker.probes.autograd.backward import _begin, now
 
 BEGIN, END, POINT = Phase.BEGIN, Phase.END, Phase.POINT
-COLUMNS = ["rank", "kind", "phase", "name", "a", "b", "place"]
+COLUMNS = ["rank", "kind", "phase", "name", "a", "b", "label"]
 AT = "\t/home/u/train.py:9:epoch"
 
 
 def tables(*rows: tuple[Any, ...]) -> Any:
-    return SimpleNamespace(events=pd.DataFrame([dict(zip(COLUMNS, row, strict=True)) for row in rows]))
+    return SimpleNamespace(events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows))
 
 
 def cell(path: Path, sums: dict[int, list[list[float]]]) -> CellEvidence:
@@ -344,7 +346,7 @@ def test_what_ddp_does_not_reduce_is_told_apart_by_magnitudes_where_the_sums_are
 )
 def test_the_line_that_makes_parameters_trainable(tmp_path: Path, source: str, line: int | None) -> None:
     both = dataclasses.replace(cell(tmp_path, {0: [[1.0]], 1: [[1.0]]}), sources={"/job/train.py": source})
-    found = thawed(both)
+    found = thawed(both.code)
     assert (found and found.line) == line
 
 
@@ -352,7 +354,10 @@ def test_what_is_trained_beside_the_units_of_fsdp2_is_told(tmp_path: Path) -> No
     cell(tmp_path, {0: [[1.0], [2.0]], 1: [[1.0], [2.5]]})
     run = RunDir(path=tmp_path)
     for rank in (0, 1):
-        write_json(run.rank(rank).units, [{"unit": "blocks.0", "kind": "FSDP2", "parameters": []}])
+        write_json(
+            run.rank(rank).units,
+            [{"unit": "blocks.0", "kind": "FSDP2", "parameters": [], "group": "default_pg", "ranks": [0, 1]}],
+        )
     both = load_cell(tmp_path)
     gather = (0, Kind.COLLECTIVE, BEGIN, "all_gather_single", 1, 4, "default_pg" + AT)
     (found,) = _beside_units(both, tables(gather))
@@ -366,9 +371,9 @@ def test_what_is_trained_beside_the_units_of_fsdp2_is_told(tmp_path: Path) -> No
 
 def trained(step: int, wrapped: bool, backward: str = AT) -> list[dict[str, Any]]:
     """One step of rank 0 by the loop of line 9, through DDP's wrapper or past it, where a forward is not seen."""
-    forward = {"kind": Kind.FORWARD, "name": "DistributedDataParallel", "place": AT}
-    events = [forward] * wrapped + [{"kind": Kind.BACKWARD, "name": "", "place": backward}]
-    return [{"rank": 0, "phase": BEGIN, "step": step, **event} for event in events]
+    forward = {"kind": Kind.FORWARD, "name": "DistributedDataParallel", "label": AT}
+    did = [forward] * wrapped + [{"kind": Kind.BACKWARD, "name": "", "label": backward}]
+    return [{"rank": 0, "phase": BEGIN, "step": step, **event} for event in did]
 
 
 PASSED_BY = "from step 4 on its wrapper is passed by, and each rank trains a model of its own."
@@ -382,7 +387,7 @@ def apart_from(step: int) -> Drift:
 
 def test_a_wrapper_that_is_passed_by_from_some_step_on_is_told() -> None:
     def left(*steps: list[dict[str, Any]], until: int = 8) -> Any:
-        frame = pd.DataFrame([event for each in steps for event in each])
+        frame = events(event for each in steps for event in each)
         why = _left(SimpleNamespace(events=frame), 0, apart_from(until))  # type: ignore[arg-type]
         return why and (why.says.partition(": ")[2], why.place and why.place.line)
 
@@ -444,7 +449,7 @@ def test_only_a_single_number_on_the_cpu_is_read_as_a_loss(
 ) -> None:
     said: list[tuple[int, ...]] = []
     rank = SimpleNamespace(places=SimpleNamespace(here=lambda: 7), emit=lambda *event: said.append(event))
-    monkeypatch.setattr(runtime.recorded, "rank", rank)
+    monkeypatch.setattr(session.recorded, "rank", rank)
     monkeypatch.setattr(now, "counting", False)
     _begin(loss)
     assert said == [(Kind.BACKWARD, BEGIN, 0, lost, 0, 7)]

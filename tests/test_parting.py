@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from support.parting import Did, Job, step
 
-from nsadiag.analysis.cycles import cycle_finding
-from nsadiag.analysis.tables import Tables
-from nsadiag.analysis.waitfor import Edge, Graph
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
+from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
 from nsadiag.evidence.blackbox import Kind
 
 
@@ -128,7 +128,7 @@ def test_a_lock_whose_holder_is_in_a_collective_closes_a_cycle(tmp_path: Path) -
         for a, group in enumerate(("train", "aside"))
     ]
     tables = Tables(job.cell())
-    vars(tables)["graph"] = Graph(edges=tuple(edges))
+    tables._answers[graph_of] = Graph(edges=tuple(edges))
     (found,) = cycle_finding(tables.cell, tables)
     assert (found.cls, found.guilty_ranks) == ("collective_order_mismatch", (0, 1))
     assert "lock that thread aside holds" in found.summary

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.pickles import MAX_DEPTH, PickleRefused, loads, read_pickle
 
 # What a gloo rank dumps, by torch's own C++ writer.
@@ -160,8 +160,14 @@ def test_a_damaged_dump_raises_nothing_but_its_own_error(data: st.DataObject) ->
 def test_analysis_reads_the_pickle_where_the_json_is_missing(tmp_path: Path) -> None:
     capture = tmp_path / "ranks/00000/captures/01"
     capture.mkdir(parents=True)
-    (capture / "fr.pickle").write_bytes(pickle.dumps({"entries": [{"state": "started"}]}, 2))
-    assert load_cell(tmp_path).rank(0).captures[0].flight_recorder["entries"] == [{"state": "started"}]
+    entry = {
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": 1,
+        "profiling_name": "gloo:all_reduce",
+    }
+    (capture / "fr.pickle").write_bytes(pickle.dumps({"entries": [entry, {"state": "started"}]}, 2))
+    entries = load_cell(tmp_path).rank(0).captures[0].flight_recorder["entries"]
+    assert entries == [entry | {"process_group": ["0", "default_pg"]}]
     (capture / "fr.json").write_text('{"entries": []}')
     assert load_cell(tmp_path).rank(0).captures[0].flight_recorder["entries"] == []
 
@@ -180,5 +186,5 @@ def test_a_file_of_absurd_size_is_not_even_read(tmp_path: Path) -> None:
     path = tmp_path / "fr.pickle"
     with path.open("wb") as file:
         file.truncate(2**33)
-    with pytest.raises(PickleRefused, match="more than"):
+    with pytest.raises(PickleRefused, match="larger than"):
         read_pickle(path)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from nsadiag.analysis.load import rank_without_evidence
-from nsadiag.analysis.piles import largest_pile
-from nsadiag.worker.probes.piling import ROOM, _piles, piling
+from nsadiag.analysis.facts.registrations import largest_pile
+from nsadiag.analysis.ingest.run_directory import rank_without_evidence
+from nsadiag.worker.probes.training.registrations import ROOM, _piles, piling
 
 STEPS = 40
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsadiag.analysis.places import all_of_faults, in_a_step
+from nsadiag.analysis.facts.locations import all_of_faults, in_a_step
 from nsadiag.worker.place import Places, is_user_code, user_place
 
 

@@ -12,8 +12,8 @@ import pytest
 from support.jobs import Jobs, wait_until
 
 import nsadiag
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.reader import Recording, read_blackbox
@@ -90,7 +90,7 @@ class Ranks:
 
     def recording(self, rank: int = 0) -> Recording:
         directory = self.directory(rank)
-        return read_blackbox(directory.blackbox, directory.names)
+        return read_blackbox(directory.blackbox)
 
     def gaps(self, rank: int = 0) -> str:
         gaps = self.directory(rank).gaps

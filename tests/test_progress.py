@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsadiag.agent.progress import Progress
-from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.reader import Pulse
 
 Emit = Callable[..., None]
@@ -17,9 +17,7 @@ Emit = Callable[..., None]
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[BlackBox]:
-    yield BlackBox(
-        tmp_path / "blackbox.bin", Names(tmp_path / "names.jsonl"), rank=0, world_size=2, capacity=64
-    )
+    yield BlackBox(tmp_path / "blackbox.bin", rank=0, world_size=2, capacity=64)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.analysis.exceptions import first_of, follows_a_peer, headline, memory_of, place_of
+from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, headline, memory_of, place_of
 from nsadiag.evidence.layout import RunDir, read_json, read_json_lines
 
 RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")

@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.findings import findings
 from test_models_compared import ranks
 
-from nsadiag.analysis.detectors.async_work_not_waited import async_work_not_waited
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.rules.correctness.async_work_not_waited import async_work_not_waited
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.evidence.records import Finding
 
@@ -67,7 +68,7 @@ def judged(
     cell = load_cell(run.path)
     tables = Tables(cell)
     tables.__dict__["asked"] = pd.DataFrame([{**call, "rank": rank} for rank in (0, 1) for _ in range(4)])
-    return list(async_work_not_waited(cell, tables))
+    return findings(async_work_not_waited, cell, tables)
 
 
 @pytest.mark.parametrize("lines", USED.values(), ids=USED)

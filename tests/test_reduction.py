@@ -12,14 +12,14 @@ from textwrap import dedent
 import pytest
 from support.promises import REPRO
 
-from nsadiag.experiments.danger import is_safe, zones
-from nsadiag.experiments.edits import cuts
-from nsadiag.experiments.inline import CannotInline, inlined
-from nsadiag.experiments.priors import Priors, executed
-from nsadiag.experiments.program import Program, parse, undefined
 from nsadiag.experiments.reduce import Reducer
-from nsadiag.experiments.tidying import inlined_calls, inlined_values
-from nsadiag.experiments.trims import small_numbers, trims
+from nsadiag.experiments.rewriting.danger import is_safe, zones
+from nsadiag.experiments.rewriting.edits import cuts
+from nsadiag.experiments.rewriting.inline import CannotInline, inlined
+from nsadiag.experiments.rewriting.priors import Priors, executed
+from nsadiag.experiments.rewriting.program import Program, parse, undefined
+from nsadiag.experiments.rewriting.tidying import inlined_calls, inlined_values
+from nsadiag.experiments.rewriting.trims import small_numbers, trims
 
 
 def program(source: str, kept: str | None = None) -> Program:

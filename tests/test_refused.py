@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.analysis.breaks import MISMATCH
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.refused import refused
+from nsadiag.analysis.facts.exits import MISMATCH
+from nsadiag.analysis.relations.transport_rejections import refused
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
-from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
 
 REFUSED = (
@@ -92,8 +92,8 @@ class Job:
     def rank(self, number: int, *calls: str, stderr: str = "") -> None:
         rank = self.run.rank(number)
         make_private_dir(rank.path)
-        names = Names(rank.names)
-        box = BlackBox(rank.blackbox, names, rank=number, world_size=2)
+        box = BlackBox(rank.blackbox, rank=number, world_size=2)
+        names = box.names
         for call in calls:
             op, _, thread = call.partition(" in a ")
             kind = Kind.BACKWARD if op == "backward" else Kind.COLLECTIVE

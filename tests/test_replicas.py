@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.jobs import Jobs
 
-from nsadiag.worker.probes.replicas import is_look
+from nsadiag.worker.probes.correctness.replicas import is_look
 
 DECAYS_LATE = """
 import torch, torch.distributed as dist

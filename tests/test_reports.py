@@ -28,10 +28,10 @@ from nsadiag.evidence.records import (
 )
 from nsadiag.reports import REPORTERS, MatrixReport, RunReport, load_report, print_report, write_reports
 from nsadiag.reports.facts import Fact, facts_of
+from nsadiag.reports.formats.markdown import cell_code, code, escape
+from nsadiag.reports.formats.plot import panels_of
 from nsadiag.reports.grid import grid_of
 from nsadiag.reports.live import LiveProgress, PlainProgress, matrix_progress
-from nsadiag.reports.markdown import cell_code, code, escape
-from nsadiag.reports.plot import panels_of
 from nsadiag.reports.sources import source_href
 from nsadiag.reports.words import clean, duration, mebibytes, rank_list
 

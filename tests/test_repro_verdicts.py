@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.promises import Promise, promises
 
+from nsadiag.analysis.rules.registry import RULES
+
 # One a class in the everyday run, and one each that looks dead or alive and is not; the others are of the same kind, and `make test-all` runs them.
 EVERY_DAY = {
     "collective_args_mismatch_last_batch",
@@ -94,6 +96,6 @@ def test_the_verdict_is_the_promised_one(promise: Promise, tmp_path: Path) -> No
 
 def test_every_class_that_has_a_detector_has_a_script() -> None:
     promised = {name for promise in promises() for name in promise.classes}
-    detectors = {path.stem for path in Path("nsadiag/analysis/detectors").glob("[a-z]*.py")}
+    detectors = {rule.check.__module__.rpartition(".")[2] for rule in RULES}
     # They conclude classes that others have, too: a lost host needs hosts (tests/cluster), and test_never_joined.py has the other.
     assert detectors - promised == {"lost_host", "never_joined"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,15 +9,18 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.sources import source_file
 from test_disagreement import pending
 
-from nsadiag.analysis.flow.guards import Program
-from nsadiag.analysis.flow.on_rank import OnRank
-from nsadiag.analysis.flow.rounds import loop_left
-from nsadiag.analysis.pairing import SAME, UNUSUAL, blame, left_short
-from nsadiag.analysis.places import place
-from nsadiag.analysis.transfers import TRANSFER_COLUMNS
+from nsadiag.analysis.explain.candidates.round_counts import loop_left
+from nsadiag.analysis.facts.locations import place
+from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
+from nsadiag.analysis.outliers import Basis, Outliers
+from nsadiag.analysis.relations.messages.outliers import message_outliers
+from nsadiag.analysis.relations.messages.pairing import left_short
 from nsadiag.evidence.records import Place
+from nsadiag.source.control import Program
+from nsadiag.source.evaluation import OnRank
 
 FILE = "/u/pipe.py"
 SENDS, RECEIVES = f"{FILE}:1:send", f"{FILE}:2:receive"
@@ -64,13 +66,15 @@ def waiting() -> dict[int, Any]:
 
 def test_who_sent_fewer_is_told_from_whoever_waits_in_the_same_helper() -> None:
     tables = pipeline({0: 20, 1: 10, 2: 10})
-    assert blame(tables, waiting()) == ((0,), UNUSUAL)
+    assert message_outliers(tables, waiting()) == Outliers(ranks=(0,), basis=Basis.UNUSUAL_COUNT)
     short = left_short(tables, 0)
     assert short and short.place and (short.place.line, short.now, short.before) == (1, 3, 6)
 
 
 def test_ranks_that_came_to_one_line_by_the_same_way_do_the_same() -> None:
-    assert blame(pipeline({0: 10, 1: 10, 2: 10}), waiting()) == ((0, 1), SAME)
+    assert message_outliers(pipeline({0: 10, 1: 10, 2: 10}), waiting()) == Outliers(
+        ranks=(0, 1), basis=Basis.ALIKE
+    )
 
 
 def test_who_went_on_with_fewer_messages_is_told_from_those_that_wait_at_one_line_for_them() -> None:
@@ -87,7 +91,7 @@ def test_who_went_on_with_fewer_messages_is_told_from_those_that_wait_at_one_lin
     tables: Any = SimpleNamespace(transfers=transfers, standings=stands)
     there = place(FILE, 2, "receive")
     waits = {r: replace(pending(r, r + 1, "from", "sent fewer"), place=there) for r in (0, 1)}
-    assert blame(tables, waits) == ((2,), UNUSUAL)
+    assert message_outliers(tables, waits) == Outliers(ranks=(2,), basis=Basis.UNUSUAL_COUNT)
 
 
 SOURCE = """
@@ -123,7 +127,7 @@ def line(source: str, marker: str) -> int:
 def left(over: str, test: str, peer: str | None = None) -> str | None:
     """The line that is named, for a rank that stands where it waits for what comes back."""
     source = textwrap.dedent(SOURCE).format(over=over, test=test)
-    program = Program({FILE: ast.parse(source)})
+    program = Program({FILE: source_file(FILE, source)})
 
     def at(marker: str) -> tuple[Place, ...]:
         return (place(FILE, line(source, marker), None),)
@@ -159,7 +163,7 @@ def test_the_loop_around_the_call_of_a_helper_is_found(
 
 def test_a_handler_that_names_no_exception_is_no_question() -> None:
     source = "try:\n    step()\nexcept:\n    dist.send(x, 1)\n"
-    program = Program({FILE: ast.parse(source)})
+    program = Program({FILE: source_file(FILE, source)})
     who = OnRank(program=program, rank=0, world_size=2)
     guards = program.around(FILE, 4)
     assert [g.kind for g in guards] == ["except"]

@@ -84,7 +84,7 @@ def metas(jobs: Jobs) -> dict[int, dict[str, Any]]:
 
 def kinds(jobs: Jobs, rank: int) -> set[int]:
     directory = RunDir(path=jobs.directory / "run").rank(rank)
-    return set(read_blackbox(directory.blackbox, directory.names).events["kind"].tolist())
+    return set(read_blackbox(directory.blackbox).events["kind"].tolist())
 
 
 def run(jobs: Jobs, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -155,7 +155,7 @@ def test_the_users_own_sitecustomize_still_runs(jobs: Jobs) -> None:
     own.mkdir()
     (own / "sitecustomize.py").write_text("import sys; sys.from_their_own = 'theirs'\n")
     (own / "their_module.py").write_text("")
-    job = "import sys, their_module; print(sys.from_their_own, 'nsadiag.worker.runtime' in sys.modules)"
+    job = "import sys, their_module; print(sys.from_their_own, 'nsadiag.worker.session' in sys.modules)"
     done = run(jobs, *RANK, "-c", job, PYTHONPATH=str(own))
     assert done.stdout.startswith("theirs True\n"), done.stderr
     assert list(metas(jobs)) == [0]

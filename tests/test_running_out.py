@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.analysis.flow.running_out import Answer, first_that_differs, had_before, shared_loaders
-from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.analysis.explain.candidates.exhausted_data import (
+    Answer,
+    first_that_differs,
+    had_before,
+    shared_loaders,
+)
+from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir
 
 FIT = "/home/me/train.py:9:main"
@@ -41,15 +46,15 @@ def test_nothing_is_said_of_loaders_that_were_not_asked_alike(one: list[Answer],
 
 
 def test_a_black_box_tells_the_end_of_the_data(tmp_path: Path) -> None:
-    from nsadiag.analysis.flow.running_out import answers_of
-    from nsadiag.analysis.load import load_cell
+    from nsadiag.analysis.explain.candidates.exhausted_data import answers_of
+    from nsadiag.analysis.scale.digests.cell import load_cell
 
     run = RunDir(path=tmp_path / "run")
     rank = run.rank(0)
     make_private_dir(run.path)
     make_private_dir(rank.path)
-    names = Names(rank.names)
-    box = BlackBox(rank.blackbox, names, rank=0, world_size=1)
+    box = BlackBox(rank.blackbox, rank=0, world_size=1)
+    names = box.names
     for ran_out in (0, 1):
         box.emit(Kind.DATA, Phase.BEGIN, names("Clips"), 0, 0, names(f"\t{FIT}"))
         box.emit(Kind.DATA, Phase.END, names("Clips"), 0, ran_out)
@@ -57,14 +62,14 @@ def test_a_black_box_tells_the_end_of_the_data(tmp_path: Path) -> None:
 
 
 def test_a_loader_that_each_rank_goes_through_by_itself_parts_nobody(tmp_path: Path) -> None:
-    from nsadiag.analysis.load import load_cell
+    from nsadiag.analysis.scale.digests.cell import load_cell
 
     run = RunDir(path=tmp_path / "run")
     rank = run.rank(0)
     make_private_dir(run.path)
     make_private_dir(rank.path)
-    names = Names(rank.names)
-    box = BlackBox(rank.blackbox, names, rank=0, world_size=2)
+    box = BlackBox(rank.blackbox, rank=0, world_size=2)
+    names = box.names
 
     def batch(dataset: str, forward: str, *, trains: bool = False) -> None:
         box.emit(Kind.DATA, Phase.BEGIN, names(dataset), 0, 0, names(f"\t{FIT}"))

@@ -10,8 +10,8 @@ import pytest
 from support.golden import archive_of, unpack
 from support.jobs import Jobs
 
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.salted import salted
+from nsadiag.analysis.rules.correctness.unstable_hash import salted
+from nsadiag.analysis.scale.digests.cell import load_cell
 
 HEAD = "class Shards:\n    def __init__(self, rank, world): self.rank, self.world = rank, world\n"
 BY_METHOD = HEAD + (

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsadiag.analysis.scaling.axes import effort, sizes_in
-from nsadiag.analysis.scaling.model import fit_model
-from nsadiag.analysis.scaling.points import Point, point_of
-from nsadiag.analysis.scaling.summary import summary
+from nsadiag.analysis.matrix.scaling.axes import effort, sizes_in
+from nsadiag.analysis.matrix.scaling.model import fit_model
+from nsadiag.analysis.matrix.scaling.points import Point, point_of
+from nsadiag.analysis.matrix.scaling.summary import summary
 
 LAYERS, KINDS, PARALLEL = (1, 2, 4, 5), ("none", "reentrant", "other"), ("single", "ddp", "fsdp")
 SLOWER = {"none": 1.0, "reentrant": 1.3, "other": 1.32, "single": 1.0, "ddp": 1.5, "fsdp": 2.1}

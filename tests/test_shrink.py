@@ -16,7 +16,7 @@ from support.jobs import Jobs
 from support.promises import REPRO
 
 from nsadiag.evidence.records import Progress, Times, Verdict, Where
-from nsadiag.experiments.program import Program
+from nsadiag.experiments.rewriting.program import Program
 from nsadiag.experiments.shrink import further_and_further_back
 from nsadiag.experiments.trial import Wanted
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.silence import in_one_place_s
+from nsadiag.analysis.facts.quiet_time import in_one_place_s
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 
 
@@ -35,6 +35,7 @@ def test_a_look_at_what_was_before_the_silence_says_nothing_of_it(
     looks = [
         {
             "t_s": t_s,
+            "judgement": "moving",
             "first": n,
             "second": n + 1,
             "motions": [{"rank": 0, "seconds": 2.0, "frames_changed": n == 1}],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nsadiag.worker.probes.fingerprints import digest, precisions, randomness
-from nsadiag.worker.probes.sketches import BUCKETS, run_of, sketch_box, sketch_run
+from nsadiag.worker.probes.correctness.fingerprints import digest, precisions, randomness
+from nsadiag.worker.probes.correctness.sketches import BUCKETS, run_of, sketch_box, sketch_run
 
 SHAPE = (37, 53)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.skipped_steps import Skipped, skipped
-from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import Skipped, skipped
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 
 SCRIPT = """
@@ -35,8 +35,8 @@ def found(
         rank = run.rank(number)
         make_private_dir(rank.path)
         write_json(rank.meta, {"rank": number, "world_size": len(made)})
-        names = Names(rank.names)
-        box = BlackBox(rank.blackbox, names, rank=number, world_size=len(made))
+        box = BlackBox(rank.blackbox, rank=number, world_size=len(made))
+        names = box.names
         for count in steps:
             for at, kind in ((3, Kind.FORWARD), (4, Kind.BACKWARD)):
                 box.emit(kind, Phase.BEGIN, names("Net"), 0, 0, names(f"\t{path}/train.py:{at}:main"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.parting import Did, Job, step
 
-from nsadiag.analysis.swallowed import gone_on
-from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.suppressed_exceptions import gone_on
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import append_json_line
 
@@ -85,7 +85,7 @@ def test_the_one_line_that_raises_what_was_caught_is_shown(tmp_path: Path) -> No
     made = job(tmp_path, source(), [*TWICE, *trained(2)], [*TWICE, *trained(2)])
     found = made.parted()
     raises = made.at("raise ValueError")
-    assert found and any(e.source.endswith(f":{raises}") for e in found.evidence)
+    assert found and any(e.source.endswith(f"#line {raises}") for e in found.evidence)
 
 
 def test_at_the_first_evaluation_the_source_alone_has_to_tell(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.findings import findings
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.detectors.slow_compute import slow_compute
-from nsadiag.analysis.growing import Slowing, _given_more, grows, grows_at_best, slowing
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.relations.trend import Slowing, _given_more, grows, grows_at_best, slowing
+from nsadiag.analysis.rules.performance.slow_compute import slow_compute
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 
@@ -64,7 +65,7 @@ def test_one_look_at_what_is_done_before_a_long_loop_does_not_hide_the_loop(tmp_
     def looked_at(*codes: str) -> str | None:
         looks = [replace(rank.captures[-1], stacks=[thread_at(cell.sources, code)]) for code in codes]
         seen = replace(cell, ranks=(replace(rank, captures=tuple(looks), samples=[]),))
-        found = next(slow_compute(seen, Tables(seen)))
+        found = findings(slow_compute, seen, Tables(seen))[0]
         (text,) = cell.sources.values()
         return text.splitlines()[found.where.line - 1].strip() if found.where and found.where.line else None
 
@@ -125,7 +126,7 @@ def test_steps_that_cost_what_their_inputs_do_may_be_meant_so(
     tables.__dict__["steps"] = given.assign(
         rank=0, input_s=0.0, forward_s=0.0, backward_s=given.step_s, loader_s=0.0, saving_s=0.0
     )
-    found = next(slow_compute(cell, tables))
+    found = findings(slow_compute, cell, tables)[0]
     assert found.confidence == confidence
     assert ("their inputs grow" in found.summary) == (confidence == 0.5)
 
@@ -134,7 +135,7 @@ def test_a_step_was_given_what_all_its_forwards_were_given(tmp_path: Path) -> No
     rank = RunDir(path=tmp_path).rank(0)
     make_private_dir(rank.path)
     write_json(rank.meta, {"rank": 0, "world_size": 1, "pid": 100})
-    box = BlackBox(rank.blackbox, rank.names, rank=0, world_size=1)
+    box = BlackBox(rank.blackbox, rank=0, world_size=1)
     for number in (1, 2):
         for given in (10, 5):
             box.emit(Kind.FORWARD, Phase.BEGIN)
@@ -167,10 +168,10 @@ def scanning(
     rank = RunDir(path=path).rank(0)
     make_private_dir(rank.path)
     write_json(rank.meta, {"rank": 0, "world_size": 1, "pid": 100})
-    BlackBox(rank.blackbox, rank.names, rank=0, world_size=1)
+    BlackBox(rank.blackbox, rank=0, world_size=1)
     inner = [[TORCH + "nn/modules/module.py", 1, within]] if within else []
     called = [[TORCH + "autograd/function.py", 325, "BackwardCFunction.apply"]]
-    rows = [{"frames": [*inner, [str(script), n, "Scan.backward"], *called]} for n in lines]
+    rows = [{"t_mono_ns": 1, "frames": [*inner, [str(script), n, "Scan.backward"], *called]} for n in lines]
     rank.samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_json(RunDir(path=path).watch, {"ended_s": 60.0, "looks": []})
     cell = load_cell(path)
@@ -179,7 +180,7 @@ def scanning(
     tables.__dict__["steps"] = given.assign(
         rank=0, input_s=0.0, forward_s=0.02, backward_s=backward_s, loader_s=0.0, saving_s=0.0
     )
-    return [found.cls for found in slow_compute(cell, tables)]
+    return [found.cls for found in findings(slow_compute, cell, tables)]
 
 
 def test_a_backward_of_ones_own_that_goes_round_in_python_is_slow_from_the_first_step(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.analysis import sources
-from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.ingest import sources
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence import secrets
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
-from nsadiag.evidence.sources import is_user, keep_sources, read_sources
+from nsadiag.evidence.user_code import is_user
+from nsadiag.source.archive import keep_sources, read_sources
 from nsadiag.worker import place
 
 
@@ -61,7 +62,7 @@ def test_secrets_in_the_source_are_masked_and_it_stays_python(run: RunDir, tmp_p
     kept = read_sources(run)[str(script)]
     assert "0123456789abcdef" not in kept
     assert "hf_abcdefghijklmnop" not in kept
-    assert sources.tree_of(load_cell(run.path), str(script)) is not None
+    assert load_cell(run.path).code.file(str(script)) is not None
     assert (run.sources_index.stat().st_mode & 0o777, run.sources.stat().st_mode & 0o777) == (0o600, 0o700)
 
 

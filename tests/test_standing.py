@@ -10,8 +10,8 @@ import pytest
 
 from nsadiag.agent.captures import capture_all
 from nsadiag.agent.captures.target import Target
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.standing import standing_of, syscall_of, without_repeats
+from nsadiag.analysis.facts.thread_state import standing_of, syscall_of, without_repeats
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir
 
 READY = 'print("ready", flush=True)\n'

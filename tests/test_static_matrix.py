@@ -11,8 +11,8 @@ import pytest
 from support.jobs import Jobs, wait_until
 
 from nsadiag.cluster.place import free_port
-from nsadiag.commands.batched import lost
-from nsadiag.commands.cells import directory_of, restored
+from nsadiag.commands.batch.submission import lost
+from nsadiag.commands.matrix.cells import directory_of, restored
 from nsadiag.evidence.layout import RunDir, write_json
 from nsadiag.spec import load_matrix
 

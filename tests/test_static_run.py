@@ -15,11 +15,12 @@ from support.jobs import Jobs
 
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.agent.stillness import Motion, Stance
-from nsadiag.analysis.load import load_cell
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
-from nsadiag.cluster.clock import Offset
 from nsadiag.cluster.merge import Story, merge
-from nsadiag.cluster.notes import (
+from nsadiag.cluster.place import Place, free_port
+from nsadiag.cluster.protocol.clock import Offset
+from nsadiag.cluster.protocol.notes import (
     Looked,
     Order,
     State,
@@ -29,11 +30,10 @@ from nsadiag.cluster.notes import (
     state_of,
     to_document,
 )
-from nsadiag.cluster.place import Place, free_port
 from nsadiag.commands.nodes import check_line, completed, line_of
 from nsadiag.engines.static import spread
 from nsadiag.errors import UsageError
-from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.reader import read_blackbox
 
@@ -151,11 +151,13 @@ def recorded(run: RunDir, rank: int, host: str) -> int:
     """A rank with one event, and when that was by its host's clock."""
     directory = run.rank(rank)
     directory.path.mkdir(parents=True)
-    box = BlackBox(directory.blackbox, Names(directory.names), rank=rank, world_size=2)
+    box = BlackBox(directory.blackbox, rank=rank, world_size=2)
     box.emit(Kind.STEP, Phase.POINT, 0)
     t_ns = int(read_blackbox(directory.blackbox).events["t_ns"][0])
     directory.meta.write_text(json.dumps({"rank": rank, "world_size": 2, "host": host, "pid": 5}))
-    directory.exception.write_text(json.dumps({"type": "E", "t_mono_ns": t_ns, "frames": []}))
+    directory.exception.write_text(
+        json.dumps({"type": "E", "message": "", "thread": "MainThread", "t_mono_ns": t_ns, "frames": []})
+    )
     return t_ns
 
 
@@ -289,7 +291,7 @@ def test_a_hang_on_the_second_node_is_judged_by_the_evidence_of_both(jobs: Jobs)
 
 TWO_ARE_MANY = """
 import sys
-from nsadiag.analysis.digests import chosen, wanted
+from nsadiag.analysis.scale.digests import chosen, wanted
 chosen.FEW_RANKS = wanted.FEW_RANKS = 2
 sys.argv = sys.argv[1:]
 from nsadiag.cli import main

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 # The package has a function of the same name.
-probe = importlib.import_module("nsadiag.worker.probes.optimizer")
+probe = importlib.import_module("nsadiag.worker.probes.training.optimizer")
 
 
 class Names:
@@ -21,7 +21,7 @@ class Names:
 
 
 class Rank:
-    """Stands for a rank's runtime: counts what it is told."""
+    """Stands for a rank's recorder: counts what it is told."""
 
     def __init__(self) -> None:
         self.names, self.box, self.steps = Names(), self, 0
@@ -38,7 +38,7 @@ class Rank:
 @pytest.fixture
 def rank(monkeypatch: pytest.MonkeyPatch) -> Rank:
     one = Rank()
-    monkeypatch.setattr(probe.runtime.recorded, "rank", one)
+    monkeypatch.setattr(probe.session.recorded, "rank", one)
     monkeypatch.setattr(probe.budget, "step_ended", lambda: None)
     monkeypatch.setattr(probe, "_counting", None)
     monkeypatch.setattr(probe, "_others", 0)

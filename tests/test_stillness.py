@@ -12,10 +12,10 @@ import pytest
 
 from nsadiag.agent.activity import Activity, Usage, usage, work
 from nsadiag.agent.captures.sleeping import waits_until
-from nsadiag.agent.naps import limit_s, naps, same_nap
 from nsadiag.agent.queued import held_up, queue_of
 from nsadiag.agent.sampler import is_torn, where_it_works
 from nsadiag.agent.stillness import Motion, gpu_pct, joining, judge
+from nsadiag.agent.timed_waits import limit_s, naps, same_nap
 
 WAITING = Motion(
     rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0, waits_for_peers=True

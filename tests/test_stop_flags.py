@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from support.parting import Did, Job, step
 
-from nsadiag.analysis.divergence import Divergence
+from nsadiag.analysis.explain.context import Divergence
 from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import RunDir, make_private_dir
 from nsadiag.evidence.reader import read_blackbox
-from nsadiag.worker import runtime
+from nsadiag.worker import session
+from nsadiag.worker.recorder import Recorder
 
 FIT, TEST, SET = "trainer.fit(", "trainer.test(", "trainer.should_stop = "
 BY_LOSS = "if metrics['mse'] < self.target:\n            trainer.should_stop = True"
@@ -84,12 +85,12 @@ def test_nothing_is_laid_to_a_flag_that_need_not_be_what_parted_them(
 
 
 @pytest.fixture
-def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runtime.Runtime:
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """This process, taken for a rank."""
     directory = RunDir(path=tmp_path / "run").rank(0)
     make_private_dir(directory.path)
-    found = runtime.Runtime(directory, 0, 1)
-    monkeypatch.setattr(runtime.recorded, "rank", found)
+    found = Recorder(directory, 0, 1)
+    monkeypatch.setattr(session.recorded, "rank", found)
     return found
 
 
@@ -116,9 +117,9 @@ def framework(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_line_of_the_users_that_sets_the_flag_is_noted_once_and_values_are_as_without_us(
-    framework: Any, rank: runtime.Runtime
+    framework: Any, rank: Recorder
 ) -> None:
-    from nsadiag.worker.probes.stops import stops
+    from nsadiag.worker.probes.training.stop_flags import stops
 
     trainer_type, control_type = framework
     with stops():
@@ -133,7 +134,7 @@ def test_the_line_of_the_users_that_sets_the_flag_is_noted_once_and_values_are_a
     assert "should_stop" not in vars(trainer_type)
     assert vars(control_type)["should_training_stop"] is False
     assert (trainer.should_stop, control.should_training_stop) == (True, True)
-    recording = read_blackbox(rank.directory.blackbox, rank.directory.names)
+    recording = read_blackbox(rank.directory.blackbox)
     names = recording.names
     set_at = [
         (names[int(e["name"])], names[int(e["c"])].split(":")[0].strip())

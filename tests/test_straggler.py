@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.findings import findings
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.detectors import straggler_rank
-from nsadiag.analysis.detectors.straggler_rank import _late, alike, meet, peers_slow_down
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.tables import EVENT_COLUMNS, Tables
+from nsadiag.analysis.case import EVENT_COLUMNS, Tables
+from nsadiag.analysis.rules.performance.straggler_rank import (
+    _late,
+    alike,
+    meet,
+    peers_slow_down,
+    straggler_rank,
+)
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.blackbox import Kind, Phase
 
 
@@ -25,7 +31,7 @@ def test_a_rank_that_is_late_for_a_second_or_two_may_be_starved_by_a_neighbour(
     observed = steps.groupby("rank").step_s.cumsum() <= seconds
     tables = Tables(cell=cell)
     tables.__dict__["steps"] = steps[observed]
-    guilty = [rank for each in straggler_rank(cell, tables) for rank in each.guilty_ranks]
+    guilty = [rank for each in findings(straggler_rank, cell, tables) for rank in each.guilty_ranks]
     assert steps[observed]["step"].nunique() > 7 and guilty == found
 
 
@@ -44,7 +50,7 @@ def test_steps_that_a_rank_makes_for_its_peers_after_its_own_data_say_nothing_of
         ~(model & (events["rank"] == 0) & (events.t_s > whole.steps[own].end_s.max()))
     ]
     assert not joined.steps.computed.all()
-    assert list(straggler_rank(cell, whole)) and not list(straggler_rank(cell, joined))
+    assert findings(straggler_rank, cell, whole) and not findings(straggler_rank, cell, joined)
     # Where no rank's model is seen at all, as where it is no module, all steps are of one kind.
     unseen = Tables(cell=cell)
     unseen.__dict__["events"] = events[~model]
@@ -99,7 +105,7 @@ def test_who_is_ahead_by_more_than_a_step_does_not_wait_for_the_one_behind(tmp_p
     assert meet(steps, "ready_s", 1)
     alone = Tables(cell=cell)
     alone.__dict__["steps"] = ahead(steps, 1.0)
-    assert not meet(alone.steps, "ready_s", 1) and not list(straggler_rank(cell, alone))
+    assert not meet(alone.steps, "ready_s", 1) and not findings(straggler_rank, cell, alone)
     # Where they meet every fourth step, the one behind holds the others up as before.
     now_and_then = ahead(steps, 0.2 * (steps.step % 4))
     assert meet(now_and_then, "ready_s", 1)
@@ -113,7 +119,7 @@ def test_one_number_may_be_another_step_after_epochs_of_other_lengths(tmp_path: 
     steps.loc[steps["rank"] == 0, "step"] += 1
     assert _late(steps, "ready_s") and not meet(steps, "ready_s", 1)
     tables.__dict__["steps"] = steps
-    assert not list(straggler_rank(cell, tables))
+    assert not findings(straggler_rank, cell, tables)
 
 
 def test_hosts_of_gpus_may_run_ahead_of_what_they_have_queued(tmp_path: Path) -> None:
@@ -122,7 +128,7 @@ def test_hosts_of_gpus_may_run_ahead_of_what_they_have_queued(tmp_path: Path) ->
         rank.meta["memory"] = {"device_peak_kib": 4096}
     tables = Tables(cell=cell)
     tables.__dict__["steps"] = ahead(tables.steps, 1.0)
-    assert [each.guilty_ranks for each in straggler_rank(cell, tables)] == [(1,)]
+    assert [each.guilty_ranks for each in findings(straggler_rank, cell, tables)] == [(1,)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +168,8 @@ class Gathering:
                 step,
                 0,
                 rank,
-                "default_pg\ttrain.py:8:main",
+                "default_pg",
+                "train.py:8:main",
                 "int64[1]",
             )
             for kind, phase, t_s in at
@@ -192,6 +199,6 @@ def test_who_is_late_with_its_batch_holds_up_those_who_meet_before_they_compute(
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
     tables = Tables(cell=cell)
     tables.__dict__["events"] = job.events()
-    told = list(straggler_rank(cell, tables))
+    told = findings(straggler_rank, cell, tables)
     assert [rank for each in told for rank in each.guilty_ranks] == found
     assert all("collective that the step begins with" in each.evidence[0].claim for each in told)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.analysis.threads import started_in
+from nsadiag.analysis.rules.desync.issuing_threads import started_in
 
 # A thread of the user's own beside it is a daemon, which nobody waits for.
 FEEDER = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.parting import C10D, Job, step
 
-from nsadiag.analysis.divergence import Divergence
+from nsadiag.analysis.explain.context import Divergence
 
 LOOP = "/venv/lib/site-packages/lightning/pytorch/loops/fit_loop.py"
 STOPPING = "/venv/lib/site-packages/lightning/pytorch/callbacks/early_stopping.py"

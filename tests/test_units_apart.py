@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from support.jobs import Jobs
 
-from nsadiag.analysis.units_apart import Apart, units_apart
+from nsadiag.analysis.rules.desync.fsdp_units import Apart, units_apart
 from nsadiag.evidence.blackbox import Kind, Phase
 
 # As many layers are dropped on either rank, and all have one size: every gather meets one.

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nsadiag.analysis import unmade as module
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.unmade import Unmade, unmade
+from nsadiag.analysis.rules.exits import missing_files as module
+from nsadiag.analysis.rules.exits.missing_files import Unmade, unmade
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.records import Place
 from nsadiag.worker.crash import describe

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.analysis.parameters import without_gradient_now
+from nsadiag.analysis.facts.parameters import without_gradient_now
 
 TRAIN = """
     import os

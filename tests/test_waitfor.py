@@ -1,6 +1,6 @@
 """Who waits for whom, over groups and transfers."""
 
-from nsadiag.analysis.waitfor import Edge, Graph
+from nsadiag.analysis.relations.wait_graph import Edge, Graph
 
 
 def graph(*pairs: tuple[int, int]) -> Graph:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.jobs import Jobs, wait_until
+
+from nsadiag.evidence.layout import RunDir
 
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 JOB = """
@@ -127,3 +132,22 @@ def test_under_nsadiag_run_the_block_is_part_of_that_run(jobs: Jobs, job: Any) -
     judged = json.loads((jobs.directory / "outer/verdict.json").read_text())
     assert judged["class"] == "healthy", (judged, (jobs.directory / "outer/ends.json").read_text())
     assert not (jobs.directory / "run").exists()
+
+
+def sockets_of(run: Path) -> Path:
+    from nsadiag.worker.inline import _sockets
+
+    return _sockets(RunDir(path=run))
+
+
+def test_ranks_of_a_node_agree_on_a_socket_directory_that_nobody_can_foretell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with multiprocessing.get_context("fork").Pool(8) as ranks:
+        found = set(ranks.map(sockets_of, [tmp_path / "run"] * 64))
+    (sockets,) = found
+    assert (sockets.stat().st_mode & 0o777, sockets.stat().st_uid) == (0o700, os.geteuid())
+    assert str(os.getpid()) not in sockets.name
+    assert list(tmp_path.glob("nsadiag-*")) == [sockets], "what the others had made is gone"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nsadiag.analysis.written import only_call, only_keyword, seeded_by_rank
+from nsadiag.source.model import SourceModel
+from nsadiag.source.patterns.single_call import only_call, only_keyword, seeded_by_rank
 
 FILE = "/home/u/train.py"
 HELPER = "def seed_all(seed):\n    random.seed(seed)\n    torch.manual_seed(seed)\n"
@@ -16,7 +17,7 @@ HELPER = "def seed_all(seed):\n    random.seed(seed)\n    torch.manual_seed(seed
 
 def cell(source: str) -> Any:
     ast.parse(source)
-    return SimpleNamespace(sources={FILE: source})
+    return SimpleNamespace(code=SourceModel({FILE: source}))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def cell(source: str) -> Any:
     ],
 )
 def test_the_line_that_seeds_by_rank_is_found_through_a_helper(source: str, line: int | None) -> None:
-    found = seeded_by_rank(cell(source))
+    found = seeded_by_rank(cell(source).code)
     assert (found.line if found else None) == line
 
 
@@ -50,11 +51,11 @@ def test_the_line_that_seeds_by_rank_is_found_through_a_helper(source: str, line
     ],
 )
 def test_the_line_that_gives_an_argument_is_found_in_a_call_or_a_dict(source: str, line: int | None) -> None:
-    found = only_keyword(cell(source), "ignored_params")
+    found = only_keyword(cell(source).code, "ignored_params")
     assert (found.line if found else None) == line
 
 
 def test_a_function_that_is_called_twice_has_no_one_line() -> None:
-    found = only_call(cell("x = 1\nnn.fully_shard(model)"), "fully_shard")
+    found = only_call(cell("x = 1\nnn.fully_shard(model)").code, "fully_shard")
     assert found and found.line == 2
-    assert only_call(cell("fully_shard(a)\nfully_shard(b)"), "fully_shard") is None
+    assert only_call(cell("fully_shard(a)\nfully_shard(b)").code, "fully_shard") is None

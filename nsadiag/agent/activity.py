@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.processes import TICKS_PER_S, cpu_s, queued_s, stat_fields
+from nsadiag.evidence.blocking import Waker, by_wchan
 
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 # Of one CPU. Ranks that only wait were seen at 0.003, pollers at up to 0.02; a rank that computes on a crowded
@@ -29,8 +30,6 @@ PAUSE_PER_COST = 50  # a sample that took t is followed by 50 t without one: at 
 IN_KERNEL = "D"  # waits for a disk, and cannot be interrupted
 RUNNABLE = "R"
 STOPPED = ("T", "t")
-# Where the kernel lets a main thread wait for a child: in wait4, or for the other end of a pipe.
-FOR_A_CHILD = ("do_wait", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +58,13 @@ def _numbers(path: str) -> dict[str, int]:
         return {}
 
 
-def _wchan(pid: int) -> str:
+def _waits_for_child(pid: int) -> bool:
+    """Whether the kernel lets the main thread wait for a child: in wait4, or for the other end of a pipe."""
     try:
-        return Path(f"/proc/{pid}/wchan").read_text()
+        row = by_wchan(Path(f"/proc/{pid}/wchan").read_text())
     except OSError:
-        return ""
+        return False
+    return row is not None and Waker.CHILD in row.waker
 
 
 def _io(path: str) -> int:
@@ -112,7 +113,7 @@ def usage(pid: int) -> Usage | None:
         io_bytes=_io(f"/proc/{pid}/io") + child_io,
         main_io_bytes=_io(f"/proc/{pid}/task/{pid}/io"),
         child_io_bytes=child_io,
-        waits_for_child=_wchan(pid) in FOR_A_CHILD,
+        waits_for_child=_waits_for_child(pid),
         state=main[0],
         in_kernel=IN_KERNEL in (main[0], *(fields[0] for _, fields in below)),
         disk_kib=memory.get("pgpgin", 0) + memory.get("pgpgout", 0) + memory.get("nr_written", 0) * PAGE_KIB,

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent import processes
+from nsadiag.agent import permission, processes
 from nsadiag.agent.attach_joining import told_by
 from nsadiag.agent.attach_recorder import dump_by_pipe
 from nsadiag.agent.captures.target import CaptureError
+from nsadiag.agent.namespaces import pid_of
 from nsadiag.agent.processes import End, Process
 from nsadiag.agent.progress import Progress
 from nsadiag.agent.state import Pair, RankState, WatchOptions
 from nsadiag.agent.stillness import Motion, joined
 from nsadiag.agent.watch import Watch
 from nsadiag.errors import MachineError, UsageError
-from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node, write_json
+from nsadiag.evidence.files import read_evidence
+from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node, write_json, write_private
 from nsadiag.evidence.reader import Pulse
 from nsadiag.evidence.secrets import mask_command
+from nsadiag.evidence.user_code import count_as_well, roots_in, roots_of
 
+NO_REASON = "its owner, its user namespace, Yama and seccomp do not show why"
 APART_S = 5.0  # there was no silence to listen to beforehand, so the looks themselves are further apart
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT", "NSADIAG_SOCKET_DIR")
 BACKEND_THREADS = ("pt_gloo_", "gloo_", "pt_nccl_")
-RECORDED = ("blackbox.bin", "names.jsonl", "ddp.json", "exception.json", "leaving.json", "faults.log",
+RECORDED = ("blackbox.bin", "ddp.json", "exception.json", "leaving.json", "faults.log",
             "samples.jsonl", "gaps.jsonl", "meta.json")  # fmt: skip
 
 
@@ -59,8 +61,14 @@ class AttachedJob:
     def roots(self) -> list[Process]:
         return []
 
+    def family(self) -> set[Process]:
+        return set()
+
     def reported_ends(self) -> dict[int, int]:
         return self.ended
+
+    def ending(self) -> None:
+        return
 
     def abandon(self) -> None:
         raise AssertionError("a job that we attached to is not ours to end")
@@ -74,6 +82,7 @@ class AttachedWatch(Watch):
         self.ranks = {rank.directory.rank: rank for rank in ranks}
         # What was recorded before we came is no movement of now.
         for rank in self.ranks.values():
+            count_as_well(roots_in(read_json(rank.directory.meta)))
             if rank.progress:
                 rank.progress.advance()
 
@@ -163,14 +172,18 @@ def _joining(family: list[Process]) -> list[AttachedRank]:
 
 def _check(pid: int) -> None:
     if processes.stat_fields(pid) is None:
-        raise UsageError(f"there is no process {pid}", "pgrep -af torchrun, or ps -ef, show what runs")
+        hidden = (
+            "/proc hides other users' processes (hidepid): attach as the user who runs the job, or as root"
+        )
+        shown = "pgrep -af torchrun, or ps -ef, show what runs; a container's processes have other numbers outside"
+        raise UsageError(f"there is no process {pid}", hidden if permission.hides_processes() else shown)
     try:
         processes.read_environment(pid, NEEDED)
     except PermissionError:
-        owner = Path(f"/proc/{pid}").stat().st_uid
+        why = "; ".join(permission.obstacles(pid)) or NO_REASON
         raise MachineError(
-            f"process {pid} may not be read: it belongs to user {owner}, and you are {os.geteuid()}",
-            "attach as the user who runs the job, or as root",
+            f"process {pid} may not be read: {why}",
+            f"{permission.remedy(pid)}; nsadiag doctor --pid {pid} tries each source of evidence on it",
         ) from None
     except OSError:
         raise UsageError(f"there is no process {pid}", "it has just ended") from None
@@ -269,6 +282,7 @@ def _meta(rank: AttachedRank) -> dict[str, Any]:
         "cwd": cwd,
         "restart": int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
         "logs": {},
+        "user_code": roots_of(words, processes.parent(rank.process.pid) or 0),
         **({"meeting": rank.meeting} if rank.meeting else {}),
     }
 
@@ -284,8 +298,8 @@ def socket_dir_of(ranks: Iterable[Process]) -> Path:
 
 def check_alive(source: RunDir) -> None:
     """Raises UsageError if no rank of that run is alive."""
-    metas = [meta for rank in source.ranks() if (meta := read_json(rank.meta))]
-    if not any(_living(meta["pid"], source) for meta in metas):
+    metas = [meta for rank in source.ranks() if "pid" in (meta := read_json(rank.meta, {}))]
+    if not any(_living(pid_of(meta), source) for meta in metas):
         raise UsageError(
             f"no rank of {source.path} is alive", f"nsadiag analyze {source.path} judges what it left"
         )
@@ -295,20 +309,20 @@ def ranks_of_run(source: RunDir, run: RunDir) -> list[RankState]:
     """The ranks that `nsadiag run` has, or left, in `source`, with what they recorded copied into `run`."""
     found = []
     for theirs in source.ranks():
-        meta = read_json(theirs.meta)
-        if not meta:
+        meta = read_json(theirs.meta, {})
+        if "pid" not in meta:
             continue
         directory = run.rank(theirs.rank)
         make_private_dir(directory.path)
         for name in RECORDED:
-            if (theirs.path / name).exists():
-                shutil.copyfile(theirs.path / name, directory.path / name)
+            with contextlib.suppress(OSError):
+                write_private(directory.path / name, read_evidence(theirs.path / name))
         try:
             # The living ring, not the copy: it may move while we look.
             progress = Progress(Pulse(theirs.blackbox), meta["pid"])
         except (OSError, ValueError):
             progress = None
-        process = _living(meta["pid"], source)
+        process = _living(pid_of(meta), source)
         end = None if process else End(t_mono_ns=_last_moment(progress))
         found.append(
             RankState(directory=directory, pid=meta["pid"], process=process, progress=progress, end=end)

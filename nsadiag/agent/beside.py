@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsadiag.agent import processes
 from nsadiag.agent.processes import End, Process
 from nsadiag.agent.watch import Watch
 
@@ -26,8 +27,14 @@ class BesideJob:
     def roots(self) -> list[Process]:
         return []
 
+    def family(self) -> set[Process]:
+        return processes.of_run(self.run_id)
+
     def reported_ends(self) -> dict[int, int]:
         return {}
+
+    def ending(self) -> None:
+        return
 
     def abandon(self) -> None:
         return

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from nsadiag.agent import processes
+from nsadiag.agent.namespaces import pid_of
 from nsadiag.agent.processes import End
 from nsadiag.agent.progress import Progress
 from nsadiag.agent.state import RankState
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.reader import Pulse
+from nsadiag.evidence.user_code import count_as_well, roots_in
 
 PAUSES = 10.0  # times as long as a search took, there is none
 
@@ -50,7 +52,7 @@ class Discovery:
             return None
         meta = read_json(directory.meta)
         # A dead rank whose file names another process has been restarted by its launcher.
-        if not meta or (known is not None and known.pid == meta["pid"]):
+        if not meta or "pid" not in meta or (known is not None and known.pid == meta["pid"]):
             return None
         if not self._is_here(meta):
             self._elsewhere.add(directory.rank)
@@ -59,7 +61,8 @@ class Discovery:
             pulse = Pulse(directory.blackbox)
         except (OSError, ValueError):
             return None
-        process = processes.identify(meta["pid"])
+        count_as_well(roots_in(meta))
+        process = processes.identify(pid_of(meta))
         progress = Progress(pulse, meta["pid"])
         progress.advance()
         return RankState(
@@ -76,7 +79,7 @@ class Discovery:
         known = self._ranks[number]
         if known.guessed and known.end is None:
             meta = read_json(known.directory.meta)
-            if meta and meta["pid"] == known.pid:
+            if meta and meta.get("pid") == known.pid:
                 known.guessed = bool(meta.get("guessed"))
             else:
                 del self._ranks[number]

@@ -1,43 +1,106 @@
-"""Passes on what is appended to log files, as `tail -f` does."""
+"""Passes on what is appended to log files, as `tail -f` does, to readers of whatever speed."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-Files = Callable[[], dict[Path, BinaryIO]]
+Files = Callable[[], dict[Path, int]]  # the descriptor by the file that is copied to it
+AT_ONCE = 1 << 20  # bytes of a file: what nobody reads stays where it is, on disk
+PIECE = 1 << 16  # of a write: a slow reader is seen to read
+BLOCKED_S = 5.0  # without a byte taken: the reader is not waited for before the verdict
+INTERVAL_S = 0.1
+CATCH_UP_S = 1.0
 
 
 class Follow:
-    """Copies files' growth to streams, from a thread, until closed; `files` is asked anew each time."""
+    """Copies files' growth to streams, from a thread; only that thread waits for who reads them."""
 
-    def __init__(self, files: Files, interval_s: float = 0.1) -> None:
-        self._files, self._interval_s = files, interval_s
+    def __init__(self) -> None:
+        self._files: Files = dict
         self._offsets: dict[Path, int] = {}
-        self._stop = threading.Event()
+        self._closed: set[int] = set()  # sinks that take no more
+        self._ending = threading.Event()
+        self._moved = 0.0  # when a sink last took something
+        self._rounds = 0  # in which every file was looked at
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def following(self, files: Files) -> Iterator[None]:
+        """Copies while the block lasts; `files` is asked anew each time. At its end the rest, if anybody reads."""
+        self._files = files
         self._thread = threading.Thread(target=self._run, name="nsadiag-follow", daemon=True)
         self._thread.start()
+        try:
+            yield
+        finally:
+            self._moved = time.monotonic()
+            self._ending.set()
+            while self._thread.is_alive() and time.monotonic() - self._moved < BLOCKED_S:
+                self._thread.join(INTERVAL_S)
+
+    def catch_up(self) -> None:
+        """Returns when all that was written before has been copied, or its reader takes none. Safe in a signal handler."""
+        # The round under way may have looked already; no lock, since the handler may have interrupted who holds it.
+        wanted, deadline = self._rounds + 2, time.monotonic() + CATCH_UP_S
+        while self._rounds < wanted and time.monotonic() < deadline:
+            time.sleep(INTERVAL_S / 10)
+
+    def finish(self) -> None:
+        """Returns when all has been copied, however long its reader takes."""
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(INTERVAL_S)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
-            self.copy()
+        while not self._ending.wait(INTERVAL_S):
+            self._copy()
+            self._rounds += 1
+        self._copy()
 
-    def copy(self) -> None:
-        """Copies what is new, once."""
-        for path, sink in self._files().items():
-            with contextlib.suppress(OSError), path.open("rb") as file:
-                file.seek(self._offsets.get(path, 0))
-                data = file.read()
-                self._offsets[path] = file.tell()
-                if data:
-                    sink.write(data)
-                    sink.flush()
+    def _copy(self) -> None:
+        """Copies what is new, a piece of each file in turn."""
+        moved = True
+        with contextlib.suppress(OSError):  # of a directory that is gone
+            while moved:
+                parts = [self._copy_part(path, sink) for path, sink in self._files().items()]
+                moved = any(parts)
 
-    def close(self) -> None:
-        """Copies the rest and ends the thread."""
-        self._stop.set()
-        self._thread.join()
-        self.copy()
+    def _copy_part(self, path: Path, sink: int) -> bool:
+        """Copies one piece; False where nothing is left, or nobody to take it."""
+        try:
+            with path.open("rb", buffering=0) as file:
+                start = _next_data(file.fileno(), self._offsets.get(path, 0))
+                file.seek(start)
+                data = file.read(AT_ONCE)
+        except OSError:
+            return False
+        self._offsets[path] = start + len(data)
+        if data and sink not in self._closed:
+            try:
+                self._pass_on(data, sink)
+            except OSError:
+                self._closed.add(sink)
+        return bool(data)
+
+    def _pass_on(self, data: bytes, sink: int) -> None:
+        # Not through sys.stdout: its lock, held by a thread that waits for a reader, would be fatal when we exit.
+        rest = memoryview(data)
+        while rest:
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(sink, rest[:PIECE]) :]
+                self._moved = time.monotonic()
+                continue
+            select.select([], [sink], [])
+
+
+def _next_data(file: int, offset: int) -> int:
+    """Behind the hole that `--log-limit` may have made at this place."""
+    try:
+        return os.lseek(file, offset, os.SEEK_DATA)
+    except OSError:  # nothing but a hole, or the end
+        return offset

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: heard even where Python swallows the exception, and held off while a job is being ended.
+"""Ctrl-C, Ctrl-\\, SIGTERM and SIGHUP: heard even where Python swallows the exception, and held off while a job is being ended.
 
 Python delivers signals to the main thread alone. Work in other threads hears of them where it calls `check`, and
 nothing can come in between elsewhere: there `held_off` has nothing to do.
@@ -7,23 +7,33 @@ nothing can come in between elsewhere: there `held_off` has nothing to do.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _asked = False
+_times = 0  # that a person, or a scheduler, has asked
 _held = False  # of the main thread
+_listeners: list[Callable[[], None]] = []
 
 
 def listen() -> None:
-    """From here on either signal raises KeyboardInterrupt; a SIGINT that the shell has us ignore stays ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """From here on each of them raises KeyboardInterrupt; one that the shell has us ignore stays ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _hear)
 
 
-def _hear(_number: int, _frame: object) -> None:
+def _hear(number: int, _frame: object) -> None:
+    global _times
+    first = _times == 0
+    _times += 2 if number == signal.SIGQUIT else 1
     ask()
+    if first:
+        for listener in reversed(_listeners):
+            listener()
     if not _held:
         raise KeyboardInterrupt
 
@@ -34,10 +44,30 @@ def ask() -> None:
     _asked = True
 
 
+def asked() -> bool:
+    """Whether any of them has come; a job may end by an interrupt of its own."""
+    return _asked
+
+
 def check() -> None:
     """Raises again what was lost: in a fork hook or a destructor Python prints the exception and goes on."""
     if _asked:
         raise KeyboardInterrupt
+
+
+def hurried() -> bool:
+    """Whether it was asked for twice, or by Ctrl-\\: nothing is waited for any more but what a verdict needs."""
+    return _times > 1
+
+
+@contextlib.contextmanager
+def told(listener: Callable[[], None]) -> Iterator[None]:
+    """Calls `listener` at the first of them, at once, whatever is held off; inner ones come first."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 @contextlib.contextmanager
@@ -66,3 +96,26 @@ def _holding(held: bool) -> Iterator[None]:
         yield
     finally:
         _held = before
+
+
+@contextlib.contextmanager
+def stopped_with(pause: Callable[[], None], resume: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-Z and `fg` for a job in a process group of its own: `pause` before we stop, `resume` when we go on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: object) -> None:
+        pause()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        # Stopped in the line above, until we are continued.
+        signal.signal(number, stop)
+        resume()
+
+    before = {n: signal.signal(n, stop) for n in STOPS if signal.getsignal(n) == signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 
 from nsadiag.agent.captures.worker_server import WorkerServer
-from nsadiag.agent.looping import Loops, cpu_share_of, running_in
+from nsadiag.agent.glances import Glances
+from nsadiag.agent.loop_sampling import Loops, cpu_share_of, running_in
 from nsadiag.agent.state import RankState
 from nsadiag.agent.stillness import Stance
 from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json
@@ -15,8 +16,8 @@ from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json
 class LoopLooks:
     """Samples, between two captures, the processes that ran at the first one."""
 
-    def __init__(self, directory: RunDir) -> None:
-        self._directory, self._loops = directory, Loops()
+    def __init__(self, directory: RunDir, glances: Glances) -> None:
+        self._directory, self._loops = directory, Loops(glances)
         self._ranks: Mapping[int, RankState] = {}
         self._running: dict[int, int] = {}  # pid, by rank: of the rank itself, or else of a child that runs
 

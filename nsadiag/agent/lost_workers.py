@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nsadiag.agent.captures.children import LOADER
-from nsadiag.agent.outside import Stack
+from nsadiag.agent.external_waits import Stack
 
 WAITS = "_try_get_data"
 

@@ -7,11 +7,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from nsadiag.agent import interrupts
 
 RUN_ID = "NSADIAG_RUN_ID"  # in the environment of every process of a run, whoever its parent is
 ZOMBIE = "Z"
@@ -181,24 +183,29 @@ def send(process: Process, number: int) -> None:
             os.kill(process.pid, number)
 
 
-def wait_gone(processes: Iterable[Process], seconds: float) -> set[Process]:
-    """Waits until none is left or the time is up; returns those still alive."""
+def wait_gone(
+    processes: Iterable[Process], seconds: float, unless: Callable[[], bool] = lambda: False
+) -> set[Process]:
+    """Waits until none is left, the time is up or `unless` is so; returns those still alive."""
     deadline = time.monotonic() + seconds
     left = {p for p in processes if is_alive(p)}
-    while left and time.monotonic() < deadline:
+    while left and time.monotonic() < deadline and not unless():
         time.sleep(0.02)
         left = {p for p in left if is_alive(p)}
     return left
 
 
 def end(processes: Iterable[Process], grace_s: float = 3.0) -> set[Process]:
-    """SIGTERM to each, SIGKILL to those that stay; returns what even that did not end (state D)."""
+    """SIGTERM to each, SIGKILL to those that stay; returns what even that did not end (state D).
+
+    Nobody has that grace once an interrupt was asked for twice.
+    """
     alive = {p for p in processes if is_alive(p)}
     for process in alive:
         send(process, signal.SIGTERM)
         # A stopped process handles SIGTERM only once it is continued.
         send(process, signal.SIGCONT)
-    left = wait_gone(alive, grace_s)
+    left = wait_gone(alive, grace_s, unless=interrupts.hurried)
     for process in left:
         send(process, signal.SIGKILL)
     return wait_gone(left, 5.0)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from nsadiag.evidence.layout import FILE_MODE, RING_DIR, RunDir
+from nsadiag.agent import scratch
+from nsadiag.agent.scratch import MEMORY
+from nsadiag.evidence.layout import RING_DIR, RunDir
 
-MEMORY = Path("/dev/shm")
 NETWORK = ("nfs", "lustre", "gpfs", "cifs", "smb", "ceph", "fuse", "9p", "beegfs", "glusterfs", "afs", "orangefs", "wekafs")  # fmt: skip
 Choice = Literal["auto", "disk", "memory"]
 
@@ -42,30 +41,13 @@ def belongs_in_memory(run: RunDir, choice: Choice) -> bool:
 
 
 @contextlib.contextmanager
-def held(run: RunDir, choice: Choice = "auto") -> Iterator[tuple[dict[str, str], Callable[[], None]]]:
-    """Yields what to add to the job's environment, and a function to call if the job goes on after the block.
+def held(run: RunDir, choice: Choice = "auto") -> Iterator[tuple[dict[str, str], list[Path]]]:
+    """Yields what to add to the job's environment, and the directories that are held for it.
 
-    At the end the rings are in the run directory, whatever became of the job. Raises OSError without /dev/shm.
+    At the end the rings are in the run directory, but for those of a job that goes on. Raises OSError without /dev/shm.
     """
     if not belongs_in_memory(run, choice):
-        yield {}, lambda: None
+        yield {}, []
         return
-    stay: list[bool] = []
-    memory = Path(tempfile.mkdtemp(prefix="nsadiag-", dir=MEMORY))
-    try:
-        yield {RING_DIR: str(memory)}, lambda: stay.append(True)
-    finally:
-        if not stay:
-            bring_home(run)
-            shutil.rmtree(memory, ignore_errors=True)
-
-
-def bring_home(run: RunDir) -> None:
-    """Replaces each link to a ring by the ring; one that cannot be copied stays a link."""
-    for link in run.path.glob("ranks/*/**/blackbox.bin"):
-        if link.is_symlink():
-            with contextlib.suppress(OSError):
-                copy = link.with_name(f".{link.name}.{os.getpid()}")
-                shutil.copyfile(link, copy)
-                copy.chmod(FILE_MODE)
-                copy.replace(link)
+    with scratch.made(run, MEMORY) as memory:
+        yield {RING_DIR: str(memory)}, [memory]

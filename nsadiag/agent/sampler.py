@@ -8,8 +8,8 @@ import resource
 import time
 from typing import Any
 
-from nsadiag.agent.captures.py_spy import glance
 from nsadiag.agent.captures.target import CaptureError
+from nsadiag.agent.glances import Glances
 from nsadiag.evidence.layout import RankDir, open_private
 
 MIN_INTERVAL_S = 0.5
@@ -23,7 +23,8 @@ MOST_LINES = 10**7  # of a file
 class Sampler:
     """Decides when the next glance is due, and appends what it shows to samples.jsonl."""
 
-    def __init__(self) -> None:
+    def __init__(self, glances: Glances | None = None) -> None:
+        self._glances = glances or Glances()
         self._next = time.monotonic() + MIN_INTERVAL_S
         self._taken = 0
 
@@ -35,7 +36,7 @@ class Sampler:
         for directory, pid in ranks.items():
             # A process that ends meanwhile, or a stack that was torn, is no loss: there will be others.
             with contextlib.suppress(CaptureError, OSError, ValueError):
-                self._append(directory, glance(pid))
+                self._append(directory, self._glances.at(directory.rank, pid))
         pause = PAUSE_PER_COST + MORE_EACH_TIME * self._taken
         self._taken += 1
         self._next = time.monotonic() + max(MIN_INTERVAL_S, pause * (_cpu_s() - began_s))

@@ -26,7 +26,7 @@ class WatchOptions:
     with_locals: bool = False  # values of local variables in the stacks
     looks_apart_s: float = LOOKS_APART_S
     thorough: bool = True  # of a job that is stuck, what costs a second or more a rank as well
-    believes_world: bool = True  # that what a rank waits for outside the job may still come (agent.outside)
+    believes_world: bool = True  # that what a rank waits for outside may still come (agent.external_waits)
     most_steps: int | None = None  # a job that gets further than this is ended, without a look
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.agent.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
-from nsadiag.agent.idle import idleness
+from nsadiag.agent.external_waits import ALWAYS_S, IDLE_S, PACED_S, patience, polls_children
+from nsadiag.agent.idle_consumers import idleness
 from nsadiag.agent.lost_workers import lost_worker
-from nsadiag.agent.naps import in_event_loop, limit_s, naps, waited_for
-from nsadiag.agent.outside import ALWAYS_S, IDLE_S, PACED_S, patience, polls_children
 from nsadiag.agent.queued import held_up, queue_of
+from nsadiag.agent.timed_waits import in_event_loop, limit_s, naps, waited_for
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json
-from nsadiag.evidence.sources import is_user
+from nsadiag.evidence.stacks import stacks_in
+from nsadiag.evidence.user_code import is_user
 
 Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
 
@@ -67,7 +68,7 @@ class Motion:
     waits_for_peers: bool  # a collective is pending that only peers can complete
     lost_worker: int | None = None  # of the loader in which it waits: a process that can never go on
     loop: dict[str, Any] | None = (
-        None  # of Python, that the main thread, or a child's, was seen in (agent.looping)
+        None  # of Python, that the main thread, or a child's, was seen in (agent.loop_sampling)
     )
     loop_cpu_share: float = 0.0  # of the thread that is in it
     endless: bool = False  # that loop goes round without a change, for longer than any that gets somewhere
@@ -120,14 +121,14 @@ class Motion:
 
 def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
     """The main thread's stack as (function, file, line), to compare."""
-    threads = read_json(capture.py_spy, [])
+    threads = stacks_in(capture)
     main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
     return _frames(main) if main else []
 
 
 def _others(capture: CaptureDir) -> list[dict[str, Any]]:
     """The threads beside the main one."""
-    return [t for t in read_json(capture.py_spy, []) if t.get("thread_name") != "MainThread"]
+    return [t for t in stacks_in(capture) if t.get("thread_name") != "MainThread"]
 
 
 def _event_loops(threads: list[dict[str, Any]]) -> set[int]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from nsadiag.agent import processes
+from nsadiag.agent import interrupts, processes
 from nsadiag.agent.launch import Job
 from nsadiag.agent.processes import Process
 from nsadiag.evidence.layout import RunDir
@@ -28,6 +28,7 @@ def end_job(
 
     `seen_dying` is called when the ranks are gone and their launchers, which would reap them, still stand.
     """
+    job.ending()
     ranks = {rank for rank in ranks if processes.is_alive(rank)}
     family = processes.with_children(ranks)
     wait_for_dumps(run, ranks)
@@ -45,7 +46,7 @@ def end_job(
         _let_speak(job, {p for p in launchers if p.pid in parents})
     left |= processes.end(launchers)
     for _ in range(SWEEPS):
-        found = processes.of_run(job.run_id) - left
+        found = job.family() - left
         if not found:
             break
         left |= processes.end(processes.with_children(found))
@@ -60,7 +61,7 @@ def _let_speak(job: Job, parents: set[Process]) -> None:
         processes.send(launcher, signal.SIGCONT)
     deadline = time.monotonic() + LAUNCHER_GRACE_S
     # One that stays warm for other cells is no process of the job: it only answers.
-    while job.poll() is None and time.monotonic() < deadline:
+    while job.poll() is None and time.monotonic() < deadline and not interrupts.hurried():
         if parents and not any(processes.is_alive(p) for p in parents):
             return
         time.sleep(0.02)
@@ -79,7 +80,7 @@ def wait_for_dumps(run: RunDir, ranks: Iterable[Process]) -> None:
     """Returns when nothing writes to a capture or a dump any more; one that never ends is not waited for."""
     prefixes = {path for rank in ranks for path in processes.environment(rank.pid, DUMP_PREFIXES).values()}
     deadline = time.monotonic() + DUMP_AT_MOST_S
-    while time.monotonic() < deadline and _still_grows(run, prefixes):
+    while time.monotonic() < deadline and not interrupts.hurried() and _still_grows(run, prefixes):
         time.sleep(0.1)
 
 

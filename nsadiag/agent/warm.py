@@ -11,8 +11,9 @@ import json
 import multiprocessing
 import os
 import sys
-import tempfile
 from typing import Any, TextIO
+
+from nsadiag.agent import scratch
 
 # What a rank needs sooner or later: DDP's constructor alone imports dynamo, for over a second.
 PRELOAD = (
@@ -35,7 +36,7 @@ def launch(request: dict[str, Any]) -> dict[str, Any]:
     from nsadiag.agent.warm_rank import run_rank
 
     nnodes = request.get("nnodes", 1)
-    with tempfile.TemporaryDirectory(prefix="nsadiag-elastic-") as logs:
+    with scratch.made() as logs:
         config = LaunchConfig(
             min_nodes=nnodes,
             max_nodes=nnodes,
@@ -48,7 +49,7 @@ def launch(request: dict[str, Any]) -> dict[str, Any]:
             max_restarts=0,
             monitor_interval=0.05,
             start_method="forkserver",
-            logs_specs=DefaultLogsSpecs(log_dir=logs),
+            logs_specs=DefaultLogsSpecs(log_dir=str(logs)),
         )
         try:
             ended = elastic_launch(config, run_rank)(request)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.evidence.layout import RunDir
-from nsadiag.worker import crash, output, runtime
+from nsadiag.worker import crash, output, session, startup
 
 # The script's globals: freed at return, they would run destructors (a process group's joins threads that
 # may want the GIL) which at the end of an ordinary process do not run before its exit handlers.
@@ -26,8 +26,9 @@ def run_rank(request: dict[str, Any]) -> None:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    sys.orig_argv = [sys.executable, *request["argv"]]
     output.redirect_to_files(RunDir(path=Path(request["env"]["NSADIAG_RUN_DIR"])).rank(rank))
-    runtime.attach_to_warm_process(rank, world_size)
+    startup.attach_to_warm_process(rank, world_size)
     code = _execute(request["argv"])
     _run_exit_handlers()
     if code or _tell_launcher():
@@ -57,7 +58,7 @@ def _execute(argv: list[str]) -> int:
     except SystemExit as leaving:
         return _exit_code(leaving.code)
     except BaseException as error:
-        recorded = runtime.current()
+        recorded = session.current()
         if recorded is not None:
             crash.record(recorded, error, error.__traceback__, thread="MainThread")
         traceback.print_exc()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,8 @@ from nsadiag.agent.captures import capture_last, capture_slow
 from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.agent.discovery import Discovery
 from nsadiag.agent.ends import Times, end_of
-from nsadiag.agent.latecomers import may_come
+from nsadiag.agent.glances import Glances
+from nsadiag.agent.late_joiners import may_come
 from nsadiag.agent.launch import Job
 from nsadiag.agent.loop_looks import LoopLooks
 from nsadiag.agent.oom import OomWatch
@@ -25,11 +27,12 @@ from nsadiag.agent.state import Look, Pair, RankState, Stopped, WatchOptions
 from nsadiag.agent.stillness import NAP_S, Judgement, Motion, Seen, at_work, joined, judge, stances
 from nsadiag.agent.stop import end_job
 from nsadiag.evidence.layout import RunDir, write_json
-from nsadiag.evidence.sources import keep_sources
+from nsadiag.source.archive import keep_sources
 
 POLL_S = 0.1
 QUIET_S = 1.0  # of silence, from which on the ranks are watched from outside as well
 WARM_UP_STEPS = 2
+STOPPED_S = 5.0  # that a wait of POLL_S took: we were stopped
 LAUNCHER_GRACE_S = 10.0
 
 
@@ -56,6 +59,10 @@ class Watch:
         self.looks: list[Look] = []
         self.stopped: Stopped | None = None
         self.left_alive: set[Process] = set()
+        self.failures: list[str] = []  # of our own
+        self._interrupted_s: float | None = (
+            None  # the silence in which it was; one that patience bears is no hang
+        )
         self._deaths = DeathWatch()
         self._started = time.monotonic()
         self._started_ns = time.monotonic_ns()
@@ -66,9 +73,10 @@ class Watch:
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self.captures = CaptureSeries(job, directory, with_locals=options.with_locals)
         self._discovery = Discovery(directory, self.ranks, self._is_here)
-        self._sampler = Sampler()
+        glances = Glances(lambda rank: job.socket_dir / f"{rank}.sock")
+        self._sampler = Sampler(glances)
         self._oom = OomWatch()
-        self._loops = LoopLooks(directory)
+        self._loops = LoopLooks(directory, glances)
         self._ending_since_ns: int | None = None  # deaths from here on are our doing
         self._launcher_gone_at: float | None = None
         self._home = directory.path  # of watch.json and ends.json
@@ -84,7 +92,8 @@ class Watch:
             with interrupts.let_in():
                 self._loop()
         except BaseException:
-            # Ctrl-C, or a failure of our own such as a full disk: either way the job did not come to its own end.
+            self._last_look()
+            # Ctrl-C: the job did not come to its own end.
             self.stopped = "interrupt"
             raise
         finally:
@@ -96,24 +105,48 @@ class Watch:
     def _loop(self) -> None:
         while True:
             interrupts.check()
-            self._note_deaths(POLL_S)
-            self._discover()
-            self._feel_pulses()
-            alive = [r for r in self.ranks.values() if r.end is None]
-            if self._is_over(alive):
-                return
-            self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.steps})
-            if self._went_too_far():
-                self.stopped = "timeout"
-                return
-            if self._timed_out():
-                self.look()
-                self.stopped = "hang" if self.looks[-1].judgement == "still" else "timeout"
-                return
+            self._pass_time()
+            try:
+                if self._round():
+                    return
+            except Exception as error:
+                # A full disk, or a mistake of ours: it costs evidence, and never the job.
+                self._failed(error)
+                if self._timed_out():
+                    self.stopped = self.stopped or "timeout"
+                if self.stopped or self.job.poll() is not None:
+                    return
+
+    def _pass_time(self) -> None:
+        """A moment; one that took much longer was not the job's: we were stopped (Ctrl-Z), or the machine slept."""
+        before = time.monotonic()
+        self._note_deaths(POLL_S)
+        if time.monotonic() - before > STOPPED_S:
+            self._progress()
+
+    def _round(self) -> bool:
+        """Whether that was the last: the job is over, or is to be ended for the reason in `stopped`."""
+        self._discover()
+        self._feel_pulses()
+        alive = self._alive()
+        if self._is_over(alive):
+            return True
+        self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.steps})
+        if self._went_too_far():
+            self.stopped = "timeout"
+        elif self._timed_out():
+            self.stopped = "hang" if self.look() == "still" else "timeout"
+        else:
             self._watch_activity(alive)
             if self._is_due(alive) and self.look() == "still":
                 self.stopped = "hang"
-                return
+        return self.stopped is not None
+
+    def _failed(self, error: Exception) -> None:
+        """Says so once, and is quiet if it comes again and again."""
+        what = f"{type(error).__name__}: {error}"
+        if what not in self.failures:
+            self.failures.append(what)
 
     def _is_over(self, alive: list[RankState]) -> bool:
         """Whether the launcher has ended, and its ranks with it, or with some grace."""
@@ -136,6 +169,16 @@ class Watch:
     def _went_too_far(self) -> bool:
         most = self.options.most_steps
         return most is not None and any(rank.steps > most for rank in self.ranks.values())
+
+    def _last_look(self) -> None:
+        """Whoever interrupts a silence has waited long enough, and wants to know where the ranks stand."""
+        quiet_s = self.patience.quiet_s(time.monotonic())
+        if self._alive() and quiet_s > MIN_STALL_S and not interrupts.hurried():
+            self._interrupted_s = quiet_s
+            try:
+                self.look()
+            except Exception as error:
+                self._failed(error)
 
     # -- what moves -------------------------------------------------------------------------------
 
@@ -210,6 +253,11 @@ class Watch:
                 reason, {m.rank for m in moved if m.spins or m.is_lost}
             )
         judgement, reason = self._all_seen(judgement, reason)
+        if judgement == "still" and (self._interrupted_s or math.inf) < self.patience.limit_s():
+            judgement, reason = (
+                "asleep",
+                f"interrupted after {self._interrupted_s:.0f} s of silence; {reason}",
+            )
         self.looks.append(
             Look(
                 t_s=started - self._started,
@@ -245,7 +293,7 @@ class Watch:
         noted = {n: (r.progress.worked, r.progress.beside) for n, r in self.ranks.items() if r.progress}
         deadline = time.monotonic() + apart_s
         self._loops.begin({r.directory.rank: r for r in self._alive()}, first, but=self._may_spin())
-        while time.monotonic() < deadline and self.job.poll() is None:
+        while time.monotonic() < deadline and self.job.poll() is None and not interrupts.hurried():
             self._note_deaths(POLL_S)
             self._feel_pulses()
             self._watch_activity(self._alive())
@@ -275,7 +323,7 @@ class Watch:
         self.write()
         if self._on_stuck:
             self._on_stuck()
-        if self.options.thorough:
+        if self.options.thorough and not interrupts.hurried():
             capture_slow([self.captures.target(r, capture) for r in self._alive()])
 
     def _alive(self) -> list[RankState]:

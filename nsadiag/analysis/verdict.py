@@ -9,55 +9,40 @@ from pathlib import Path
 
 import pandas as pd
 
-from nsadiag.analysis import displaced, sources
-from nsadiag.analysis.conclude import verdict_of
-from nsadiag.analysis.detectors import DETECTORS
-from nsadiag.analysis.digests.chosen import reduce_many
-from nsadiag.analysis.load import CellEvidence, load_cell
-from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.explanation import attempts
+from nsadiag.analysis.ingest import masked_exceptions, sources
+from nsadiag.analysis.judgement import citations, framework_frames, library_frames, own_fault
+from nsadiag.analysis.judgement.conclude import verdict_of
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.resolve import Resolution, resolve
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.evidence.layout import RunDir, read_json, write_json
-from nsadiag.evidence.records import Finding, Progress, Times, Verdict
+from nsadiag.evidence.records import Progress, Times, Verdict
+from nsadiag.evidence.user_code import counted, roots_in
 
 RECENT_STEPS = 10
 UNREAD_CONFIDENCE = 0.75
 
-# Even the last detector can trip.
-NOTHING = Finding(
-    detector="unknown",
-    cls="unknown",
-    outcome="unknown",
-    confidence=0.0,
-    summary="The evidence could not be judged: what each detector tripped over is among the gaps.",
-    next="nsadiag report . --format issue, and send what it writes to the authors of nsadiag",
-)
-
-
-def first_finding(cell: CellEvidence, tables: Tables) -> tuple[Finding, tuple[str, ...]]:
-    """The first in causal order, and a gap for every detector before it that failed on this evidence.
-
-    A detector that trips over evidence nobody foresaw must not cost the person the verdict.
-    """
-    gaps = []
-    for detector in DETECTORS:
-        try:
-            found = next(detector(cell, tables), None)
-        except Exception as error:
-            gaps.append(f"detector {detector.__name__} failed: {error!r}")
-            continue
-        if found is not None:
-            return found, tuple(gaps)
-    return NOTHING, tuple(gaps)
-
 
 def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
     """The cell's verdict. Detectors are tried in causal order: the first that speaks explains the rest."""
-    cell = displaced.marked(cell)
+    with counted(root for rank in cell.ranks for root in roots_in(rank.meta)):
+        return _judged(cell, verdict_s=verdict_s)
+
+
+def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
+    cell = masked_exceptions.marked(cell)
     tables = Tables(cell)
     with sources.shown(cell):
-        cause, failed = first_finding(cell, tables)
+        cause, failed = resolve(cell, tables).outcome
+        cause = framework_frames.shown(cell, own_fault.instead(cell, cause))
+        cause = library_frames.shown(cell, cause)
     if any(r.damaged for r in cell.ranks) or cell.absent - set(cause.guilty_ranks):
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, confidence=min(cause.confidence, UNREAD_CONFIDENCE))
+    cause = citations.checked(cell, cause)
     # Whether a branch, a loop's end or a module led to the other collective stands in the source.
     if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
         gap = f"the source of {cause.where.file} is not at hand: why the ranks parted could not be read"
@@ -67,7 +52,7 @@ def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
 
 
 def _has_source(cell: CellEvidence, file: str | None) -> bool:
-    return file is None or sources.tree_of(cell, file) is not None
+    return file is None or cell.code.file(file) is not None
 
 
 def _progress(cell: CellEvidence, tables: Tables) -> Progress:
@@ -106,6 +91,17 @@ def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
         detected_s=still["t_s"] if still else None,
         verdict_s=verdict_s,
     )
+
+
+def resolution_of(path: Path) -> tuple[Resolution, tuple[tuple[str, bool], ...]]:
+    """Every rule tried on a run directory, and the explanations of a divergence with whether they held; nothing is written."""
+    cell = load_cell(path)
+    with counted(root for rank in cell.ranks for root in roots_in(rank.meta)):
+        cell = masked_exceptions.marked(cell)
+        tables = Tables(cell)
+        with sources.shown(cell):
+            resolution = resolve(cell, tables, everything=True)
+            return resolution, tuple((name, found is not None) for name, found in tables.once(attempts))
 
 
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:

@@ -49,8 +49,8 @@ def bisect(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Find the value of an axis, or the commit, from which on a job fails; or say that cost just grows."""
-    from nsadiag.commands import bisect as command
-    from nsadiag.commands import points
+    from nsadiag.commands.experiments import bisect as command
+    from nsadiag.commands.experiments import points
 
     request = points.parsed(
         words or [],
@@ -96,7 +96,7 @@ def shrink(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Cut a failing run down to a short script that stands alone and fails in the same way."""
-    from nsadiag.commands import shrink as command
+    from nsadiag.commands.experiments import shrink as command
 
     request = command.ShrinkRequest(
         path=path,

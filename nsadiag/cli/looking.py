@@ -1,4 +1,4 @@
-"""What only looks: `nsadiag attach`, `analyze`, `report`, `diff` and `top`."""
+"""Commands that start no job: `nsadiag attach`, `analyze`, `report`, `diff` and `top`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def attach(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Look at a job that is already running or stuck, judge it, and leave it as it was."""
-    from nsadiag.commands.attach import AttachRequest, attach_once
+    from nsadiag.commands.attach.local import AttachRequest, attach_once
 
     result = attach_once(AttachRequest(targets=targets or [], run=run, out=out, force=force))
     print_directory(result.directory, as_json=as_json)
@@ -47,14 +47,22 @@ def analyze(
             help="A run or matrix directory, or flight-recorder dumps, stacks and logs from elsewhere"
         ),
     ],
+    why_not: Annotated[
+        str | None,
+        typer.Option("--why-not", metavar="CLASS", help="Say in facts why this class is not the verdict"),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="List every rule tried, and its result")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Judge evidence that is already on disk; needs no torch and no GPU."""
+    if why_not is not None or explain:
+        _print_trials(path, why_not, as_json=as_json)
+        return
     from nsadiag.commands.analyze import analyze_path, is_matrix, is_ours
     from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
 
     if is_matrix(path):
-        from nsadiag.commands.rejudge import rejudge
+        from nsadiag.commands.matrix.rejudge import rejudge
 
         outcome = "healthy" if rejudge(path) else "finding"
         print_directory(path, as_json=as_json)
@@ -70,6 +78,16 @@ def analyze(
         print_report(report, as_json=as_json)
         outcome = report.state
     raise typer.Exit(EXIT_HEALTHY if outcome == "healthy" else EXIT_FINDING)
+
+
+def _print_trials(path: Path, why_not: str | None, *, as_json: bool) -> None:
+    import json
+
+    from nsadiag.commands import explain
+    from nsadiag.reports.words import clean
+
+    document = explain.explain(path) if why_not is None else explain.why_not(path, why_not)
+    print(json.dumps(document, indent=2) if as_json else clean(explain.text_of(document)))
 
 
 @app.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -13,12 +14,15 @@ from nsadiag.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, MachineE
 
 def main() -> None:
     """Entry point: every failure ends in one line, a hint, and the documented exit code."""
-    # A scheduler ends a job by SIGTERM: treat it as the Ctrl-C it stands for.
+    # A scheduler ends a job by SIGTERM, a closed terminal by SIGHUP: both are the Ctrl-C they stand for.
     interrupts.listen()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="surrogateescape")  # names of files that are in no encoding
     try:
         code = app(standalone_mode=False)
-        # Newer typers turn Ctrl-C into this code by themselves.
-        if code == EXIT_INTERRUPTED:
+        # Newer typers turn Ctrl-C into this code by themselves; a job that ended with it has said so itself.
+        if code == EXIT_INTERRUPTED and interrupts.asked():
             _interrupted()
         sys.exit(code if isinstance(code, int) else 0)
     except NsadiagError as error:

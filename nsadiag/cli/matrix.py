@@ -18,10 +18,12 @@ from nsadiag.cli.shared import (
     NODE_RANK,
     OUT,
     RUN_TOKEN,
+    USER_CODE,
     WAIT,
     app,
     check_probes,
     console,
+    count_as_user_code,
     place_of,
     print_directory,
     print_of_node,
@@ -30,10 +32,54 @@ from nsadiag.errors import UsageError
 
 if TYPE_CHECKING:
     from nsadiag.cluster.place import Place
+    from nsadiag.commands.matrix.run import MatrixRequest
     from nsadiag.spec import Matrix
 
 # Engines that run cells where nsadiag runs, without a scheduler.
 ON_NODES = ("local", "static")
+
+
+Spec = Annotated[str, typer.Argument(help="YAML file, or the name of a built-in matrix")]
+Select = Annotated[
+    str | None, typer.Option("-k", help="Only cells whose id matches: words with and, or, not")
+]
+Repeat = Annotated[
+    int | None, typer.Option(help="Run each cell this often  [default: as the spec says]", min=1)
+]
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        help="all: every combination; pairwise: few, where any two settings meet; hypotheses: what they need"
+    ),
+]
+Strength = Annotated[
+    int | None, typer.Option(help="Of pairwise: the settings of so many factors meet", min=1)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and run nothing")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the matrix in --out; done cells stay")]
+Slots = Annotated[
+    str,
+    typer.Option(
+        help="Cells at once, or auto: as many as there are cores and GPUs for, where that saves time"
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="Where cells run: local, static (with --nnodes), slurm, or one that another package adds"
+    ),
+]
+Nodes = Annotated[int | None, typer.Option(help="Slurm: nodes of a cell, at most", min=1)]
+Partition = Annotated[str | None, typer.Option(help="Slurm: the partition to submit to")]
+Account = Annotated[str | None, typer.Option(help="Slurm: the account that pays")]
+GpusPerNode = Annotated[int | None, typer.Option(help="Slurm: GPUs that a cell gets on each node", min=1)]
+Time = Annotated[
+    str | None, typer.Option(help="Slurm: limit of a cell's job  [default: as its timeout_s needs]")
+]
+Slurm = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated"),
+]
 
 
 @app.command(
@@ -41,54 +87,23 @@ ON_NODES = ("local", "static")
     epilog="Example: nsadiag matrix -k 'layers=1 and not fsdp2'",
 )
 def matrix(
-    spec: Annotated[str, typer.Argument(help="YAML file, or the name of a built-in matrix")] = "nsa-quick",
+    spec: Spec = "nsa-quick",
     out: Annotated[Path | None, OUT] = None,
-    select: Annotated[
-        str | None, typer.Option("-k", help="Only cells whose id matches: words with and, or, not")
-    ] = None,
-    repeat: Annotated[
-        int | None, typer.Option(help="Run each cell this often  [default: as the spec says]", min=1)
-    ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            help="all: every combination; pairwise: few, where any two settings meet; hypotheses: what they need"
-        ),
-    ] = None,
-    strength: Annotated[
-        int | None, typer.Option(help="Of pairwise: the settings of so many factors meet", min=1)
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print each cell's command and run nothing")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the matrix in --out; done cells stay")
-    ] = False,
-    slots: Annotated[
-        str,
-        typer.Option(
-            help="Cells at once, or auto: as many as there are cores and GPUs for, where that saves time"
-        ),
-    ] = "auto",
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="Where cells run: local, static (with --nnodes), slurm, or one that another package adds"
-        ),
-    ] = "local",
-    nodes: Annotated[int | None, typer.Option(help="Slurm: nodes of a cell, at most", min=1)] = None,
-    partition: Annotated[str | None, typer.Option(help="Slurm: the partition to submit to")] = None,
-    account: Annotated[str | None, typer.Option(help="Slurm: the account that pays")] = None,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(help="Slurm: GPUs that a cell gets on each node", min=1)
-    ] = None,
-    time: Annotated[
-        str | None, typer.Option(help="Slurm: limit of a cell's job  [default: as its timeout_s needs]")
-    ] = None,
-    slurm: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated"),
-    ] = None,
+    select: Select = None,
+    repeat: Repeat = None,
+    strategy: Strategy = None,
+    strength: Strength = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+    slots: Slots = "auto",
+    engine: Engine = "local",
+    nodes: Nodes = None,
+    partition: Partition = None,
+    account: Account = None,
+    gpus_per_node: GpusPerNode = None,
+    time: Time = None,
+    slurm: Slurm = None,
+    user_code: Annotated[str | None, USER_CODE] = None,
     nnodes: Annotated[int | None, NNODES] = None,
     node_rank: Annotated[int | None, NODE_RANK] = None,
     master_addr: Annotated[str | None, MASTER_ADDR] = None,
@@ -102,68 +117,66 @@ def matrix(
     """Run a matrix of experiments and report on the whole; without SPEC, the built-in NSA quick matrix."""
     from nsadiag import spec as specs
 
+    count_as_user_code(user_code)
     place = place_of(nnodes, node_rank, master_addr, master_port, local_addr, run_token, wait)
     if place is not None and engine == "local":
         engine = "static"
     _check_static(engine, place)
-    _check_engine(
-        engine,
-        nodes=nodes,
-        partition=partition,
-        account=account,
-        gpus_per_node=gpus_per_node,
-        time=time,
-        slurm=slurm,
-    )
+    asked = {
+        "nodes": nodes, "partition": partition, "account": account, "gpus_per_node": gpus_per_node, "time": time, "slurm": slurm,
+    }  # fmt: skip
+    _check_engine(engine, **asked)
     most = _slots(slots)
-    loaded = specs.load_matrix(specs.find_spec(spec))
-    check_probes(loaded.probes)
-    _check_criteria(loaded)
+    loaded = _loaded(spec)
     every_cell = loaded.cells(repeat, specs.checked_strategy(strategy), strength)
     cells = specs.select(every_cell, select) if select else every_cell
     if dry_run and engine in ON_NODES:
         _print_cells(cells, nnodes=place.nnodes if place else 1, as_json=as_json)
         return
-    from nsadiag.commands.matrix import MatrixRequest, run_matrix
-    from nsadiag.reports.live import matrix_progress
+    from nsadiag.commands.matrix.run import MatrixRequest
 
     request = MatrixRequest(
-        matrix=loaded,
-        cells=cells,
-        every_cell=every_cell,
-        source=spec,
-        out=out,
-        resume=resume,
-        force=force,
-        slots=most,
+        matrix=loaded, cells=cells, every_cell=every_cell, source=spec, out=out, resume=resume, force=force, slots=most,
         engine=engine,
-    )
+    )  # fmt: skip
+    _run(request, place, asked, dry_run=dry_run, as_json=as_json)
+
+
+def _loaded(spec: str) -> Matrix:
+    from nsadiag import spec as specs
+
+    loaded = specs.load_matrix(specs.find_spec(spec))
+    check_probes(loaded.probes)
+    _check_criteria(loaded)
+    return loaded
+
+
+def _run(
+    request: MatrixRequest, place: Place | None, asked: dict[str, Any], *, dry_run: bool, as_json: bool
+) -> None:
+    """Run the cells here, on static nodes or through a scheduler, whose options are `asked`."""
+    from nsadiag.commands.matrix.run import run_matrix
+    from nsadiag.reports.live import matrix_progress
+
     progress = matrix_progress(console(stderr=True))
     if place is not None:
-        from nsadiag.commands.matrix_on_nodes import matrix_on_nodes
+        from nsadiag.commands.matrix.on_nodes import matrix_on_nodes
 
         print_of_node(matrix_on_nodes(request, place, progress), as_json=as_json)
-    if engine != "local":
-        from nsadiag.commands import batch_options, batched
+    if request.engine != "local":
+        from nsadiag.commands.batch import options as batch_options
+        from nsadiag.commands.batch import submission
         from nsadiag.engines.registry import batch_engine
 
-        options = batch_options.parsed(
-            name=loaded.name,
-            nodes=nodes,
-            partition=partition,
-            account=account,
-            gpus_per_node=gpus_per_node,
-            time=time,
-            at_once=most,
-            more=slurm or [],
-        )
-        scheduler = batch_engine(engine, options)
-        batch_options.check_cells(cells, options)
+        more = asked.pop("slurm") or []
+        options = batch_options.parsed(name=request.matrix.name, at_once=request.slots, more=more, **asked)
+        scheduler = batch_engine(request.engine, options)
+        batch_options.check_cells(request.cells, options)
         if dry_run:
-            text = batched.plan(request, scheduler, options).rstrip()
-            print(json.dumps({"engine": engine, "plan": text}, indent=1) if as_json else text)
+            text = submission.plan(request, scheduler, options).rstrip()
+            print(json.dumps({"engine": request.engine, "plan": text}, indent=1) if as_json else text)
             return
-        request = batched.through(request, scheduler, options)
+        request = submission.through(request, scheduler, options)
     result = run_matrix(request, progress)
     print_directory(result.directory, as_json=as_json)
     raise typer.Exit(result.exit_code)
@@ -222,7 +235,7 @@ def _print_cells(cells: list[Any], *, nnodes: int, as_json: bool) -> None:
     import shlex
 
     def command(cell: Any) -> list[str]:
-        """What node 0 would start, on one node or on several."""
+        """The command of node 0, on one node or on several."""
         words: list[str] = cell.command()
         if nnodes == 1 or cell.world_size == 1 or "--standalone" not in words:
             return words

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,15 +20,66 @@ from nsadiag.cli.shared import (
     NODE_RANK,
     OUT,
     RUN_TOKEN,
+    USER_CODE,
     WAIT,
     app,
     check_probes,
+    count_as_user_code,
     place_of,
     print_directory,
     print_of_node,
     stall,
 )
 from nsadiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from nsadiag.cluster.place import Place
+    from nsadiag.commands.run import RunRequest
+
+
+@contextlib.contextmanager
+def _last_word(code: int | None) -> Iterator[None]:
+    """Keep the job's exit code `code`, if given, even where showing the verdict fails."""
+    try:
+        yield
+    except Exception as error:
+        if code is None:
+            raise
+        with contextlib.suppress(OSError):
+            print(f"nsadiag: no verdict is shown: {error!r}", file=sys.stderr)
+        raise typer.Exit(code) from None
+
+
+Timeout = Annotated[float, typer.Option(help="Hard limit in seconds; 0: none", min=0)]
+StallAfter = Annotated[str, typer.Option(help="Seconds without progress before a closer look, or auto")]
+OnHang = Annotated[str, typer.Option(help="stop or leave a job that hangs")]
+Probes = Annotated[str, typer.Option(help="light, full, none, or names with commas: light,parity")]
+Passthrough = Annotated[bool, typer.Option("--passthrough", help="End with the job's own exit code")]
+WithLocals = Annotated[
+    bool,
+    typer.Option("--locals", help="Add the values of local variables to the stacks; they may hold secrets"),
+]
+CudaCore = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-core",
+        help="Take a core dump of the GPU, without its memory, before a job that hangs is ended",
+    ),
+]
+Ring = Annotated[
+    str,
+    typer.Option(
+        help="Hold black boxes on disk, in memory (/dev/shm, copied at the end), or auto: memory if --out is on a network"
+    ),
+]
+DieWithMe = Annotated[
+    bool,
+    typer.Option("--die-with-me", help="End the job should nsadiag be killed; without it the job goes on"),
+]
+LogLimit = Annotated[
+    float,
+    typer.Option(help="Keep the first and the last half of so many MiB of each log; 0: all of it", min=0),
+]
 
 
 @app.command(
@@ -37,36 +91,17 @@ from nsadiag.errors import UsageError
 def run(
     context: typer.Context,
     out: Annotated[Path | None, OUT] = None,
-    timeout: Annotated[float, typer.Option(help="Hard limit in seconds; 0: none", min=0)] = 0.0,
-    stall_after: Annotated[
-        str, typer.Option(help="Seconds without progress before a closer look, or auto")
-    ] = "auto",
-    on_hang: Annotated[str, typer.Option(help="stop or leave a job that hangs")] = "stop",
-    probes: Annotated[
-        str, typer.Option(help="light, full, none, or names with commas: light,parity")
-    ] = "light",
-    passthrough: Annotated[
-        bool, typer.Option("--passthrough", help="End with the job's own exit code")
-    ] = False,
-    with_locals: Annotated[
-        bool,
-        typer.Option(
-            "--locals", help="Add the values of local variables to the stacks; they may hold secrets"
-        ),
-    ] = False,
-    cuda_core: Annotated[
-        bool,
-        typer.Option(
-            "--cuda-core",
-            help="Take a core dump of the GPU, without its memory, before a job that hangs is ended",
-        ),
-    ] = False,
-    ring: Annotated[
-        str,
-        typer.Option(
-            help="Hold black boxes on disk, in memory (/dev/shm, copied at the end), or auto: memory if --out is on a network"
-        ),
-    ] = "auto",
+    timeout: Timeout = 0.0,
+    stall_after: StallAfter = "auto",
+    on_hang: OnHang = "stop",
+    probes: Probes = "light",
+    passthrough: Passthrough = False,
+    with_locals: WithLocals = False,
+    cuda_core: CudaCore = False,
+    ring: Ring = "auto",
+    user_code: Annotated[str | None, USER_CODE] = None,
+    die_with_me: DieWithMe = False,
+    log_limit: LogLimit = 0.0,
     nnodes: Annotated[int | None, NNODES] = None,
     node_rank: Annotated[int | None, NODE_RANK] = None,
     master_addr: Annotated[str | None, MASTER_ADDR] = None,
@@ -78,13 +113,11 @@ def run(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run any launcher line, watch it from inside and outside, and give the verdict."""
-    from nsadiag.commands.run import RunRequest, run_once
+    from nsadiag.commands.run import RunRequest
 
+    count_as_user_code(user_code)
     place = place_of(nnodes, node_rank, master_addr, master_port, local_addr, run_token, wait)
-    if on_hang not in ("stop", "leave"):
-        raise UsageError(f"--on-hang is {on_hang!r}", "choose stop or leave")
-    if ring not in ("auto", "disk", "memory"):
-        raise UsageError(f"--ring is {ring!r}", "choose auto, disk or memory")
+    _check_choices(on_hang, ring)
     check_probes(probes)
     request = RunRequest(
         command=list(context.args),
@@ -97,12 +130,30 @@ def run(
         with_locals=with_locals,
         cuda_core=cuda_core,
         ring=ring,  # type: ignore[arg-type]
+        die_with_me=die_with_me,
+        log_limit_mib=log_limit,
         force=force,
         quiet_stdout=as_json,
     )
+    _run(request, place, as_json=as_json)
+
+
+def _check_choices(on_hang: str, ring: str) -> None:
+    if on_hang not in ("stop", "leave"):
+        raise UsageError(f"--on-hang is {on_hang!r}", "choose stop or leave")
+    if ring not in ("auto", "disk", "memory"):
+        raise UsageError(f"--ring is {ring!r}", "choose auto, disk or memory")
+
+
+def _run(request: RunRequest, place: Place | None, *, as_json: bool) -> None:
     if place is None:
+        from nsadiag.commands.run import run_once
+
         result = run_once(request)
-        print_directory(result.directory, as_json=as_json)
+        with _last_word(result.exit_code if request.passthrough else None):
+            if result.failure is not None:
+                raise result.failure
+            print_directory(result.directory, as_json=as_json)
         raise typer.Exit(result.exit_code)
     from nsadiag.commands.run_on_nodes import run_on_nodes
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nsadiag.cluster.place import Place
-    from nsadiag.commands.matrix import MatrixResult
+    from nsadiag.commands.matrix.run import MatrixResult
     from nsadiag.commands.nodes import NodeResult
     from nsadiag.commands.run import RunResult
     from nsadiag.reports import Report
@@ -45,11 +45,17 @@ def every_command(
         typer.Option("--version", help="Print the version and exit", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """What may stand before a command."""
+    """Options before the command."""
 
 
 OUT = typer.Option("--out", help="Directory to write to  [default: artifacts/<time>-<name>]")
 JSON = typer.Option("--json", help="Print one JSON document on stdout, and nothing else")
+USER_CODE = typer.Option(
+    "--user-code",
+    metavar="PKG,...",
+    envvar="NSADIAG_USER_CODE",
+    help="Installed packages that are your code too, besides that of the entry point",
+)
 FORCE = typer.Option("--force", help="Replace what an earlier run left in --out")
 # Spelled as torchrun's, which takes both dashes and underscores.
 NNODES = typer.Option("--nnodes", help="The same command runs on so many nodes", min=1)
@@ -90,6 +96,21 @@ def print_report(report: Report, *, as_json: bool) -> None:
         print_report(report, console())
 
 
+def count_as_user_code(packages: str | None) -> None:
+    """Hands the names on to the job, whose ranks record them. Raises UsageError for what is no package's name."""
+    from nsadiag.evidence.user_code import NAME, NAMED
+
+    wrong = [
+        name for name in (packages or "").split(",") if name.strip() and not NAME.fullmatch(name.strip())
+    ]
+    if wrong:
+        raise UsageError(
+            f"--user-code: {wrong[0]!r} is no package", "give names as one imports them: uxpkg,tools"
+        )
+    if packages:
+        os.environ[NAMED] = packages
+
+
 def stall(text: str) -> float | None:
     if text == "auto":
         return None
@@ -111,8 +132,8 @@ def place_of(
     run_token: str | None,
     wait: float,
 ) -> Place | None:
-    """Where this node's agent meets the others; None where it is alone."""
-    from nsadiag.cluster.seal import TOKEN_VARIABLE
+    """The meeting place of this node's agent and the others; None for a single node."""
+    from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
 
     given = nnodes, node_rank, master_addr, master_port, local_addr, run_token
     if nnodes == 1 or (all(value is None for value in given) and TOKEN_VARIABLE not in os.environ):

@@ -1,4 +1,4 @@
-"""What nsadiag is and has: `nsadiag demo`, `doctor` and `list`."""
+"""Commands about nsadiag itself: `nsadiag demo`, `doctor` and `list`."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import shutil
 import zlib
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from nsadiag.evidence.files import open_evidence
 from nsadiag.evidence.layout import RunDir, make_private_dir, open_private, read_json
 
 CHUNK_BYTES = 192 * 1024
@@ -28,7 +30,7 @@ ARRIVING = ".arriving"
 
 
 class NotTaken(Exception):
-    """Why a file does not come in."""
+    """The reason for refusing a file."""
 
 
 @dataclass(kw_only=True)
@@ -45,7 +47,7 @@ class _Open:
 
 @dataclass(kw_only=True)
 class _Sender:
-    """What a node may send, and how much it has."""
+    """A sending node: the bytes and files received from it so far, and the file in progress."""
 
     name: str
     bytes: int = 0
@@ -83,7 +85,7 @@ class Arrivals:
             return {"kind": "file", "id": note.get("id"), "no": "not understood"}
 
     def close(self) -> None:
-        """What did not come whole is no evidence."""
+        """Discard incomplete files: they are no evidence."""
         if self._senders:
             shutil.rmtree(self._root / ARRIVING, ignore_errors=True)
 
@@ -104,7 +106,7 @@ class Arrivals:
         if offset >= size:
             part.unlink(missing_ok=True)
             offset = 0
-        so_far = hashlib.sha256(part.read_bytes() if offset else b"")
+        so_far = _hashed(part, offset)
         sender.open = _Open(id=number, target=target, part=part, size=size, sha256=digest, digest=so_far)
         if not size:
             return self._finish(sender, sender.open)
@@ -136,7 +138,7 @@ class Arrivals:
         return {"kind": "file", "id": current.id, "kept": True}
 
     def _target(self, sender: _Sender, cell: str, path: str) -> Path:
-        """Where it belongs: a rank's folder, or the node's own, of a cell that there is. Raises NotTaken."""
+        """The path of an arriving file: in a rank's folder, or the node's own, of an existing cell. Raises NotTaken."""
         parts = [*([] if cell == "." else PurePosixPath(cell).parts), *PurePosixPath(path).parts]
         if len(parts) > MOST_PARTS or not all(PART.fullmatch(part) for part in parts):
             raise NotTaken("no path of a run directory")
@@ -158,8 +160,7 @@ class Arrivals:
         return target
 
     def _check_owner(self, run: RunDir, rank: int, name: str) -> None:
-        meta = read_json(run.rank(rank).meta, {})
-        host = meta.get("host") if isinstance(meta, dict) else None
+        host = read_json(run.rank(rank).meta, {}).get("host")
         if host not in (None, name):
             raise NotTaken(f"rank {rank} is on {host} as well")
 
@@ -175,16 +176,26 @@ def _unpacked(blob: bytes) -> bytes:
 
 def _is(path: Path, size: int, digest: str) -> bool:
     with contextlib.suppress(OSError):
-        if not path.is_symlink() and path.stat().st_size == size:
-            with path.open("rb") as file:
-                return digest_of(file, size) == digest
+        with open_evidence(path) as file:
+            return os.fstat(file.fileno()).st_size == size and digest_of(file, size) == digest
     return False
 
 
-def digest_of(file: Any, size: int) -> str:
-    """SHA-256 of the first `size` bytes."""
+def _hashed(path: Path, size: int) -> Any:
+    if not size:
+        return hashlib.sha256()
+    with open_evidence(path) as file:
+        return hash_of(file, size)
+
+
+def hash_of(file: Any, size: int) -> Any:
+    """SHA-256 of the first `size` bytes, to which more may be added."""
     found, left = hashlib.sha256(), size
     while left and (data := file.read(min(left, 2**20))):
         found.update(data)
         left -= len(data)
-    return found.hexdigest()
+    return found
+
+
+def digest_of(file: Any, size: int) -> str:
+    return str(hash_of(file, size).hexdigest())

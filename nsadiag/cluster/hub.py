@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nsadiag.cluster.clock import Clock, Offset, Reading, read, reading_of
-from nsadiag.cluster.connection import Connection
-from nsadiag.cluster.wire import Refused, ServerGreeting
+from nsadiag.cluster.protocol.clock import Clock, Offset, Reading, read, reading_of
+from nsadiag.cluster.protocol.connection import Connection
+from nsadiag.cluster.protocol.wire import Refused, ServerGreeting
 
 TICK_S = 0.2
 PING_S = 1.0
@@ -30,6 +30,9 @@ SILENT_S = (
     15.0  # one that stands and says nothing is as good as broken: a cable tells nobody that it was pulled
 )
 
+# All that another node's agent has to say: of each the newest is kept.
+NOTES = frozenset({"agent", "state", "looked", "ready"})
+FRAMES = frozenset({"file", "chunk"})
 # A file that comes in: the note and the bytes of a frame to what is answered.
 Take = Callable[[int, dict[str, Any], bytes], dict[str, Any] | None]
 
@@ -97,12 +100,12 @@ class Hub:
             return time.monotonic() - node.last_heard > limit
 
     def last_heard(self, node_rank: int) -> float:
-        """When that was, in monotonic seconds."""
+        """The time of the last message, in monotonic seconds."""
         with self._lock:
             return self._nodes[node_rank].last_heard
 
     def offset(self, node_rank: int) -> Offset | None:
-        """How far its clocks are from ours."""
+        """The offset of its clocks from ours."""
         with self._lock:
             return self._nodes[node_rank].clock.offset()
 
@@ -183,10 +186,11 @@ class Hub:
             node.last_heard = time.monotonic()
             if kind == "pong":
                 self._learn(node, note)
-            elif kind not in ("file", "chunk"):
+            elif kind in NOTES:
                 node.heard[kind] = note
-                return
-        if kind in ("file", "chunk"):
+            elif kind not in FRAMES:
+                self.refused["a note of a kind that nobody sends"] += 1
+        if kind in FRAMES:
             answer = self._take(rank, note, blob)
             if answer is not None:
                 connection.send(answer)

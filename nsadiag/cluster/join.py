@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.launch import die_with_parent
 from nsadiag.cluster.arrivals import Arrivals
-from nsadiag.cluster.hello import Hello, hello_of, named_apart
 from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.link import Link
 from nsadiag.cluster.place import Place, address_to_bind, listen, resolved
+from nsadiag.cluster.protocol.hello import Hello, hello_of, named_apart
 from nsadiag.errors import EXIT_ENVIRONMENT, MachineError, NsadiagError, UsageError
 
 TICK_S = 0.2
@@ -78,7 +77,6 @@ class _Meeting:
             # Where the store cannot be reached it says so many times; once, by us, is enough.
             env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"},
             pass_fds=(listener.fileno(),) if listener else (), start_new_session=True,
-            preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl call
         )  # fmt: skip
         assert self._popen.stdin and self._popen.stdout
         self._unread = b""
@@ -86,7 +84,7 @@ class _Meeting:
         self._popen.stdin.flush()
 
     def answers(self) -> Iterator[dict[str, Any] | None]:
-        """What it says, and None now and then; ends with the process."""
+        """The answers of the process, with None now and then; ends with the process."""
         assert self._popen.stdout
         out = self._popen.stdout.fileno()
         while True:

@@ -11,14 +11,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from nsadiag.cluster import clock
-from nsadiag.cluster.connection import Connection
-from nsadiag.cluster.wire import ClientGreeting, Refused
+from nsadiag.cluster.protocol import clock
+from nsadiag.cluster.protocol.connection import Connection
+from nsadiag.cluster.protocol.wire import ClientGreeting, Refused
 
 TICK_S = 0.2
 CONNECT_S = 3.0
 AGAIN_S = 1.0
 SILENT_S = 15.0
+# All that node 0 has to say besides its questions for a sign of life, and its answers to files.
+NOTES = frozenset({"start", "part", "order", "bye"})
 ROOM_BYTES = 1024 * 1024  # of evidence that is on its way
 
 
@@ -89,7 +91,7 @@ class Link:
         self._nudge()
 
     def answer(self, seconds: float) -> dict[str, Any]:
-        """What node 0 says of a file. Raises Lost."""
+        """The answer of node 0 about a file. Raises Lost."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
@@ -173,7 +175,7 @@ class Link:
         kind = str(note.get("kind"))
         with self._lock:
             self._last_heard = time.monotonic()
-            if kind not in ("ping", "file"):
+            if kind in NOTES:
                 self._heard[kind] = note
         if kind == "ping":
             self._introduce(connection)
@@ -200,7 +202,7 @@ class Link:
                 self._lock.notify_all()
 
     def _forget_connection(self) -> None:
-        """What was on its way of files is begun again by who sends them."""
+        """Drop the connection; files in transit are sent again from the start."""
         with self._lock:
             self._connection = None
             with contextlib.suppress(queue.Empty):

@@ -1,4 +1,4 @@
-"""Where agents meet: torch's TCPStore, on a port of its own, in a process of its own.
+"""The agents' meeting place: torch's TCPStore, on its own port, in its own process.
 
 Run as `python -m nsadiag.cluster.meeting`: a request as one JSON line on stdin, answers as JSON lines on stdout. The
 agent itself so needs no torch, and whatever the store's threads wait for in C++ can be ended. What lies in the store is
@@ -9,24 +9,28 @@ it is closed as soon as all have met.
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import socket
 import sys
+import threading
 import time
 from datetime import timedelta
 from typing import Any, Protocol
 
-from nsadiag.cluster.hello import Hello, Mismatch, hello_of, mismatch
-from nsadiag.cluster.seal import MOST_SEALED, derive, seal, unseal
+from nsadiag.cluster.protocol.hello import Hello, Mismatch, hello_of, mismatch
+from nsadiag.cluster.protocol.seal import MOST_SEALED, derive, seal, unseal
 
 POLL_S = 0.1
 STORE_S = 60.0  # for one question: node 0 listens before its torch is imported
 GONE_S = 3.0  # agents fetch their answers before the store closes
 MOST_HELLOS = 4  # by node: each agent says hello once, but strangers may, too
 OPEN = "nsadiag/open"
+NONCE_BYTES = 16
 
 
 class Store(Protocol):
-    """What we use of it."""
+    """The methods of torch's store that are used here."""
 
     def set(self, key: str, value: str | bytes, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -41,49 +45,58 @@ class Meeting:
         self._store, self._token = store, token
         # Two runs in one store, or one with another token, do not see each other.
         self._prefix = f"nsadiag/{derive(token, b'meeting').hex()[:16]}"
+        # Node 0 draws it for this one meeting: what was sealed for another with the same token proves nothing here.
+        self._nonce = ""
 
     def greet(self, hello: Hello) -> str:
         """Leaves the hello; returns where the answer will be."""
         number = self._store.add(f"{self._prefix}/hellos", 1)
         place = f"{self._prefix}/hello/{number}"
-        self._store.set(place, seal(self._token, place, hello.document()))
+        self._store.set(place, seal(self._token, self._purpose(place), hello.document()))
         return place
 
     def answer(self, place: str, hello: Hello, body: dict[str, Any]) -> None:
         key = f"{place}/{hello.agent}"
-        self._store.set(key, seal(self._token, key, body))
+        self._store.set(key, seal(self._token, self._purpose(key), body))
 
     def answered(self, place: str, hello: Hello) -> dict[str, Any] | None:
         key = f"{place}/{hello.agent}"
-        return self._sealed(key)
+        return self._sealed(key, self._purpose(key))
 
     def hellos(self) -> int:
         return self._store.add(f"{self._prefix}/hellos", 0)
 
     def hello(self, number: int) -> tuple[str, Hello | None]:
-        """Where it is, and what it says; None if it is not there yet, or is not sealed."""
+        """The key of greeting `number` in the store, and the greeting; None if it is not there yet, or is not sealed."""
         place = f"{self._prefix}/hello/{number}"
-        body = self._sealed(place)
+        body = self._sealed(place, self._purpose(place))
         return place, hello_of(body) if body else None
 
     def is_open(self) -> bool:
         """Whether the run of our token is met here, of which node 0 leaves a sign."""
-        return self._sealed(f"{self._prefix}/{OPEN}") is not None
+        key = f"{self._prefix}/{OPEN}"
+        sign = self._sealed(key, key)
+        self._nonce = str((sign or {}).get("nonce", ""))
+        return sign is not None
 
     def open(self) -> None:
         self._store.set(OPEN, b"1")
         key = f"{self._prefix}/{OPEN}"
-        self._store.set(key, seal(self._token, key, {}))
+        self._nonce = secrets.token_hex(NONCE_BYTES)
+        self._store.set(key, seal(self._token, key, {"nonce": self._nonce}))
 
     def is_other_run(self) -> bool:
         """Whether a run of nsadiag is met here at all."""
         return bool(self._store.check([OPEN]))
 
-    def _sealed(self, key: str) -> dict[str, Any] | None:
+    def _purpose(self, key: str) -> str:
+        return f"{key}/{self._nonce}"
+
+    def _sealed(self, key: str, purpose: str) -> dict[str, Any] | None:
         if not self._store.check([key]):
             return None
         value = self._store.get(key)
-        return unseal(self._token, key, value) if len(value) <= MOST_SEALED else None
+        return unseal(self._token, purpose, value) if len(value) <= MOST_SEALED else None
 
 
 def host(request: dict[str, Any]) -> None:
@@ -125,7 +138,7 @@ def host(request: dict[str, Any]) -> None:
             say({"met": hello.document()})
         time.sleep(POLL_S)
     # Its agent ends this process once all have come through the door.
-    sys.stdin.read()
+    threading.Event().wait()
 
 
 def join(request: dict[str, Any]) -> None:
@@ -163,9 +176,15 @@ def say(document: dict[str, Any]) -> None:
     print(json.dumps(document), flush=True)
 
 
+def _end_with_the_agent() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
 def main() -> None:
     """One request; an obstacle is an answer, too."""
     request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_agent, daemon=True).start()
     try:
         (host if request["role"] == "host" else join)(request)
     except Exception as error:

@@ -15,7 +15,7 @@ from nsadiag.agent.state import Look, Pair, WatchOptions
 from nsadiag.agent.stillness import Motion, joined
 from nsadiag.agent.watch import POLL_S
 from nsadiag.cluster.link import Link
-from nsadiag.cluster.notes import (
+from nsadiag.cluster.protocol.notes import (
     Looked,
     Order,
     State,
@@ -101,7 +101,7 @@ class MemberWatch(Among):
         super()._end_everything()
 
     def write(self) -> None:
-        """What of it finds no room here is still told to node 0, and what is there goes to it."""
+        """Write watch.json; an error, such as a full disk, is kept in `unwritten` for node 0."""
         try:
             super().write()
         except OSError as error:
@@ -139,7 +139,7 @@ class MemberWatch(Among):
             capture_slow([self.captures.target(r, capture) for r in self._alive()])
 
     def bring(self, order: Order) -> None:
-        """What node 0 wants of the ranks that are here."""
+        """Hand over the evidence of local ranks that the order names, and report it as brought."""
         self.brought = order.want
         if {*ranks_in(order.wanted)} & {*self.ranks}:
             self._hand_over(order)
@@ -150,7 +150,7 @@ class MemberWatch(Among):
         return joined(pair.stances, world, quiet_s=self.patience.quiet_s(time.monotonic()))
 
     def tell(self, **more: Any) -> None:
-        """How things stand here; `more` is said from now on."""
+        """Report the state of this node; `more` is part of every report from now on."""
         now = time.monotonic()
         state = self._state(now, **more)
         changed = self._told is None or any(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.cluster.clock import Offset
+from nsadiag.cluster.protocol.clock import Offset
+from nsadiag.evidence.files import read_text
 from nsadiag.evidence.layout import CLOCK, RunDir, make_private_dir, read_json, write_json, write_private
 
 MOST_SOURCES = 64
@@ -17,7 +18,7 @@ MOST_SOURCES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What node 0 knows of another node at the end of a job."""
+    """The record that node 0 has of another node at the end of a job."""
 
     node_rank: int
     name: str
@@ -57,8 +58,7 @@ def merge(run: RunDir, first: str, others: Sequence[Story]) -> None:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    found = read_json(path, {})
-    return found if isinstance(found, dict) else {}
+    return dict(read_json(path, {}))
 
 
 def _about(watch: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,5 +118,5 @@ def _take_sources(run: RunDir, story: Story) -> Iterator[str]:
 
 def _text(path: Path) -> str | None:
     with contextlib.suppress(OSError):
-        return path.read_text(errors="replace")
+        return read_text(path)
     return None

@@ -1,4 +1,4 @@
-"""Where agents meet and who they are: addresses and ports, checked before anything is started."""
+"""The meeting place and identity of agents: addresses and ports, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from nsadiag.cluster.seal import SHORTEST_TOKEN, TOKEN_VARIABLE, checked_token, new_token
+from nsadiag.cluster.protocol.seal import SHORTEST_TOKEN, TOKEN_VARIABLE, checked_token, new_token
 from nsadiag.errors import MachineError, UsageError
 
 # torchrun's own rendezvous has 29400, its job 29500: a line of the user's that names neither must not meet us.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from nsadiag.cluster.arrivals import CHUNK_BYTES, PART, digest_of
+from nsadiag.evidence.files import open_evidence
 
 ANSWER_S = 30.0
 RATE_BYTES = 64 * 2**20  # a second
@@ -24,7 +25,7 @@ REDUCED = (".json", ".gz")  # digests, ends, the watch: no logs
 
 
 class Channel(Protocol):
-    """What we need of the link."""
+    """The methods of the link that shipping needs."""
 
     def push(self, note: dict[str, Any], blob: bytes = b"", /) -> None: ...
     def answer(self, seconds: float, /) -> dict[str, Any]: ...
@@ -33,7 +34,7 @@ class Channel(Protocol):
 
 @dataclass(kw_only=True)
 class Shipped:
-    """What became of a node's files."""
+    """The result of shipping a node's files."""
 
     files: int = 0
     bytes: int = 0
@@ -89,9 +90,9 @@ class Shipment:
         return done
 
     def _file(self, path: Path, cell: str, name: str, done: Shipped) -> str | None:
-        """Why it did not go; None if it did."""
+        """The reason for a file that was not sent; None if it was."""
         for _ in range(ATTEMPTS):
-            with path.open("rb") as opened:
+            with open_evidence(path) as opened:
                 size = path.stat().st_size
                 file: IO[bytes] = io.BytesIO(opened.read(size)) if size <= IN_MEMORY else opened
                 size = min(size, len(file.getbuffer())) if isinstance(file, io.BytesIO) else size

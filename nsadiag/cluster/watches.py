@@ -20,7 +20,7 @@ from nsadiag.agent.state import Pair, RankState, WatchOptions
 from nsadiag.agent.stillness import Judgement, Motion, joined
 from nsadiag.agent.watch import LAUNCHER_GRACE_S, POLL_S, Watch
 from nsadiag.cluster.hub import Hub
-from nsadiag.cluster.notes import (
+from nsadiag.cluster.protocol.notes import (
     Looked,
     Order,
     State,
@@ -43,7 +43,7 @@ APART_S = 4.0
 
 
 class Among(Watch):
-    """What both kinds share."""
+    """The common base of both kinds of watch."""
 
     def __init__(self, job: Job, directory: RunDir, options: WatchOptions, *, cell: int, **more: Any) -> None:
         super().__init__(job, directory, options, **more)
@@ -54,22 +54,29 @@ class Among(Watch):
         # On a shared file system the ranks of other nodes lie beside ours, and their pids mean nothing here.
         return bool(meta.get("host") == this_node())
 
+    def _last_look(self) -> None:
+        """Looks are taken on all nodes together."""
+
+    def _failed(self, error: Exception) -> None:
+        """The other nodes have to know at once: this one has no part in the job's judgement any more."""
+        raise error
+
     def reduce(self, crowd: Crowd) -> None:
-        """What is known of the ranks here, as a digest; where the disk is full, node 0 has none of them."""
+        """A digest of the local ranks; where the disk is full, node 0 gets none."""
         look = self.looks[-1] if self.looks else None
         told = {"look": look.second, "motions": look.motions} if look else {"look": 0}
         with contextlib.suppress(OSError):
             crowd.reduce(self.directory, host=this_node(), ranks=sorted(self.ranks), **told)
 
     def _declared(self) -> int:
-        """How many ranks there are to be, as far as one here has said."""
+        """The expected number of ranks, as far as a local rank has reported it."""
         headers = (r.progress.pulse.header for r in self.ranks.values() if r.progress)
         return max((header.world_size for header in headers), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crowd:
-    """How evidence is dealt with where there are more than `few` ranks: too many for all of it to travel."""
+    """The handling of evidence for more than `few` ranks, where it is too much for all of it to travel."""
 
     few: int
     reduce: Callable[..., Any]  # digests.make.write_digest
@@ -265,7 +272,7 @@ class LeadWatch(Among):
             capture_slow([self.captures.target(r, capture) for r in self._alive()])
 
     def want(self, *, last: bool = False) -> None:
-        """Of very many ranks, fetches the evidence of those that the nodes' digests show to matter."""
+        """Fetch the evidence of the ranks, out of very many, that the nodes' digests show to matter."""
         if not self._order.many:
             return
         self.reduce(self._crowd)

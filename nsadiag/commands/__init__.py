@@ -1,1 +1,1 @@
-"""What each command does, once its line has been parsed; these put the rooms together."""
+"""The commands behind the parsed command line, which put the packages together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsadiag.analysis.foreign.judge import judge_foreign
+from nsadiag.analysis.external.judge import judge_foreign
 from nsadiag.errors import UsageError
 from nsadiag.reports import RunReport
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nsadiag.agent import interrupts
+from nsadiag.agent import interrupts, scratch
 from nsadiag.agent.beside import BesideJob, BesideWatch
+from nsadiag.agent.processes import Process
 from nsadiag.agent.state import WatchOptions
 from nsadiag.commands import output
 from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
@@ -39,11 +40,14 @@ def look_on(run: RunDir, job: BesideJob, expected: int, options: WatchOptions, a
 def main(
     directory: str, sockets: str, run_id: str, expected: str, on_hang: str, stall_after: str, *argv: str
 ) -> None:
-    """What `nsadiag.worker.inline` starts, in a process of its own."""
+    """Entry point of the process that `nsadiag.worker.inline` starts."""
     interrupts.listen()
     options = WatchOptions(
         on_hang=cast(Literal["leave", "stop"], on_hang),
         stall_after_s=None if stall_after == "auto" else float(stall_after),
     )
+    scratch.adopt(Path(sockets))
+    # A hang that is left as it is outlives us, with its sockets.
+    scratch.add_owner(Path(sockets), Process(*map(int, run_id.split("-"))))
     job = BesideJob(socket_dir=Path(sockets), run_id=run_id)
     look_on(RunDir(path=Path(directory)), job, int(expected), options, list(argv))

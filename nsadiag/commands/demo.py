@@ -10,6 +10,7 @@ from typing import Any
 from nsadiag.commands.faults import Fault, faults, find_fault, headline, launcher
 from nsadiag.commands.run import RunRequest
 from nsadiag.errors import UsageError
+from nsadiag.source.model import docstring_of
 
 HARD_LIMIT_S = 120.0
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -24,6 +25,7 @@ def demo_request(wanted: str, *, out: Path | None, force: bool, quiet_stdout: bo
         command=[sys.executable, *launcher(fault), str(fault.script)],
         out=out,
         force=force,
+        die_with_me=True,
         quiet_stdout=quiet_stdout,
         **run_options(fault),
     )
@@ -42,18 +44,19 @@ def run_options(fault: Fault) -> dict[str, Any]:
 
 
 def parts() -> dict[str, dict[str, str]]:
-    """What is built in, by kind: name to what it is for."""
+    """Everything built in, by kind: the purpose of each name."""
     from nsadiag.agent.captures import CAPTURES, NODE_CAPTURES
     from nsadiag.analysis.classes import CLASSES
-    from nsadiag.analysis.detectors import DETECTORS
+    from nsadiag.analysis.rules.registry import RULES
     from nsadiag.engines.registry import engines
     from nsadiag.evidence.probes import PROBE_NAMES
     from nsadiag.reports import REPORTERS
 
+    files = _probe_files()
     return {
-        "probes": {name: _purpose(PACKAGE / "worker" / "probes" / f"{name}.py") for name in PROBE_NAMES},
+        "probes": {name: _purpose(files[name]) for name in PROBE_NAMES},
         "captures": {name: headline(capture.__doc__) for name, capture in (CAPTURES | NODE_CAPTURES).items()},
-        "detectors": {d.__name__: headline(sys.modules[d.__module__].__doc__) for d in DETECTORS},
+        "detectors": {r.name: headline(sys.modules[r.check.__module__].__doc__) for r in RULES},
         "engines": engines(),
         "reporters": {name: headline(sys.modules[r.__module__].__doc__) for name, r in REPORTERS.items()},
         "classes": dict(CLASSES),
@@ -80,6 +83,17 @@ def fault_table() -> list[str]:
     return lines
 
 
+def _probe_files() -> dict[str, Path]:
+    """The module of each probe, by the registry's imports: it cannot be imported where there is no torch."""
+    registry = ast.parse((PACKAGE / "worker/probes/__init__.py").read_text(encoding="utf-8"))
+    imports = [node for node in registry.body if isinstance(node, ast.ImportFrom) and node.module]
+    return {
+        alias.name: PACKAGE.parent.joinpath(*str(node.module).split(".")).with_suffix(".py")
+        for node in imports
+        for alias in node.names
+    }
+
+
 def _purpose(path: Path) -> str:
-    """Of a module that is not imported: probes need torch."""
-    return headline(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
+    """The purpose of a module, read without importing it: probes need torch."""
+    return headline(docstring_of(path.read_text(encoding="utf-8")))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nsadiag.analysis.compare import Row, compare, matters, side
+from nsadiag.analysis.diff import Row, compare, matters, side
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, count
@@ -19,7 +19,7 @@ LONGEST = 60
 
 
 def rows_of(a: Path, b: Path) -> list[Row]:
-    """What was compared. Raises UsageError if either is no run, cell or rank."""
+    """The comparison, row by row. Raises UsageError if either side is no run, cell or rank."""
     return compare(side(a), side(b))
 
 

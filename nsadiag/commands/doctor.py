@@ -62,7 +62,7 @@ def as_json(checks: Sequence[Check], tried: str) -> str:
 
 
 def show(checks: Sequence[Check], tried: str, console: Console) -> None:
-    """What, how it went, and what to change: a column of its own where the terminal has room for one."""
+    """Each check, its status and its hint, which gets its own column where the terminal is wide enough."""
     remedies = [check for check in checks if check.status in ("limited", "missing") and check.remedy]
     beside = console.width >= WIDE and bool(remedies)
     with console.capture() as capture:

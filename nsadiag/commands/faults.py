@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import shlex
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import yaml
 
 from nsadiag.analysis.classes import CLASSES
 from nsadiag.errors import UsageError
+from nsadiag.source.model import docstring_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,8 @@ def faults() -> list[Fault]:
 
 
 def read_fault(script: Path) -> Fault:
-    """What the docstring says. Raises KeyError where a promise lacks a key."""
-    docstring = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
+    """The promises in the script's docstring. Raises KeyError where one lacks a key."""
+    docstring = docstring_of(script.read_text(encoding="utf-8"))
     promise = yaml.safe_load(docstring.partition("\nPromise:\n")[2])
     return Fault(
         script=script,

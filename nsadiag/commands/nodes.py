@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.cluster.hello import Hello
 from nsadiag.cluster.join import Crew, dismiss, enter, farewell, gather
 from nsadiag.cluster.place import Place, with_token
-from nsadiag.cluster.seal import TOKEN_VARIABLE
+from nsadiag.cluster.protocol.hello import Hello
+from nsadiag.cluster.protocol.seal import TOKEN_VARIABLE
 from nsadiag.cluster.watches import Crowd
 from nsadiag.commands import output
 from nsadiag.engines.room import this_machine
@@ -38,7 +38,7 @@ OWN_RENDEZVOUS = (
 
 @dataclass(frozen=True, kw_only=True)
 class NodeResult:
-    """What another node than 0 has to say at the end."""
+    """The result on a node other than 0."""
 
     node_rank: int
     name: str
@@ -63,7 +63,7 @@ def say(line: str) -> None:
 
 
 def hello_for(place: Place, task: Any) -> Hello:
-    """What this agent says of itself; `task` is what has to be the same on every node."""
+    """This agent's greeting; `task` holds everything that has to be the same on every node."""
     machine, versions = this_machine(), output.versions()
     return Hello(
         node_rank=place.node_rank,
@@ -79,9 +79,9 @@ def hello_for(place: Place, task: Any) -> Hello:
 
 def crowd() -> Crowd:
     """Evidence of very many ranks is reduced and chosen by analysis, which agents do not know."""
-    from nsadiag.analysis.digests.chosen import wanted_in
-    from nsadiag.analysis.digests.make import write_digest
-    from nsadiag.analysis.digests.wanted import FEW_RANKS
+    from nsadiag.analysis.scale.digests.chosen import wanted_in
+    from nsadiag.analysis.scale.digests.make import write_digest
+    from nsadiag.analysis.scale.digests.wanted import FEW_RANKS
 
     return Crowd(few=FEW_RANKS, reduce=write_digest, choose=wanted_in)
 
@@ -157,7 +157,7 @@ class Line:
 
 
 def line_of(words: Sequence[str]) -> Line:
-    """What the line says of nodes."""
+    """The parsed launcher line, with the options of torchrun on it."""
     behind = None
     if words and Path(words[0]).name == "torchrun":
         behind = 1

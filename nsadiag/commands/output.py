@@ -66,7 +66,7 @@ def now() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of this environment; no package is imported for it."""
+    """The package versions of this environment, read without importing any package."""
     found = {"nsadiag": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -96,7 +96,7 @@ def write_run(
 
 
 def machine() -> dict[str, Any]:
-    """What a reader of figures needs to know."""
+    """The machine, as a reader of measurements needs to know it."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpus = (

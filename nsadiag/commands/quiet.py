@@ -1,4 +1,4 @@
-"""What a person who waits for a silent job is told meanwhile."""
+"""Messages for a person who waits for a silent job."""
 
 from __future__ import annotations
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from nsadiag.agent import interrupts
+from nsadiag.agent.follow import Follow
 from nsadiag.agent.launch import check_command
+from nsadiag.agent.log_limit import close_holes
 from nsadiag.agent.rings import Choice
 from nsadiag.agent.state import WatchOptions
 from nsadiag.agent.watch import Watch
 from nsadiag.commands import output
 from nsadiag.commands.quiet import QuietNotes
-from nsadiag.engines.local import run_command
-from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, EXIT_TIMEOUT
-from nsadiag.evidence import cuda_core
+from nsadiag.engines.local import Front, run_command
+from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_TIMEOUT
+from nsadiag.evidence import cuda_core, kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 
@@ -37,40 +41,92 @@ class RunRequest:
     with_locals: bool = False
     cuda_core: bool = False
     ring: Choice = "auto"
+    die_with_me: bool = False
+    log_limit_mib: float = 0.0  # of each log; 0: none
     quiet_stdout: bool = False  # stdout is for JSON: the job's output goes to stderr
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What came of it."""
+    """The result of a run. `failure`: the reason for a missing verdict, where the exit code is still the job's."""
 
     directory: Path
-    verdict: Verdict
+    verdict: Verdict | None
     exit_code: int
+    failure: Exception | None = None
 
 
 def run_once(request: RunRequest) -> RunResult:
     """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after."""
     check_command(request.command)
     run = output.prepare(request.out, name_of(request.command), force=request.force)
+    kept.start()
     about = begin(run, request)
+    follow = Follow()
     interrupted, watch = False, None
     try:
-        watch = run_command(
-            request.command,
-            run,
-            options_of(request),
-            probes=request.probes,
-            on_silence=load_analysis,
-            on_stuck=lambda: answer_first(run),
-            on_quiet=QuietNotes(),
-            **around(run, request),
-        )
+        with interrupts.told(say_stopping):
+            watch = run_command(
+                request.command,
+                run,
+                options_of(request),
+                probes=request.probes,
+                on_silence=load_analysis,
+                on_stuck=lambda: answer_first(run),
+                on_quiet=QuietNotes(),
+                **around(run, request, follow),
+            )
     except KeyboardInterrupt:
         interrupted = True
-    verdict = judge_and_report(run, about)
+    return judged(run, about, request, watch, follow, interrupted=interrupted)
+
+
+def say_stopping() -> None:
+    """At the first Ctrl-C: what is going on, and how to have it at once."""
+    # By the descriptor: this may come while something else writes to sys.stderr.
+    with contextlib.suppress(OSError):
+        os.write(2, b"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it)\n")
+
+
+def judged(
+    run: RunDir,
+    about: dict[str, Any],
+    request: RunRequest,
+    watch: Watch | None,
+    follow: Follow,
+    *,
+    interrupted: bool,
+) -> RunResult:
+    """The verdict of what lies in the directory, and the exit code; the job's output has been shown before it returns."""
+    verdict, failure = None, None
+    try:
+        verdict = judge_and_report(run, about)
+    except Exception as error:
+        if interrupted or not request.passthrough:
+            raise
+        failure = error
+    say_unwritten(watch)
+    follow.finish()
+    if request.log_limit_mib and watch is not None and not watch.left_running:
+        close_holes(logs_of(run))
     code = EXIT_INTERRUPTED if interrupted else exit_code(verdict, watch, passthrough=request.passthrough)
-    return RunResult(directory=run.path, verdict=verdict, exit_code=code)
+    return RunResult(directory=run.path, verdict=verdict, exit_code=code, failure=failure)
+
+
+def logs_of(run: RunDir) -> list[Path]:
+    """The output of the job."""
+    launchers = [run.node(this_node()) / f"launcher.{name}.log" for name in ("stdout", "stderr")]
+    return [*launchers, *(log for rank in run.ranks() for log in (rank.stdout, rank.stderr))]
+
+
+def say_unwritten(watch: Watch | None) -> None:
+    """One line on what of the evidence has found no room on the disk, and one on each failure of the watch's own."""
+    found = kept.unwritten()
+    if found:
+        names = ", ".join(sorted({Path(path).name for path in found}))
+        print(f"nsadiag: not written: {names} ({next(iter(found.values()))})", file=sys.stderr)
+    for failure in watch.failures if watch else ():
+        print(f"nsadiag: the watch has a gap: {failure}", file=sys.stderr)
 
 
 def begin(run: RunDir, request: RunRequest) -> dict[str, Any]:
@@ -94,11 +150,11 @@ def options_of(request: RunRequest) -> WatchOptions:
     )
 
 
-def around(run: RunDir, request: RunRequest) -> dict[str, Any]:
-    """What each node decides for itself: where its output goes, and what its GPUs and its disk are asked for."""
-    sinks = (sys.stderr.buffer if request.quiet_stdout else sys.stdout.buffer, sys.stderr.buffer)
+def around(run: RunDir, request: RunRequest, follow: Follow) -> dict[str, Any]:
+    """The settings that each node decides for itself: the job's environment, output, ring and lifetime."""
     env = cuda_core.environment(run.node(this_node())) if request.cuda_core else None
-    return {"env": env, "echo": sinks, "ring": request.ring}
+    front = Front(out=2 if request.quiet_stdout else 1, follow=follow, log_limit_mib=request.log_limit_mib)
+    return {"env": env, "front": front, "ring": request.ring, "die_with_me": request.die_with_me}
 
 
 def load_analysis() -> None:
@@ -120,21 +176,32 @@ def answer_first(run: RunDir) -> None:
 
 
 def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:
-    """Verdict first, on disk, then the documents that show it."""
-    from nsadiag.analysis.verdict import judge_directory
-    from nsadiag.reports import write_reports
+    """Verdict first, on disk, whatever interrupts; then the documents that show it, unless somebody is in a hurry."""
+    with interrupts.held_off():
+        from nsadiag.analysis.verdict import judge_directory
 
-    verdict = judge_directory(run.path, live=True)
-    output.write_run(run, **about, ended_at=output.now(), world_size=verdict.world_size)
-    write_reports(run.path)
+        verdict = judge_directory(run.path, live=True)
+        output.write_run(run, **about, ended_at=output.now(), world_size=verdict.world_size)
+    if not interrupts.hurried():
+        try:
+            from nsadiag.reports import write_reports
+
+            write_reports(run.path)
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:
+            # The verdict is there, and can still be shown on the terminal.
+            print(f"nsadiag: no report could be made: {error!r}", file=sys.stderr)
     return verdict
 
 
-def exit_code(verdict: Verdict, watch: Watch | None, *, passthrough: bool) -> int:
+def exit_code(verdict: Verdict | None, watch: Watch | None, *, passthrough: bool) -> int:
     """docs/contract.md, "Exit codes"."""
     job_code = watch.job.poll() if watch else None
     if passthrough and job_code is not None:
         return job_code if job_code >= 0 else 128 - job_code
+    if verdict is None:
+        return EXIT_INTERNAL
     if watch and watch.stopped == "timeout" and verdict.outcome in ("healthy", "slow", "unknown"):
         return EXIT_TIMEOUT
     if verdict.outcome == "healthy" or (verdict.outcome == "unknown" and job_code == 0):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nsadiag.agent import interrupts
+from nsadiag.agent.follow import Follow
 from nsadiag.agent.launch import check_command
 from nsadiag.cluster.place import Place
 from nsadiag.commands import nodes, output
@@ -12,11 +14,11 @@ from nsadiag.commands.run import (
     answer_first,
     around,
     begin,
-    exit_code,
-    judge_and_report,
+    judged,
     load_analysis,
     name_of,
     options_of,
+    say_stopping,
 )
 from nsadiag.engines.local import run_command
 from nsadiag.engines.static import Lead, Part
@@ -42,7 +44,8 @@ def _lead(request: RunRequest, place: Place, line: nodes.Line) -> RunResult:
     def act() -> tuple[int, str]:
         result = _run(request, place, line, Lead(crew, run, nodes.crowd()))
         results.append(result)
-        return result.exit_code, f"{result.verdict.outcome}: {result.verdict.summary}"
+        said = f"{result.verdict.outcome}: {result.verdict.summary}" if result.verdict else "no verdict"
+        return result.exit_code, said
 
     try:
         crew = nodes.gathered(place, TASK)
@@ -58,25 +61,25 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
     lead.open(kind="run")
     about = begin(run, request) | {"nodes": [lead.crew.names[rank] for rank in sorted(lead.crew.names)]}
     part = lead.announce(at=".", name="", counts=(), probes=request.probes, options=options_of(request))
+    follow = Follow()
     interrupted, watch = False, None
     try:
-        watch = run_command(
-            nodes.completed(line, place, part.endpoint),
-            run,
-            part.options,
-            probes=part.probes,
-            make_watch=lead.make_watch(part, run),
-            on_silence=load_analysis,
-            on_stuck=lambda: answer_first(run),
-            on_quiet=QuietNotes(),
-            **around(run, request),
-        )
+        with interrupts.told(say_stopping):
+            watch = run_command(
+                nodes.completed(line, place, part.endpoint),
+                run,
+                part.options,
+                probes=part.probes,
+                make_watch=lead.make_watch(part, run),
+                on_silence=load_analysis,
+                on_stuck=lambda: answer_first(run),
+                on_quiet=QuietNotes(),
+                **around(run, request, follow),
+            )
     except KeyboardInterrupt:
         interrupted = True
     lead.finish(run)
-    verdict = judge_and_report(run, about)
-    code = EXIT_INTERRUPTED if interrupted else exit_code(verdict, watch, passthrough=request.passthrough)
-    return RunResult(directory=run.path, verdict=verdict, exit_code=code)
+    return judged(run, about, request, watch, follow, interrupted=interrupted)
 
 
 def _take_part(request: RunRequest, place: Place, line: nodes.Line) -> nodes.NodeResult:
@@ -103,12 +106,14 @@ def _take_part(request: RunRequest, place: Place, line: nodes.Line) -> nodes.Nod
 
 
 def _run_part(request: RunRequest, command: list[str], member: Member, part: Part) -> None:
-    run = member.directory(part)
-    run_command(
-        command,
-        run,
-        part.options,
-        probes=part.probes,
-        make_watch=member.make_watch(part, run),
-        **around(run, request),
-    )
+    run, follow = member.directory(part), Follow()
+    with interrupts.told(say_stopping):
+        run_command(
+            command,
+            run,
+            part.options,
+            probes=part.probes,
+            make_watch=member.make_watch(part, run),
+            **around(run, request, follow),
+        )
+    follow.finish()

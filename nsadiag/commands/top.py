@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from nsadiag.analysis.now import RankNow, is_over, ranks_now, running_in
+from nsadiag.analysis.snapshot import RankNow, is_over, ranks_now, running_in
 from nsadiag.evidence.layout import SCHEMA_VERSION
 from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, count, duration
 

@@ -1,1 +1,1 @@
-"""Where agents start: on this machine for now."""
+"""Engines, which start agents: on this machine, on static nodes, through Slurm."""

@@ -1,4 +1,4 @@
-"""What an engine is that has agents started by somebody else, such as a scheduler: the same command on each of some nodes."""
+"""The interface of an engine whose agents a scheduler starts: the same command on each of some nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Phase = Literal["pending", "running", "ended", "untold"]
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """What the command line says of how jobs are to be started; an engine refuses what it has no use for."""
+    """The options for starting jobs; an engine refuses those it has no use for."""
 
     name: str = "nsadiag"
     nodes: int = 1  # at most, for one cell
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """What the scheduler says of a job. It may lag behind, or forget a job: what counts is the files that the job wrote."""
+    """The scheduler's state of a job. It may lag behind, or forget a job: the files that the job wrote count."""
 
     phase: Phase
     words: str = ""  # its own: why it waits, where it runs
@@ -56,7 +56,7 @@ class BatchEngine(Protocol):
         """Raises MachineError where nothing can be submitted from here; `plan` may be possible all the same."""
 
     def plan(self, tasks: Sequence[Task], logs: Path) -> str:
-        """What `submit` would hand over, to read."""
+        """The submission that `submit` would hand over, as text."""
 
     def submit(self, tasks: Sequence[Task], logs: Path) -> list[str]:
         """An id for each task. Their output goes to files in `logs`. Raises NsadiagError where they are refused."""
@@ -65,7 +65,7 @@ class BatchEngine(Protocol):
         """By id."""
 
     def epitaph(self, job_id: str, logs: Path) -> list[tuple[str, Path | None]]:
-        """Of a job that has ended: what is known of how, each with the file that says so, where there is one."""
+        """The known reasons for a job's end, each with the file that states it, where there is one."""
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Ends them, or sees that they never start."""

@@ -6,19 +6,19 @@ import contextlib
 import json
 import os
 import queue
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from nsadiag.agent import interrupts, processes, rings
+from nsadiag.agent import interrupts, log_limit, processes, rings, scratch
 from nsadiag.agent.follow import Follow
-from nsadiag.agent.launch import CommandJob, die_with_parent, job_environment, make_socket_dir, new_run_id
-from nsadiag.agent.processes import Process, identify
+from nsadiag.agent.guarded import Guarded
+from nsadiag.agent.launch import CommandJob, job_environment, new_run_id, recorder_environment
+from nsadiag.agent.processes import Process
 from nsadiag.agent.state import WatchOptions
 from nsadiag.agent.watch import Watch
 from nsadiag.evidence.layout import (
@@ -35,6 +35,19 @@ from nsadiag.evidence.layout import (
 MakeWatch = Callable[..., Watch]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Front:
+    """A job that stands in front of a person: it has their stdin and terminal, and its output is shown.
+
+    `out` and `err` are the descriptors on which.
+    """
+
+    out: int = 1
+    err: int = 2
+    follow: Follow
+    log_limit_mib: float = 0.0
+
+
 def run_command(
     command: list[str],
     run: RunDir,
@@ -42,69 +55,80 @@ def run_command(
     *,
     probes: str = "light",
     env: Mapping[str, str] | None = None,
-    echo: tuple[BinaryIO, BinaryIO] | None = None,
+    front: Front | None = None,
     on_silence: Callable[[], None] | None = None,
     on_stuck: Callable[[], None] | None = None,
     on_quiet: Callable[[float, str], None] | None = None,
     ring: rings.Choice = "auto",
+    die_with_me: bool = True,
     cwd: Path | None = None,
     make_watch: MakeWatch = Watch,
 ) -> Watch:
-    """Runs a launcher line to its end, watched; `echo` gets the job's stdout and stderr as they grow.
+    """Runs a launcher line to its end, watched.
 
     `on_silence`, `on_stuck` and `on_quiet` are those of `Watch`; `make_watch` makes one that others take part in.
+    `die_with_me`: the job is ended should we be killed; else it goes on unwatched.
     """
     with (
-        _kept_sockets() as (sockets, keep),
-        rings.held(run, ring) as (more, keep_rings),
+        scratch.made(run) as sockets,
+        rings.held(run, ring) as (more, memory),
         interrupts.held_off(),
     ):
-        env = {**(env or {}), **more}
-        leave = options.on_hang == "leave"
-        job = CommandJob(command, run, sockets, probes=probes, env=env, leave=leave, cwd=cwd)
-        watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, on_quiet=on_quiet)
-        with _echoed(job, run, echo):
-            watch.run()
-        if watch.left_running:
-            # `nsadiag attach --run` asks the ranks again.
-            keep()
-            keep_rings()
+        job = CommandJob(
+            command,
+            run,
+            sockets,
+            probes=probes,
+            env={**(env or {}), **more},
+            die_with_me=die_with_me,
+            in_front=front is not None,
+            cwd=cwd,
+            elsewhere=memory,
+        )
+        with _ended_or_left(job), interrupts.told(job.ending):
+            watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, on_quiet=on_quiet)
+            with _shown(job, run, front):
+                watch.run()
+            if watch.left_running:
+                # `nsadiag attach --run` asks the ranks again.
+                job.leave()
     return watch
 
 
 @contextlib.contextmanager
-def _kept_sockets() -> Iterator[tuple[Path, Callable[[], None]]]:
-    """A socket directory that is removed at the end, unless it is asked to stay."""
-    stay: list[bool] = []
-    path = Path(tempfile.mkdtemp(prefix="nsadiag-"))
+def _ended_or_left(job: CommandJob) -> Iterator[None]:
     try:
-        yield path, lambda: stay.append(True)
+        yield
     finally:
-        if not stay:
-            shutil.rmtree(path, ignore_errors=True)
+        job.close()
 
 
 @contextlib.contextmanager
-def _echoed(job: CommandJob, run: RunDir, echo: tuple[BinaryIO, BinaryIO] | None) -> Iterator[None]:
-    if echo is None:
+def _shown(job: CommandJob, run: RunDir, front: Front | None) -> Iterator[None]:
+    if front is None:
         yield
         return
-    out, err = echo
 
-    def files() -> dict[Path, BinaryIO]:
+    def files() -> dict[Path, int]:
         ranks = [r for r in run.ranks() if _is_here(r)]
         return {
-            job.stdout: out,
-            job.stderr: err,
-            **{r.stdout: out for r in ranks},
-            **{r.stderr: err for r in ranks},
+            job.stdout: front.out,
+            job.stderr: front.err,
+            **{r.stdout: front.out for r in ranks},
+            **{r.stderr: front.err for r in ranks},
         }
 
-    follow = Follow(files)
-    try:
+    def pause() -> None:
+        job.pause()
+        # A prompt that nobody answers yet is to be seen before the shell says that we are stopped.
+        front.follow.catch_up()
+
+    with (
+        interrupts.stopped_with(pause, job.resume),
+        log_limit.limited(files, front.log_limit_mib),
+        front.follow.following(files),
+    ):
         yield
-    finally:
-        follow.close()
 
 
 def _is_here(rank: RankDir) -> bool:
@@ -134,14 +158,13 @@ class WarmLauncher:
         reader, writer = os.pipe()
         # OMP_NUM_THREADS as torchrun sets it where the user has not.
         environment = {"OMP_NUM_THREADS": "1", **os.environ, **self.env, processes.RUN_ID: self.run_id}
-        environment.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+        environment |= recorder_environment(environment)
         # Asking CUDA whether it is there would initialise it, and a process forked after that cannot use it.
         environment.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         with open_private(self._log, "ab") as log:
-            self._popen = subprocess.Popen(
+            self._guarded = Guarded(
                 [sys.executable, "-m", "nsadiag.agent.warm", str(writer), *self._preload],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, pass_fds=(writer,), start_new_session=True,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl call
+                stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, pass_fds=(writer,), die_with_me=True,
             )  # fmt: skip
         os.close(writer)
         # Given its queue: the reader of a launcher that was replaced must not answer for its successor.
@@ -170,7 +193,7 @@ class WarmLauncher:
 
         `among`: where other nodes have their part of the job, `id`, `nnodes`, `node_rank` and `endpoint`.
         """
-        if self._popen.poll() is not None:
+        if self._guarded.poll() is not None:
             self.restart()
         added = {**self.env, **job_environment(run, self.run_id, socket_dir, probes), **env}
         request = {
@@ -181,9 +204,9 @@ class WarmLauncher:
             "cwd": str(cwd or Path.cwd()),
             **(among or {}),
         }
-        assert self._popen.stdin is not None
-        self._popen.stdin.write((json.dumps(request) + "\n").encode())
-        self._popen.stdin.flush()
+        assert self._guarded.stdin is not None
+        self._guarded.stdin.write((json.dumps(request) + "\n").encode())
+        self._guarded.stdin.flush()
         return WarmJob(self, socket_dir)
 
     def answer(self) -> dict[str, Any] | None:
@@ -199,16 +222,14 @@ class WarmLauncher:
 
     def close(self) -> None:
         """Ends the launcher and everything it started."""
-        root = identify(self._popen.pid)
-        family = processes.with_children([root]) if root else set()
-        if self._popen.stdin:
+        if self._guarded.stdin:
             with contextlib.suppress(OSError):
-                self._popen.stdin.close()
+                self._guarded.stdin.close()
         # At end of file it leaves by itself, quietly; SIGTERM would have elastic print a traceback.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(CLOSING_S)
-        processes.end(family | processes.of_run(self.run_id))
-        self._popen.wait()
+            self._guarded.wait(CLOSING_S)
+        self._guarded.close()
+        processes.end(processes.of_run(self.run_id))
 
 
 class WarmJob:
@@ -226,8 +247,14 @@ class WarmJob:
     def roots(self) -> list[Process]:
         return []  # the launcher lives on
 
+    def family(self) -> set[Process]:
+        return processes.of_run(self.run_id)
+
     def reported_ends(self) -> dict[int, int]:
         return {int(rank): code for rank, code in (self._answer or {}).get("ends", {}).items()}
+
+    def ending(self) -> None:
+        return
 
     def abandon(self) -> None:
         self.launcher.restart()
@@ -247,9 +274,9 @@ def run_warm(
 ) -> Watch:
     """Runs one cell to its end, watched; `world_size` is of the ranks here."""
     make_private_dir(run.path)
-    with make_socket_dir() as sockets, rings.held(run) as (more, _), interrupts.held_off():
+    with scratch.made(run) as sockets, rings.held(run) as (more, _), interrupts.held_off():
         job = launcher.job(
-            argv, run, Path(sockets), world_size=world_size, probes=probes, env=more, cwd=cwd, among=among
+            argv, run, sockets, world_size=world_size, probes=probes, env=more, cwd=cwd, among=among
         )
         watch = make_watch(job, run, options)
         watch.run()

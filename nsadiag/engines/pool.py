@@ -20,7 +20,7 @@ class LauncherPool:
     """Hands out launchers by environment: ranks are born with what their launcher was started with.
 
     `before_start` is told the run id that the new launcher's processes will carry, before there are any. To be used
-    from one thread: a launcher gets SIGTERM when the thread that started it is gone.
+    from one thread.
     """
 
     def __init__(

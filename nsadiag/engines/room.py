@@ -1,4 +1,4 @@
-"""What this machine has room for: cells side by side, as long as each has its cores, its GPUs and its memory."""
+"""The capacity of this machine: cells run side by side as long as each has its cores, its GPUs and its memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPARE_SHARE = 0.2  # of the memory that is free, which is left so
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What one cell takes while it runs."""
+    """The resources that one cell takes while it runs."""
 
     ranks: int
     gpus: int = 0  # as many as ranks where the machine has GPUs

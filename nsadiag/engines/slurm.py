@@ -190,7 +190,7 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _controller(job_id: str) -> list[str]:
-    """Of jobs that ended minutes ago at most (MinJobAge)."""
+    """A line from the controller about the job, which it forgets minutes after its end (MinJobAge)."""
     shown = _ask("scontrol", "show", "job", "-o", job_id).stdout
     told = dict(word.split("=", 1) for word in shown.split() if "=" in word)
     if "JobState" not in told:
@@ -201,7 +201,7 @@ def _controller(job_id: str) -> list[str]:
 
 
 def _accounting(job_id: str) -> list[str]:
-    """Where there is any."""
+    """A line from accounting about the job, where accounting is enabled."""
     shown = _ask("sacct", "-X", "-P", "-n", "-o", "State,ExitCode,NodeList", "-j", job_id).stdout.strip()
     said = (
         f"sacct says of job {job_id}: {shown}" if shown else f"Slurm knows nothing of job {job_id} any more"

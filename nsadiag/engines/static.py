@@ -15,8 +15,8 @@ from nsadiag.agent import interrupts
 from nsadiag.agent.state import WatchOptions
 from nsadiag.cluster.join import Crew
 from nsadiag.cluster.merge import Story, merge
-from nsadiag.cluster.notes import state_of
 from nsadiag.cluster.place import free_port
+from nsadiag.cluster.protocol.notes import state_of
 from nsadiag.cluster.watches import Crowd, LeadWatch
 from nsadiag.errors import MachineError
 from nsadiag.evidence.layout import NODE, RunDir, write_private
@@ -124,7 +124,7 @@ class Lead:
         return [rank for rank in self.crew.others if part.takes(rank) and rank not in self.gone]
 
     def make_watch(self, part: Part, run: RunDir) -> Callable[..., LeadWatch]:
-        """What the local engine makes instead of a Watch."""
+        """Make the watch of this node, where the local engine makes a Watch."""
 
         def make(job: Any, directory: RunDir, options: WatchOptions, **more: Any) -> LeadWatch:
             self.watch = LeadWatch(

@@ -15,7 +15,7 @@ from nsadiag.agent.state import WatchOptions
 from nsadiag.cluster.join import Seat, Stopped
 from nsadiag.cluster.link import Lost
 from nsadiag.cluster.member_watch import MemberWatch
-from nsadiag.cluster.notes import Order, State, order_of, to_document
+from nsadiag.cluster.protocol.notes import Order, State, order_of, to_document
 from nsadiag.cluster.ship import Shipment, Shipped
 from nsadiag.cluster.watches import ALONE_S, Crowd
 from nsadiag.engines.static import KEPT_S, SIGN, Part, part_of

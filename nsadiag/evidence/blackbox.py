@@ -1,7 +1,8 @@
 """The black box: a ring of 64-byte events in a memory-mapped file, written by one rank, readable by anyone.
 
 The pages belong to the kernel, so what was written survives SIGKILL of the writer. A record carries its
-sequence number at both ends: a reader that finds two different numbers has met a half-written record.
+sequence number at both ends: a reader that finds two different numbers has met a half-written record. Nothing here
+waits or locks: a signal handler runs between any two lines of the main thread, and may record something itself.
 Standard library only: this file runs inside the user's ranks.
 """
 
@@ -10,22 +11,22 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
-import json
 import mmap
 import os
-import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MAGIC = b"NSADBOX1"
+from nsadiag.evidence.names import CHUNK, DEFAULT_CHUNKS, Names
+
+MAGIC = b"NSADBOX2"
 HEADER_BYTES = 4096
 RECORD_BYTES = 64
 DEFAULT_CAPACITY = 16384
-MAX_NAMES = 200_000
 
 # magic, header bytes, record bytes, capacity, pid, rank, world size, monotonic and wall ns at opening, host
 HEADER = struct.Struct("<8sIIIqiiqq64s")
@@ -34,10 +35,12 @@ RECORD = struct.Struct("<QqIIBBHIqqqQ")
 assert RECORD.size == RECORD_BYTES
 COUNTERS_AT = 256  # in the header
 COUNTER = struct.Struct("<Q")
+CHUNKS_AT = 512  # in the header: bytes of a chunk of names, chunks; they begin behind the ring
+CHUNKS_HEADER = struct.Struct("<II")
 
 
 class Kind(enum.IntEnum):
-    """What an event is about. Numbers are part of the file format: never reuse one."""
+    """The kind of an event. Numbers are part of the file format: never reuse one."""
 
     PROCESS = 1  # END is written by the exit handlers; a = peak resident memory, KiB
     STEP = 2  # an optimizer step was completed; a = how many so far, b = CPU time of the process, ns
@@ -83,7 +86,7 @@ class Kind(enum.IntEnum):
 
 
 class Counter(enum.IntEnum):
-    """What the header counts. Numbers are part of the file format."""
+    """The counters in the header. Numbers are part of the file format."""
 
     STEPS = 0  # optimizer steps completed
     GAPS = 1  # things that could not be observed, told in gaps.jsonl
@@ -98,47 +101,8 @@ class Phase(enum.IntEnum):
     POINT = 3
 
 
-class Names:
-    """Strings seen in events, each written once to a side file and known by number from then on."""
-
-    def __init__(self, path: Path) -> None:
-        self.known: dict[str, int] = {}  # to be read alone: a look-up without a call, where that matters
-        self._lock = threading.Lock()
-        self._silent = False
-        self.lost = 0  # names that found the table full
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def __call__(self, name: str) -> int:
-        """The number of `name`; 0 once the table is full."""
-        known = self.known.get(name)
-        if known is None:
-            return 0 if self._silent else self._add(name)
-        return known
-
-    def _add(self, name: str) -> int:
-        with self._lock:
-            if name in self.known:
-                return self.known[name]
-            if len(self.known) >= MAX_NAMES:
-                self.lost += 1
-                return 0
-            number = len(self.known) + 1
-            # One write a line, before the number is used: a reader never meets a number without its name.
-            os.write(self._file, (json.dumps({"id": number, "name": name}) + "\n").encode())
-            self.known[name] = number
-            return number
-
-    def by_number(self) -> dict[int, str]:
-        """All names known so far."""
-        return {number: name for name, number in self.known.copy().items()}
-
-    def silence(self) -> None:
-        """Adds nothing from here on: two processes that number names by themselves would clash."""
-        self._silent = True
-
-
 class BlackBox:
-    """The writing end, one a process.
+    """The writing end, one a process: the ring, and the names behind it.
 
     Raises OSError if the file cannot be made or the disk has no room for all of it: the space is taken at
     once, since touching a page of a sparse file on a full disk would kill the rank with SIGBUS.
@@ -147,30 +111,31 @@ class BlackBox:
     def __init__(
         self,
         path: Path,
-        names: Names,
         *,
         rank: int,
         world_size: int,
         capacity: int = DEFAULT_CAPACITY,
+        chunks: int = DEFAULT_CHUNKS,
         memory: Path | None = None,
     ) -> None:
-        """`memory`: a directory, say on /dev/shm, to hold the ring; `path` is then a link to it."""
-        size = HEADER_BYTES + capacity * RECORD_BYTES
+        """`memory`: a directory, say on /dev/shm, to hold the file; `path` is then a link to it."""
+        names_at = HEADER_BYTES + capacity * RECORD_BYTES
         # Made under another name: a reader never maps a box without a header, or one that is made anew.
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         if memory is not None:
             unfinished.symlink_to(memory / f"{rank:05d}.{os.getpid()}.bin")
         try:
-            self._map = _made_at_once(unfinished, size)
+            self._map = _made_at_once(unfinished, names_at + chunks * CHUNK.size)
         except OSError:
             unfinished.resolve().unlink(missing_ok=True)
             unfinished.unlink(missing_ok=True)
             raise
-        self.names = names
+        self.names = Names(self._map, names_at, chunks)
         self.step = 0
-        host = socket.gethostname().encode()[:64]
+        host = os.uname().nodename.encode()[:64]
         header = (MAGIC, HEADER_BYTES, RECORD_BYTES, capacity, os.getpid(), rank, world_size)
         HEADER.pack_into(self._map, 0, *header, time.monotonic_ns(), time.time_ns(), host)
+        CHUNKS_HEADER.pack_into(self._map, CHUNKS_AT, CHUNK.size, chunks)
         unfinished.replace(path)
         self.emit = make_emit(self._map, capacity, self)
         # As `count`, which is a frame that every step would pay for.
@@ -190,6 +155,10 @@ class BlackBox:
     def silence(self) -> None:
         """Makes every later event a no-op, through whatever copy of `emit`: a forked child must not write into its parent's ring."""
         self.emit.divert()
+        self.names.silence()
+
+
+_never_unmapped: list[mmap.mmap] = []
 
 
 def _made_at_once(path: Path, size: int) -> mmap.mmap:
@@ -197,7 +166,10 @@ def _made_at_once(path: Path, size: int) -> mmap.mmap:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.posix_fallocate(handle, 0, size)
-        return mmap.mmap(handle, size)
+        # Before 3.13 the map holds a descriptor, and closes that number in the end, whoever has it by then.
+        made = mmap.mmap(handle, size, **({"trackfd": False} if sys.version_info >= (3, 13) else {}))
+        _never_unmapped.append(made)
+        return made
     finally:
         os.close(handle)
 

@@ -16,7 +16,7 @@ FLAGS = (
 
 
 def folder(node: Path) -> Path:
-    """Of a node's directory."""
+    """The folder of core dumps in a node's directory."""
     return node / "cuda"
 
 

@@ -1,18 +1,27 @@
-"""Where everything lies in a run directory (docs/contract.md, "Run directory")."""
+"""The paths in a run directory (docs/contract.md, "Run directory")."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from nsadiag.evidence import kept
+from nsadiag.evidence.files import check_own_folder, holds_anything, numbered
 from nsadiag.evidence.secrets import mask_text
 
+if TYPE_CHECKING:
+    from nsadiag.evidence.documents import Unfit
+
 SCHEMA_VERSION = 1
+# Folders of more ranks than this are looked into before any of them is read.
+MANY_RANKS = 4096
 # Nothing in a run directory is for others: stacks, environment and logs can hold secrets.
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -29,6 +38,8 @@ TASKS_HANDLER = "nsadiag_tasks"
 ROUNDS_HANDLER = "nsadiag_rounds"
 UNGRADED_HANDLER = "nsadiag_ungraded"
 PYTHON_HANDLER = "nsadiag_python"
+# How the name of a worker server's socket ends once its rank has come to its exit handlers (instead of ".sock").
+LEAVING = ".leaving.sock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +76,7 @@ class CaptureDir:
 
     def children(self) -> list[CaptureDir]:
         """All that were looked at, by pid."""
-        folder = self.path / "children"
-        names = [p for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else []
-        return [CaptureDir(path=p) for p in sorted(names, key=lambda p: int(p.name))]
+        return [CaptureDir(path=p) for p in numbered(self.path / "children")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +90,6 @@ class RankDir:
         return int(self.path.name)
 
     blackbox = property(lambda self: self.path / "blackbox.bin")
-    names = property(lambda self: self.path / "names.jsonl")
     meta = property(lambda self: self.path / "meta.json")
     stdout = property(lambda self: self.path / "stdout.log")
     stderr = property(lambda self: self.path / "stderr.log")
@@ -116,9 +124,7 @@ class RankDir:
 
     def captures(self) -> list[CaptureDir]:
         """All captures, oldest first."""
-        folder = self.path / "captures"
-        names = sorted(p for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
-        return [CaptureDir(path=p) for p in names]
+        return [CaptureDir(path=p) for p in numbered(self.path / "captures")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +150,10 @@ class RunDir:
 
     def ranks(self) -> Iterator[RankDir]:
         """Ranks that left anything, in order of rank."""
-        folder = self.path / "ranks"
-        for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
-            if entry.name.isdigit():
-                yield RankDir(path=entry)
+        found = numbered(self.path / "ranks")
+        if len(found) > MANY_RANKS:
+            found = [path for path in found if holds_anything(path)]
+        return (RankDir(path=path) for path in found)
 
     def node(self, host: str) -> Path:
         return self.path / "nodes" / host
@@ -157,7 +163,7 @@ class RunDir:
         return self.node(host) / f"digest-{look:02d}.json.gz"
 
     def digests(self) -> list[Path]:
-        """Of all nodes and looks."""
+        """The digests of all nodes and captures."""
         return sorted(self.path.glob("nodes/*/digest-*.json.gz"))
 
     def node_capture(self, host: str, number: int) -> CaptureDir:
@@ -174,7 +180,7 @@ class RunDir:
 
 
 def this_node() -> str:
-    """What this machine is called in a run directory."""
+    """The name of this machine in a run directory."""
     return os.environ.get(NODE) or os.uname().nodename
 
 
@@ -187,15 +193,26 @@ def make_private_dir(path: Path) -> Path:
 
 
 def open_private(path: Path, mode: str = "w") -> IO[Any]:
-    """`open` for a file that nobody else may read: the user's umask is for the user's files."""
-    text = None if "b" in mode else "utf-8"
-    return open(path, mode, encoding=text, opener=lambda name, flags: os.open(name, flags, FILE_MODE))
+    """`open` for a file that nobody else may read: the user's umask is for the user's files. Follows no link."""
+    # The name of a file may be in no encoding at all.
+    text, errors = (None, None) if "b" in mode else ("utf-8", "surrogateescape")
+    return open(path, mode, encoding=text, errors=errors, opener=_opener)
+
+
+def _opener(name: str, flags: int) -> int:
+    check_own_folder(Path(name))
+    # Of a pipe that somebody put there instead nobody may ever read.
+    handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is no regular file", name)
+    os.set_blocking(handle, True)  # a job's stdout is as it would be without us
+    return handle
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Writes the file as it is: what others wrote is to be masked before."""
-    with open_private(path, "wb" if isinstance(content, bytes) else "w") as file:
-        file.write(content)
+    """Replaces the file in one step: what others wrote is to be masked before."""
+    replace_private(path, content.encode(errors="replace") if isinstance(content, str) else content)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -204,7 +221,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Replaces the file in one step: what others wrote is to be masked before."""
+    """Writes a new file and puts it where the old one is, or the link: never through one. Raises OSError."""
+    try:
+        _replace(path, content)
+    except OSError as error:
+        if not kept.keep(path, content, error):
+            raise
+    else:
+        kept.forget(path)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    check_own_folder(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -217,31 +245,23 @@ def replace_private(path: Path, content: bytes) -> None:
 
 def append_json_line(path: Path, value: Any) -> None:
     """Adds a line in one write, which other writers of the file cannot tear apart; secrets are masked. Raises OSError."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+    handle = _opener(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(handle, (mask_text(json.dumps(value, default=str)) + "\n").encode())
     finally:
         os.close(handle)
 
 
-def read_json(path: Path, default: Any = None) -> Any:
-    """The document, or `default` where there is none or it is not JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RecursionError):
-        return default
+def read_json(path: Path, default: Any = None, gaps: list[Unfit] | None = None) -> Any:
+    """The document, of the types that its name promises, or `default` where there is none (evidence/documents.py)."""
+    # In a rank, which reads next to nothing, its start is not to pay for all the shapes.
+    from nsadiag.evidence import documents
+
+    return documents.read(path, default, gaps)
 
 
-def read_json_lines(path: Path) -> list[Any]:
-    """All whole lines; a last line that its writer did not finish is skipped."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    rows = []
-    for line in text.splitlines():
-        try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
-    return rows
+def read_json_lines(path: Path, gaps: list[Unfit] | None = None) -> list[Any]:
+    """All whole rows of the types that the file's name promises; a last one that its writer did not finish is skipped."""
+    from nsadiag.evidence import documents
+
+    return documents.read_lines(path, gaps)

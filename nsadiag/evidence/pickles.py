@@ -11,8 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 256 * 2**20
+from nsadiag.evidence.files import EvidenceRefused, read_evidence
+
 MAX_DEPTH = 64  # a dump has six levels
+# One byte can ask for one of 64: a dump of 20,000 collectives with their stacks has under a million.
+MOST_CONTAINERS = 2_000_000
+CONTAINERS = frozenset({"EMPTY_LIST", "EMPTY_DICT", "LIST", "DICT", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
 
 
 class PickleRefused(Exception):
@@ -21,9 +25,11 @@ class PickleRefused(Exception):
 
 def read_pickle(path: Path) -> Any:
     """The file's plain values. Raises PickleRefused, and OSError if there is no file to read."""
-    if path.stat().st_size > MAX_BYTES:
-        raise PickleRefused(f"more than {MAX_BYTES >> 20} MiB")
-    return loads(path.read_bytes())
+    try:
+        data = read_evidence(path)
+    except EvidenceRefused as error:
+        raise PickleRefused(str(error.strerror)) from None
+    return loads(data)
 
 
 def loads(data: bytes) -> Any:
@@ -39,7 +45,7 @@ def loads(data: bytes) -> Any:
 
 
 class _Mark:
-    """Where the items of the container being built begin."""
+    """The beginning of the items of the container being built."""
 
 
 _MARK = _Mark()
@@ -89,6 +95,7 @@ class _Machine:
 
     def run(self, data: bytes) -> Any:
         """genops only decodes: numbers and strings come out of it, and names of instructions."""
+        containers = 0
         for instruction, argument, place in pickletools.genops(data):
             name = instruction.name
             if name in LITERALS:
@@ -99,6 +106,9 @@ class _Machine:
                 return self._result()
             elif name in self.operations:
                 self.operations[name](argument)
+                containers += name in CONTAINERS
+                if containers > MOST_CONTAINERS:
+                    raise PickleRefused(f"more than {MOST_CONTAINERS:,} lists and dicts")
             else:
                 raise PickleRefused(f"{name} at byte {place}: only plain values are read from a pickle")
         raise PickleRefused("it has no end")
@@ -109,7 +119,7 @@ class _Machine:
         return self.stack[0]
 
     def _items(self) -> list[Any]:
-        """What lies above the topmost mark."""
+        """The items above the topmost mark."""
         for place in range(len(self.stack) - 1, -1, -1):
             if self.stack[place] is _MARK:
                 items = self.stack[place + 1 :]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import mmap
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.evidence.blackbox import COUNTER, COUNTERS_AT, HEADER, HEADER_BYTES, MAGIC, RECORD_BYTES, Counter
-from nsadiag.evidence.layout import read_json_lines
+from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD_BYTES, Counter, Kind
+from nsadiag.evidence.files import open_evidence, read_begin
+from nsadiag.evidence.header import Header, names_of, read_header
 
 RECORD_DTYPE = np.dtype(
     [
@@ -28,21 +30,20 @@ RECORD_DTYPE = np.dtype(
         ("sequence_again", "<u8"),
     ]
 )
+MOST_BYTES = 64 << 20  # of a ring: a million events
 assert RECORD_DTYPE.itemsize == RECORD_BYTES
 
 
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """Who wrote the box, and how its monotonic clock relates to wall time."""
+class Label(NamedTuple):
+    """Text that an event names in `c`: `group TAB file:line:function TAB details`, each part possibly empty."""
 
-    pid: int
-    rank: int
-    world_size: int
-    capacity: int
-    host: str
-    monotonic_ns: int
-    wall_ns: int
-    counters: dict[Counter, int] = field(default_factory=dict)
+    group: str = ""
+    site: str = ""
+    detail: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Label:
+        return cls(*text.split("\t", 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,30 +55,19 @@ class Recording:
     names: dict[int, str] = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
 
+    def name(self, event: np.void) -> str:
+        """The name of an event of this recording; empty where it was lost."""
+        return self.names.get(int(event["name"]), "")
 
-def read_header(raw: bytes) -> Header | None:
-    """The header, or None where the bytes are not one."""
-    if len(raw) < HEADER.size:
-        return None
-    magic, header_bytes, record_bytes, capacity, pid, rank, world, mono, wall, host = HEADER.unpack_from(raw)
-    if magic != MAGIC or header_bytes != HEADER_BYTES or record_bytes != RECORD_BYTES or capacity < 1:
-        return None
-    name = host.split(b"\0")[0].decode(errors="replace")
-    return Header(
-        pid=pid,
-        rank=rank,
-        world_size=world,
-        capacity=capacity,
-        host=name,
-        monotonic_ns=mono,
-        wall_ns=wall,
-        counters=_counters(raw),
-    )
+    def label(self, event: np.void) -> Label:
+        """Group, call site and details of an event of this recording; of a kind whose `c` is a number, none."""
+        return Label() if event["kind"] == Kind.MEMORY else Label.of(self.names.get(int(event["c"]), ""))
 
-
-def _counters(raw: bytes) -> dict[Counter, int]:
-    places = {counter: COUNTERS_AT + counter * COUNTER.size for counter in Counter}
-    return {c: COUNTER.unpack_from(raw, at)[0] for c, at in places.items() if len(raw) >= at + COUNTER.size}
+    def labels(self) -> list[Label]:
+        """The labels of all events, in order."""
+        known = {int(c): Label.of(self.names.get(int(c), "")) for c in np.unique(self.events["c"])}
+        told = zip(self.events["c"].tolist(), self.events["kind"].tolist(), strict=True)
+        return [Label() if kind == Kind.MEMORY else known[c] for c, kind in told]
 
 
 def valid_records(raw: bytes | memoryview, capacity: int) -> npt.NDArray[np.void]:
@@ -94,31 +84,30 @@ def valid_records(raw: bytes | memoryview, capacity: int) -> npt.NDArray[np.void
     return np.asarray(found[np.argsort(found["sequence"])])
 
 
-def read_names(path: Path) -> dict[int, str]:
-    """Number to name, as far as the side file goes."""
-    rows = (row for row in read_json_lines(path) if isinstance(row, dict))
-    return {row["id"]: str(row.get("name")) for row in rows if isinstance(row.get("id"), int)}
-
-
-def read_blackbox(path: Path, names: Path | None = None) -> Recording:
+def read_blackbox(path: Path) -> Recording:
     """Everything that `path` holds. Never raises: what is missing is in `gaps`."""
     empty = np.empty(0, RECORD_DTYPE)
     try:
-        raw = path.read_bytes()
+        raw = read_begin(path, MOST_BYTES)
     except OSError as error:
         return Recording(header=None, events=empty, gaps=(f"no black box: {error.strerror}",))
     header = read_header(raw)
     if header is None:
         return Recording(header=None, events=empty, gaps=(f"{path.name} is not a black box",))
-    known = read_names(names) if names else {}
-    return Recording(header=header, events=valid_records(raw, header.capacity), names=known)
+    lost = header.counters.get(Counter.NAMES_LOST, 0)
+    return Recording(
+        header=header,
+        events=valid_records(raw, header.capacity),
+        names=names_of(path, raw, header),
+        gaps=(f"{lost} names of events found no room in the black box",) if lost else (),
+    )
 
 
 class Pulse:
     """Follows how far a ring has got, cheaply enough to ask several times a second."""
 
     def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
+        with open_evidence(path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         header = read_header(self._map[:HEADER_BYTES])
         if header is None:

@@ -35,7 +35,7 @@ def _batch(entry: Entry) -> tuple[str, Any]:
 
 
 def transfers(fr: Dump) -> set[int]:
-    """Where NCCL's sends and receives are among the entries, and batches of them: these are not numbered as collectives are."""
+    """The positions of NCCL's sends and receives, and batches of them, which are not numbered as collectives are."""
     entries = fr.get("entries", [])
     batches = {_batch(e) for e in entries if e.get("is_p2p")}
     return {
@@ -57,7 +57,7 @@ def members(fr: Dump, group: str) -> set[int] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _members(text: str) -> frozenset[int]:
-    """Of `[0, 1, 2]`, as torch has it, or `0-2`; each rank of a group says the same, at length."""
+    """The members in `[0, 1, 2]`, as torch writes it, or `0-2`; cached, as each rank of a group repeats the list."""
     listed = text.strip()
     if listed.startswith("["):
         return frozenset(int(word) for word in listed.strip("[]").split(",") if word.strip())

@@ -14,7 +14,7 @@ Outcome = Literal["hung", "crashed", "slow", "wrong", "healthy", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """What a rank was asked to agree on."""
+    """The operation that ranks have to agree on."""
 
     op: str
     group: str
@@ -25,12 +25,13 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A line of user code."""
+    """A line of user code; of a library's, where the stack has none of the user's."""
 
     file: str
     line: int
     function: str | None = None
     code: str | None = None
+    library: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ class Where:
     line: int | None = None
     function: str | None = None
     code: str | None = None
+    library: bool = False  # no line of the user's was there: the innermost of an installed package
     collective: Collective | None = None
     parameter: str | None = None
     module: str | None = None
@@ -54,7 +56,12 @@ class Where:
         if place is None:
             return self
         return dataclasses.replace(
-            self, file=place.file, line=place.line, function=place.function, code=place.code
+            self,
+            file=place.file,
+            line=place.line,
+            function=place.function,
+            code=place.code,
+            library=place.library,
         )
 
 
@@ -76,7 +83,7 @@ class Rejected:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far the job got, and how fast it was going."""
+    """The progress of the job and its speed."""
 
     steps_done: int | None = None  # where no rank left a black box nobody knows
     rate_per_s: float | None = None
@@ -95,7 +102,7 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one detector concluded from one cell's evidence."""
+    """The conclusion of one detector from one cell's evidence."""
 
     detector: str
     cls: str
@@ -140,7 +147,9 @@ class Verdict:
         where = self.where or Where()
         collective = where.collective.op if where.collective else None
         place = (where.file or "").rsplit("/", 1)[-1]
-        parts = (self.cls, place, where.function, where.code, collective, where.parameter)
+        # A library's source is not kept: its line may be missing where the evidence is judged again.
+        code = None if where.library else where.code
+        parts = (self.cls, place, where.function, code, collective, where.parameter)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:

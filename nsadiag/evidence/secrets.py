@@ -9,34 +9,13 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-MASK = "***"
-SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
-PREFIXES = (
-    "hf_oauth_", "hf_jwt_", "sk-", "github_pat_", "xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-",
-    "AKIA", "ASIA", "AIza", "glpat-", "pypi-",
-)  # fmt: skip
-# Behind these come letters and digits alone, and files are called `hf_trainer_eval.py` and `npm_packages.json`.
-PLAIN_PREFIXES = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "npm_")
-PLAIN = r"(?:[A-Za-z0-9]{16,}|(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}(?![\w-]))"
-# By words one of which is in every text that it matches: looking for those is ten times as fast. None crosses a
-# quote or a backslash: a document stays JSON when secrets are masked in its text.
-SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
-    (PREFIXES, re.compile(rf"\b(?:{'|'.join(PREFIXES)})[\w-]{{8,}}"), MASK),
-    (PLAIN_PREFIXES, re.compile(rf"\b(?:{'|'.join(PLAIN_PREFIXES)}){PLAIN}"), MASK),
-    (("eyJ",), re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), MASK),  # a JSON web token
-    (("://",), re.compile(r"(?<=://)[^/@\s\"\\?#]+(?=@)"), MASK),  # user and password in an address
-    (("earer ",), re.compile(r"(?<=[Bb]earer )[\w.~+/=-]{8,}"), MASK),
-    (
-        ("?", "&"),
-        re.compile(
-            r"([?&][\w.-]*(?:key|token|secret|passw|credential|auth|sig)[\w.-]*=)[^&\s\"'\\#]+", re.IGNORECASE
-        ),
-        rf"\1{MASK}",
-    ),
-)
-# Shorter ones, words, numbers and paths are found in texts that hold no secret.
-MIN_SECRET = 8
-NO_SECRET = re.compile(r"[./~].*|[\d.,:]+|[A-Za-z_-]{1,15}|.*\s.*", re.DOTALL)
+from nsadiag.evidence.secret_shapes import MASK, is_secret_name, mask_forms
+
+# Shorter ones are found in texts that hold no secret.
+MIN_SECRET = 6
+# Not where a document of JSON has a number.
+BARE = r'(?<!":)(?<!": )(?<![\[,\n.-])(?<!, )(?<!\n )(?<!  )'
+MIN_LINE = 16  # of a secret of several lines, such as a key: texts are often read line by line
 # Enough of the environment to explain a run; the rest is nobody's business.
 RELEVANT = re.compile(
     r"^(NCCL|TORCH|PYTORCH|CUDA|GLOO|OMP|MKL|MASTER|SLURM|FI|UCX|NSADIAG|TRITON|PYTHON|ACCELERATE|DEEPSPEED)(_|[A-Z]*)"
@@ -56,11 +35,20 @@ def hide(environment: Mapping[str, str], command: Sequence[str]) -> None:
 def mask_text(text: str) -> str:
     """The text without well-known tokens, passwords in addresses, and the secrets that this process was given."""
     for value in _given_to_this_process():
-        text = text.replace(value, MASK)
-    for hints, pattern, shown in SECRETS:
-        if any(hint in text for hint in hints):
-            text = pattern.sub(shown, text)
-    return text
+        if value in text:
+            text = _without(text, value)
+    return mask_forms(text)
+
+
+def _without(text: str, value: str) -> str:
+    """A word stays where it is part of another; a bare number of a JSON document stays a number."""
+    if not value.replace("_", "").isalnum():
+        return text.replace(value, MASK)
+    pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
+    if value.isdigit():
+        text = re.sub(rf"(?<=, ){pattern}(?!\s*[,\]}}\d.])", MASK, text)
+        pattern = BARE + pattern
+    return re.sub(pattern, MASK, text)
 
 
 def _given_to_this_process() -> tuple[str, ...]:
@@ -72,11 +60,17 @@ def _given_to_this_process() -> tuple[str, ...]:
 
 def secret_values(environment: Mapping[str, str], command: Sequence[str]) -> tuple[str, ...]:
     """Values of variables and arguments that are secret by their name, longest first, as JSON spells them too."""
-    found = {value for name, value in environment.items() if SECRET_NAME.search(name)}
+    found = {value for name, value in environment.items() if is_secret_name(name)}
     found |= set(_hidden_words(command))
-    told = {value for value in found if len(value) >= MIN_SECRET and not NO_SECRET.fullmatch(value)}
+    told = {value for value in found if len(value) >= MIN_SECRET and not _is_path(value)}
+    told |= {line for value in told for line in value.split() if len(line) >= MIN_LINE}
     spelled = told | {json.dumps(value)[1:-1] for value in told}
     return tuple(sorted(spelled, key=len, reverse=True))
+
+
+def _is_path(value: str) -> bool:
+    """Whether it says where a secret lies: one in base64 may begin with a slash as well."""
+    return value[0] in "/.~" and "\0" not in value and os.path.exists(os.path.expanduser(value))  # noqa: PTH110, PTH111 - of any length
 
 
 def _hidden_words(command: Sequence[str]) -> Iterable[str]:
@@ -93,7 +87,7 @@ def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """All of them, secrets masked by name and by value."""
-    return {k: MASK if SECRET_NAME.search(k) else mask_text(v) for k, v in variables.items()}
+    return {k: MASK if is_secret_name(k) else mask_text(v) for k, v in variables.items()}
 
 
 def mask_line(text: str) -> str:
@@ -107,8 +101,8 @@ def mask_command(words: Sequence[str], *, texts: bool = True) -> list[str]:
     for word in words:
         name, equals, _ = word.partition("=")
         is_option = word.startswith("-") or bool(equals)
-        secret = is_option and bool(SECRET_NAME.search(name))
-        if hide_next and not word.startswith("-"):
+        secret = is_option and is_secret_name(name)
+        if hide_next and not word.startswith("-") and not (word and _is_path(word)):
             masked.append(MASK)
         else:
             plain = mask_text(word) if texts else word

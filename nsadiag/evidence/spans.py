@@ -25,7 +25,7 @@ def spelled(ranks: Iterable[int]) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def ranks_in(text: str) -> tuple[int, ...]:
-    """Of what `spelled` writes: a thousand nodes name the same ten thousand ranks. Raises ValueError."""
+    """The ranks in the output of `spelled`; cached, as a thousand nodes name the same ten thousand ranks. Raises ValueError."""
     if not text:
         return ()
     if not PIECES.fullmatch(text):

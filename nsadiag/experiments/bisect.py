@@ -1,4 +1,4 @@
-"""Where along an ordered axis a job begins to fail: halving, with repeats where a point is flaky, and a curve of costs."""
+"""Bisection along an ordered axis: halving, with repeats where a point is flaky, and a curve of costs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Seen:
 
     @property
     def kind(self) -> str:
-        """What failures are compared by: two failures of one class on one axis are the same one."""
+        """The key by which failures are compared: two failures of one class on one axis are the same."""
         return "too long" if self.too_long else self.verdict.cls
 
 
@@ -71,7 +71,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Bisection:
-    """What came of it. `last_good` and `first_bad` are indices of neighbours, or as near as could be told."""
+    """The result of a bisection. `last_good` and `first_bad` are indices of neighbours, or as close as could be determined."""
 
     points: list[Point]
     conclusion: Conclusion

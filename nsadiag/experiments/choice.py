@@ -1,4 +1,4 @@
-"""Which cuts to try together next: probabilistic delta debugging (Wang et al., ESEC/FSE 2021).
+"""The choice of cuts to try together next: probabilistic delta debugging (Wang et al., ESEC/FSE 2021).
 
 Each cut has a probability that the failure needs what it takes away. A trial takes the set with the largest gain to be
 expected; a failed trial makes its members more suspect, the fewer they are the more, and one that fails alone is needed.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nsadiag.experiments.edits import Cut, CutId
+from nsadiag.experiments.rewriting.edits import Cut, CutId
 
 NEEDED = 0.999
 
@@ -28,7 +28,7 @@ class Chosen:
 
 
 class Doubts:
-    """What is known of each cut, by its id."""
+    """The probability, by cut id, that the failure needs the cut's code."""
 
     def __init__(self) -> None:
         self.needed: dict[CutId, float] = {}
@@ -53,7 +53,7 @@ class Doubts:
             self.needed[cut.id] = 0.005
 
     def forget(self, ids: Iterable[CutId], prior: float) -> None:
-        """What was needed once may not be any more, now that other things are gone."""
+        """Reset the needed cuts: with other code gone, they may no longer be needed."""
         for one in ids:
             if self.needed.get(one, 0.0) >= NEEDED:
                 self.needed[one] = prior

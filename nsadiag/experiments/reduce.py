@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from nsadiag.agent import interrupts
 from nsadiag.experiments.choice import Chosen, Doubts, choose, merged
-from nsadiag.experiments.danger import is_safe, zones
-from nsadiag.experiments.edits import Cut, CutId
-from nsadiag.experiments.program import Program, undefined
+from nsadiag.experiments.rewriting.danger import is_safe, zones
+from nsadiag.experiments.rewriting.edits import Cut, CutId
+from nsadiag.experiments.rewriting.program import Program, undefined
 
 POLL_S = 0.1
 CHARACTERS_A_LINE = 200.0  # so many count as much as a line
@@ -117,7 +117,7 @@ class Reducer:
                 doubts.failed(chosen.cuts)
 
     def _holds_needed(self, cut: Cut, options: dict[CutId, Option], doubts: Doubts) -> bool:
-        """What takes away more than a cut that failed alone will fail as well."""
+        """The cut contains one that failed alone, so it will fail as well."""
         return any(
             other.cut.gone < cut.gone
             for one, other in options.items()

@@ -16,15 +16,15 @@ from typing import Any
 import nsadiag
 from nsadiag.evidence.layout import make_private_dir, write_private
 from nsadiag.evidence.records import Verdict
-from nsadiag.experiments.edits import Cut, cuts
-from nsadiag.experiments.inline import CannotInline, inlined
-from nsadiag.experiments.inline import Wanted as WantedLine
-from nsadiag.experiments.priors import Priors, executed
-from nsadiag.experiments.program import Program
 from nsadiag.experiments.reduce import Reducer
-from nsadiag.experiments.tidying import inlined_calls, inlined_values, literal_options
+from nsadiag.experiments.rewriting.edits import Cut, cuts
+from nsadiag.experiments.rewriting.inline import CannotInline, inlined
+from nsadiag.experiments.rewriting.inline import Wanted as WantedLine
+from nsadiag.experiments.rewriting.priors import Priors, executed
+from nsadiag.experiments.rewriting.program import Program
+from nsadiag.experiments.rewriting.tidying import inlined_calls, inlined_values, literal_options
+from nsadiag.experiments.rewriting.trims import small_numbers, trims
 from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, quicker, torchrun, waited_for
-from nsadiag.experiments.trims import small_numbers, trims
 
 EXECUTED = Path(nsadiag.__file__).parent / "worker" / "executed.py"
 # A job that is known to hang shows it soon; whatever is called hung too early fails the confirmation.
@@ -49,14 +49,14 @@ class Target:
 
     def line(self) -> WantedLine | None:
         where = self.verdict.where
-        if where is None or not where.file or not where.line:
+        if where is None or where.library or not where.file or not where.line:
             return None
         return WantedLine(file=Path(where.file), line=where.line)
 
 
 @dataclass(kw_only=True)
 class Shrunk:
-    """What came of it."""
+    """The result of shrinking a script."""
 
     program: Program
     verdict: Verdict
@@ -100,7 +100,7 @@ class Bench:
         return self.slots.submit(job, place / "run", pace or self.pace)
 
     def ask(self, text: str) -> Future[bool]:
-        """Whether the text fails as the target does."""
+        """Try the text: does it fail as the target does?"""
         answer: Future[bool] = Future()
 
         def done(trial: Future[Trial]) -> None:
@@ -130,7 +130,7 @@ class Bench:
 
 
 def _link_neighbours(source: Path, place: Path) -> None:
-    """What a script finds beside itself: its modules, its data."""
+    """Link a script's neighbours into the trial's directory: its modules, its data."""
     for entry in source.iterdir():
         if not (place / entry.name).exists() and entry.name != "__pycache__":
             (place / entry.name).symlink_to(entry.resolve())
@@ -225,7 +225,7 @@ def _lines_run(place: Path) -> set[int]:
 
 
 def _options_seen(place: Path) -> dict[str, Any]:
-    """What argparse made of the command line, where all ranks agree on it and it was asked once."""
+    """The options that argparse parsed, where all ranks agree on them and it parsed once."""
     seen = {file.read_text() for file in place.glob("lines.*.options")}
     text = seen.pop() if len(seen) == 1 else ""
     found = json.loads(text) if text.count("\n") == 1 else None
@@ -233,7 +233,7 @@ def _options_seen(place: Path) -> dict[str, Any]:
 
 
 def third_parties(program: Program) -> set[str]:
-    """What the file needs besides torch and the standard library."""
+    """The imports of the file besides torch and the standard library."""
     import sys
 
     names: set[str] = set()

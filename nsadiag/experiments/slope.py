@@ -1,4 +1,4 @@
-"""How cost grows along an axis: a power law through what was measured."""
+"""The growth of cost along an axis: a power law fitted to the measurements."""
 
 from __future__ import annotations
 

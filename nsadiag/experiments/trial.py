@@ -39,7 +39,7 @@ def torchrun(world_size: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What to run: words for torchrun, on ranks forked from a warm launcher, or behind a launcher line of its own."""
+    """The command of a trial: arguments for torchrun, on ranks forked from a warm launcher, or its own launcher line."""
 
     argv: tuple[str, ...]
     world_size: int = 1
@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long to wait for an answer, and how much to ask of a job that is stuck."""
+    """The time limits of a trial, and the amount of evidence captured from a job that hangs."""
 
     stall_after_s: float | None = None  # None: learnt from the job's own rhythm
     looks_apart_s: float = 2.0
@@ -78,7 +78,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """How one candidate ended."""
+    """The result of one candidate."""
 
     directory: Path
     verdict: Verdict
@@ -90,7 +90,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What of a verdict has to stay, for the failure to be the same.
+    """The parts of a verdict that have to stay for the failure to be the same.
 
     Outcome, class, guilty ranks, and the place by its text: function, line of code, operation, parameter. The file's
     name may be another where modules were put into one, and lines move.
@@ -184,7 +184,6 @@ class Slots:
         self._logs, self._preload = make_private_dir(logs), tuple(preload)
         self._own = threading.local()
         self._launchers: list[WarmLauncher] = []
-        # A launcher is told to die with the thread that started it: these live as long as the slots do.
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="nsadiag-slot")
 
     def warm_up(self, env: Mapping[str, str]) -> None:
@@ -252,7 +251,7 @@ def waited_for(future: Future[T]) -> T:
 
 
 def quicker(pace: Pace, trial: Trial) -> Pace:
-    """What later trials of the same job need, by one that failed as wanted: a margin on its time and its steps."""
+    """The pace of later trials, from one that failed as wanted: its time and its steps, with a margin."""
     return dataclasses.replace(
         pace,
         timeout_s=min(10.0 + 3.0 * trial.wall_s, pace.timeout_s or 180.0),

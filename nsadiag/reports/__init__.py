@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from nsadiag.reports.document import render_json
-from nsadiag.reports.html import render_html
-from nsadiag.reports.issue import render_issue
-from nsadiag.reports.junit import render_junit
+from nsadiag.evidence.layout import replace_private
+from nsadiag.reports.formats.document import render_json
+from nsadiag.reports.formats.html import render_html
+from nsadiag.reports.formats.issue import render_issue
+from nsadiag.reports.formats.junit import render_junit
+from nsadiag.reports.formats.markdown import render_markdown
+from nsadiag.reports.formats.perfetto import render_perfetto
+from nsadiag.reports.formats.speedscope import render_speedscope
 from nsadiag.reports.load import load_report
-from nsadiag.reports.markdown import render_markdown
 from nsadiag.reports.model import MatrixReport, Report, RunReport
-from nsadiag.reports.perfetto import render_perfetto
-from nsadiag.reports.speedscope import render_speedscope
-from nsadiag.reports.terminal import print_report, render_terminal
+from nsadiag.reports.terminal.run import print_report, render_terminal
 
 __all__ = ["REPORTERS", "MatrixReport", "Report", "RunReport", "load_report", "print_report", "write_reports"]
 
@@ -38,17 +37,6 @@ REPORTERS: dict[str, Reporter] = {
 def write_reports(directory: Path) -> None:
     """Writes report.md and report.html into the directory; raises UsageError if it is no run directory."""
     report = load_report(directory)
-    _replace(directory / "report.md", render_markdown(report))
-    _replace(directory / "report.html", render_html(report))
-
-
-def _replace(path: Path, text: str) -> None:
-    """In one step: a reader, or a killed writer, never meets half a report."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    for name, text in (("report.md", render_markdown(report)), ("report.html", render_html(report))):
+        # The name of a file may be in no encoding at all.
+        replace_private(directory / name, text.encode(errors="surrogateescape"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nsadiag.reports.markdown import cell_code, code, escape, table
+from nsadiag.reports.formats.markdown import cell_code, code, escape, table
 from nsadiag.reports.words import clean, duration
 
 Document = Mapping[str, Any]

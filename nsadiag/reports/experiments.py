@@ -19,9 +19,9 @@ def is_experiment(directory: Path) -> bool:
 
 def render_experiment(directory: Path, format_: str) -> str:
     """The document, ending in a newline. Raises UsageError for a format that there is not."""
-    kind = read_json(directory / "run.json", {})["kind"]
+    kind = read_json(directory / "run.json", {}).get("kind")
     document = read_json(directory / f"{kind}.json")
-    if not isinstance(document, dict):
+    if document is None:
         raise UsageError(f"{directory} holds no {kind}.json", "it was ended before its first run was over")
     room: ModuleType = bisect if kind == "bisect" else shrink
     if format_ == "json":

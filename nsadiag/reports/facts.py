@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,18 +33,19 @@ def facts_of(run: RunReport) -> list[Fact]:
 
 
 def headline(verdict: Verdict) -> str:
-    """`missing_rank, rank 1 of 2, 95 % sure`: what follows the outcome's word."""
+    """`missing_rank, rank 1 of 2, 95 % sure`: what follows the outcome's word; no percentage of nothing."""
     parts = [] if verdict.cls == verdict.outcome else [verdict.cls]
     if verdict.guilty_ranks:
         parts.append(rank_list(verdict.guilty_ranks, verdict.world_size))
-    return ", ".join([*parts, f"{percent(verdict.confidence)} sure"])
+    sure = [f"{percent(verdict.confidence)} sure"] if verdict.confidence else []
+    return ", ".join([*parts, *sure]) or "nothing to go by"
 
 
 def place_text(place: Place | Where) -> str:
-    """`train.py:41 in train`."""
+    """`train.py:41 in train`; a library's line says that it is one."""
     line = f":{place.line}" if place.line else ""
     function = f" in {place.function}" if place.function else ""
-    return f"{place.file}{line}{function}"
+    return f"{place.file}{line}{function}" + (" (library)" if place.library else "")
 
 
 def collective_text(collective: Collective) -> str:
@@ -66,8 +68,9 @@ def run_again(run: RunReport) -> str:
 
 def judge_again(run: RunReport, report_directory: Path) -> str:
     """The shell line that judges the evidence anew, from beside the report's directory."""
-    start = report_directory.resolve().parent
-    return f"nsadiag analyze {shlex.quote(str(run.directory.resolve().relative_to(start)))}"
+    # By name alone: a cell may be a link to somewhere else.
+    start, place = (os.path.abspath(path) for path in (report_directory / "..", run.directory))  # noqa: PTH100
+    return f"nsadiag analyze {shlex.quote(os.path.relpath(place, start))}"
 
 
 def ranks_to_show(run: RunReport) -> list[RankReport]:

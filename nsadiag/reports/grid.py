@@ -32,7 +32,7 @@ class Grid:
     by_difference: bool = False  # rows are what differs from the base, where axes would be mostly labels
 
     def labels_of(self, cell: CellReport, axes: tuple[Axis, ...]) -> tuple[tuple[str, str], ...]:
-        """What tells a cell in a list of all: its settings of the varied axes, or its id where those are many."""
+        """The label of each cell: its settings of the varied axes, or its id where those are many."""
         if self.by_difference:
             return (("cell", cell.id),)
         return tuple((axis.name, cell.factors.get(axis.name, "")) for axis in axes if len(axis.values) > 1)

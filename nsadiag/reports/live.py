@@ -46,7 +46,7 @@ def matrix_progress(console: Console) -> MatrixProgress:
 
 
 class Tally:
-    """What both views know: which cells ended how, and how long the rest may take."""
+    """The state behind both views: the outcomes of the finished cells and the time left for the others."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -74,7 +74,7 @@ class Tally:
 
     @property
     def eta_s(self) -> float | None:
-        """What the cells left are foretold to take, or take on average, less what the running ones have had.
+        """The predicted or average time of the remaining cells, less the time that the running ones have had.
 
         Divided by as many as have run side by side so far. None before two have ended.
         """
@@ -87,7 +87,7 @@ class Tally:
         return max(0.0, sum(seconds.values()) - had) / max(side_by_side, 1.0)
 
     def time_of(self, cell_id: str) -> str:
-        """Of one that runs: `3 s`, and what it was foretold, `3 of about 12 s`."""
+        """The elapsed time of a running cell, `3 s`, with its prediction if there is one, `3 of about 12 s`."""
         ran_s, whole_s = self.clock() - self.running[cell_id], self.foretold.get(cell_id)
         if whole_s is None or whole_s < 1:
             return roughly(ran_s)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.errors import UsageError
+from nsadiag.evidence.documents import Gaps, fitting
+from nsadiag.evidence.files import read_tail
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.secrets import mask_text
@@ -29,9 +31,9 @@ def _kind(directory: Path) -> str:
     if not directory.is_dir():
         what = "is a file" if directory.exists() else "does not exist"
         raise UsageError(f"{directory} {what}", "give a run directory: `nsadiag report artifacts/NAME`")
-    run = read_json(directory / "run.json")
-    if isinstance(run, dict) and run.get("kind") in ("run", "matrix"):
-        return str(run["kind"])
+    kind = read_json(directory / "run.json", {}).get("kind")
+    if kind in ("run", "matrix"):
+        return str(kind)
     if (directory / "matrix.json").exists() or (directory / "cells").is_dir():
         return "matrix"
     if any((directory / name).exists() for name in ("run.json", "verdict.json", "cell.json", "ranks")):
@@ -72,10 +74,12 @@ def _run(directory: Path, document: dict[str, Any], verdict: Verdict | None, gap
 
 
 def _ranks(run_dir: RunDir, verdict: Verdict | None, gaps: list[str]) -> tuple[RankReport, ...]:
-    ends = _document(run_dir.ends, gaps) if run_dir.ends.exists() else {}
+    unfit: Gaps = []
+    ends = read_json(run_dir.ends, {}, unfit)
+    gaps += map(str, unfit)
     guilty = verdict.guilty_ranks if verdict else ()
     seen = {rank_dir.rank for rank_dir in run_dir.ranks()}
-    seen |= {int(key) for key in ends if str(key).isdigit()}
+    seen |= set(map(int, ends))
     return tuple(
         _rank(run_dir, rank, values.mapping(ends.get(str(rank))), rank in guilty) for rank in sorted(seen)
     )
@@ -99,13 +103,11 @@ def _rank(run_dir: RunDir, rank: int, end: Mapping[str, Any], guilty: bool) -> R
 def _last_words(rank_dir: RankDir) -> str:
     """The end of stderr, whole lines only."""
     try:
-        with rank_dir.stderr.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - LAST_WORDS_BYTES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
+        told = read_tail(rank_dir.stderr, LAST_WORDS_BYTES + 1)
     except OSError:
         return ""
-    whole = lines[1:] if size > LAST_WORDS_BYTES else lines
+    lines = told[-LAST_WORDS_BYTES:].decode("utf-8", "replace").splitlines()
+    whole = lines[1:] if len(told) > LAST_WORDS_BYTES else lines
     return mask_text("\n".join(whole[-LAST_WORDS_LINES:]))
 
 
@@ -133,7 +135,7 @@ def _load_matrix(directory: Path) -> MatrixReport:
 
 
 def _cells_on_disk(directory: Path) -> list[dict[str, Any]]:
-    """What the folders tell when matrix.json cannot: a cell's id is `axis=value,axis=value`."""
+    """The cells from their folders, where matrix.json cannot be read: a cell's id is `axis=value,axis=value`."""
     folder = directory / "cells"
     names = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
     return [{"id": name, "factors": _factors_in(name), "state": "done"} for name in names]
@@ -150,7 +152,9 @@ def _cell(directory: Path, document: Mapping[str, Any]) -> CellReport:
     state = values.text(document.get("state")) or "done"
     # The id names a folder, and a document from elsewhere must not lead us out of ours.
     folder = directory / "cells" / Path(cell_id).name
-    verdict_document = values.mapping(document.get("verdict"))
+    unfit: Gaps = []
+    verdict_document = fitting("verdict.json", document.get("verdict"), {}, unfit)
+    gaps += map(str, unfit)
     if not verdict_document and state == "done":
         verdict_document = _document(folder / "verdict.json", gaps)
     described = values.mapping(read_json(folder / "run.json") or read_json(folder / "cell.json"))
@@ -194,11 +198,10 @@ def _axes(document: Mapping[str, Any], cells: tuple[CellReport, ...]) -> tuple[A
 
 
 def _document(path: Path, gaps: list[str]) -> dict[str, Any]:
-    document = read_json(path)
-    if isinstance(document, dict):
-        return document
-    gaps.append(f"{path.name} is half written or not JSON" if path.exists() else f"{path.name} is missing")
-    return {}
+    unfit: Gaps = []
+    document = read_json(path, None, unfit)
+    gaps += map(str, unfit) if unfit or document else [f"{path.name} is missing"]
+    return document or {}
 
 
 def _verdict(document: Mapping[str, Any], gaps: list[str]) -> Verdict | None:

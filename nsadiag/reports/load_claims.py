@@ -1,4 +1,4 @@
-"""What a matrix says as a whole: its claims, what failures depend on, which cells compute something else."""
+"""The conclusions of a matrix: its claims, the causes of failures, and the cells that compute something else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOCUMENTS = ("hypotheses", "attribution", "parity", "scaling")
 
 
 def claims(document: Mapping[str, Any]) -> tuple[Claim, ...]:
-    """What is so comes first, then what is not, then what is not known; each in the order of the spec."""
+    """The claims, confirmed ones first, then refuted, then undecided ones; each in the order of the spec."""
     found = [
         Claim(
             text=values.text(item.get("claim")) or "",
@@ -42,7 +42,7 @@ def causes(document: Mapping[str, Any]) -> tuple[Cause, ...]:
 
 
 def parity(document: Mapping[str, Any]) -> tuple[ParityRow, ...]:
-    """What was compared, or refused; the differing cells first. One whose control was not run is in matrix.json alone."""
+    """The comparisons, made or refused; the differing cells first. A cell whose control was not run is in matrix.json alone."""
     rows = [
         _parity_row(item) for item in values.items(document.get("parity")) if item.get("steps") is not None
     ]

@@ -1,4 +1,4 @@
-"""What a report knows: a run or a matrix of runs, read from disk, with its gaps named."""
+"""The content of a report: a run or a matrix of runs, read from disk, with its gaps named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsadiag.reports.scaling import Scaling
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """How one rank ended and what it left."""
+    """The end of one rank and its evidence."""
 
     rank: int
     exit_code: int | None = None
@@ -59,7 +59,7 @@ class RunReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What one step of a cell cost; None where it was not measured."""
+    """The cost of one step of a cell; None where it was not measured."""
 
     step_s_median: float | None = None
     forward_s_median: float | None = None
@@ -87,7 +87,7 @@ class CellReport:
 
     @property
     def mark(self) -> str:
-        """What the grid shows: the outcome, or how far the cell got without one."""
+        """The cell's mark in the grid: the outcome, or its state without one."""
         if self.verdict:
             return self.verdict.outcome
         return "unknown" if self.state == "done" else self.state
@@ -124,7 +124,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What one kind of failure depends on, in words; `command` runs the cells that would tell more."""
+    """The cause of one kind of failure, in words; `command` runs the cells that would narrow it down."""
 
     cls: str
     status: str
@@ -167,21 +167,21 @@ class MatrixReport:
 
     @property
     def ranks_s(self) -> float:
-        """What all ranks together took: on GPUs, the time that they were held."""
+        """The time of all ranks together: on GPUs, the time that they were held."""
         return sum((cell.wall_s or 0.0) * (cell.world_size or 1) for cell in self.cells)
 
     def verdict_on_claims(self) -> dict[str, int]:
-        """How many claims have each status, the settled ones first."""
+        """The number of claims of each status, the settled ones first."""
         counts = {status: sum(c.status == status for c in self.claims) for status in STATUSES}
         return {status: n for status, n in counts.items() if n}
 
     def causes_of(self, group: FindingGroup) -> list[Cause]:
-        """What is known about the cause of these cells' failure."""
+        """The known causes of these cells' failure."""
         failing = {cell.id for cell in group.cells}
         return [cause for cause in self.causes if failing & set(cause.cells)]
 
     def counts(self) -> dict[str, int]:
-        """How many cells bear each mark, in order of first appearance."""
+        """The number of cells with each mark, in order of first appearance."""
         counts: dict[str, int] = {}
         for cell in self.cells:
             counts[cell.mark] = counts.get(cell.mark, 0) + 1

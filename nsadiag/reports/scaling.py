@@ -1,4 +1,4 @@
-"""What a matrix says about cost, for every format: values from matrix.json, and sentences."""
+"""The costs of a matrix, for every format: values from matrix.json, and sentences."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def source_href(report_directory: Path, run_directory: Path, source: str) -> str
     try:
         file = (root / path).resolve()
         inside = file.is_relative_to(root) and file.is_file()
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # a link that leads in a circle, before Python 3.13
         return None
     return relative_href(report_directory, run_directory / path) if inside else None
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from nsadiag.evidence.shapes import LARGEST
+
 
 def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
@@ -27,9 +29,11 @@ def texts(value: Any) -> dict[str, str]:
 
 def number(value: Any) -> float | None:
     """A finite number or None: JSON in the wild holds NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def whole(value: Any) -> int | None:

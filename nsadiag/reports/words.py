@@ -11,7 +11,7 @@ from nsadiag.evidence.spans import spans
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """How an outcome looks: a letter and a word, so that colour is never the only signal."""
+    """The mark of an outcome: a letter and a word, so that colour is never the only signal."""
 
     letter: str
     word: str
@@ -42,6 +42,8 @@ STATUS_MARKS = {
 # a user's log must not drive the reader's terminal.
 _CONTROL = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    # What is shown in another order than it is written in, or not at all: a path could be read backwards.
+    r"|[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 NOT_KNOWN = "-"
 # For terminals that show nothing else; the legend goes through the same table, so letters stay explained.
@@ -54,7 +56,7 @@ def mark_of(name: str) -> Mark:
 
 
 def status_mark(status: str) -> Mark:
-    """How the status of a claim looks."""
+    """The mark of a claim's status."""
     return STATUS_MARKS.get(status) or Mark(letter="?", word=status, style="cyan")
 
 

@@ -70,7 +70,7 @@ def _completed(room: Space, partial: Factors, missing: Mapping[Meeting, None]) -
 
 
 def _gain(partial: Factors, setting: tuple[str, str], missing: Mapping[Meeting, None]) -> int:
-    """How many missing meetings agree with the cell so far and have this setting."""
+    """The number of uncovered combinations that agree with the cell so far and have this setting."""
     return sum(
         setting in meeting
         and all(partial.get(name, value) == value for name, value in meeting if name != setting[0])

@@ -28,7 +28,7 @@ def checked_strategy(text: str | None) -> Strategy | None:
 
 
 class Setting(Words):
-    """What one value of an axis adds to a cell."""
+    """The contribution of one value of an axis to a cell."""
 
     args: str = ""
     env: dict[str, str] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which cells should compute the same: each is held against the one that has the control's settings."""
+"""The cells that should compute the same: each is compared with the one that has the control's settings."""
 
 from __future__ import annotations
 

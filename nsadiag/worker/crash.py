@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import functools
 import linecache
 import os
 import signal
@@ -13,15 +11,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nsadiag.evidence.blackbox import Kind, Phase
-from nsadiag.evidence.layout import append_json_line, open_private, read_json, write_json
+from nsadiag.evidence.layout import append_json_line, read_json, write_json
 from nsadiag.worker.place import user_place
+from nsadiag.worker.replacement import Patches, cut_our_frames, is_ours
 
 if TYPE_CHECKING:
-    from nsadiag.worker.runtime import Runtime
+    from nsadiag.worker.recorder import Recorder
 
 MAX_MESSAGE = 20_000
 MAX_CHAIN = 8
@@ -36,50 +35,89 @@ BOOTSTRAP = "<string>:1:"  # python -c "from multiprocessing.spawn import spawn_
 PROBE = 0  # the signal that only asks whether a process lives
 
 
-def install(runtime: Runtime) -> None:
-    """Chains in front of the hooks that are there; faulthandler covers deaths in C code."""
-    if not faulthandler.is_enabled():
-        # The file must outlive this function: faulthandler keeps the descriptor, not the object.
-        faults = open_private(runtime.directory.faults)
-        runtime.keep.append(faults)
-        faulthandler.enable(file=faults)
-    previous, previous_thread = sys.excepthook, threading.excepthook
+_patches = Patches()
+_hook: Any = None  # ours, where it stands for sys.excepthook
+_last = 0  # the address of the main thread's exception that was recorded last: to keep it would keep its frames alive
 
-    def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        record(runtime, error, trace, thread=MAIN)
-        previous(kind, error, trace)
+
+def install(recorder: Recorder) -> None:
+    """Notes what ends a thread or the process, by the functions through which it goes."""
+    global _hook
+
+    def on_exception(_kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        record(recorder, error, trace, thread=MAIN)
+        cut_our_frames(error)
 
     def on_thread_exception(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None:
-            record(runtime, args.exc_value, args.exc_traceback, thread=getattr(args.thread, "name", "?"))
-        previous_thread(args)
+            record(recorder, args.exc_value, args.exc_traceback, thread=getattr(args.thread, "name", "?"))
+            cut_our_frames(args.exc_value)
 
-    sys.excepthook = on_exception
-    threading.excepthook = on_thread_exception
-    _note_leaving(runtime, sys, "exit")
-    _note_leaving(runtime, os, "_exit")
-    _note_signals(runtime)
+    # Programs ask whether the hook is still Python's own.
+    _hook = _patches.note(sys, "excepthook", harmless(on_exception), (sys, "__excepthook__"))
+    _patches.note(threading, "excepthook", harmless(on_thread_exception), (threading, "__excepthook__"))
+    for owner, name in ((sys, "exit"), (os, "_exit")):
+        _patches.note(owner, name, harmless(_noting_leave(recorder, name)))
+    # Each with the position of the signal; None where it is always the same.
+    for sender, name, position in (
+        (os, "kill", 1), (os, "killpg", 1), (os, "abort", None), (signal, "raise_signal", 0),
+        (signal, "pthread_kill", 1),
+    ):  # fmt: skip
+        _patches.note(sender, name, harmless(_noting_signal(recorder, name, position)))
 
 
-def _note_leaving(runtime: Runtime, owner: Any, name: str) -> None:
+def uninstall() -> None:
+    """Puts back what `install` replaced."""
+    _patches.undo()
+
+
+def harmless(observe: Callable[..., Any]) -> Callable[..., None]:
+    """The same, and nothing that goes wrong in it comes out."""
+
+    def before(*args: Any, **kwargs: Any) -> None:
+        with contextlib.suppress(Exception):
+            observe(*args, **kwargs)
+
+    return before
+
+
+def record_last(recorder: Recorder) -> None:
+    """At the end of the process: the exception that ended it, where a hook of the user's took it from ours."""
+    error = getattr(sys, "last_value", None)
+    trace = error.__traceback__ if isinstance(error, BaseException) else None
+    # A console, and whoever runs tests, keeps there what it has caught: in a frame that was called.
+    if error is None or trace is None or id(error) == _last or sys.excepthook is _hook:
+        return
+    if trace.tb_frame.f_back is None:
+        record(recorder, error, trace, thread=MAIN)
+
+
+def _noting_leave(recorder: Recorder, name: str) -> Callable[..., None]:
     """Writes leaving.json with the user line that ends the process on purpose; a forked child is not the rank."""
-    leave, rank_pid = getattr(owner, name), os.getpid()
+    rank_pid = os.getpid()
 
-    @functools.wraps(leave)
-    def noted(*args: Any) -> Any:
+    def note(*args: Any, **kwargs: Any) -> None:
         place = user_place()
-        if place and os.getpid() == rank_pid:
-            with contextlib.suppress(Exception):
-                left, path = _leaving(name, args, place), runtime.directory.leaving
-                caller = sys._getframe(1).f_code.co_filename
-                of_theirs = place.startswith(BOOTSTRAP) or caller.endswith(OF_MULTIPROCESSING)
-                if of_theirs and args and isinstance(args[0], int):
-                    # How multiprocessing ends each process that it has started: the user's own line came before.
-                    left = {**(read_json(path) or left), "ended_with": args[0]}
-                write_json(path, left)
-        return leave(*args)
+        if not place or os.getpid() != rank_pid:
+            return
+        given = (*args, *kwargs.values())
+        left, path = _leaving(name, given, place), recorder.directory.leaving
+        if (place.startswith(BOOTSTRAP) or _caller().endswith(OF_MULTIPROCESSING)) and isinstance(
+            given[0], int
+        ):
+            # How multiprocessing ends each process that it has started: the user's own line came before.
+            left = {**(read_json(path) or left), "ended_with": given[0]}
+        write_json(path, left)
 
-    setattr(owner, name, noted)
+    return note
+
+
+def _caller() -> str:
+    """The file of the innermost frame that is not ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_ours(frame.f_code):
+        frame = frame.f_back
+    return frame.f_code.co_filename if frame is not None else ""
 
 
 def _leaving(name: str, args: tuple[Any, ...], place: str) -> dict[str, Any]:
@@ -88,51 +126,39 @@ def _leaving(name: str, args: tuple[Any, ...], place: str) -> dict[str, Any]:
     return {"call": name, "arguments": repr(args), "place": place, "handling": handling}
 
 
-def _note_signals(runtime: Runtime) -> None:
+def _noting_signal(recorder: Recorder, name: str, position: int | None) -> Callable[..., None]:
     """Writes signals.jsonl: a signal that a rank sends, with the line, before it may be its own end."""
-    # Each with the position of the signal; None where it is always the same.
-    for owner, name, position in (
-        (os, "kill", 1), (os, "killpg", 1), (os, "abort", None), (signal, "raise_signal", 0),
-        (signal, "pthread_kill", 1),
-    ):  # fmt: skip
-        setattr(owner, name, _noting_signal(runtime, getattr(owner, name), name, position))
-
-
-def _noting_signal(
-    runtime: Runtime, send: Callable[..., Any], name: str, position: int | None
-) -> Callable[..., Any]:
     sent = 0
 
-    @functools.wraps(send)
-    def noted(*args: Any) -> Any:
+    def note(*args: Any) -> None:
         nonlocal sent
         number = signal.SIGABRT if position is None else args[position] if len(args) > position else PROBE
-        if number != PROBE and sent < MAX_SIGNALS and not runtime.silenced:
+        if number != PROBE and sent < MAX_SIGNALS and not recorder.silenced:
             sent += 1
-            with contextlib.suppress(Exception):
-                target = args[0] if position == 1 and name != "pthread_kill" else os.getpid()
-                row = {"call": name, "to": target, "signal": int(number), "place": user_place()}
-                append_json_line(runtime.directory.signals, {**row, "t_mono_ns": time.monotonic_ns()})
-        return send(*args)
+            target = args[0] if position == 1 and name != "pthread_kill" else os.getpid()
+            row = {"call": name, "to": target, "signal": int(number), "place": user_place()}
+            append_json_line(recorder.directory.signals, {**row, "t_mono_ns": time.monotonic_ns()})
 
-    return noted
+    return note
 
 
-def record(runtime: Runtime, error: BaseException, trace: TracebackType | None, *, thread: str) -> None:
+def record(recorder: Recorder, error: BaseException, trace: TracebackType | None, *, thread: str) -> None:
     """Writes exception.json once for the main thread; one that ended another thread gives way to it."""
-    if runtime.silenced or isinstance(error, SystemExit):
+    global _last
+    if recorder.silenced or isinstance(error, SystemExit):
         return
-    main, path = thread == MAIN, runtime.directory.exception
+    main, path = thread == MAIN, recorder.directory.exception
+    _last = id(error) if main else _last
     try:
-        runtime.emit(Kind.EXCEPTION, Phase.POINT, runtime.names(type(error).__name__))
+        recorder.emit(Kind.EXCEPTION, Phase.POINT, recorder.names(type(error).__name__))
         described = describe(error, trace, thread)
         if main or not path.exists():
             write_json(path, described)
         if not main:
-            more = {"how": "thread", "during": thread, "step": runtime.box.step, "place": ""}
-            append_json_line(runtime.directory.raised, {**described, **more})
+            more = {"how": "thread", "during": thread, "step": recorder.box.step, "place": ""}
+            append_json_line(recorder.directory.raised, {**described, **more})
     except Exception as failure:
-        runtime.gap(f"exception not recorded: {failure!r}")
+        recorder.gap(f"exception not recorded: {failure!r}")
 
 
 def describe(error: BaseException, trace: TracebackType | None, thread: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +14,10 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from nsadiag.evidence.layout import RunDir, make_private_dir
-from nsadiag.worker import crash, runtime, server
-from nsadiag.worker.probes import PROBES_VARIABLE, calls, remove_probes
+from nsadiag.evidence.layout import RunDir, make_private_dir, this_node, write_private
+from nsadiag.worker import crash, server, session, startup
+from nsadiag.worker.probes import PROBES_VARIABLE, remove_probes
+from nsadiag.worker.probes.autograd import module_calls
 
 RUN_DIR, RUN_ID = "NSADIAG_RUN_DIR", "NSADIAG_RUN_ID"
 FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}  # as in agent.launch
@@ -42,7 +44,7 @@ def watch(
     if None. A job that hangs is left as it is unless `on_hang` is "stop". Yields the run directory; under
     `nsadiag run`, that of the run, and nothing else happens. Raises OSError where the directory cannot be made.
     """
-    if runtime.current() is not None or (os.environ.get(RUN_DIR) and runtime.ensure_rank() is not None):
+    if session.current() is not None or (os.environ.get(RUN_DIR) and session.ensure_rank() is not None):
         _meet(model)
         yield Path(os.environ[RUN_DIR])
         return
@@ -52,13 +54,13 @@ def watch(
     try:
         yield run.path
     except BaseException as error:
-        rank = runtime.current()
+        rank = session.current()
         if rank is not None:
             crash.record(rank, error, error.__traceback__, thread="MainThread")
         raise
     finally:
         remove_probes()
-        runtime.close()
+        session.close()
 
 
 def _directory(out: str | Path | None) -> Path:
@@ -82,10 +84,7 @@ def _family() -> str:
 def _begin(path: Path, probes: str) -> RunDir:
     run = RunDir(path=path.resolve())
     make_private_dir(run.path)
-    # Short: a unix socket's path has room for 107 bytes. All ranks of the node share it.
-    sockets = make_private_dir(Path(f"/tmp/nsadiag-{os.geteuid()}-{_family()}"))
-    if sockets.stat().st_uid != os.geteuid():
-        raise PermissionError(f"{sockets} belongs to somebody else")
+    sockets = _sockets(run)
     added = {
         RUN_DIR: str(run.path),
         server.SOCKET_DIR: str(sockets),
@@ -96,10 +95,26 @@ def _begin(path: Path, probes: str) -> RunDir:
     for name, value in FLIGHT_RECORDER.items():
         os.environ.setdefault(name, value)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    opened = runtime.attach_to_warm_process(rank, world)
+    opened = startup.attach_to_warm_process(rank, world)
     if opened is not None and dist.is_available() and dist.is_initialized():
         opened.gap("the process group was made before the watch began: its flight recorder may be off")
     return run
+
+
+def _sockets(run: RunDir) -> Path:
+    """A directory that all ranks of this node share, whose name nobody can foretell: the first of them says it."""
+    where = make_private_dir(run.node(this_node())) / f".sockets-{_family()}"
+    # Short: a unix socket's path has room for 107 bytes.
+    mine = Path(tempfile.mkdtemp(prefix="nsadiag-"))
+    said = where.with_name(f"{where.name}-{os.getpid()}")
+    write_private(said, str(mine))
+    try:
+        os.link(said, where)
+    except FileExistsError:
+        mine.rmdir()
+    finally:
+        said.unlink()
+    return Path(where.read_text())
 
 
 def _look_on(run: RunDir, stall_after: float | None, on_hang: str) -> None:
@@ -125,6 +140,6 @@ def _look_on(run: RunDir, stall_after: float | None, on_hang: str) -> None:
 
 def _meet(model: Any) -> None:
     """Hooks the model's parameters now, rather than when it first runs."""
-    rank = runtime.current()
+    rank = session.current()
     if model is not None and rank is not None:
-        calls.name_of(model, rank)
+        module_calls.name_of(model, rank)

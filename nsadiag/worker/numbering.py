@@ -11,12 +11,28 @@ from typing import TYPE_CHECKING, Any
 from nsadiag.evidence.layout import RankDir, RunDir, make_private_dir, read_json, write_json
 
 if TYPE_CHECKING:
-    from nsadiag.worker.runtime import Runtime
+    from nsadiag.worker.recorder import Recorder
 
 GUESSED = (
     "guessed"  # in meta.json of a process that was taken for rank 0 since it trained before it said who it is
 )
 LOGS = ("stdout.log", "stderr.log")  # they go on where a rank is restarted
+
+
+def number_in(variable: str) -> int | None:
+    """A number that the launcher left in the environment; None where there is none, or something else."""
+    try:
+        return int(os.environ[variable])
+    except (KeyError, ValueError):
+        return None
+
+
+def named_rank() -> tuple[int, int] | None:
+    """Rank and world size by the environment; None unless both can be had: programs use these names for words as well."""
+    rank, world_size = number_in("RANK"), number_in("WORLD_SIZE")
+    if rank is None or (world_size is None and "WORLD_SIZE" in os.environ):
+        return None
+    return rank, world_size or 1
 
 
 def claim(directory: RankDir, *, from_guesses: bool = False) -> bool:
@@ -36,17 +52,17 @@ def claim(directory: RankDir, *, from_guesses: bool = False) -> bool:
     return True
 
 
-def become(runtime: Runtime, rank: int, world_size: int) -> None:
+def become(recorder: Recorder, rank: int, world_size: int) -> None:
     """Moves what the process has recorded to the directory of the rank that it turns out to be. Raises OSError."""
-    home, target = _home(runtime.directory), RunDir(path=runtime.directory.path.parents[1]).rank(rank)
+    home, target = _home(recorder.directory), RunDir(path=recorder.directory.path.parents[1]).rank(rank)
     if home != target.path:
         if not claim(target, from_guesses=world_size > 1):
             raise FileExistsError(f"another process is rank {rank}")
         for entry in list(home.iterdir()):
             entry.rename(target.path / entry.name)
         home.rmdir()
-    _rename_socket(runtime.rank, rank)
-    runtime.renumber(target, rank, world_size)
+    _rename_socket(recorder.rank, rank)
+    recorder.renumber(target, rank, world_size)
     about = {**read_json(target.meta, {}), "rank": rank, "world_size": world_size, "logs": _logs()}
     about["local_rank"] = int(os.environ.get("LOCAL_RANK", rank))
     about.pop(GUESSED, None)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from itertools import dropwhile, islice
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import importlib.machinery
 
 
-class _After(importlib.abc.MetaPathFinder):
+class _After:
     """Finds the module where it would be found anyway, and wraps its loader.
 
     It stays until the module has run: libraries ask whether torch is there (`importlib.util.find_spec`) long before
@@ -59,7 +60,8 @@ class _After(importlib.abc.MetaPathFinder):
             try:
                 self.callback()
             except Exception as error:
-                print(f"nsadiag: no probes for {self.name}: {error!r}", file=sys.stderr)
+                with contextlib.suppress(Exception):
+                    print(f"nsadiag: no probes for {self.name}: {error!r}", file=sys.stderr)
 
         loader.exec_module = exec_module
 

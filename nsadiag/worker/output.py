@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nsadiag.evidence.layout import RankDir, make_private_dir
+from nsadiag.worker.replacement import leave_no_frame
+
+if TYPE_CHECKING:
+    from nsadiag.evidence.layout import RankDir
 
 # The file that the agent gave to the launcher; only a descriptor that leads there is replaced.
 STDOUT_ID, STDERR_ID = "NSADIAG_STDOUT_ID", "NSADIAG_STDERR_ID"
+# What a terminal or a pipe would not have answered.
+OURS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
 
 
 def file_id(descriptor: int) -> str:
     """Device and inode behind a descriptor: equal in every process that inherited it."""
     status = os.fstat(descriptor)
     return f"{status.st_dev}:{status.st_ino}"
+
+
+def forgive() -> None:
+    """In any process of the job: has print() survive that the agent's files find no room."""
+    for name, descriptor, mark in (("stdout", 1, STDOUT_ID), ("stderr", 2, STDERR_ID)):
+        with contextlib.suppress(OSError, ValueError):
+            if file_id(descriptor) == os.environ.get(mark):
+                _replace_stream(name)
 
 
 def take_over(directory: RankDir) -> dict[str, str]:
@@ -31,47 +44,64 @@ def take_over(directory: RankDir) -> dict[str, str]:
         try:
             if file_id(descriptor) == os.environ.get(mark):
                 _redirect(descriptor, str(path))
-                setattr(sys, name, _outliving_a_full_disk(getattr(sys, name), descriptor))
-            logs[name] = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+                stream = getattr(sys, name)
+                if hasattr(stream, "reconfigure"):
+                    # A file makes Python buffer whole blocks, and a rank that hangs would keep its last lines to itself.
+                    stream.reconfigure(line_buffering=True)
+            logs[name] = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - text is wanted
         except OSError:
             logs[name] = "closed"
-    # A file makes Python buffer whole blocks, and a rank that hangs would keep its last lines to itself.
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)
     return logs
 
 
 def redirect_to_files(directory: RankDir) -> None:
     """Both streams to the rank's own files, for ranks that have no launcher's output to begin with."""
+    from nsadiag.evidence.layout import make_private_dir
+
     make_private_dir(directory.path)
     _redirect(1, str(directory.stdout))
     _redirect(2, str(directory.stderr))
 
 
 class _Forgiving(io.FileIO):
+    """Loses what finds no room or no disk: it was us who pointed the stream at one, so print() must not raise."""
+
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in OURS:
+                leave_no_frame(error)
                 raise
             return len(data)
 
 
-def _outliving_a_full_disk(stream: Any, descriptor: int) -> Any:
-    """The same stream, losing what finds no room: it was us who pointed it at a disk, so print() must not raise."""
-    if type(stream) is not io.TextIOWrapper:
-        return stream
+def _replace_stream(name: str) -> None:
+    """By one that is like it, and forgives; what else the user put there stays as it is."""
+    stream, first = getattr(sys, name), getattr(sys, f"__{name}__")
+    if type(stream) is not io.TextIOWrapper or stream.fileno() not in (1, 2):
+        return
     stream.flush()
-    raw = _Forgiving(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw),
+    ours = _forgiving(stream)
+    setattr(sys, name, ours)
+    if first is stream:
+        setattr(sys, f"__{name}__", ours)
+
+
+def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    raw = _Forgiving(stream.fileno(), "w", closefd=False)
+    raw.name = stream.name
+    buffered = raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw)
+    ours = io.TextIOWrapper(
+        buffered,
         encoding=stream.encoding,
         errors=stream.errors,
-        line_buffering=True,
+        newline="\n",
+        line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+    ours.mode = "w"  # type: ignore[misc]
+    return ours
 
 
 def _redirect(descriptor: int, path: str) -> None:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import sysconfig
 from collections.abc import Callable
-from pathlib import Path
 from types import CodeType, FrameType
 
-_OURS = str(Path(__file__).resolve().parents[1])
-_NOT_USER = tuple(
-    {*(sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")), _OURS, "<frozen"}
-)
-# Of libraries there may be more folders: the user's own (~/.local), a parent environment's, one on PYTHONPATH.
-_LIBRARIES = ("/site-packages/", "/dist-packages/")
+from nsadiag.evidence.user_code import is_user_of, roots_of
+
+# What was typed rather than saved: nobody can read it later, but in here its lines are the user's.
+_TYPED = ("<string>", "<stdin>", "<ipython")
+_roots: tuple[str, ...] = ()
 # By file: a string remembers its hash, a code object computes it from all its constants.
 _is_user: dict[str, bool] = {}
 
 
+def learn_user_code() -> list[str]:
+    """Installed packages that are the user's in this process, by how it was started; from now on they count as such."""
+    global _roots
+    found = roots_of(getattr(sys, "orig_argv", sys.argv), os.getppid())
+    _roots = tuple(found)
+    _is_user.clear()
+    return found
+
+
 def is_user_code(code: CodeType) -> bool:
-    """Whether it is neither torch's, nor the standard library's, nor ours."""
+    """Whether it is the user's: not torch's, nor another package's, nor the standard library's, nor ours."""
     file = code.co_filename
     known = _is_user.get(file)
     if known is None:
-        known = _is_user[file] = not file.startswith(_NOT_USER) and not any(
-            map(file.__contains__, _LIBRARIES)
-        )
+        known = _is_user[file] = file.startswith(_TYPED) or is_user_of(file, _roots)
     return known
 
 

@@ -13,8 +13,9 @@ from collections import deque
 
 from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import append_json_line
-from nsadiag.worker import crash, runtime
+from nsadiag.worker import crash, session
 from nsadiag.worker.place import user_place, user_stack
+from nsadiag.worker.recorder import Recorder
 
 KEPT = 100  # a loop that skips every batch must not fill the disk
 # How iterators and torch's own machinery say that they are done.
@@ -44,7 +45,7 @@ def in_flight(op: str, group: str, number: int) -> None:
 
 
 def _note(error: BaseException, how: str, during: str, more: dict[str, object]) -> None:
-    rank = runtime.current()
+    rank = session.current()
     if rank is None or rank.silenced or not _is_error(error):
         return
     # Nothing that goes wrong here may replace the exception that is being looked at.
@@ -67,7 +68,7 @@ def _is_error(error: BaseException) -> bool:
     )
 
 
-def _write(rank: runtime.Runtime, error: BaseException, more: dict[str, object]) -> None:
+def _write(rank: Recorder, error: BaseException, more: dict[str, object]) -> None:
     global _noted
     place = user_place()
     rank.emit(Kind.EXCEPTION, Phase.POINT, rank.names(type(error).__name__), 0, 0, rank.names("\t" + place))

@@ -9,14 +9,14 @@ import torch
 import torch.distributed as dist
 
 from nsadiag.evidence.layout import write_json
-from nsadiag.worker import runtime
 from nsadiag.worker.place import user_place
+from nsadiag.worker.recorder import Recorder
 
 KEPT = 32  # a model whose every layer is wrapped by itself has hundreds
 _noted: list[dict[str, Any]] = []
 
 
-def note(rank: runtime.Runtime, wrapper: str, module: torch.nn.Module, group: Any) -> None:
+def note(rank: Recorder, wrapper: str, module: torch.nn.Module, group: Any) -> None:
     """Before the wrapper talks to the other ranks: where they disagree it may never return."""
     if len(_noted) >= KEPT:
         return

@@ -10,17 +10,21 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from nsadiag.worker import runtime
+from nsadiag.worker import session
 
 NAMED = 50
+# Not imported for this: without them there is nothing to be told.
+PROBES = (
+    "nsadiag.worker.probes.autograd.module_calls",
+    "nsadiag.worker.probes.collectives.ddp_buckets",
+    "nsadiag.worker.probes.correctness.replicas",
+)
 
 
 def told() -> dict[str, Any]:
     """The step, how many optimizers have stepped, and a row for each model that is still there, as DDP counts parameters."""
-    rank = runtime.recorded.rank
-    calls, buckets, around_steps = (
-        sys.modules.get(f"nsadiag.worker.probes.{name}") for name in ("calls", "ddp_buckets", "replicas")
-    )
+    rank = session.recorded.rank
+    calls, buckets, around_steps = (sys.modules.get(name) for name in PROBES)
     if rank is None or calls is None or buckets is None or around_steps is None:
         return {}
     return {

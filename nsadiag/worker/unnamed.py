@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -15,42 +14,45 @@ from typing import Any
 from nsadiag.evidence.layout import RunDir, append_json_line
 from nsadiag.evidence.secrets import mask_command
 from nsadiag.worker import crash
+from nsadiag.worker.replacement import Patches, cut_our_frames, faithful, leave_no_frame
 
+_patches = Patches()
 # How parents say that a child has failed.
 OF_A_CHILD = ("ProcessRaisedException", "ProcessExitedException", "ChildFailedError", "CalledProcessError")
 
 
 def listen(is_unnamed: Callable[[], bool]) -> None:
     """Around the ways in which an exception ends a process: its main thread's, multiprocessing's and torch's spawn's."""
-    previous, leave, run = sys.excepthook, sys.exit, BaseProcess.run
 
     def note(error: BaseException | None, trace: TracebackType | None) -> None:
         with contextlib.suppress(Exception):
             if isinstance(error, Exception) and is_unnamed() and type(error).__name__ not in OF_A_CHILD:
                 _write(error, trace)
 
-    def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def on_exception(_kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         note(error, trace)
-        previous(kind, error, trace)
+        cut_our_frames(error)
 
-    @functools.wraps(leave)
-    def leaving(*args: Any) -> Any:
+    def leaving(*args: Any) -> None:
         # torch.multiprocessing.spawn: it has written the traceback into a file for the parent.
         error = sys.exc_info()[1]
         if args and args[0] not in (0, None):
             note(error, error.__traceback__ if error else None)
-        return leave(*args)
 
-    @functools.wraps(run)
-    def running(self: BaseProcess) -> None:
-        try:
-            run(self)
-        except Exception as error:
-            note(error, error.__traceback__)
-            raise
+    def around_run(run: Callable[[BaseProcess], None]) -> Callable[[BaseProcess], None]:
+        def running(self: BaseProcess) -> None:
+            try:
+                run(self)
+            except BaseException as error:
+                note(error, error.__traceback__)
+                leave_no_frame(error)
+                raise
 
-    sys.excepthook, sys.exit = on_exception, leaving
-    BaseProcess.run = running  # type: ignore[method-assign]
+        return faithful(running, run)  # type: ignore[no-any-return]
+
+    _patches.note(sys, "excepthook", crash.harmless(on_exception), (sys, "__excepthook__"))
+    _patches.note(sys, "exit", crash.harmless(leaving))
+    _patches.place(BaseProcess, "run", around_run)
 
 
 def _write(error: Exception, trace: TracebackType | None) -> None:

@@ -9,8 +9,8 @@ import pytest
 from support.hosts import DISK, Hosts, send
 from support.jobs import BIN, wait_until
 
-from nsadiag.analysis.load import load_cell
-from nsadiag.analysis.tables import Tables
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.blackbox import Kind, Phase
 
 TOKEN = "0123456789abcdef0123456789abcdef"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.digests.make import digest_of
-from nsadiag.analysis.digests.shape import Digest, Shown
-from nsadiag.analysis.load import load_ranks
+from nsadiag.analysis.ingest.run_directory import load_ranks
+from nsadiag.analysis.scale.digests.make import digest_of
+from nsadiag.analysis.scale.digests.shape import Digest, Shown
 from nsadiag.evidence.blackbox import HEADER
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.pickles import read_pickle

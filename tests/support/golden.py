@@ -27,10 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from nsadiag.evidence.blackbox import HEADER, HEADER_BYTES
+from nsadiag.evidence.blackbox import CHUNKS_AT, CHUNKS_HEADER, HEADER, HEADER_BYTES, RECORD_BYTES
+from nsadiag.evidence.header import read_header, read_names
 from nsadiag.evidence.layout import RunDir, read_json
+from nsadiag.evidence.names import CHUNK, CHUNK_TEXT, names_in
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
-from nsadiag.evidence.reader import read_header, valid_records
+from nsadiag.evidence.reader import valid_records
 
 from .promises import Promise, promises
 
@@ -124,8 +126,8 @@ def without_docstring(text: str) -> str:
 # -- making one small -----------------------------------------------------------------------------
 
 
-def short_ring(raw: bytes, keep: int) -> bytes:
-    """A ring of just the newest `keep` events, without the host's name."""
+def short_ring(raw: bytes, keep: int, names: list[tuple[str, str]]) -> bytes:
+    """A ring of just the newest `keep` events, without the names of host and machine."""
     header = read_header(raw)
     if header is None:
         return raw[:HEADER_BYTES]
@@ -138,7 +140,21 @@ def short_ring(raw: bytes, keep: int) -> bytes:
     HEADER.pack_into(
         head, 0, magic, header_bytes, record_bytes, capacity, pid, rank, world, mono, wall, b"node0"
     )
-    return bytes(head) + slots.tobytes()
+    if header.chunks is None:
+        return bytes(head) + slots.tobytes()
+    chunks = chunks_of(names_in(raw, HEADER_BYTES + header.capacity * RECORD_BYTES, header.chunks), names)
+    CHUNKS_HEADER.pack_into(head, CHUNKS_AT, CHUNK.size, len(chunks) // CHUNK.size)
+    return bytes(head) + slots.tobytes() + chunks
+
+
+def chunks_of(known: dict[int, str], names: list[tuple[str, str]]) -> bytes:
+    """Names of events, behind one another, without those of this machine."""
+    found = b""
+    for number, name in known.items():
+        text = scrubbed(name, names).encode("utf-8", "surrogatepass")
+        pieces = [text[at : at + CHUNK_TEXT] for at in range(0, len(text) or 1, CHUNK_TEXT)]
+        found += b"".join(CHUNK.pack(number, n, len(text), piece, number) for n, piece in enumerate(pieces))
+    return found
 
 
 def old_captures(run: RunDir) -> set[Path]:
@@ -204,7 +220,7 @@ def packed(run: RunDir, keep_events: int) -> bytes:
                 continue
             raw = path.read_bytes()
             if path.name == "blackbox.bin":
-                content = short_ring(raw, keep_events)
+                content = short_ring(raw, keep_events, names)
             else:
                 write = BY_NAME.get(path.name) or BY_KIND.get(path.suffix)
                 content = write(raw, names) if write and raw else raw
@@ -225,8 +241,11 @@ def strangers(folder: Path) -> set[str]:
     found = set()
     for path in folder.rglob("*"):
         # A source file may name any path it likes: it is in the repository already.
-        if path.is_file() and path.suffix != ".py" and path.name != "blackbox.bin":
-            found |= {part.decode() for part in ABSOLUTE.findall(path.read_bytes())}
+        if path.is_file() and path.suffix != ".py":
+            # Chunks of a black box cut its names to pieces.
+            held = "\n".join(read_names(path).values()) if path.name == "blackbox.bin" else ""
+            raw = path.read_bytes() if path.name != "blackbox.bin" else held.encode(errors="replace")
+            found |= {part.decode() for part in ABSOLUTE.findall(raw)}
     return found - PLACES
 
 
@@ -245,6 +264,12 @@ def missed(promise: Promise, verdict: dict[str, Any]) -> list[str]:
     if promise.parameter and where.get("parameter") != promise.parameter:
         wrong.append(f"parameter {where.get('parameter')}")
     return wrong
+
+
+def uncited(run: RunDir, verdict: dict[str, Any]) -> list[str]:
+    """Files that the verdict's evidence names and that are not there."""
+    sources = [each["source"].partition("#")[0] for each in verdict["evidence"]]
+    return [source for source in sources if not (run.path / source).exists()]
 
 
 def run_script(promise: Promise, out: Path) -> None:

@@ -6,10 +6,12 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.divergence import Divergence
-from nsadiag.analysis.load import CellEvidence, load_cell
-from nsadiag.analysis.tables import Tables
-from nsadiag.evidence.blackbox import BlackBox, Kind, Names, Phase
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.context import Divergence
+from nsadiag.analysis.explain.explanation import explain
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 
 C10D = "/venv/lib/site-packages/torch/distributed/distributed_c10d.py"
@@ -27,7 +29,21 @@ class Job:
         self.answers: dict[str, bool] = {}  # of a line that asks a loader: whether its data had run out
         self.run = RunDir(path=path / "run")
         make_private_dir(self.run.path)
-        write_json(self.run.watch, {"looks": [{"judgement": "still", "reason": "nothing", "motions": []}]})
+        write_json(
+            self.run.watch,
+            {
+                "looks": [
+                    {
+                        "t_s": 9.0,
+                        "first": 1,
+                        "second": 2,
+                        "judgement": "still",
+                        "reason": "nothing",
+                        "motions": [],
+                    }
+                ]
+            },
+        )
 
     def at(self, text: str) -> int:
         lines = self.script.read_text().splitlines()
@@ -42,8 +58,8 @@ class Job:
     def rank(self, number: int, main: Frames, *did: Did, thread: Frames | None = None) -> None:
         rank = self.run.rank(number)
         make_private_dir(rank.path)
-        names = Names(rank.names)
-        box = BlackBox(rank.blackbox, names, rank=number, world_size=2)
+        box = BlackBox(rank.blackbox, rank=number, world_size=2)
+        names = box.names
         for kind, name, text in did:
             place = f"default_pg\t{self.script}:{self.at(text)}:f" if text else ""
             box.emit(kind, Phase.BEGIN, names(name), 0, 0, names(place))
@@ -55,13 +71,23 @@ class Job:
         for look in (1, 2):
             make_private_dir(rank.capture(look).path)
             write_json(rank.capture(look).py_spy, threads)
-            write_json(rank.capture(look).proc, {"state": "S", "syscall": FUTEX, "machine": "x86_64"})
+            write_json(
+                rank.capture(look).proc,
+                {
+                    "pid": 1,
+                    "t_mono_ns": look,
+                    "cpu_s": 0.0,
+                    "state": "S",
+                    "syscall": FUTEX,
+                    "machine": "x86_64",
+                },
+            )
 
     def cell(self) -> CellEvidence:
         return load_cell(self.run.path)
 
     def parted(self) -> Divergence | None:
-        return Tables(self.cell()).divergence
+        return explain(cell := self.cell(), Tables(cell))
 
 
 def step(line: str) -> list[Did]:

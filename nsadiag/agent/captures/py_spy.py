@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -10,21 +12,45 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nsadiag.agent.captures.failure import Refused
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.evidence.layout import write_json, write_private
-from nsadiag.evidence.secrets import MASK, SECRET_NAME, mask_text
+from nsadiag.evidence.secret_shapes import MASK, is_secret_name
+from nsadiag.evidence.secrets import mask_text
 
+NAMED = "NSADIAG_PY_SPY"  # such as a copy that has the capability to trace
 TIMEOUT_S = 5.0
 NATIVE_TIMEOUT_S = 15.0
 
 
 def find_py_spy() -> str:
-    """The py-spy beside this Python, else the one on PATH. Raises CaptureError if there is none."""
+    """The one that the environment names, that beside this Python, that of its package, or on PATH. Raises CaptureError."""
+    named = os.environ.get(NAMED)
+    if named and not os.access(named, os.X_OK):
+        raise Refused(f"{NAMED} is {named}, which is no program")
+    if named:
+        return named
     beside = Path(sys.executable).with_name("py-spy")
-    found = str(beside) if beside.exists() else shutil.which("py-spy")
-    if not found:
-        raise CaptureError("py-spy is not installed")
-    return found
+    if beside.exists():
+        return str(beside)
+    brought = _of_package()
+    program = next((p for p in brought or () if os.access(p, os.X_OK)), None) or shutil.which("py-spy")
+    if not program:
+        raise Refused(
+            "py-spy is not installed"
+            if brought is None
+            else "the package py-spy is there, its program is not"
+        )
+    return program
+
+
+def _of_package() -> list[str] | None:
+    """Its programs, which lie elsewhere where the package is seen by a path from elsewhere; None without a package."""
+    try:
+        files = importlib.metadata.files("py-spy") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return [str(Path(str(file.locate())).resolve()) for file in files if file.name == "py-spy"]
 
 
 def _dump(pid: int, arguments: list[str], timeout_s: float) -> str:
@@ -41,7 +67,8 @@ def _dump(pid: int, arguments: list[str], timeout_s: float) -> str:
     if done.returncode:
         _check_permission(pid)
         lines = done.stderr.strip().splitlines()
-        raise CaptureError(f"py-spy: {lines[0] if lines else f'exit code {done.returncode}'}")
+        failure = Refused if "permission denied" in done.stderr.lower() else CaptureError
+        raise failure(f"py-spy: {lines[0] if lines else f'exit code {done.returncode}'}")
     return done.stdout
 
 
@@ -50,7 +77,7 @@ def _check_permission(pid: int) -> None:
     try:
         Path(f"/proc/{pid}/exe").readlink()
     except PermissionError:
-        raise CaptureError(
+        raise Refused(
             f"py-spy may not read process {pid}: permission denied (it needs the same user, or CAP_SYS_PTRACE)"
         ) from None
     except OSError:
@@ -74,7 +101,7 @@ def _shown(thread: dict[str, Any]) -> dict[str, Any]:
     """Without the command line, and with locals masked by their names."""
     for frame in thread["frames"]:
         for local in frame.get("locals") or []:
-            if SECRET_NAME.search(local.get("name", "")):
+            if is_secret_name(local.get("name", "")):
                 local["repr"] = MASK
     return {**thread, "process_info": None}
 

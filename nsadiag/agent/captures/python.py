@@ -10,6 +10,7 @@ from typing import Any
 
 from nsadiag.agent.captures.target import NotApplicable, Target
 from nsadiag.evidence.layout import PYTHON_HANDLER, CaptureDir, RankDir, read_json
+from nsadiag.evidence.stacks import stacks_in
 
 TIMEOUT_S = 2.0  # many times what a call takes that seems quick to a person
 
@@ -17,14 +18,20 @@ TIMEOUT_S = 2.0  # many times what a call takes that seems quick to a person
 def python(target: Target) -> None:
     """Whether Python of the rank answers at all, where one line seems to keep the GIL to itself (in answers.json).
 
+    Or where py-spy may not say who has it, and nothing moves.
+
     Asked once, and again where it has answered: each question that gets no answer costs the rank a thread of its server.
     """
     rank, number = RankDir(path=target.directory.path.parents[1]), target.directory.number
-    owner = _owner(target.directory)
-    if owner is None or owner != _owner(rank.capture(number - 1)):
-        raise NotApplicable("no thread held the interpreter lock at the same lines at the look before")
-    if _state(target.directory, owner[0]) != "R":
-        raise NotApplicable("who holds the interpreter lock sleeps: nobody else gets it")
+    before = rank.capture(number - 1)
+    if target.directory.py_spy.exists():
+        owner = _owner(target.directory)
+        if owner is None or owner != _owner(before):
+            raise NotApplicable("no thread held the interpreter lock at the same lines at the look before")
+        if _state(target.directory, owner[0]) != "R":
+            raise NotApplicable("who holds the interpreter lock sleeps: nobody else gets it")
+    elif not before.path.exists() or _lines(target.directory) != _lines(before):
+        raise NotApplicable("the main thread was at other lines at the look before")
     if any(gap["capture"] == "python" for look in rank.captures() for gap in read_json(look.gaps, [])):
         raise NotApplicable("it was asked before, and did not answer")
     target.server.ask_json(PYTHON_HANDLER, TIMEOUT_S)
@@ -39,6 +46,12 @@ def _owner(directory: CaptureDir) -> Any:
         ),
         None,
     )
+
+
+def _lines(directory: CaptureDir) -> Any:
+    """The main thread's; None where nobody could see its stack."""
+    threads = (t for t in stacks_in(directory) if t["thread_name"] == "MainThread")
+    return next(([(frame["filename"], frame["line"]) for frame in t["frames"]] for t in threads), None)
 
 
 def _state(directory: CaptureDir, thread: Any) -> str | None:

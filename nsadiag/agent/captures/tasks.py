@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from nsadiag.agent.captures.target import NotApplicable, Target
-from nsadiag.evidence.layout import TASKS_HANDLER, read_json, write_json
+from nsadiag.evidence.blocking import Waker, wakers
+from nsadiag.evidence.layout import TASKS_HANDLER, write_json
+from nsadiag.evidence.stacks import stacks_in
 
 OF_LOOPS = ("/asyncio/", "/uvloop/")
-FOR_THREADS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
 
 
 def tasks(target: Target) -> dict[str, Any]:
     """tasks.json: by task of the main thread's loop (or of those beside it) its stack, and what it waits for; failed tasks."""
-    threads = read_json(target.directory.py_spy, [])
+    threads = stacks_in(target.directory)
     if not _waits_for_a_loop(threads):
         raise NotApplicable("the main thread stands in no event loop, and waits for none of another thread")
     # It would not answer before that thread lets go, and a thread of the server would be lost to the question.
@@ -29,7 +30,7 @@ def _waits_for_a_loop(threads: list[dict[str, Any]]) -> bool:
     if _in_loop(main):
         return True
     inner = str(main["frames"][0]["filename"]) if main["frames"] else ""
-    return inner.endswith(FOR_THREADS) and any(map(_in_loop, threads))
+    return bool(wakers(inner) & Waker.THREAD) and any(map(_in_loop, threads))
 
 
 def _in_loop(thread: dict[str, Any]) -> bool:

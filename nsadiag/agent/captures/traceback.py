@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
+from nsadiag.agent.namespaces import pid_of
+from nsadiag.evidence.files import MOST_BYTES, open_evidence
 from nsadiag.evidence.layout import RankDir, read_json, write_private
 
 SERVER_THREAD = "pt_workerserver"[:15]  # as the kernel keeps names
@@ -78,19 +80,22 @@ def _by_signal(target: Target) -> bytes:
     meta = read_json(rank.meta, {})
     number, thread = meta.get("traceback_signal"), _idle_server_thread(target.pid)
     # Sent to a process that does not catch it, a real-time signal is the end of that process.
-    if not number or meta.get("pid") != target.pid or not catches(target.pid, number):
+    if not number or not meta.get("pid") or pid_of(meta) != target.pid or not catches(target.pid, number):
         raise CaptureError("the process has no handler for a signal that would bring its stacks")
     if thread is None:
         raise CaptureError("no thread of the worker server could take a signal")
     try:
-        before = rank.tracebacks.stat().st_size
+        with open_evidence(rank.tracebacks) as file:
+            before = file.seek(0, 2)
     except OSError as error:
         raise CaptureError(f"{rank.tracebacks.name}: {error.strerror}") from None
     if _libc().tgkill(target.pid, thread, number):
         raise CaptureError(f"no signal could be sent: {os.strerror(ctypes.get_errno())}")
     if not _wait_for_growth(rank.tracebacks, before):
         raise CaptureError(f"faulthandler did not answer signal {number} in {SIGNAL_S:g} s")
-    return bytes(rank.tracebacks.read_bytes()[before:])
+    with open_evidence(rank.tracebacks) as file:
+        file.seek(before)
+        return file.read(MOST_BYTES) or b""
 
 
 def _libc() -> ctypes.CDLL:

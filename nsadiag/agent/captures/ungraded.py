@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from nsadiag.agent.captures.target import NotApplicable, Target
-from nsadiag.evidence.layout import UNGRADED_HANDLER, RankDir, read_json, write_json
+from nsadiag.evidence.layout import UNGRADED_HANDLER, RankDir, write_json
+from nsadiag.evidence.stacks import stacks_in
 
 IN_BACKWARD = "_engine_run_backward"
 
@@ -14,7 +15,7 @@ def ungraded(target: Target) -> dict[str, Any]:
     """ungraded.json: which parameters of models in DDP have no gradient, of a rank that is past its backward."""
     if not RankDir(path=target.directory.path.parents[1]).ddp.exists():
         raise NotApplicable("the rank has no model in DDP")
-    threads = read_json(target.directory.py_spy, [])
+    threads = stacks_in(target.directory)
     if not threads:
         raise NotApplicable("whether the rank is in a backward pass is not known: no stacks")
     if any(frame["name"] == IN_BACKWARD for thread in threads for frame in thread["frames"]):

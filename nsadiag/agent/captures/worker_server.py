@@ -9,9 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.failure import CaptureError, NotApplicable
+from nsadiag.evidence.layout import (
+    LEAVING,
+    PYTHON_HANDLER,
+    ROUNDS_HANDLER,
+    TASKS_HANDLER,
+    UNGRADED_HANDLER,
+)
 
 TIMEOUT_S = 4.0
 GREETING_S = 2.0  # it answers this in under a millisecond, if it answers at all
+# They wait for the interpreter lock: a thread that does so while Python ends is torn down by force, and C++ answers that
+# by aborting the process. A rank that has come to its exit handlers has given its socket another name.
+NEED_PYTHON = frozenset(
+    {
+        TASKS_HANDLER,
+        ROUNDS_HANDLER,
+        UNGRADED_HANDLER,
+        PYTHON_HANDLER,
+        "dump_traceback",
+        "fr_trace_pickle",
+        "dump_nccl_trace_pickle",
+    }
+)
 MAX_ANSWER = 256 * 2**20
 
 
@@ -51,6 +71,8 @@ class WorkerServer:
         """The answer of one handler. Raises NotApplicable if it offers none of that name, else CaptureError."""
         if handler not in self.handlers():
             raise NotApplicable(f"this torch's worker server has no {handler}")
+        if handler in NEED_PYTHON and self._path is not None and not self._path.exists():
+            raise NotApplicable("the rank's interpreter is about to end")
         return self._exchange("POST", f"/handler/{handler}{query}", timeout_s)
 
     def ask_json(self, handler: str, timeout_s: float = TIMEOUT_S) -> Any:
@@ -64,9 +86,12 @@ class WorkerServer:
         return told
 
     def _exchange(self, method: str, address: str, timeout_s: float) -> bytes:
-        if self._path is None or not self._path.exists():
+        path = self._path
+        if path is not None and not path.exists():
+            path = path.with_name(f"{path.stem}{LEAVING}")
+        if path is None or not path.exists():
             raise CaptureError("the rank has no worker server")
-        connection = _UnixConnection(self._path, timeout_s)
+        connection = _UnixConnection(path, timeout_s)
         name = address.removeprefix("/handler/").partition("?")[0] or "list of handlers"
         try:
             connection.request(method, address)

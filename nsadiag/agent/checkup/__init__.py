@@ -25,7 +25,7 @@ def checkup(python: str, where: Path) -> list[Check]:
         try:
             with patients(python, where) as (plain, with_torch):
                 of_torch = pool.submit(inside.worker_server, with_torch)
-                outside = [*_of(plain), *_result(of_torch)]
+                outside = process.with_faulthandler([*_of(plain), *_result(of_torch)])
         except OSError as error:
             why = f"no job can be started: {error.strerror}: {error.filename}"
             remedy = "is there room and permission there? else --out DIR, or --python PATH"

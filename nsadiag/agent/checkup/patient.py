@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent import interrupts
+from nsadiag.agent import interrupts, scratch
 from nsadiag.agent.captures.target import Target
-from nsadiag.agent.launch import die_with_parent, job_environment, make_socket_dir, new_run_id
+from nsadiag.agent.launch import job_environment, new_run_id
 from nsadiag.evidence.layout import RunDir
 
 PLAIN = """
@@ -53,8 +53,7 @@ class Patient:
         self.directory, self._socket = run.rank(rank), sockets / f"{rank}.sock"
         self._process = subprocess.Popen(
             [python, "-c", script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-            preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl call
+            stderr=subprocess.DEVNULL, text=True, start_new_session=True,  # ends with us: its stdin does
         )  # fmt: skip
 
     @property
@@ -89,13 +88,13 @@ def patients(python: str, where: Path) -> Iterator[tuple[Patient, Patient]]:
     folder = where / f".nsadiag-doctor-{os.getpid()}"
     started: list[Patient] = []
     # No interrupt between the start of a process and the note that it is ours to end.
-    with make_socket_dir() as sockets, interrupts.held_off():
+    with scratch.made() as sockets, interrupts.held_off():
         try:
             folder.mkdir(mode=0o700)
             run = RunDir(path=folder)
             # The one with torch first: its import is what takes longest.
             for rank, script in ((1, WITH_TORCH), (0, PLAIN)):
-                started.append(Patient(python, run, Path(sockets), rank, script))
+                started.append(Patient(python, run, sockets, rank, script))
             with interrupts.let_in():
                 yield started[1], started[0]
         finally:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import pwd
-from pathlib import Path
 
 from nsadiag.agent.captures.proc import proc
 from nsadiag.agent.captures.py_spy import find_py_spy, native_stack, python_stack
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.checkup.check import Check
+from nsadiag.agent.permission import (
+    SECCOMP,
+    is_capable,
+    own_status,
+    owner_of,
+    ptrace_scope,
+    remedy,
+    user_name,
+)
 from nsadiag.evidence.layout import make_private_dir, read_json
 
-CAP_SYS_PTRACE = 19
-PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
-SECCOMP = {"0": "no seccomp", "1": "strict seccomp", "2": "a seccomp filter"}
+STACKS, FAULTHANDLER = "Python stacks", "faulthandler"
+WITHOUT_PY_SPY = "verdicts will lack native frames, stacks of data-loader workers and who holds the interpreter lock; lines come from faulthandler"
 
 
 def python_stacks(target: Target) -> Check:
     """py-spy on the process."""
-    name = "Python stacks"
-    try:
-        find_py_spy()
-    except CaptureError as error:
-        return Check(
-            name=name, status="missing", detail=str(error), remedy="pip install py-spy", essential=True
-        )
+    name = STACKS
+    if missing := _without_py_spy(name):
+        return dataclasses.replace(missing, essential=True)
     make_private_dir(target.directory.path)
     try:
         python_stack(target)
@@ -39,9 +42,19 @@ def python_stacks(target: Target) -> Check:
     )
 
 
+def _without_py_spy(name: str) -> Check | None:
+    try:
+        find_py_spy()
+    except CaptureError as error:
+        return Check(name=name, status="missing", detail=str(error), remedy="pip install py-spy")
+    return None
+
+
 def native_stacks(target: Target) -> Check:
     """py-spy --native: what a rank does inside NCCL, gloo or the driver."""
     name = "native stacks"
+    if missing := _without_py_spy(name):
+        return missing
     try:
         native_stack(target)
     except CaptureError as error:
@@ -76,15 +89,14 @@ def kernel_state(target: Target) -> Check:
 
 def permission(pid: int) -> Check:
     """ptrace_scope, CAP_SYS_PTRACE, seccomp and whose process it is, in one line."""
-    status = _own_status()
-    capable = bool(int(status.get("CapEff", "0"), 16) >> CAP_SYS_PTRACE & 1)
+    capable, scope = is_capable(), ptrace_scope()
     parts = [
-        f"user {_name(os.geteuid())}",
+        f"user {user_name(os.geteuid())}",
         "CAP_SYS_PTRACE" if capable else "no CAP_SYS_PTRACE",
-        f"ptrace_scope {_scope()}" if _scope() is not None else "no ptrace_scope (yama is off)",
-        SECCOMP.get(status.get("Seccomp", ""), "seccomp unknown"),
+        f"ptrace_scope {scope}" if scope is not None else "no ptrace_scope (yama is off)",
+        SECCOMP.get(own_status().get("Seccomp", ""), "seccomp unknown"),
     ]
-    fine = capable or (not _scope() and _owner(pid) == os.geteuid())
+    fine = capable or (not scope and owner_of(pid) == os.geteuid())
     return Check(
         name="permission to look",
         status="works" if fine else "limited",
@@ -93,45 +105,17 @@ def permission(pid: int) -> Check:
     )
 
 
-def remedy(pid: int) -> str:
-    """What would let us read this process's memory; the first obstacle first."""
-    owner, scope = _owner(pid), _scope()
-    capable = bool(int(_own_status().get("CapEff", "0"), 16) >> CAP_SYS_PTRACE & 1)
-    if owner is not None and owner != os.geteuid() and not capable:
-        return f"run nsadiag as {_name(owner)}, whose process it is, or as root with CAP_SYS_PTRACE"
-    if scope and not capable:
-        only_root = " (3 forbids it to root, too, until the next boot)" if scope == 3 else ""
-        return f"sudo sysctl kernel.yama.ptrace_scope=0{only_root}; in a container: --cap-add SYS_PTRACE"
-    if not capable and _own_status().get("Seccomp") == "2":
-        return "start the container with --cap-add SYS_PTRACE (its seccomp filter forbids ptrace)"
-    return "start as root, or the container with --cap-add SYS_PTRACE"
-
-
-def _own_status() -> dict[str, str]:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
-
-
-def _scope() -> int | None:
-    try:
-        return int(PTRACE_SCOPE.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _owner(pid: int) -> int | None:
-    try:
-        return Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def with_faulthandler(checks: list[Check]) -> list[Check]:
+    """The same checks: where py-spy may not look and faulthandler answers, verdicts have lines all the same."""
+    if not any(check.name == FAULTHANDLER and check.status == "works" for check in checks):
+        return checks
+    return [
+        dataclasses.replace(c, status="limited", detail=f"{c.detail}: {WITHOUT_PY_SPY}")
+        if c.name == STACKS and c.status == "missing"
+        else c
+        for c in checks
+    ]

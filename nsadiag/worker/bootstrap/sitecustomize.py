@@ -1,9 +1,10 @@
 """Python runs this at start-up because `nsadiag run` put this directory first on PYTHONPATH.
 
-It starts the worker runtime where the run asks for one, then hands over to the sitecustomize that would
-have run without us. Nothing here may raise: the job goes on, with a gap in the evidence at worst.
+It starts the recording where the run asks for one, then hands over to the sitecustomize that would
+have run without us. Nothing of ours may raise: the job goes on, with a gap in the evidence at worst.
 """
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -23,21 +24,27 @@ def _start_worker() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["nsadiag"] = module
         spec.loader.exec_module(module)
-    from nsadiag.worker import runtime
+    from nsadiag.worker import startup
 
-    runtime.boot()
+    startup.boot()
 
 
 def _run_the_users_own() -> None:
-    path = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
-    if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    """As if we had never been here: not on the path, nor among the modules. Raises ImportError where there is none."""
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is None or spec.loader is None:
+        # What `site` passes over in silence, and the import system forgets.
+        raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
+    sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 if os.environ.get("NSADIAG_RUN_DIR"):
     try:
         _start_worker()
     except Exception as error:
-        print(f"nsadiag: no probes in this process: {error!r}", file=sys.stderr)
+        # Standard error may be what failed.
+        with contextlib.suppress(Exception):
+            print(f"nsadiag: no probes in this process: {error!r}", file=sys.stderr)
 _run_the_users_own()

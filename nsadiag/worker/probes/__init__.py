@@ -11,29 +11,29 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
 from nsadiag.evidence.probes import chosen
-from nsadiag.worker.probes.backward import backward
-from nsadiag.worker.probes.collectives import collectives
-from nsadiag.worker.probes.data import data
-from nsadiag.worker.probes.ddp_buckets import ddp_buckets
-from nsadiag.worker.probes.evaluated import evaluated
-from nsadiag.worker.probes.fsdp_units import fsdp_units
-from nsadiag.worker.probes.given import given
-from nsadiag.worker.probes.grad_sync import grad_sync
-from nsadiag.worker.probes.gradients import gradients
-from nsadiag.worker.probes.handlers import handlers
-from nsadiag.worker.probes.held import held
-from nsadiag.worker.probes.io import io
-from nsadiag.worker.probes.memory import memory
-from nsadiag.worker.probes.modules import modules
-from nsadiag.worker.probes.optimizer import optimizer
-from nsadiag.worker.probes.parity import parity
-from nsadiag.worker.probes.piling import piling
-from nsadiag.worker.probes.recompute import recompute
-from nsadiag.worker.probes.replicas import replicas
-from nsadiag.worker.probes.scaler import scaler
-from nsadiag.worker.probes.settings import settings
-from nsadiag.worker.probes.stops import stops
-from nsadiag.worker.probes.threads import threads
+from nsadiag.worker.probes.autograd.backward import backward
+from nsadiag.worker.probes.autograd.gradients import gradients
+from nsadiag.worker.probes.autograd.modules import modules
+from nsadiag.worker.probes.autograd.recompute import recompute
+from nsadiag.worker.probes.collectives.collectives import collectives
+from nsadiag.worker.probes.collectives.ddp_buckets import ddp_buckets
+from nsadiag.worker.probes.collectives.fsdp_units import fsdp_units
+from nsadiag.worker.probes.collectives.grad_sync import grad_sync
+from nsadiag.worker.probes.correctness.model_sums import evaluated
+from nsadiag.worker.probes.correctness.parity import parity
+from nsadiag.worker.probes.correctness.replicas import replicas
+from nsadiag.worker.probes.data.data import data
+from nsadiag.worker.probes.data.input_sums import given
+from nsadiag.worker.probes.data.io import io
+from nsadiag.worker.probes.process.handlers import handlers
+from nsadiag.worker.probes.process.memory import memory
+from nsadiag.worker.probes.process.threads import threads
+from nsadiag.worker.probes.training.optimizer import optimizer
+from nsadiag.worker.probes.training.registrations import piling
+from nsadiag.worker.probes.training.scaler import scaler
+from nsadiag.worker.probes.training.settings import settings
+from nsadiag.worker.probes.training.stale_parameters import held
+from nsadiag.worker.probes.training.stop_flags import stops
 
 Probe = Callable[[], AbstractContextManager[None]]
 
@@ -68,13 +68,13 @@ _installed = ExitStack()
 
 def install_probes() -> None:
     """Enters the chosen probes, for the rest of the process."""
-    from nsadiag.worker import runtime
+    from nsadiag.worker import session
 
     for name in chosen(os.environ.get(PROBES_VARIABLE, "light")):
         try:
             _installed.enter_context(PROBES[name]())
         except Exception as error:
-            rank = runtime.current()
+            rank = session.current()
             if rank is not None:
                 with contextlib.suppress(OSError):
                     rank.gap(f"probe {name} stepped aside: {error!r}")

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
 from nsadiag.evidence.probes import is_light
-from nsadiag.worker.probes.backward import now as backward_now
+from nsadiag.worker.probes.autograd.backward import now as backward_now
 
 # Of a step's time, for one kind of observation; what comes of it is measured by benchmarks/overhead.py.
 SHARE = {"light": 0.0015, "full": 0.008}

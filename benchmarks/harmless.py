@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Programs of many kinds, each run plain and under `nsadiag run`: how many are the same, bit by bit.
+
+python benchmarks/harmless.py                  # all of them, some twenty minutes on two idle cores
+python benchmarks/harmless.py --quick          # those that `make test` runs as well
+python benchmarks/harmless.py --only torch/    # whose name begins so
+python benchmarks/harmless.py --probes full    # watched with every probe
+python benchmarks/harmless.py --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "harmless"))
+
+import parity
+import suite
+
+
+@dataclass
+class Row:
+    """One family's programs."""
+
+    equal: int = 0
+    different: list[str] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
+
+    @property
+    def run(self) -> int:
+        return self.equal + len(self.different)
+
+
+def judged(program: suite.Program, root: Path, probes: str) -> dict[str, list[str]]:
+    where = root / program.name.replace("/", "-")
+    return parity.differences(program, *parity.both(program, where, probes=probes))
+
+
+def results(
+    programs: list[suite.Program], root: Path, probes: str, jobs: int
+) -> Iterator[tuple[suite.Program, dict[str, list[str]]]]:
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from zip(programs, pool.map(lambda p: judged(p, root, probes), programs), strict=True)
+
+
+def chosen(only: list[str], quick: bool) -> list[suite.Program]:
+    programs = [p for p in suite.each() if not (quick and p.slow)]
+    if only:
+        programs = [p for p in programs if p.name.startswith(tuple(only))]
+    return programs
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--quick", action="store_true", help="without those marked slow")
+    ask.add_argument("--only", nargs="*", default=[], help="names, or beginnings of them")
+    ask.add_argument("--probes", default="", help="light or full, for all of them")
+    ask.add_argument("--jobs", type=int, default=1, help="so many at once")
+    ask.add_argument("--json", action="store_true")
+    told = ask.parse_args()
+
+    programs = chosen(told.only, told.quick)
+    rows: dict[str, Row] = {}
+    for program in programs:
+        row = rows.setdefault(program.family, Row())
+        if program.lacks():
+            row.not_run.append(f"{program.name} (needs {program.lacks()})")
+    jobs = [p for p in suite.batched(programs) if not p.lacks()]
+    with tempfile.TemporaryDirectory(prefix="harmless-") as root:
+        for program, found in results(jobs, Path(root), told.probes, told.jobs):
+            row = rows[program.family]
+            for part in program.parts:
+                row.equal += part not in found
+            for name, changes in found.items():
+                row.different.append(name)
+                if not told.json:
+                    print(f"DIFFERS {name}", *(f"    {change}" for change in changes), sep="\n", flush=True)
+    show(rows, as_json=told.json)
+
+
+def show(rows: dict[str, Row], *, as_json: bool) -> None:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    equal, run = sum(r.equal for r in rows.values()), sum(r.run for r in rows.values())
+    cpu_s = round(used.ru_utime + used.ru_stime, 1)
+    if as_json:
+        figures = {"programs": run, "equal": equal, "cpu_s": cpu_s}
+        by_family = {name: vars(row) for name, row in sorted(rows.items())}
+        machine = {"cpus": os.cpu_count(), "kernel": platform.release()}
+        print(json.dumps({"machine": machine, "figures": {**figures, "families": by_family}}, indent=1))
+        return
+    for name, row in sorted(rows.items()):
+        print(f"{name:14} {row.equal:4} of {row.run:4} equal", *(f"  not run: {n}" for n in row.not_run))
+    print(f"{equal} of {run} equal ({cpu_s:g} s of CPU)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Tables that detectors read, built once from a cell's evidence."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from nsadiag.analysis.facts.buckets import BUCKET_COLUMNS, buckets_of
+from nsadiag.analysis.facts.collectives import ASKED_COLUMNS, CREATED_COLUMNS, asked_of, created_of
+from nsadiag.analysis.facts.device_queue import cut_off
+from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
+from nsadiag.analysis.facts.thread_state import Standing, standing_of
+from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, transfers_of
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence import recorder
+from nsadiag.evidence.blackbox import Kind, Phase
+
+Array = npt.NDArray[Any]
+T = TypeVar("T")
+
+EVENT_COLUMNS = [
+    "rank",
+    "t_s",
+    "kind",
+    "phase",
+    "name",
+    "step",
+    "a",
+    "b",
+    "thread",
+    "group",
+    "site",
+    "detail",
+]
+STEP_COLUMNS = [
+    "rank", "step", "end_s", "step_s", "cpu_s", "forward_at", "ready_s", "input_s", "forward_s", "backward_s",
+    "loader_s", "saving_s", "computed", "elements",
+]  # fmt: skip
+CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pending", "wall_ns", "index"]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Everything is computed at first use: most cells need few of them."""
+
+    cell: CellEvidence
+    _answers: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, question: Callable[[CellEvidence, Tables], T]) -> T:
+        """The answer of a function of the cell and its tables, computed when it is first asked for."""
+        if question not in self._answers:
+            self._answers[question] = question(self.cell, self)
+        answer: T = self._answers[question]
+        return answer
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """The black boxes of all ranks: one row an event, seconds since the job was started."""
+        parts = [_events_of(rank, self.cell.started_mono_ns) for rank in self.cell.ranks]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=EVENT_COLUMNS)
+
+    @cached_property
+    def calls(self) -> pd.DataFrame:
+        """The newest flight-recorder dump of each rank: one row a collective."""
+        rows = [row for rank in self.cell.ranks for row in _calls_of(rank, self.groups)]
+        return pd.DataFrame(rows, columns=CALL_COLUMNS)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Which group a name means, and who is in it (analysis.facts.groups)."""
+        return Groups(self.cell)
+
+    @cached_property
+    def issued(self) -> pd.DataFrame:
+        """Highest sequence number by group (rows) and rank (columns); 0 where a rank issued nothing."""
+        ranks = [r.rank for r in self.cell.ranks if newest_dump(r)]
+        if self.calls.empty:
+            return pd.DataFrame(columns=ranks)
+        table = self.calls.pivot_table(index="group", columns="rank", values="seq", aggfunc="max")
+        return table.reindex(columns=ranks).fillna(0).astype(int)
+
+    def last_issued(self, group: str, rank: int) -> int:
+        """The rank's highest sequence number in the group."""
+        return int(self.issued[rank][group])
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a rank and completed step; `ready_s` is when its last gradient had arrived.
+
+        From there on the rank can only wait for its peers: until then it worked, or waited for the step before.
+        """
+        rows = [row for rank, frame in self.events.groupby("rank") for row in _steps_of(rank, frame)]
+        return pd.DataFrame(rows, columns=STEP_COLUMNS)
+
+    @cached_property
+    def transfers(self) -> pd.DataFrame:
+        """Sends, receives, and waits for them, by peer (analysis.facts.transfers)."""
+        rows = []
+        for rank, frame in self.events.groupby("rank"):
+            number = int(str(rank))
+            rows += cut_off(self.cell.rank(number), transfers_of(number, frame))
+        return pd.DataFrame(rows, columns=TRANSFER_COLUMNS)
+
+    @cached_property
+    def asked(self) -> pd.DataFrame:
+        """Collectives that ranks called from Python, with root and splits, by number (analysis.facts.collectives)."""
+        label = self.groups.label
+        rows = [
+            row
+            for rank, frame in self.events.groupby("rank")
+            for row in asked_of(int(str(rank)), frame, label)
+        ]
+        return pd.DataFrame(rows, columns=ASKED_COLUMNS)
+
+    @cached_property
+    def created(self) -> pd.DataFrame:
+        """Process groups that ranks created, by number (analysis.facts.collectives)."""
+        rows = [
+            row for rank, frame in self.events.groupby("rank") for row in created_of(int(str(rank)), frame)
+        ]
+        return pd.DataFrame(rows, columns=CREATED_COLUMNS)
+
+    @cached_property
+    def standings(self) -> dict[int, Standing]:
+        """Where each rank stands that could be looked at (analysis.facts.thread_state)."""
+        found = {rank.rank: standing_of(rank) for rank in self.cell.ranks}
+        return {rank: standing for rank, standing in found.items() if standing}
+
+    @cached_property
+    def buckets(self) -> pd.DataFrame:
+        """DDP's buckets in the last backward of each rank (analysis.facts.buckets)."""
+        rows = [
+            row
+            for rank in self.cell.ranks
+            for row in buckets_of(
+                self.cell,
+                rank,
+                self.events[self.events["rank"] == rank.rank],
+                self.calls[self.calls["rank"] == rank.rank] if newest_dump(rank) else None,
+            )
+        ]
+        return pd.DataFrame(rows, columns=BUCKET_COLUMNS)
+
+
+def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
+    events, names = rank.recording.events, rank.recording.names
+    labels = rank.recording.labels()
+    return pd.DataFrame(
+        {
+            "rank": rank.rank,
+            "t_s": (events["t_ns"] - started_ns) / 1e9,
+            "kind": events["kind"],
+            "phase": events["phase"],
+            "name": _texts(names.get(int(n), "") for n in events["name"]),
+            "step": events["step"],
+            "a": events["a"],
+            "b": events["b"],
+            "thread": events["thread"],
+            "group": _texts(label.group for label in labels),
+            "site": _texts(label.site for label in labels),
+            "detail": _texts(label.detail for label in labels),
+        }
+    )
+
+
+def _texts(values: Iterable[str]) -> pd.Series[str]:
+    """A column that is one of texts even if it is empty, as those of a rank without a black box are."""
+    texts = list(values)
+    try:
+        return pd.Series(texts, dtype="str")
+    except UnicodeEncodeError:  # the name of a file may be in no encoding at all
+        return pd.Series([text.encode(errors="replace").decode() for text in texts], dtype="str")
+
+
+def _calls_of(rank: RankEvidence, groups: Groups) -> list[dict[str, Any]]:
+    rows, dump = [], newest_dump(rank)
+    apart, open_ = recorder.transfers(dump), [id(entry) for entry in recorder.pending(dump)]
+    for index, entry in enumerate(dump.get("entries", [])):
+        if index in apart:
+            continue
+        rows.append(
+            {
+                "rank": rank.rank,
+                "group": groups.label(rank.rank, raw_name(*entry["process_group"])),
+                "seq": int(entry["collective_seq_id"]),
+                "op": str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
+                "input_sizes": entry.get("input_sizes"),
+                "input_dtypes": entry.get("input_dtypes"),
+                "pending": id(entry) in open_,
+                "wall_ns": int(entry.get("time_created_ns") or 0),
+                "index": index,
+            }
+        )
+    return rows
+
+
+def _steps_of(rank: Any, frame: pd.DataFrame) -> list[dict[str, Any]]:
+    # In plain arrays: a table of thousands of steps is cut thirty times as fast as by masks over all of it.
+    frame = frame.sort_values("t_s", kind="stable")
+    ends = frame.loc[frame.kind == Kind.STEP, ["a", "t_s", "b"]].to_numpy()
+    t_s, kind, phase, a = (frame[column].to_numpy() for column in ("t_s", "kind", "phase", "a"))
+    rows = []
+    for (_, begin, cpu_before), (step, end, cpu_ns) in itertools.pairwise(ends):
+        inside = slice(np.searchsorted(t_s, begin, "right"), np.searchsorted(t_s, end, "right"))
+        cpu_s = (cpu_ns - cpu_before) / 1e9
+        one = _one_step(int(step), begin, end, t_s[inside], kind[inside], phase[inside])
+        given = a[inside][(kind[inside] == Kind.FORWARD) & (phase[inside] == Phase.END)]
+        rows.append({"rank": rank, "cpu_s": cpu_s, "elements": int(given.sum()), **one})
+    return rows
+
+
+def _inside(t_s: Array, phase: Array) -> float:
+    """Seconds between these begins and ends."""
+    begins, ends = t_s[phase == Phase.BEGIN], t_s[phase == Phase.END]
+    return float(ends.sum() - begins.sum()) if len(begins) == len(ends) else 0.0
+
+
+def _one_step(step: int, begin: float, end: float, t_s: Array, kind: Array, phase: Array) -> dict[str, float]:
+    """From the end of the step before to the end of this one; accumulation makes several forwards of it."""
+    forward = t_s[(kind == Kind.FORWARD) & (phase == Phase.BEGIN)]
+    backward = t_s[(kind == Kind.BACKWARD) & (phase == Phase.BEGIN)]
+    gradients = t_s[kind == Kind.GRADIENT]
+    first_forward = forward.min() if len(forward) else begin
+    last_backward = backward.max() if len(backward) else end
+    work_ends = gradients.max() if len(gradients) else last_backward
+    data, saving = kind == Kind.DATA, kind == Kind.IO
+    return {
+        "step": step,
+        "end_s": end,
+        "step_s": end - begin,
+        "forward_at": first_forward,
+        "ready_s": work_ends,
+        "input_s": first_forward - begin,
+        "forward_s": last_backward - first_forward,
+        "backward_s": work_ends - last_backward,
+        # Both are parts of what lies before the forward.
+        "loader_s": _inside(t_s[data], phase[data]),
+        "saving_s": _inside(t_s[saving], phase[saving]),
+        # Whether it ran the model: under Join a rank makes the steps of others as well, without one of its own.
+        "computed": bool(len(forward) or len(backward) or len(gradients)),
+    }

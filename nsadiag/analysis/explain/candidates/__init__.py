@@ -1,0 +1,1 @@
+"""Conditions that may explain a divergence, one kind a file."""

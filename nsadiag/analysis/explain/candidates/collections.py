@@ -1,0 +1,254 @@
+"""Collections that a loop goes over: what is put into them on some ranks only, and whether a rank is in such an item."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis.explain.candidates.loop_entry import in_body
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.relations.call_paths import Chain
+from nsadiag.evidence.records import Place
+from nsadiag.source.bindings import GROWS, Key
+from nsadiag.source.control import Guard, Program
+from nsadiag.source.model import Scope, last_name
+
+# What these give goes over what they are given.
+PASSING = frozenset({"list", "tuple", "set", "reversed", "sorted", "enumerate", "iter"})
+OF_MAPPING = frozenset({"items", "values", "keys", "copy"})
+DEEPEST = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filling:
+    """Something is put into the collection, behind a condition on the rank or on all ranks."""
+
+    at: Place
+    guard: Guard | None  # the condition on the rank
+    items: frozenset[str]  # the user's classes and functions, by name
+    known: bool  # whether these are all
+
+
+def fillings(program: Program, loop: Guard) -> list[Filling]:
+    """All that the source puts into what a `for` goes over."""
+    statement = _for(program, loop)
+    if statement is None:
+        return []
+    keys: set[Key] = set()
+    plain: list[tuple[ast.expr, Scope]] = []
+    _collect(program, statement.iter, program.scope_of(loop.file, loop.line), keys, plain)
+    return [
+        each for value, scope in (*plain, *_added(program, keys)) for each in _split(program, value, scope)
+    ]
+
+
+def runs_its_items(program: Program, loop: Guard, inside: Chain) -> bool:
+    """Whether what the loop hands out is itself called where the chain leaves the loop's body: a task, and not a batch."""
+    statement = _for(program, loop)
+    depth = next((n for n in range(len(inside) - 1, -1, -1) if in_body(loop, inside[n])), len(inside))
+    if statement is None or depth + 1 >= len(inside):
+        return False
+    at = inside[depth]
+    names = {program.scope_of(p.file, p.line)[1].rpartition(".")[2] for p in inside[depth + 1 :]}
+    out = {n.id for n in ast.walk(statement.target) if isinstance(n, ast.Name)}
+    out |= {
+        t.id
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Assign) and _leads_by(n.value, out, names)
+        for t in n.targets
+        if isinstance(t, ast.Name)
+    }
+    return any(_leads_by(call.func, out, names) for call in program.call_nodes_on(at.file, at.line))
+
+
+def _leads_by(called: ast.expr, out: set[str], names: set[str]) -> bool:
+    """Whether one of `out` decides whose code a call runs: `x()`, `x.step()`, `tasks[x]()`, `getattr(a, x)()`; not `x.to()`.
+
+    `names`: of the functions that it led to.
+    """
+    if isinstance(called, ast.Name):
+        return called.id in out
+    if isinstance(called, ast.Attribute):
+        return called.attr in names and bool(_names_in(called.value) & out)
+    if isinstance(called, ast.Subscript):
+        return bool(_names_in(called) & out)
+    is_getattr = isinstance(called, ast.Call) and last_name(called.func) == "getattr"
+    return is_getattr and any(_names_in(a) & out for a in called.args)  # type: ignore[attr-defined]
+
+
+def _names_in(node: ast.expr) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def _for(program: Program, loop: Guard) -> ast.For | None:
+    path = program.path_to(loop.file, loop.line)
+    return path[-1] if path and isinstance(path[-1], ast.For) else None
+
+
+def ways_in(found: list[Filling], program: Program, loop: Guard, inside: Chain) -> tuple[list[Filling], bool]:
+    """The fillings whose item the chain is in; and whether that is known of all."""
+    depth = next((n for n in range(len(inside) - 1, -1, -1) if in_body(loop, inside[n])), len(inside))
+    beyond = {
+        part for p in inside[depth + 1 :] for part in program.scope_of(p.file, p.line)[1].split(".") if part
+    }
+    names = {id(f): _with_bases(program, f.items) for f in found}
+    mine = [f for f in found if f.items & beyond] or [f for f in found if names[id(f)] & beyond]
+    return mine, all(f.known for f in found) and bool(beyond)
+
+
+def _collect(
+    program: Program,
+    node: ast.expr,
+    scope: Scope,
+    keys: set[Key],
+    plain: list[tuple[ast.expr, Scope]],
+    depth: int = 0,
+) -> None:
+    """Adds the names that stand for the collection or for a part of it, and the values that no name has."""
+    if depth > DEEPEST:
+        return
+    more: list[tuple[ast.expr, Scope]] = []
+    if isinstance(node, ast.Name | ast.Attribute):
+        for key in program.origins.keys_of(node, scope):
+            if key not in keys and key in program.origins.bindings:
+                keys.add(key)
+                more += [(b.value, b.scope) for b in program.origins.bindings[key] if not b.by_flow]
+    elif isinstance(node, ast.Call):
+        name = last_name(node.func)
+        if name in OF_MAPPING and isinstance(node.func, ast.Attribute):
+            more = [(node.func.value, scope)]
+        elif name in PASSING:
+            more = [(each, scope) for each in node.args[:1]]
+        else:
+            more = _given_back(program, name)
+            plain += more
+    else:
+        plain += [(node, scope)] if not depth else []
+        more = [(each, scope) for each in _parts(node)]
+    for value, where in more:
+        _collect(program, value, where, keys, plain, depth + 1)
+
+
+def _given_back(program: Program, name: str) -> list[tuple[ast.expr, Scope]]:
+    """What a function of the user's returns, or hands out as a generator."""
+    handed = [
+        (n.value, scope)
+        for scope, function in program.origins.functions.get(name, ())
+        for n in ast.walk(function)
+        if isinstance(n, ast.Yield | ast.YieldFrom) and n.value is not None
+    ]
+    return [*handed, *((value, scope) for scope, value in program.returns.get(name, ()))]
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """What an expression puts together."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    if isinstance(node, ast.IfExp):
+        return [node.body, node.orelse]
+    if isinstance(node, ast.Starred | ast.Subscript):
+        return [node.value]
+    return [e for e in node.elts if isinstance(e, ast.Starred)] if isinstance(node, ast.List | ast.Tuple | ast.Set) else []  # fmt: skip
+
+
+def _added(program: Program, keys: set[Key]) -> Iterator[tuple[ast.expr, Scope]]:
+    """Whatever those names are set to, grow by, or have put under a key."""
+    origins = program.origins
+    for key in keys:
+        yield from ((b.value, b.scope) for b in origins.bindings[key] if not b.by_flow)
+    for name in GROWS:
+        for scope, call in origins.calls.get(name, ()):
+            if isinstance(call.func, ast.Attribute) and keys & {*origins.keys_of(call.func.value, scope)}:
+                for given in call.args:
+                    yield from _given(program, given, scope)
+    for scope, target, value in program.put_under_keys:
+        if keys & {*origins.keys_of(target.value, scope)}:
+            yield from _given(program, value, scope)
+
+
+def _given(program: Program, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """The value; of a function's parameter what each call of it gives."""
+    keys = [*program.origins.keys_of(node, scope)] if isinstance(node, ast.Name) else []
+    calls = [b for key in keys for b in program.origins.bindings[key] if not b.by_flow and b.scope != scope]
+    if calls:
+        yield from ((b.value, b.scope) for b in calls)
+    else:
+        yield node, scope
+
+
+def _split(program: Program, value: ast.expr, scope: Scope) -> Iterator[Filling]:
+    """One for each part of the value that has a condition of its own."""
+    if isinstance(value, ast.IfExp) and program.origins.of(value.test, scope) == "rank":
+        for branch, arm in (("body", value.body), ("orelse", value.orelse)):
+            if not isinstance(arm, ast.List | ast.Tuple) or arm.elts:
+                yield _filling(program, arm, scope, program.choice(value, scope, branch))
+        return
+    parts = [p for p in _parts(value) if not isinstance(value, ast.Subscript)]
+    for part in parts:
+        yield from _split(program, part, scope)
+    elements = isinstance(value, ast.List | ast.Tuple | ast.Set) and any(e not in parts for e in value.elts)
+    # A name is told where it gets its value.
+    if elements or not (parts or isinstance(value, ast.Name | ast.Attribute | ast.List | ast.Tuple)):
+        yield _filling(program, value, scope, on_rank(program, scope, value.lineno))
+    elif isinstance(value, ast.Name | ast.Attribute) and (guard := on_rank(program, scope, value.lineno)):
+        yield _filling(program, value, scope, guard)
+
+
+def _filling(program: Program, value: ast.expr, scope: Scope, guard: Guard | None) -> Filling:
+    at = locations.place(scope[0], value.lineno, scope[1].rpartition(".")[2] or None)
+    own = {*program.origins.classes, *program.origins.functions}
+    names = [_named(program, each, scope) & own for each in _elements(value)]
+    return Filling(at=at, guard=guard, items=frozenset().union(*names), known=all(names))
+
+
+def _elements(value: ast.expr) -> list[ast.expr]:
+    if isinstance(value, ast.List | ast.Tuple | ast.Set):
+        return [e for e in value.elts if not isinstance(e, ast.Starred)]
+    return value.values if isinstance(value, ast.Dict) else [value]
+
+
+def on_rank(program: Program, scope: Scope, line: int, depth: int = 0) -> Guard | None:
+    """The condition on the rank that the line hangs on, in its function or where that is called."""
+    around = [g for g in program.around(scope[0], line) if g.origin == "rank" and not g.is_loop]
+    left = [g for g in program.jumps_before(scope[0], line) if g.origin == "rank" and g.leaves != "raise"]
+    if around or left:
+        return (around or left)[-1]
+    calls = program.origins.calls_of(scope[1].rpartition(".")[2]) if scope[1] else []
+    if len(calls) != 1 or depth > DEEPEST:
+        return None
+    where, call = calls[0]
+    return on_rank(program, where, call.lineno, depth + 1)
+
+
+def _named(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> set[str]:
+    """The classes or functions that the value is made of."""
+    if depth > DEEPEST:
+        return set()
+    inner: list[ast.expr] = []
+    if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
+        inner = _elements(node)
+    elif isinstance(node, ast.Call):
+        name = last_name(node.func)
+        if name in ("partial", *PASSING):
+            inner = node.args[:1]
+        else:
+            made = program.returns.get(name, ()) if name not in program.origins.classes else ()
+            return {name, *(n for where, v in made for n in _named(program, v, where, depth + 1))} - {""}
+    elif isinstance(node, ast.Attribute):
+        return {node.attr}
+    elif isinstance(node, ast.Name):
+        bound = [b for key in program.origins.keys_of(node, scope) for b in program.origins.bindings[key] if not b.by_flow]  # fmt: skip
+        return {node.id, *(n for b in bound for n in _named(program, b.value, b.scope, depth + 1))}
+    return {name for each in inner for name in _named(program, each, scope, depth + 1)}
+
+
+def _with_bases(program: Program, names: frozenset[str]) -> set[str]:
+    found, new = set(names), set(names)
+    while new:
+        known = (program.origins.classes.get(name) for name in new)
+        new = {last_name(base) for pair in known if pair for base in pair[1].bases} - found - {""}
+        found |= new
+    return found

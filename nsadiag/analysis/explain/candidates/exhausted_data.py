@@ -1,0 +1,110 @@
+"""Data that ended on one rank first, where a framework's loop asks for them and no line of the user's shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nsadiag.analysis.explain.context import Divergence, Situation
+from nsadiag.analysis.explain.result import Case, made
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence
+
+Answer = tuple[
+    str, str, bool
+]  # dataset, the user's line that led to the question, whether the data had run out
+Loader = tuple[str, str]  # the first two of these
+# What a rank does with a batch together with its peers; a forward only through what wraps the model for them.
+WITH_PEERS = (Kind.BACKWARD, Kind.COLLECTIVE, Kind.UNIT)
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
+
+
+def by_loader(s: Situation) -> Divergence | None:
+    """Asked the same question for the same time, a loader had run out on some ranks and gave a batch on the others."""
+    ranks = [s.cell.rank(rank) for rank in s.members()]
+    shared: set[Loader] = set().union(*map(shared_loaders, ranks))
+    answers = {rank.rank: [a for a in answers_of(rank) if a[:2] in shared] for rank in ranks}
+    number = first_that_differs(list(answers.values()))
+    if number is None:
+        return None
+    ended = tuple(r for r, given in answers.items() if given[number][2])
+    went_on = tuple(r for r in answers if r not in ended)
+    guilty, others = (ended, went_on) if len(ended) <= len(went_on) else (went_on, ended)
+    dataset, at, _ = answers[ended[0]][number]
+    had = had_before(answers[ended[0]], number)
+    many = f"{had} batch{'es' if had != 1 else ''}"
+    because = f"had {many} of its DataLoader ({dataset}), and rank {s.cell.names(went_on)} had more"
+    if guilty == went_on:
+        because = f"had more than the {many} of {'its' if len(went_on) == 1 else 'their'} DataLoader ({dataset}) after which the others' data ended"
+    return made(
+        s,
+        Case(
+            cls="uneven_inputs", guilty=guilty, blocked=others, where=locations.of_text(at), guard=None,
+            confidence=0.85, because=because,
+            evidence=(
+                Evidence(claim=f"on rank {ended[0]} the data ended after {many}", source=f"{s.cell.rank(ended[0]).source}/blackbox.bin"),
+                Evidence(claim=f"rank {went_on[0]} was given another batch then", source=f"{s.cell.rank(went_on[0]).source}/blackbox.bin"),
+                s.stands(ended[0]),
+                s.stands(went_on[0]),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def answers_of(rank: RankEvidence) -> list[Answer]:
+    """What the loaders said to the rank's main thread, in order; nothing where the ring has lost its beginning."""
+    events, recording = _of_main_thread(rank), rank.recording
+    mine = events[events["kind"] == Kind.DATA]
+    found: list[Answer] = []
+    at = ""
+    for event in mine:
+        if event["phase"] == Phase.BEGIN:
+            at = recording.label(event).site
+        elif event["phase"] == Phase.END:
+            found.append((recording.name(event), at, bool(event["b"])))
+    return found
+
+
+def shared_loaders(rank: RankEvidence) -> set[Loader]:
+    """Those with whose batches the rank ever met its peers.
+
+    Ranks may well validate on other numbers of batches each, as long as each does so by itself: that parts nobody.
+    """
+    events, recording = _of_main_thread(rank), rank.recording
+    found: set[Loader] = set()
+    at, batch = "", None
+    for event in events:
+        kind, phase = int(event["kind"]), int(event["phase"])
+        name = recording.name(event)
+        if kind == Kind.DATA:
+            if phase == Phase.BEGIN:
+                at = recording.label(event).site
+            batch = (name, at) if phase == Phase.END and not event["b"] else None
+        elif batch and (kind in WITH_PEERS or (kind == Kind.FORWARD and name in WRAPPERS)):
+            found.add(batch)
+    return found
+
+
+def _of_main_thread(rank: RankEvidence) -> Any:
+    """The events, all of them or none."""
+    events, header = rank.recording.events, rank.recording.header
+    if header is None or not len(events) or int(events[0]["sequence"]) != 1:
+        return events[:0]
+    return events[events["thread"] == header.pid]
+
+
+def first_that_differs(answers: list[list[Answer]]) -> int | None:
+    """The first question that all were asked alike and answered differently; None where they asked other things before."""
+    for number, given in enumerate(zip(*answers, strict=False)):
+        if len({(dataset, at) for dataset, at, _ in given}) > 1:
+            return None
+        if len({ran_out for _, _, ran_out in given}) > 1:
+            return number
+    return None
+
+
+def had_before(given: list[Answer], number: int) -> int:
+    """Batches of that loader in the pass that was under way then."""
+    loader = [ran_out for dataset, at, ran_out in given[:number] if (dataset, at) == given[number][:2]]
+    return loader[::-1].index(True) if True in loader else len(loader)

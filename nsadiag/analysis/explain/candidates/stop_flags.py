@@ -1,0 +1,123 @@
+"""A line of the user's that told a framework to end the training on some ranks, while the others trained on."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsadiag.analysis.explain.candidates.loop_exit import ASKED_TO_STOP
+from nsadiag.analysis.explain.context import Divergence, Situation
+from nsadiag.analysis.explain.result import Case, line_of, made, shown
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Place
+from nsadiag.source.control import Guard, Program
+
+Rounds = tuple[int, int]  # backwards that were begun, and batches that the training's loader was asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stop:
+    """The newest flag that a rank set, if it has not trained since."""
+
+    flag: str
+    at: Place
+    step: int
+    times: int  # that it was set at that line
+
+
+def by_stop_flag(s: Situation) -> Divergence | None:
+    """Set on some ranks and not on others, which have begun a round of training that the first never will."""
+    members = s.members()
+    stops = {r: stop for r in members if (stop := _last_stop(s.cell.rank(r)))}
+    stopped = tuple(sorted(stops))
+    trains = tuple(r for r in members if r not in stops)
+    if not stopped or not trains or len({(stop.at, stop.step) for stop in stops.values()}) > 1:
+        return None
+    stop = stops[stopped[0]]
+    begun = {r: _begun(s.cell.rank(r), stop.step) for r in members}
+    went_on = all(_is_ahead(begun[other], begun[r]) for other in trains for r in stopped)
+    if not went_on or any(_times(s.cell.rank(r), stop.at) >= stop.times for r in trains):
+        return None
+    guard, depends = _decides(s.program, stop.at)
+    asked = guard is not None and bool(ASKED_TO_STOP.search(guard.test))
+    if depends not in ("rank", "data") or (asked and any(s.doing(r) == "gone" for r in stopped)):
+        return None
+    guilty, others = (stopped, trains) if len(stopped) <= len(trains) else (trains, stopped)
+    behind = f" behind `{shown(guard)}` ({locations.short(line_of(guard))})" if guard else ""
+    set_it = f"set {stop.flag} at {locations.short(stop.at)}{behind} after {stop.step} steps"
+    because = f"{set_it}, and left the training; rank {s.cell.names(trains)} did not, and trains on"
+    if guilty == trains:
+        because = f"did not set {stop.flag} and trains on, while the others {set_it}, and left the training"
+    return made(
+        s,
+        Case(
+            cls="rank_conditional_collective" if depends == "rank" else "data_divergent_control_flow",
+            guilty=guilty, blocked=others, where=stop.at, guard=guard, confidence=0.92, because=because,
+            evidence=(
+                *(Evidence(claim=f"rank {r} set {stop.flag} at {locations.short(stop.at)} after {stop.step} steps, and has begun no backward since", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in stopped[:4]),
+                *(Evidence(claim=f"rank {r} has not set it, and has begun a round more", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in trains[:4]),
+                s.stands(stopped[0]),
+                s.stands(trains[0]),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _last_stop(rank: RankEvidence) -> _Stop | None:
+    recording, events = rank.recording, rank.recording.events
+    mine = events[events["kind"] == Kind.STOP]
+    if not len(mine):
+        return None
+    last = mine[-1]
+    trained = events[(events["kind"] == Kind.BACKWARD) & (events["phase"] == Phase.BEGIN)]
+    at = locations.of_text(recording.label(last).site)
+    if at is None or (len(trained) and trained[-1]["sequence"] > last["sequence"]):
+        return None
+    return _Stop(flag=recording.name(last), at=at, step=int(last["step"]), times=_times(rank, at))
+
+
+def _times(rank: RankEvidence, at: Place) -> int:
+    recording, events = rank.recording, rank.recording.events
+    set_at = (recording.label(event).site for event in events[events["kind"] == Kind.STOP])
+    return sum(each.startswith(f"{at.file}:{at.line}:") for each in set_at)
+
+
+def _begun(rank: RankEvidence, step: int) -> Rounds:
+    """Since the rank had made that many steps."""
+    recording, events = rank.recording, rank.recording.events
+    begun = events[(events["phase"] == Phase.BEGIN) & np.isin(events["kind"], [Kind.BACKWARD, Kind.DATA])]
+    led: Counter[str] = Counter()  # backwards, by the loader that was asked last before
+    asked: Counter[str] = Counter()
+    backwards, loader = 0, ""
+    for event in begun:
+        late = int(event["step"]) >= step
+        if event["kind"] == Kind.DATA:
+            loader = recording.name(event) + recording.label(event).site
+            asked[loader] += late
+        else:
+            led[loader] += 1
+            backwards += late
+    # Validation between two steps may ask its own after the next training batch was fetched ahead.
+    return backwards, asked[led.most_common(1)[0][0]] if led else 0
+
+
+def _is_ahead(one: Rounds, other: Rounds) -> bool:
+    """It may wait for its peers before the backward of that round."""
+    return one[0] > other[0] or (one[0] == other[0] and one[1] > other[1])
+
+
+def _decides(program: Program, at: Place) -> tuple[Guard | None, str]:
+    """The innermost condition that can differ between ranks; else what the flag's new value depends on."""
+    guards = [*program.jumps_before(at.file, at.line), *program.around(at.file, at.line)]
+    differ = [g for g in guards if g.origin in ("rank", "data") and not g.is_loop and g.leaves != "raise"]
+    # A branch on the rank explains why only some set it, whatever their data are.
+    decides = next((g for g in differ if g.origin == "rank"), differ[-1] if differ else None)
+    path = program.path_to(at.file, at.line)
+    if decides is not None or not path or not isinstance(path[-1], ast.Assign):
+        return decides, decides.origin if decides else ""
+    return None, program.origins.of(path[-1].value, program.scope_of(at.file, at.line))

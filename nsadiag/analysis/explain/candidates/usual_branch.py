@@ -1,0 +1,49 @@
+"""Which way ranks used to take where they part: of two ways that both have been taken, one may have become rare."""
+
+from __future__ import annotations
+
+import itertools
+
+from nsadiag.analysis.relations.timeline import Difference, Histories, Token
+
+FEWEST = 5  # iterations of which one may say that something is usual
+MOST = 0.8
+LONGER = (
+    2  # times the longest pause between two visits: what comes round at its own rhythm is due, and not rare
+)
+
+
+def unusual_side(histories: Histories, found: Difference) -> tuple[int, ...]:
+    """Who took the way that had become rare on all of them; empty where what was done before does not tell."""
+    own = _is_usual(histories, found, found.own, found.guilty[0])
+    theirs = _is_usual(histories, found, found.theirs, found.others[0])
+    # Whoever has nothing to show went on, or is on its way to the same.
+    own = not theirs if found.own is None and theirs is not None else own
+    theirs = not own if found.theirs is None and own is not None else theirs
+    if own is None or theirs is None or own == theirs:
+        return ()
+    return found.others if own else found.guilty
+
+
+def _is_usual(histories: Histories, found: Difference, token: Token | None, rank: int) -> bool | None:
+    """Whether ranks came to that call in most iterations before, or no more since long; None in between."""
+    if token is None or found.iteration < FEWEST:
+        return None
+    now = histories.iteration(rank, found.iteration)
+    # A helper's line may be called several times in an iteration.
+    times = sum(t.key == token.key and t.t_ns <= token.t_ns for t in now)
+    came = [
+        [sum(t.key == token.key for t in histories.iteration(r, n)) >= times for n in range(found.iteration)]
+        for r in (*found.guilty, *found.others)
+    ]
+    if all(sum(each) >= MOST * len(each) for each in came):
+        return True
+    return False if all(_has_become_rare(each) for each in came) else None
+
+
+def _has_become_rare(came: list[bool]) -> bool:
+    visits = [-1, *(n for n, each in enumerate(came) if each)]
+    pause = len(came) - 1 - visits[-1]
+    longest = max((b - a for a, b in itertools.pairwise(visits)), default=0)
+    # What was never done before is another question.
+    return len(visits) > 1 and pause >= max(FEWEST, LONGER * longest)

@@ -1,0 +1,165 @@
+"""What is known of ranks that wait for each other: stacks, source, histories and waits, read once for every candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.ingest import sources
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.call_paths import Chain, Chains
+from nsadiag.analysis.relations.pending import Wait, is_still, waits
+from nsadiag.analysis.relations.timeline import Histories
+from nsadiag.evidence.records import Collective, Evidence, Place
+from nsadiag.source.control import Guard, Program
+
+# What only a peer can end. A transfer waits for one peer, and the store for a key: both have classes of their own.
+PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """Why some ranks will never come to what others wait in."""
+
+    cls: str
+    guilty: tuple[int, ...]
+    blocked: tuple[int, ...]
+    where: Place | None
+    peers_at: Place | None
+    because: str  # the rest of a sentence that begins with the guilty ranks
+    evidence: tuple[Evidence, ...]
+    confidence: float
+    collective: Collective | None = None
+    module: str | None = None
+    guard: Guard | None = None
+
+
+class Situation:
+    """What the hypotheses look at, read once."""
+
+    def __init__(self, cell: CellEvidence, tables: Tables) -> None:
+        self.cell, self.tables = cell, tables
+
+    @cached_property
+    def program(self) -> Program:
+        return Program({path: file for path in self._files if (file := self.cell.code.file(path))})
+
+    @property
+    def _files(self) -> list[str]:
+        named = {f.file for s in self.tables.standings.values() for f in s.frames}
+        named |= {p.file for ts in self.histories.tokens.values() for t in ts[-200:] if (p := t.place)}
+        return sorted(named | set(self.cell.sources))
+
+    @cached_property
+    def histories(self) -> Histories:
+        return Histories(self.cell.ranks)
+
+    @cached_property
+    def chains(self) -> Chains:
+        return Chains(self.cell, self.tables, self.program, self.histories, still=self.still)
+
+    @cached_property
+    def still(self) -> bool:
+        """Whether the last look is at the ranks as they were in the end: else it is at a job that went on."""
+        return is_still(self.cell)
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        return waits(self.cell, self.tables) if self.still else []
+
+    def members(self) -> tuple[int, ...]:
+        """Ranks among which somebody waits, the smallest such set first; all ranks where no dump tells."""
+        sets = [{*w.waiting, *w.missing, *(int(r) for r in w.calls["rank"])} for w in self.waits]
+        sets = [s for s in sets if len(s) > 1]
+        found = min(sets, key=len) if sets else {r.rank for r in self.cell.ranks}
+        return tuple(sorted(found))
+
+    def doing(self, rank: int) -> str:
+        """As its standing says; `gone` of a rank that has ended by itself, `failed` where a peer's end ended it."""
+        standing = self.tables.standings.get(rank)
+        if rank in self.chains.gone:
+            return "gone"
+        return standing.doing if standing and self.still else "failed"
+
+    def waits_for_peers(self, rank: int) -> bool:
+        """Whether nothing of its own keeps it."""
+        if any(rank in w.waiting for w in self.waits):
+            return True
+        return self.doing(rank) in PEERS
+
+    def in_collective(self, rank: int) -> bool:
+        """Whether it waits in one, or was in one when its peer's end ended it."""
+        return any(rank in w.waiting for w in self.waits) or self.doing(rank) in (
+            "collective",
+            "backward",
+            "failed",
+        )
+
+    def collective(self, rank: int) -> Collective | None:
+        """What the rank waits in."""
+        return next((w.collective(rank) for w in self.waits if rank in w.waiting), None)
+
+    def here(self, rank: int) -> Place | None:
+        """The rank's innermost user line: where it issued what does not match, else where it stands."""
+        for wait in self.waits:
+            if rank in set(wait.calls["rank"]):
+                row = wait.calls[wait.calls["rank"] == rank].iloc[-1]
+                # Under NCCL a call that does not match may come to its end, and the rank stands further on.
+                if not row.pending and (issued := wait.issued_at(self.cell, rank)):
+                    return issued
+        chain = self.chains.now(rank)
+        last = self.histories.last(rank)
+        return chain[-1] if chain else last.place if last else None
+
+    def now(self, rank: int) -> Chain:
+        """The chain that belongs to `here`."""
+        chain, here = self.chains.now(rank), self.here(rank)
+        if not chain or here is None or (chain[-1].file, chain[-1].line) == (here.file, here.line):
+            return chain
+        return self.chains.to(here)
+
+    def source_of(self, rank: int) -> str:
+        """The file that shows where the rank stood."""
+        evidence = self.cell.rank(rank)
+        if evidence.last_capture is not None and self.still and rank not in self.chains.gone:
+            return f"{evidence.last_capture.source}/py_spy.json"
+        return f"{evidence.source}/{'exception.json' if evidence.exception else 'blackbox.bin'}"
+
+    def anchored_in(self, loop: Guard) -> bool:
+        """Whether the training step is in the loop's body."""
+        at = locations.of_text(self.histories.anchor or "")
+        if at is None:
+            return False
+        return any(p.file == loop.file and loop.line < p.line <= loop.ends for p in self.chains.to(at))
+
+    def in_forward(self, guard: Guard) -> bool:
+        """Whether the condition stands in what a module does."""
+        at = locations.place(guard.file, guard.line, guard.function)
+        scopes = [self.program.scope_of(p.file, p.line)[1] for p in self.chains.to(at)]
+        return any(scope.endswith(".forward") for scope in scopes)
+
+    def choice_in_forward(self) -> Guard | None:
+        """The only condition in any `forward` that can differ between ranks; None where there are several."""
+        found = self.program.choices_in("forward")
+        return found[0] if len(found) == 1 else None
+
+    def cited(self, file: str, line: int) -> str:
+        """The line in the file's copy in the run directory, where there is one."""
+        return sources.cited(self.cell, file, line)
+
+    def stands(self, rank: int) -> Evidence:
+        """One sentence on where the rank is."""
+        here = self.here(rank)
+        if self.doing(rank) == "gone":
+            return Evidence(claim=f"rank {rank} had come to its end", source="ends.json")
+        collective = self.collective(rank)
+        what = f"waits in {collective.op} {collective.seq} of {collective.group}" if collective else "stands"
+        at = f" at {locations.short(here)}" if here else ""
+        return Evidence(claim=f"rank {rank} {what}{at}", source=self.source_of(rank))
+
+
+def line_of(guard: Guard) -> Place:
+    """The condition's own line."""
+    return locations.place(guard.file, guard.line, guard.function or None)

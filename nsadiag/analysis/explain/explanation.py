@@ -1,0 +1,107 @@
+"""Why ranks that wait for each other diverged: the facts that six rules name.
+
+From the outside in: the frames that the ranks share, the first in which they differ, what that line depends on in
+the source, and what each rank had done before, iteration by iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.context import Divergence, Situation
+from nsadiag.analysis.explain.hypotheses import HYPOTHESES
+from nsadiag.analysis.explain.suppressed_exceptions import gone_on, in_flight
+from nsadiag.analysis.facts.exits import breaks, first_break, says_mismatch
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.evidence.records import Finding, Rejected, Where
+
+
+def is_stuck(cell: CellEvidence) -> bool:
+    """Whether ranks wait for each other for ever, or did until one of them ended, or the backend saw that they disagree."""
+    first = first_break(cell)
+    if first is None:
+        # Where all that broke only lost a peer, or gave up waiting for one, nothing but their parting is left.
+        return is_still(cell) or any(b.kind != "exited" for b in breaks(cell))
+    return first.kind == "exited" or says_mismatch(first.rank)
+
+
+def obstacle(cell: CellEvidence, tables: Tables) -> Declined | None:
+    """What keeps any hypothesis from being tried."""
+    if cell.world_size < 2:
+        return Declined("one rank has no peer to diverge from")
+    if not is_stuck(cell):
+        return Declined("no rank was left waiting for another one", "ends.json")
+    if swallowed := in_flight(cell, tables) or gone_on(cell, tables):
+        # It diverged from the others by that exception.
+        return Declined(
+            f"rank {swallowed.rank.rank} left the common path by an exception of its own", swallowed.source
+        )
+    if not any(r.recording.header for r in cell.ranks) and not tables.standings:
+        # Dumps that others collected: no stack and no history, of thousands of ranks maybe.
+        return Declined("no rank has a stack or a black box")
+    if tables.transfers.end_s.isna().any() or any(failed_in_transfer(r) for r in cell.ranks):
+        # Stages of a pipeline rightly run different code: who waits for whose message is another question.
+        return Declined("ranks wait in sends and receives: stages rightly run different code")
+    return None
+
+
+def attempts(cell: CellEvidence, tables: Tables) -> tuple[tuple[str, Divergence | None], ...]:
+    """The hypotheses tried, by name, up to the first that the evidence bears out."""
+    if tables.once(obstacle) or len((situation := Situation(cell, tables)).members()) < 2:
+        return ()
+    found = []
+    for hypothesis in HYPOTHESES:
+        found.append((hypothesis.__name__, hypothesis(situation)))
+        if found[-1][1]:
+            break
+    return tuple(found)
+
+
+def explain(cell: CellEvidence, tables: Tables) -> Divergence | None:
+    """The first hypothesis that the evidence bears out; None where nothing shows why the ranks disagree."""
+    return next((found for _, found in tables.once(attempts) if found), None)
+
+
+def _other(cell: CellEvidence, tables: Tables, found: Divergence | None) -> Declined:
+    if found:
+        return Declined(f"the divergence is another one: rank {cell.names(found.guilty)} {found.because}")
+    tried = ", ".join(name for name, _ in tables.once(attempts))
+    return tables.once(obstacle) or Declined(
+        f"nothing shows why the ranks diverged (tried: {tried})"
+        if tried
+        else "fewer than two ranks can be compared"
+    )
+
+
+def finding_of(
+    cell: CellEvidence, tables: Tables, cls: str, *, fix: str, rejected: dict[str, str]
+) -> Iterator[Finding | Declined]:
+    """The one finding of a rule whose class the divergence has; `rejected`: classes, and what speaks against them."""
+    found = tables.once(explain)
+    if found is None or found.cls != cls:
+        yield _other(cell, tables, found)
+        return
+    word = "Rank" if len(cell.everyone(found.guilty)) == 1 else "Ranks"
+    summary = f"{word} {cell.names(found.guilty)} {found.because}."
+    if found.collective:
+        summary += (
+            f" {found.collective.op} {found.collective.seq} of {found.collective.group} waits for ever."
+        )
+    step = cell.rank(found.guilty[0]).end.get("steps")
+    yield Finding(
+        detector=cls,
+        cls=cls,
+        outcome="hung" if is_still(cell) else "crashed",
+        confidence=found.confidence,
+        summary=summary,
+        guilty_ranks=found.guilty,
+        blocked_ranks=found.blocked,
+        where=Where(collective=found.collective, step=step, module=found.module).at(found.where),
+        peers_at=found.peers_at,
+        evidence=found.evidence,
+        rejected=tuple(Rejected(cls=name, because=because) for name, because in rejected.items()),
+        fix=fix,
+    )

@@ -1,0 +1,345 @@
+"""Ways in which ranks part, each tried on the same situation; the first that the evidence bears out is the answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from nsadiag.analysis.explain.candidates.exhausted_data import by_loader
+from nsadiag.analysis.explain.candidates.framework_values import by_value_told_alone
+from nsadiag.analysis.explain.candidates.iteration_order import by_order
+from nsadiag.analysis.explain.candidates.loop_exit import left_loop
+from nsadiag.analysis.explain.candidates.majority_sides import other_side_strayed
+from nsadiag.analysis.explain.candidates.rank_branch import by_rank_branch, may_part, singled_out
+from nsadiag.analysis.explain.candidates.skipped_rounds import by_skipped_round, skipped_to_the_end
+from nsadiag.analysis.explain.candidates.stop_flags import by_stop_flag
+from nsadiag.analysis.explain.clusters import pairs
+from nsadiag.analysis.explain.context import Divergence, Situation
+from nsadiag.analysis.explain.result import Case, line_of, made, shown
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.relations.call_paths import Chain, apart, parted_at, passed_by
+from nsadiag.analysis.relations.timeline import Difference, Token, suspects
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.records import Evidence, Place
+from nsadiag.source.control import Guard
+from nsadiag.source.patterns.switches import entered_by, switched_by
+
+# A lot that ranks draw from generators of their own: of two, neither is the odd one.
+DRAWS = re.compile(r"\brandom\b|\brng\b|\b(rand|randn|randint|bernoulli|uniform)\(|generator", re.IGNORECASE)
+
+
+def by_end_of_loop(s: Situation) -> Divergence | None:
+    """Some wait inside a loop that others have left, fewer times round."""
+    for a, b in pairs(s):
+        if not s.waits_for_peers(b[0]):
+            continue
+        if found := skipped_to_the_end(s, stayed=a, left=b) or left_loop(s, stayed=a, left=b):
+            return found
+    return None
+
+
+def by_history(s: Situation) -> Divergence | None:
+    """An iteration in which a rank did not do what the others did, found before the place where it showed."""
+    found = s.histories.first_difference(s.members())
+    if found is None or _is_usual(s, found):
+        return None
+    theirs, own = found.theirs, found.own
+    anchor = s.chains.to(found.anchor.place) if found.anchor.place else ()
+    common = s.chains.to(found.common.place) if found.common.place else anchor
+    if theirs is None or theirs.place is None:
+        a, b = anchor, s.chains.to(own.place) if own and own.place else ()
+        if not b:
+            return None
+        # They went round again, or wait to; whoever left the loop for good is another hypothesis.
+        if loop := left_loop(
+            s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration
+        ):
+            return loop
+        # A loop that one went into, the others did as well, as far as anyone knows: what stands in it decides.
+        within = [g for g in apart(s.program, b, a) if may_part(s, g, b)]
+        exits = [g for g in passed_by(s.program, b, a) if g.origin != "uniform"]
+        branches = [g for g in within if g.origin != "uniform" and not g.is_loop]
+        # The others may have come as far, and turned back before that line.
+        guard = next(iter([*branches, *exits]), None) or _deciding(within)
+        entered = guard is not None
+        # They were at the next iteration's forward already, which the guilty passed by.
+        guard = guard or _deciding(apart(s.program, a, b)[::-1] + passed_by(s.program, a, b))
+    else:
+        a = s.chains.to(theirs.place)
+        b = s.chains.to(own.place) if own and own.place else anchor
+        again = found.common.at == theirs.at  # once more round a loop within the iteration
+        if again and not s.chains.is_sure(theirs.place):
+            again, common = False, anchor  # or once more in a helper, which tells nothing of the way there
+        # An optimizer's step has no line, and is behind such a loop all the same.
+        if (found.common.at == theirs.at or (own and own.place)) and (loop := left_loop(s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration)):  # fmt: skip
+            return loop
+        exits = passed_by(s.program, a, b if again else common)
+        exits = [g for g in exits if again or _comes_after(s, g, common)]
+        within = [g for g in apart(s.program, b, a) if may_part(s, g, b)] if own and own.place else []
+        inner = [g for g in apart(s.program, a, common)[::-1] if may_part(s, g, a)] + exits
+        # Who did not go round at all more likely never came to the loop.
+        inner = inner if again else sorted(inner, key=lambda g: g.is_loop)
+        near = inner if again else [g for g in inner if not g.is_loop]
+        guard = _deciding(near) or _taken_alone(s, found, within) or _deciding(inner) or _deciding(within)
+        entered = guard is not None and guard in within
+    if guard is None or guard.kind == "except":
+        return None
+    guilty, others = found.guilty, found.others
+    if guard.origin == "rank" and len(guilty) == len(others):
+        inside, outside = (guilty, others) if entered else (others, guilty)
+        guilty = singled_out(s, guard, inside, outside)
+        others = tuple(r for r in s.members() if r not in guilty)
+        entered = guilty == inside
+    elif other_side_strayed(s, found, guard, entered):
+        found = dataclasses.replace(found, own=theirs, theirs=own)
+        guilty, others, entered = others, guilty, not entered
+    return _of_history(s, found, guard, guilty, others, entered)
+
+
+def _taken_alone(s: Situation, found: Difference, within: list[Guard]) -> Guard | None:
+    """The condition behind which only the guilty ever were: it says more than a loop to which they have not come yet."""
+    own = found.own.place if found.own else None
+    if own is None or s.histories.was_at(found.others[0], own):
+        return None
+    return next((g for g in within if not g.is_loop and g.origin != "uniform"), None)
+
+
+def _is_usual(s: Situation, found: Difference) -> bool:
+    """Whether the ranks have run different lines there all along: that is how the job is meant."""
+    if found.own is None or found.own.place is None:
+        return False
+    at = found.own.place
+    return s.histories.was_at(found.guilty[0], at) > 1 and s.histories.was_at(found.others[0], at) == 0
+
+
+def _comes_after(s: Situation, guard: Guard, common: Chain) -> bool:
+    """An exit that stands before what both still did was taken by neither."""
+    if not common:
+        return True
+    at = common[-1]
+    if s.program.scope_of(at.file, at.line) != s.program.scope_of(guard.file, guard.line):
+        return True
+    return guard.line >= at.line or (guard.leaves_at or 0) >= at.line
+
+
+def _deciding(guards: list[Guard]) -> Guard | None:
+    """The first that can differ between ranks; an accumulation's boundary may be counted wrongly."""
+    differing = [g for g in guards if g.origin != "uniform"]
+    counted = [g for g in guards if _is_boundary(g)]
+    return next(iter(differing), None) or next(iter(counted), None)
+
+
+def _is_boundary(guard: Guard) -> bool:
+    return "%" in guard.test or "accum" in guard.test or "sync" in guard.test
+
+
+def _of_history(
+    s: Situation,
+    found: Difference,
+    guard: Guard,
+    guilty: tuple[int, ...],
+    others: tuple[int, ...],
+    entered: bool,
+) -> Divergence | None:
+    theirs, own, number = found.theirs, found.own, found.iteration
+    cls = _class_of(s, guard, (guilty[0], others[0]), number)
+    if cls is None:
+        return None
+    here = own.place if entered and own else None
+    did = f"did {own.name or 'backward'} at {locations.short(own.place)}" if own and own.place else "went on"
+    missed = (
+        f"{theirs.name or 'backward'} at {locations.short(theirs.place)}"
+        if theirs and theirs.place
+        else "the next iteration"
+    )
+    source = s.cell.rank(guilty[0]).source
+    at = f"in iteration {number + 1} at `{shown(guard)}` ({locations.short(line_of(guard))})"
+    because = f"parted from the others {at}: {'it' if len(guilty) == 1 else 'they'} {did} where the others had {missed}"
+    blamed, blocked = guilty, others
+    if len(guilty) == len(others) and DRAWS.search(guard.test):
+        blamed, blocked = tuple(sorted((*guilty, *others))), ()
+        because = f"parted {at}, where each draws a lot of its own: rank {s.cell.names(guilty)} {did} where rank {s.cell.names(others)} had {missed}"
+    return made(
+        s,
+        Case(
+            cls=cls, guilty=blamed, blocked=blocked, guard=guard, where=here or line_of(guard),
+            confidence=0.88 if guard.origin != "uniform" else 0.8, because=because,
+            evidence=(
+                Evidence(claim=f"rank {guilty[0]} {did} in iteration {number + 1}, and not {missed}", source=f"{source}/blackbox.bin"),
+                s.stands(others[0]),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _class_of(s: Situation, guard: Guard, ranks: tuple[int, int], number: int) -> str | None:
+    steps = {s.histories.kinds(rank, number).count(int(Kind.STEP)) for rank in ranks}
+    synced = {s.histories.synced(rank, number) for rank in ranks}
+    if _is_boundary(guard) and (len(steps) > 1 or len(synced) > 1):
+        return "grad_sync_mismatch"
+    if guard.origin == "rank":
+        return "rank_conditional_collective"
+    if guard.origin == "input":
+        return "uneven_inputs"
+    if guard.origin == "data":
+        return "divergent_module_execution" if s.in_forward(guard) else "data_divergent_control_flow"
+    return None
+
+
+def by_grad_sync(s: Situation) -> Divergence | None:
+    """Iterations that reduce gradients on some ranks and only accumulate them on others."""
+    found = s.histories.first_unequal_sync(s.members())
+    if found is None:
+        return None
+    number, begun = found
+    earlier = s.histories.first_difference(s.members())
+    if earlier is not None and _precedes(earlier, begun):
+        return None
+    accumulate = tuple(r for r, token in begun.items() if token.unsynced)
+    reduce = tuple(r for r, token in begun.items() if not token.unsynced)
+    # Of equal sides the one that does not come to the reduction is missed.
+    guilty = min(accumulate, reduce, key=len) if len(accumulate) != len(reduce) else accumulate
+    unsynced = locations.of_text(begun[accumulate[0]].unsynced)
+    line = unsynced if guilty == accumulate else begun[reduce[0]].place
+    others = reduce if guilty == accumulate else accumulate
+    guard = _boundary_between(s, begun[guilty[0]].place, begun[others[0]].place)
+    decided = unsynced and (switched_by(s.program, unsynced) or entered_by(s.program, unsynced))
+    line = line_of(guard) if guard else decided or line
+    even = " (as many do: which was meant nobody can tell)" if len(accumulate) == len(reduce) else ""
+    word = {True: "accumulates its gradients", False: "reduces its gradients"}
+    return made(
+        s,
+        Case(
+            cls="grad_sync_mismatch", guilty=guilty, blocked=others, where=line, guard=guard, confidence=0.92,
+            because=f"{word[guilty == accumulate]} in backward {number + 1}, in which the others do not{even}",
+            evidence=tuple(
+                Evidence(claim=f"rank {r} {word[bool(t.unsynced)]} in backward {number + 1}", source=f"{s.cell.rank(r).source}/blackbox.bin")
+                for r, t in sorted(begun.items())[:8]
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _precedes(difference: Difference, begun: dict[int, Token]) -> bool:
+    """Whether the ranks had parted before those forwards."""
+    own, theirs = difference.own, difference.theirs
+    if own is not None:
+        return own.t_ns < begun[difference.guilty[0]].t_ns
+    return theirs is not None and theirs.t_ns < begun[difference.others[0]].t_ns
+
+
+def _boundary_between(s: Situation, one: Place | None, other: Place | None) -> Guard | None:
+    """The branch that leads to one forward and not to the other, where they are two."""
+    if one is None or other is None or one == other:
+        return None
+    return next(iter(apart(s.program, s.chains.to(one), s.chains.to(other))), None)
+
+
+def by_modules(s: Situation) -> Divergence | None:
+    """FSDP units that ranks gather or reduce in another order, or not at all, within one iteration."""
+    members = s.members()
+    for number in range(min((s.histories.count(r) for r in members), default=0)):
+        series = {r: tuple(s.histories.series(r, Kind.UNIT, number)) for r in members}
+        if not any(series.values()):
+            continue
+        length = min(len(v) for v in series.values())
+        over = number < min(s.histories.count(r) for r in members) - 1
+        if len({v[:length] for v in series.values()}) == 1 and not (over and len(set(series.values())) > 1):
+            continue
+        return _of_modules(s, number, series)
+    return None
+
+
+def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -> Divergence | None:
+    known = {tuple(s.histories.series(r, Kind.UNIT, n)) for r in series for n in range(number)}
+    guilty, novel = suspects(series, known)
+    undecided = not novel and len(guilty) in (0, len(series) / 2)
+    skipped = _in_backward(s, number, tuple(series)) if undecided else ()
+    guilty = skipped or guilty
+    rest = tuple(r for r in sorted(series) if r not in guilty)
+    if not guilty or not rest:
+        return None
+    mine, theirs = series[guilty[0]], series[rest[0]]
+    at = next(
+        (i for i, (x, y) in enumerate(zip(mine, theirs, strict=False)) if x != y), min(len(mine), len(theirs))
+    )
+    own = mine[at] if at < len(mine) else "nothing more"
+    other = theirs[at] if at < len(theirs) else "nothing more"
+    one, another = s.now(guilty[0]), s.now(rest[0])
+    around = (
+        [g for g in apart(s.program, another, one) if not g.is_loop]
+        if skipped
+        else apart(s.program, one, another)
+    )
+    guard = _deciding(around) or s.choice_in_forward()
+    because = f"ran other modules in iteration {number + 1}: {own}, where the others had {other}"
+    if skipped:
+        own, other = other, own
+        because = f"passed by a module in iteration {number + 1}: it went on to backward, where the others had {own}"
+    return made(
+        s,
+        Case(
+            cls="divergent_module_execution", guilty=guilty, blocked=rest, guard=guard,
+            where=line_of(guard) if skipped and guard else s.here(guilty[0]),
+            confidence=0.9, module=own.partition(" ")[2] or other.partition(" ")[2],
+            because=because,
+            evidence=tuple(
+                Evidence(claim=f"rank {r} in iteration {number + 1}: {', '.join(v[max(0, at - 2) : at + 2])}", source=f"{s.cell.rank(r).source}/blackbox.bin")
+                for r, v in sorted(series.items())[:8]
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _in_backward(s: Situation, number: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Who is through with the iteration's forward where others are not: those run units that the first passed by.
+
+    Calls are paired by number, whatever they are: two ranks that part have then issued as many.
+    """
+    found = tuple(r for r in sorted(ranks) if int(Kind.BACKWARD) in s.histories.kinds(r, number))
+    return found if len(found) < len(ranks) else ()
+
+
+def by_data_branch(s: Situation) -> Divergence | None:
+    """Some wait in a collective behind a condition on their own data, at a line where the others have never been."""
+    for a, b in pairs(s):
+        one, other = s.now(a[0]), s.now(b[0])
+        # Of a rank that is gone nothing says which of these conditions it met last.
+        if not one or not other or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], one[-1]):
+            continue
+        inside = [g for g in apart(s.program, one, other) if g.kind != "except"]
+        if not (s.histories.tokens.get(a[0]) and s.histories.tokens.get(b[0])):
+            # By stacks alone nobody can tell on what a loop was left.
+            inside = [g for g in inside if not g.is_loop]
+        guard = next((g for g in inside if g.origin == "data" and not (g.is_loop and s.anchored_in(g))), None)
+        if guard is None or parted_at(s.program, one, other) == 0:
+            continue
+        guilty = a if len(a) <= len(b) else b
+        others = tuple(r for r in s.members() if r not in guilty)
+        cls = "divergent_module_execution" if s.in_forward(guard) else "data_divergent_control_flow"
+        return made(
+            s,
+            Case(
+                cls=cls, guilty=guilty, blocked=others, guard=guard, confidence=0.75,
+                where=s.here(a[0]) if guilty == a else line_of(guard),
+                because=f"parted from the others at `{shown(guard)}` ({locations.short(line_of(guard))}), which depends on this rank's own data",
+                evidence=(s.stands(a[0]), s.stands(b[0])),
+            ),
+        )  # fmt: skip
+    return None
+
+
+HYPOTHESES: tuple[Callable[[Situation], Divergence | None], ...] = (
+    by_end_of_loop,
+    by_grad_sync,
+    by_rank_branch,
+    by_order,
+    by_history,
+    by_skipped_round,
+    by_modules,
+    by_data_branch,
+    by_loader,
+    by_stop_flag,
+    by_value_told_alone,
+)

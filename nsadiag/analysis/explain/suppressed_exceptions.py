@@ -1,0 +1,203 @@
+"""Exceptions that did not end their rank, and what became of the rank after: it went on without its part of a step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.candidates.skipped_rounds import arrival
+from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_same
+from nsadiag.analysis.facts.exits import breaks
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.relations.timeline import Histories
+from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.evidence.blackbox import Kind, Phase
+
+# In these a rank meets its peers: whoever leaves one early is out of step from there on.
+SHARED = ("forward", "backward")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swallowed:
+    """One that explains why its rank is not where its peers are."""
+
+    rank: RankEvidence
+    row: dict[str, Any]
+    line: int  # of raised.jsonl; 0 where leaving.json tells of it
+    t_s: float
+    why: str  # what ties it to the failure
+
+    @property
+    def source(self) -> str:
+        return f"{self.rank.source}/" + (f"raised.jsonl#{self.line}" if self.line else "leaving.json")
+
+
+def in_flight(cell: CellEvidence, tables: Tables) -> Swallowed | None:
+    """The earliest exception on its way up, held back by a collective that its rank entered and never left."""
+    waited_for = {edge.waited_for for edge in tables.once(graph_of).edges}
+    found = []
+    for rank, line, row in _rows(cell):
+        if row["how"] != "in flight" or not _is_open(tables, rank, row):
+            continue
+        # Whoever waits where its peers do too is not the one that left them.
+        if tables.once(graph_of).edges and rank.rank not in waited_for:
+            continue
+        why = f"with it on its way up, rank {rank.rank} entered {row['during']}, and never left it"
+        found.append(_swallowed(cell, rank, line, row, why))
+    return min(found, key=lambda s: s.t_s, default=None)
+
+
+def _is_open(tables: Tables, rank: RankEvidence, row: dict[str, Any]) -> bool:
+    """Whether the collective that it was seen in has begun and not ended, or else the next that it met on its way up.
+
+    Under NCCL a barrier is over for the host at once, and what comes after it in the same `finally` holds the rank.
+    """
+    events = tables.events
+    mine = events[events["rank"] == rank.rank]
+    calls = mine[mine.kind.isin((Kind.COLLECTIVE, Kind.PROCESS_GROUP))]
+    # Groups are counted as well, from one on.
+    named = calls[(calls.name == row["during"]) & (calls.a == row.get("number"))]
+    same = named[named.group.str.startswith(str(row.get("group")))]
+    begun, ended = (bool((same.phase == phase).any()) for phase in (Phase.BEGIN, Phase.END))
+    if not ended:
+        return begun
+    since = mine[mine.index > same.index[-1]]
+    if since.kind.isin((Kind.FORWARD, Kind.BACKWARD, Kind.STEP)).any():
+        return False
+    later = calls[calls.index > same.index[-1]]
+    return bool((later.phase == Phase.BEGIN).sum() > (later.phase == Phase.END).sum())
+
+
+def peers_failed(cell: CellEvidence) -> bool:
+    """Whether a rank swallowed that a peer was gone: then all may seem to have ended well."""
+    return any(follows_a_peer(first_of(row)) for rank in cell.ranks for row in rank.raised)
+
+
+def gone_on(cell: CellEvidence, tables: Tables) -> Swallowed | None:
+    """The earliest that a rank swallowed, and whose steps it now lacks, or after which it did no more."""
+    everywhere = _on_every_rank(cell)
+    steps = _backwards(cell, tables)
+    rows: dict[int, list[tuple[RankEvidence, int, dict[str, Any]]]] = defaultdict(list)
+    for rank, line, row in _rows(cell):
+        if row["how"] != "in flight" and _key(row) not in everywhere and _is_cause(cell, rank, row):
+            rows[rank.rank].append((rank, line, row))
+    found = []
+    for number, mine in rows.items():
+        behind = max(steps.values(), default=0) - steps[number]
+        missing = _rounds_missing(cell, number, mine) if 0 < behind < len(mine) else 0
+        for rank, line, row in mine:
+            why = _tie(cell, tables, rank, row, behind, len(mine))
+            if why is None and missing and _stands_among_peers(tables, rank):
+                since = mine[-missing]
+                why = f"rank {number} went on, and came to where it waits after {missing} steps less than ever before"
+                found.append(_swallowed(cell, *since, why))
+                break
+            if why:
+                found.append(_swallowed(cell, rank, line, row, why))
+                break
+    return min(found, key=lambda s: s.t_s, default=None)
+
+
+def _rounds_missing(
+    cell: CellEvidence, number: int, rows: list[tuple[RankEvidence, int, dict[str, Any]]]
+) -> int:
+    """How many steps the rank left out since all were last at the line at which it waits; 0 unless by as many exceptions.
+
+    What it had met before that had cost it nothing: it had tried again. Nor does it wait for what the others do meanwhile:
+    calls are paired by number, and so the others are one step further at most, however many it left out.
+    """
+    came = arrival(Histories(cell.ranks), tuple(r.rank for r in cell.ranks))
+    if came is None or came.early != (number,):
+        return 0
+    since = sum(row["t_mono_ns"] > came.last_ns for _, _, row in rows)
+    return since if since == came.usual - came.since else 0
+
+
+def _backwards(cell: CellEvidence, tables: Tables) -> dict[int, int]:
+    """How often each rank went into a backward, or did a step: a peer that failed in one has begun it."""
+    events = tables.events
+    begun = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)].groupby("rank").size()
+    # The ring of a long run has lost its first ones: then steps alone count.
+    short = all(int(rank.end.get("steps") or 0) <= int(begun.get(rank.rank, 0)) for rank in cell.ranks)
+    return {r.rank: int(begun.get(r.rank, 0) if short else r.end.get("steps") or 0) for r in cell.ranks}
+
+
+def _tie(
+    cell: CellEvidence, tables: Tables, rank: RankEvidence, row: dict[str, Any], behind: int, count: int
+) -> str | None:
+    """What makes it the cause: the steps that are missing, or the silence since."""
+    t_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
+    events = tables.events
+    mine = events[(events["rank"] == rank.rank) & (events.t_s > t_s)]
+    stepped = int((mine.kind == Kind.STEP).sum())
+    if row["how"] == "thread":
+        waits = tables.standings.get(rank.rank)
+        if waits and waits.doing in ("queue", "lock", "pipe", "sleep", "unknown", "python"):
+            return f"its thread {row['thread']!r} died of it, and the main thread waits ({waits.doing})"
+        return None
+    waited_for = {edge.waited_for for edge in tables.once(graph_of).edges}
+    if stepped == 0 and (rank.rank in waited_for or has_left(rank)):
+        return f"rank {rank.rank} completed no step after it"
+    # One that stands within itself, steps later, stands there for another reason.
+    if not has_left(rank) and not _stands_among_peers(tables, rank):
+        return None
+    if row["how"] == "left" and row["during"] in SHARED and behind >= 0:
+        return f"rank {rank.rank} went on without its part of that step, which its peers did"
+    if behind == count:
+        return f"rank {rank.rank} went on, and ran {behind} backward pass{'es' if behind > 1 else ''} less than its peers"
+    return None
+
+
+def _stands_among_peers(tables: Tables, rank: RankEvidence) -> bool:
+    at = tables.standings.get(rank.rank)
+    return at is None or at.waits_for_peers or at.doing == "backward"
+
+
+def has_left(rank: RankEvidence) -> bool:
+    """Whether it ended before anybody ended the job."""
+    return rank.end.get("t_s") is not None and not rank.end.get("by_us")
+
+
+def _is_cause(cell: CellEvidence, rank: RankEvidence, row: dict[str, Any]) -> bool:
+    """Not the one that ended the rank, none that only says a peer is gone, and none after the first break."""
+    ended_it = rank.exception and rank.exception.get("thread") == "MainThread"
+    if ended_it and rank.exception and is_same(rank.exception, row):
+        return False
+    t_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
+    ending_s = cell.watch.get("ending_s")
+    first = next((b.t_s for b in breaks(cell) if b.rank.rank != rank.rank), None)
+    late = (ending_s is not None and t_s >= ending_s) or (first is not None and t_s > first)
+    return not late and not follows_a_peer(first_of(row))
+
+
+def _key(row: dict[str, Any]) -> tuple[str, int, int]:
+    innermost = row["frames"][-1] if row["frames"] else {}
+    return (row["type"], int(innermost.get("line") or 0), int(row["step"]))
+
+
+def _on_every_rank(cell: CellEvidence) -> set[tuple[str, int, int]]:
+    """What every rank met in the same step kept them together."""
+    seen = [{_key(row) for row in rank.raised} for rank in cell.ranks]
+    return set.intersection(*seen) if len(seen) > 1 else set()
+
+
+def _rows(cell: CellEvidence) -> Iterator[tuple[RankEvidence, int, dict[str, Any]]]:
+    for rank in cell.ranks:
+        for line, row in enumerate(rank.raised, start=1):
+            yield rank, line, row
+        handling = (rank.leaving or {}).get("handling")
+        if handling and rank.leaving:
+            more = {"how": "handled", "during": rank.leaving["call"], "place": rank.leaving["place"]}
+            yield (
+                rank,
+                0,
+                {**handling, **more, "thread": "MainThread", "step": int(rank.end.get("steps") or 0)},
+            )
+
+
+def _swallowed(cell: CellEvidence, rank: RankEvidence, line: int, row: dict[str, Any], why: str) -> Swallowed:
+    t_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
+    return Swallowed(rank=rank, row=row, line=line, t_s=t_s, why=why)

@@ -1,0 +1,163 @@
+"""All ranks with a dump issued the same: some GPU is behind, a dump is absent, the network stands, or nobody waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from nsadiag.analysis.external.load import Foreign
+from nsadiag.analysis.external.view import NEXT, View, blocked_by, ranks_first, ranks_text
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+# A collective that was pending for less when its dump was written may just have been in flight.
+IN_FLIGHT_S = 20.0
+BELIEVED_S = 2 * 86400.0  # beyond, the files were copied
+
+
+def late(view: View) -> Finding:
+    """Everyone issued it, and most GPUs are in it: on the rest something before it still runs."""
+    meeting = view.meeting
+    behind = meeting.late
+    first, own = view.first_waiting, next((a for r in behind if (a := view.asked(r))), None)
+    evidence = view.waiting_evidence(first)
+    if own:
+        evidence.append(
+            Evidence(claim=f"rank {own.rank} has issued it, and its GPU has not begun it", source=own.source)
+        )
+    return Finding(
+        detector="crowd",
+        cls="straggler_rank",
+        outcome="slow",
+        confidence=0.75 if len(behind) < len(meeting.started) else 0.5,
+        summary=f"{ranks_first(behind)} issued {view.name(first)} like all others, but the GPU has not come to it, while {len(meeting.started):,} of {view.world:,} ranks wait in it: it is behind with what comes before.",
+        guilty_ranks=behind,
+        blocked_ranks=blocked_by(view, behind),
+        where=Where(collective=own.collective(meeting.group.name) if own else None).at(
+            own.place if own else None
+        ),
+        peers_at=first.place if first else None,
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because=f"{ranks_text(behind)} issued the collective that the others wait in",
+            ),
+            Rejected(cls="network_stall", because="not every member has begun it"),
+        ),
+        gaps=(
+            "one dump a rank does not tell a slow GPU from one whose kernel never ends (gpu_kernel_hang): a second dump would",
+        ),
+        fix=f"Look at what {ranks_text(behind)} computes before that line: more data than the others, a slower GPU, or a kernel that never ends.",
+        next=NEXT,
+    )
+
+
+def in_flight(view: View) -> Finding:
+    """In a job that runs well, ranks are a little apart at any moment."""
+    meeting, first = view.meeting, view.first_waiting
+    return Finding(
+        detector="crowd",
+        cls="unknown",
+        outcome="unknown",
+        confidence=0.3,
+        summary=f"{ranks_first(meeting.deviating)} had not come to {view.name(first)}, which was pending for {view.pending_s():.1f} s when the dumps were written: a job that runs well looks the same.",
+        where=Where(collective=first.collective(meeting.group.name) if first else None).at(
+            first.place if first else None
+        ),
+        evidence=tuple(view.waiting_evidence(first)),
+        rejected=(
+            Rejected(cls="missing_rank", because="nothing was pending for longer than ranks may be apart"),
+        ),
+        fix=None,
+        next="dump again some seconds later: whoever still has not come is missing",
+    )
+
+
+def without_a_dump(view: View) -> Finding:
+    meeting = view.meeting
+    first = view.first_waiting
+    sure = 0.55 if len(meeting.unseen) == 1 else 0.4
+    return Finding(
+        detector="crowd",
+        cls="missing_rank",
+        outcome="hung",
+        confidence=sure,
+        summary=f"All {len(meeting.waiting):,} ranks with a dump wait in {view.name(first)}; {ranks_text(meeting.unseen)} left none, so it is among them that one must be missing.",
+        guilty_ranks=meeting.unseen,
+        blocked_ranks=blocked_by(view, meeting.unseen),
+        where=Where(collective=first.collective(meeting.group.name) if first else None),
+        peers_at=first.place if first else None,
+        evidence=tuple(view.waiting_evidence(first)),
+        rejected=(
+            Rejected(
+                cls="network_stall",
+                because=f"not every member is known to have issued it: no dump of {ranks_text(meeting.unseen)}",
+            ),
+        ),
+        fix="Find the dump, the log or the process of the ranks named.",
+        next=NEXT,
+    )
+
+
+def stalled(view: View) -> Finding:
+    meeting, first, pending_s = view.meeting, view.first_waiting, view.pending_s()
+    # Where most members left no dump, anyone may be the one that is missing.
+    known = not meeting.unseen
+    long = pending_s is not None and pending_s > IN_FLIGHT_S
+    since = f" for {pending_s:.0f} s" if long and pending_s is not None and pending_s < BELIEVED_S else ""
+    stands = known and long
+    doubt = "" if stands else " It may just have been in flight."
+    if not known:
+        doubt = f" {ranks_first(meeting.unseen)} left no dump: whoever is missing may be among them."
+    return Finding(
+        detector="crowd",
+        cls="network_stall" if stands else "unknown",
+        outcome="hung" if stands else "unknown",
+        confidence=0.6 if stands else 0.3,
+        summary=f"All {len(meeting.waiting):,} ranks with a dump issued {view.name(first)}, and none has finished it{since}.{doubt}",
+        blocked_ranks=meeting.waiting if stands else (),
+        where=Where(collective=first.collective(meeting.group.name) if first else None).at(
+            first.place if first else None
+        ),
+        evidence=tuple(view.waiting_evidence(first)),
+        rejected=(Rejected(cls="collective_args_mismatch", because="all of them asked for the same"),),
+        fix="Look at the network between the ranks: NCCL_DEBUG=INFO, the link state of each host's interfaces, NCCL_SOCKET_IFNAME."
+        if stands
+        else None,
+        next=NEXT if known else "find the dumps of the other ranks",
+    )
+
+
+def all_over(foreign: Foreign) -> Finding:
+    """No dump shows anyone waiting."""
+    crowd = foreign.crowd
+    entries = sum(c.entries for c in crowd.ranks.values())
+    ahead = Counter(
+        tuple(sorted((c.group.key, c.last) for c in columns.groups)) for columns in crowd.ranks.values()
+    )
+    level = len({max((c.last for c in columns.groups), default=0) for columns in crowd.ranks.values()}) == 1
+    first = next(iter(crowd.ranks.values()))
+    transfers = sum(c.open_transfers for c in crowd.ranks.values())
+    fine = entries > 0 and level and not transfers
+    said = (
+        f"All {entries:,} collectives of {len(crowd.ranks):,} ranks are over"
+        if entries
+        else "The dumps hold no collective"
+    )
+    more = "" if level else f", though not all ranks are equally far ({len(ahead)} different ends)"
+    more += f", but {transfers} sends or receives are not" if transfers else ""
+    return Finding(
+        detector="crowd",
+        cls="healthy" if fine else "unknown",
+        outcome="healthy" if fine else "unknown",
+        confidence=0.6 if fine else 0.3,
+        summary=f"{said}{more}: nobody waits for a peer.",
+        evidence=(
+            Evidence(
+                claim="nothing in it is pending",
+                source=Path(first.file).relative_to(foreign.cell.path).as_posix(),
+            ),
+        ),
+        gaps=("a dump shows collectives alone: a rank that is stuck elsewhere would not be seen",),
+        next=None if fine else NEXT,
+    )

@@ -1,0 +1,195 @@
+"""What all ranks' dumps together show, where no stack, traceback or exit of a rank says more: who is waited for."""
+
+from __future__ import annotations
+
+from nsadiag.analysis.external.agreeing import in_flight, late, stalled, without_a_dump
+from nsadiag.analysis.external.load import Foreign
+from nsadiag.analysis.external.view import NEXT, SHOWN, Asked, View, blocked_by, ranks_first, ranks_text
+from nsadiag.analysis.facts.locations import short
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+MAJORITY = 3  # as many times more ranks did not come than came
+
+
+def crowd_finding(foreign: Foreign) -> Finding | None:
+    """The first thing that explains why ranks wait; None where no dump shows anyone waiting."""
+    if not foreign.close_up.meetings:
+        return None
+    view = View(foreign, foreign.close_up.meetings[0])
+    meeting = view.meeting
+    if meeting.odd:
+        return _disagreement(view)
+    if (meeting.missing or meeting.late) and view.is_young:
+        return in_flight(view)
+    if meeting.missing:
+        return _missing(view)
+    if meeting.late:
+        return late(view)
+    if meeting.unseen and len(meeting.unseen) < len(meeting.waiting):
+        return without_a_dump(view)
+    return stalled(view)
+
+
+def _missing(view: View) -> Finding:
+    meeting = view.meeting
+    held_up = view.crowd.held_up_elsewhere(meeting)
+    guilty = tuple(r for r in meeting.missing if r not in held_up)
+    if not guilty:
+        return _cycle(view)
+    if len(guilty) >= MAJORITY * len(meeting.waiting):
+        return _few_came(view, guilty)
+    peers, last = view.first_waiting, view.last(guilty[0])
+    newest = view.newest(guilty[0])
+    seen = newest or last
+    here = seen.place if seen else None
+    left = f" It was last seen at {short(here)}." if here else ""
+    evidence = view.waiting_evidence(peers)
+    for rank in guilty[:SHOWN]:
+        own = view.last(rank)
+        claim = _never_issued(view, rank, own)
+        evidence.append(Evidence(claim=claim, source=own.source if own else view.file_of(rank)))
+    return Finding(
+        detector="crowd",
+        cls="missing_rank",
+        outcome="hung",
+        confidence=_sure_of_missing(view, guilty),
+        summary=f"{ranks_first(guilty)} never joined {view.name(peers)}, in which {len(meeting.waiting):,} of {view.world:,} ranks wait.{left}",
+        guilty_ranks=guilty,
+        blocked_ranks=blocked_by(view, guilty),
+        where=Where(collective=peers.collective(meeting.group.name) if peers else None).at(here),
+        peers_at=peers.place if peers else None,
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(
+                cls="collective_order_mismatch", because="no rank issued another collective under that number"
+            ),
+            Rejected(
+                cls="straggler_rank",
+                because=f"{ranks_text(guilty)} never issued it, while a slow rank's CPU runs ahead of its GPU",
+            ),
+        ),
+        gaps=(
+            f"no stack of {ranks_text(guilty)}: the line is where it issued its last collective, what it does now is not known",
+        ),
+        fix="Find what keeps the rank from that collective: look at what follows the line shown, and at branches on rank or data before it.",
+        next=NEXT,
+    )
+
+
+def _few_came(view: View, absent: tuple[int, ...]) -> Finding:
+    """Most ranks did not: then it is those who came that left the common path."""
+    meeting, first = view.meeting, view.first_waiting
+    last = view.last(absent[0])
+    evidence = view.waiting_evidence(first)
+    if last:
+        claim = f"{ranks_text(absent)} never did: the last of rank {last.rank} in {meeting.group.name} is {last.entry['collective_seq_id']}"
+        evidence.append(Evidence(claim=claim, source=last.source))
+    return Finding(
+        detector="crowd",
+        cls="rank_conditional_collective",
+        outcome="hung",
+        confidence=0.6,
+        summary=f"Only {ranks_text(meeting.waiting)} issued {view.name(first)}; {len(absent):,} of {view.world:,} ranks never did.",
+        guilty_ranks=meeting.waiting,
+        blocked_ranks=blocked_by(view, meeting.waiting),
+        where=Where(collective=first.collective(meeting.group.name) if first else None).at(
+            first.place if first else None
+        ),
+        peers_at=last.place if last else None,
+        evidence=tuple(evidence),
+        rejected=(Rejected(cls="missing_rank", because="those who did not come are by far the most"),),
+        gaps=("no stacks: the others may only be late",),
+        fix="Let every rank of the group issue it, or none: a branch on the rank before that line is the usual cause.",
+        next=NEXT,
+    )
+
+
+def _sure_of_missing(view: View, guilty: tuple[int, ...]) -> float:
+    if view.by_watchdog(guilty[0]):
+        return 0.6  # it may also have been too late to say anything
+    return 0.85 if len(guilty) < len(view.meeting.waiting) or len(guilty) == 1 else 0.7
+
+
+def _never_issued(view: View, rank: int, own: Asked | None) -> str:
+    if view.by_watchdog(rank):
+        return f"rank {rank} writes nothing of a time-out, as the others do"
+    last = own.entry["collective_seq_id"] if own else "none"
+    return f"rank {rank} never issued it: its last in {view.meeting.group.name} is {last}"
+
+
+def _cycle(view: View) -> Finding:
+    """Everyone who is waited for waits in another group, for someone who waits here."""
+    meetings = view.foreign.close_up.meetings
+    ranks = tuple(sorted({r for m in meetings for r in m.deviating if any(r in o.waiting for o in meetings)}))
+    views = [View(view.foreign, m) for m in meetings]
+    evidence = [e for v in views for e in v.waiting_evidence(v.first_waiting)]
+    said = "; ".join(f"{ranks_text(v.meeting.waiting)} in {v.name(v.first_waiting)}" for v in views)
+    here = view.first_waiting
+    return Finding(
+        detector="crowd",
+        cls="collective_order_mismatch",
+        outcome="hung",
+        confidence=0.75,
+        summary=f"Groups wait for each other in a circle: {said}.",
+        guilty_ranks=ranks,
+        blocked_ranks=blocked_by(view, ranks),
+        where=Where(collective=here.collective(view.meeting.group.name) if here else None).at(
+            here.place if here else None
+        ),
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(
+                cls="missing_rank", because="every rank that is waited for waits in another group itself"
+            ),
+        ),
+        fix="Let all ranks take the groups in the same order.",
+        next=NEXT,
+    )
+
+
+def _disagreement(view: View) -> Finding:
+    meeting = view.meeting
+    everyone = len(meeting.odd) >= len(meeting.waiting) and not meeting.conforming
+    odd = next((a for r in meeting.odd if (a := view.asked(r))), None)
+    others = next(
+        (a for r in view.foreign.close_up.documents if r not in meeting.odd and (a := view.asked(r))), None
+    )
+    if others is None and odd is not None:
+        others = next(
+            (a for r in meeting.odd if (a := view.asked(r)) and (a.op, a.shape) != (odd.op, odd.shape)), odd
+        )
+    assert odd is not None and others is not None
+    order = odd.op != others.op
+    mine, theirs = (odd.op, others.op) if order else (odd.shape, others.shape)
+    what = f"collective {meeting.seq} of {meeting.group.name}" if order else view.name(odd)
+    verb = "issued" if order else "brought"
+    rest = "the others" if not everyone else ranks_text((others.rank,))
+    late = f" {ranks_first(meeting.missing)} issued none at all." if meeting.missing else ""
+    named = [others, *(a for r in meeting.odd[:SHOWN] if (a := view.asked(r)) and a.rank != others.rank)]
+    evidence = [
+        Evidence(claim=f"rank {a.rank} issued {a.op} {a.shape} as number {meeting.seq}", source=a.source)
+        for a in named
+    ]
+    return Finding(
+        detector="crowd",
+        cls="collective_order_mismatch" if order else "collective_args_mismatch",
+        outcome="hung",
+        confidence=0.6 if everyone else 0.9 if len(meeting.odd) < len(meeting.conforming) else 0.7,
+        summary=f"{ranks_first((odd.rank,) if everyone else meeting.odd)} {verb} {mine} as {what}, {rest} {theirs}; {len(blocked_by(view, meeting.odd)):,} of {view.world:,} ranks wait.{late}",
+        guilty_ranks=meeting.odd,
+        blocked_ranks=blocked_by(view, meeting.odd),
+        where=Where(collective=odd.collective(meeting.group.name)).at(odd.place),
+        peers_at=others.place,
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(
+                cls="collective_args_mismatch" if order else "collective_order_mismatch",
+                because=f"the operations are {'different ones' if order else 'the same'}",
+            ),
+            Rejected(cls="missing_rank", because="the rank issued a collective under that number"),
+        ),
+        gaps=("no majority: which of them is wrong cannot be told",) if everyone else (),
+        fix="Make all ranks issue the same collectives in the same order; a branch on rank or data before the line shown is the usual cause."
+        if order
+        else "Let all ranks bring the same sizes and types: pad the last batch, or agree on the size first.",
+    )

@@ -1,0 +1,235 @@
+"""Stacks and logs, file by file, put with the rank that they are of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nsadiag.analysis.external import logs, nccl_log, stacks, watchdog
+from nsadiag.analysis.external.nccl_log import Init
+from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
+from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
+from nsadiag.analysis.records import CaptureEvidence
+from nsadiag.evidence.files import read_tail
+from nsadiag.evidence.stacks import from_faulthandler
+
+MOST_LOG_BYTES = 32 * 2**20
+TOO_LONG_A_NUMBER = re.compile(r"\d{40,}")
+NAMED_FOR_A_RANK = re.compile(
+    r"rank[_.=-]?\d+|(?:^|[_.-])(?:stderr|stdout|std|log|out|err|worker)[_.-]?\d+", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What logs say of the job as a whole."""
+
+    launcher: str = ""  # the log that tells of ends; empty if none does
+    never_came: tuple[tuple[int, ...], str] = (), ""  # ranks, and where a monitored barrier named them
+    inits: list[Init] = field(default_factory=list)  # of NCCL's communicators
+    gaps: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Draft:
+    """One rank while its files are found one after another."""
+
+    captures: list[CaptureEvidence] = field(default_factory=list)
+    exceptions: list[dict[str, Any]] = field(default_factory=list)
+    end: dict[str, Any] = field(default_factory=dict)
+    timed_out: list[tuple[watchdog.TimedOut, str]] = field(default_factory=list)
+    stderr_tail: str = ""
+    faults: str = ""
+    source: str = ""
+
+
+class Drafts(dict[int, Draft]):
+    def __missing__(self, rank: int) -> Draft:
+        self[rank] = Draft()
+        return self[rank]
+
+
+def read_stacks(gathered: Gathered, drafts: Drafts) -> list[str]:
+    """Processes whose rank nothing tells get the numbers that are left, in order of file and pid."""
+    nameless: list[CaptureEvidence] = []
+    gaps = []
+    for path in sorted([*gathered.py_spy_json, *gathered.stacks]):
+        try:
+            found = _processes(path, _text(path, gathered.root))
+        except (OSError, ValueError, TypeError) as error:
+            gaps.append(f"{relative(path, gathered.root)} could not be read: {error}"[:200])
+            continue
+        named = rank_of(path, gathered.root) if len(found) == 1 and _names_a_rank(path, gathered) else -1
+        for process in found:
+            capture = capture_of(
+                source=relative(path, gathered.root), stacks=process.threads, native=process.native
+            )
+            rank = process.rank if process.rank is not None else named
+            if rank >= 0:
+                drafts[rank].captures.append(capture)
+                drafts[rank].source = drafts[rank].source or capture.source
+            else:
+                nameless.append(capture)
+    free = (n for n in range(len(nameless) + len(drafts)) if n not in drafts)
+    for rank, capture in zip(list(free), nameless, strict=False):
+        drafts[rank].captures.append(capture)
+        drafts[rank].source = capture.source
+    if nameless:
+        gaps.append(
+            f"nothing tells the rank of {len(nameless)} stacks: they are numbered in order of file and pid"
+        )
+    return gaps
+
+
+def _names_a_rank(path: Path, gathered: Gathered) -> bool:
+    """A lone number may be a pid: then it is larger than the number of files."""
+    return 0 <= rank_of(path, gathered.root) < max(
+        4096, len(gathered.stacks) + len(gathered.py_spy_json)
+    ) and (
+        "rank" in path.as_posix().lower()
+        or rank_of(path, gathered.root) < 2 * (len(gathered.stacks) + len(gathered.py_spy_json))
+    )
+
+
+def _processes(path: Path, text: str) -> list[stacks.ProcessStacks]:
+    if text.lstrip()[:1] in ("[", "{"):
+        return [stacks.ProcessStacks(pid=None, rank=None, threads=stacks.from_json(text), native="")]
+    found = list(stacks.from_py_spy(text))
+    if found:
+        return found
+    threads = from_faulthandler(text)
+    return [stacks.ProcessStacks(pid=None, rank=None, threads=threads, native="")] if threads else []
+
+
+def read_logs(gathered: Gathered, drafts: Drafts) -> Told:
+    launcher = ""
+    gaps: list[str] = []
+    inits: list[Init] = []
+    never_came: tuple[tuple[int, ...], str] = (), ""
+    for path in sorted(gathered.logs):
+        try:
+            text = _text(path, gathered.root)
+        except OSError as error:
+            gaps.append(f"{relative(path, gathered.root)} could not be read: {error.strerror}")
+            continue
+        facts = logs.read_log(text)
+        source = relative(path, gathered.root)
+        own = rank_of(path, gathered.root) if _is_of_one_rank(path, facts) else -1
+        _put_log(drafts, facts, source, own, text)
+        if facts.ended:
+            launcher = source
+        inits += [replace(init, source=source) for init in nccl_log.inits(text)]
+        if facts.never_came:
+            never_came = facts.never_came, f"{source}#line {facts.never_came_line}"
+    return Told(launcher=launcher, never_came=never_came, inits=inits, gaps=gaps)
+
+
+def _is_of_one_rank(path: Path, facts: logs.LogFacts) -> bool:
+    if len(facts.ranks) > 1 or facts.ended:
+        return False
+    return bool(
+        TORCHRUN_LOG.search(path.as_posix())
+        or NAMED_FOR_A_RANK.search(path.name)
+        or re.search(r"rank[_-]?\d+", path.as_posix())
+    )
+
+
+def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: str) -> None:
+    if own >= 0:
+        drafts[own].source = drafts[own].source or source
+        drafts[own].stderr_tail = text[-LOG_TAIL_BYTES:]
+        threads = from_faulthandler(text)
+        if threads:
+            drafts[own].faults = text[-LOG_TAIL_BYTES:] if logs.FATAL.search(text) else ""
+            drafts[own].captures.append(capture_of(source=source, stacks=threads))
+    for raised in facts.raised:
+        rank = raised.rank if raised.rank is not None else own
+        if rank < 0 and not facts.ended:
+            rank = 0 if not drafts else -1
+        if rank >= 0:
+            drafts[rank].exceptions.append(_exception(raised, source))
+            drafts[rank].source = drafts[rank].source or source
+    for timed_out in facts.timed_out:
+        drafts[timed_out.rank].timed_out.append((timed_out, source))
+        drafts[timed_out.rank].source = drafts[timed_out.rank].source or source
+    for ended in facts.ended:
+        how = {"signal": -ended.code} if ended.code < 0 else {"exit_code": ended.code}
+        drafts[ended.rank].end = {"pid": ended.pid, "t_s": ended.t_s or 0.0, **how}
+        drafts[ended.rank].source = drafts[ended.rank].source or source
+    for rank in facts.ranks:
+        drafts[rank].source = drafts[rank].source or source
+
+
+def _exception(raised: logs.Raised, source: str) -> dict[str, Any]:
+    cause = {**_exception(raised.cause, source), "meant": raised.meant} if raised.cause else None
+    return {
+        "type": raised.type,
+        "message": raised.message,
+        "thread": "MainThread",
+        "t_mono_ns": 0,
+        "frames": list(raised.frames),
+        "source": f"{source}#line {raised.line}",
+        "cause": cause,
+    }
+
+
+def read_errors(gathered: Gathered, drafts: Drafts) -> None:
+    """torchrun's error.json: the first exception of a rank, with the time."""
+    for path in sorted(gathered.errors):
+        rank = rank_of(path, gathered.root)
+        try:
+            document = json.loads(_text(path, gathered.root))
+            message = document["message"]
+            extra = message.get("extraInfo", {}) if isinstance(message, dict) else {}
+            said = message.get("message", "") if isinstance(message, dict) else str(message)
+            facts = logs.read_log(f"{extra.get('py_callstack', '')}\n")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        kind, _, rest = str(said).partition(": ")
+        told = (
+            facts.raised[-1]
+            if facts.raised
+            else logs.Raised(rank=None, type=kind, message=rest, frames=(), line=1)
+        )
+        exception = _exception(told, relative(path, gathered.root))
+        moment = str(extra.get("timestamp", ""))
+        if moment.isdigit():
+            exception["t_mono_ns"] = int(moment) * 10**9
+        if rank >= 0:
+            drafts[rank].exceptions.insert(0, exception)
+            drafts[rank].source = drafts[rank].source or relative(path, gathered.root)
+
+
+def capture_of(
+    *,
+    source: str,
+    stacks: Iterable[dict[str, Any]] = (),
+    flight_recorder: dict[str, Any] | None = None,
+    native: str = "",
+) -> CaptureEvidence:
+    return CaptureEvidence(
+        number=1,
+        stacks=list(stacks),
+        flight_recorder=flight_recorder or {},
+        proc={},
+        gaps=[],
+        source=source,
+        native=native,
+    )
+
+
+def _text(path: Path, root: Path) -> str:
+    text = read_tail(path, MOST_LOG_BYTES, root).decode("utf-8", "replace")
+    # No rank, line or size has so many digits, and of very many Python makes no number.
+    return TOO_LONG_A_NUMBER.sub("0", text)
+
+
+def relative(path: str | Path, root: Path) -> str:
+    try:
+        return Path(path).relative_to(root).as_posix()
+    except ValueError:
+        return str(path)

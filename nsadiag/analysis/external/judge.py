@@ -1,0 +1,187 @@
+"""The verdict on evidence from elsewhere: the same detectors, and only as sure as one look allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from nsadiag.analysis.external.agreeing import all_over
+from nsadiag.analysis.external.crowd_findings import crowd_finding
+from nsadiag.analysis.external.load import Foreign, load_foreign
+from nsadiag.analysis.external.looks import GAPS, MOST_SURE, Looks, looks_of
+from nsadiag.analysis.external.recognise import Gathered, gather
+from nsadiag.analysis.external.told import communicator_finding, ended_with_code, never_came
+from nsadiag.analysis.judgement.conclude import verdict_of
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.errors import UsageError
+from nsadiag.evidence.records import Evidence, Finding, Progress, Times, Verdict
+
+LOOKS_FOR = (
+    "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
+    "torchrun --log-dir, logs with tracebacks or time-outs"
+)
+
+
+def judge_foreign(path: Path) -> Verdict:
+    """Raises UsageError where there is nothing that can be judged."""
+    gathered = gather(path)
+    if gathered.is_empty:
+        raise UsageError(f"nothing in {path} is evidence that nsadiag knows", f"it looks for {LOOKS_FOR}")
+    foreign = load_foreign(gathered)
+    told = foreign.told
+    unmade = communicator_finding(told.inits, foreign.cell.world_size)
+    if not (foreign.crowd.ranks or told.never_came[0] or unmade or _says_why(foreign.cell)):
+        raise UsageError(_why_nothing(path, gathered, foreign), f"it looks for {LOOKS_FOR}")
+    found, failed = _finding(foreign)
+    cell = foreign.cell
+    return verdict_of(cell, _believable(found, foreign), failed, progress=Progress(), times=Times())
+
+
+def _why_nothing(path: Path, gathered: Gathered, foreign: Foreign) -> str:
+    if foreign.cell.gaps:
+        return f"nothing in {path} could be read: {foreign.cell.gaps[0]}"
+    count = len(gathered.logs)
+    return f"{count} log{'s' if count > 1 else ''} in {path}, and no traceback, time-out or end of a rank in them"
+
+
+def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
+    """What stacks, tracebacks and ends of ranks say comes first: they know why, where dumps know who."""
+    cell = foreign.cell
+    came_not, source = foreign.told.never_came
+    if came_not and not any(r.exception for r in cell.ranks if r.rank in came_not):
+        return never_came(foreign, came_not, source), ()
+    by_dumps = crowd_finding(foreign) or (all_over(foreign) if foreign.crowd.ranks else None)
+    if by_dumps and not _says_why(cell):
+        return by_dumps, ()
+    by_nccl = communicator_finding(foreign.told.inits, cell.world_size)
+    if by_nccl and not _says_why(cell):
+        return by_nccl, ()
+    # Only now: pandas takes as long to load as a thousand dumps do.
+    from nsadiag.analysis.case import Tables
+    from nsadiag.analysis.resolve import resolve
+
+    stuck = dataclasses.replace(cell, watch=_watch(foreign))
+    found, failed = resolve(stuck, Tables(stuck)).outcome
+    if found.cls in ("rank_exited_early", "unknown", "healthy") and (first := _first_with_a_code(cell)):
+        return ended_with_code(foreign, (first.rank,), int(first.end["exit_code"])), failed
+    if by_dumps is None or found.cls not in ("unknown", "healthy"):
+        return _of_all(found, by_dumps, foreign), failed
+    return by_dumps, failed
+
+
+def _of_all(found: Finding, by_dumps: Finding | None, foreign: Foreign) -> Finding:
+    """Detectors saw the few ranks that were looked at closely, which stand for all that are like them."""
+    few = len(foreign.close_up.documents) == len(foreign.crowd.ranks)
+    if by_dumps is None or few or not {*found.guilty_ranks} <= {*by_dumps.guilty_ranks}:
+        return found
+    return dataclasses.replace(
+        found,
+        guilty_ranks=by_dumps.guilty_ranks,
+        blocked_ranks=by_dumps.blocked_ranks,
+        summary=f"{found.summary} All dumps together: {by_dumps.summary}",
+    )
+
+
+def _first_with_a_code(cell: CellEvidence) -> RankEvidence | None:
+    """It did not end of its own accord, but by something that its own log would tell."""
+    coded = [r for r in cell.ranks if r.end.get("exit_code") and not r.exception]
+    return min(coded, key=lambda r: float(r.end["t_s"]), default=None)
+
+
+def _says_why(cell: CellEvidence) -> bool:
+    return any(r.exception or r.end or any(c.stacks for c in r.captures) for r in cell.ranks)
+
+
+def _watch(foreign: Foreign) -> dict[str, Any]:
+    """Who takes stacks or dumps of a job believes it stuck, and so do we, where nothing shows that it moves."""
+    cell = foreign.cell
+    broke = _broke(cell)
+    looks = looks_of(cell)
+    if broke or looks == "moved":
+        return {**cell.watch, "launcher_exit_code": 1 if broke else None}
+    look = {"judgement": "still", "reason": GAPS[looks], "t_s": 0.0, "motions": [], "first": 1, "second": 1}
+    return {**cell.watch, "stopped": "hang", "looks": [look]}
+
+
+def _believable(found: Finding, foreign: Foreign) -> Finding:
+    """Sources are files that are there, and nothing is said of a second look that nobody took."""
+    looks = looks_of(foreign.cell)
+    found = dataclasses.replace(
+        found,
+        evidence=tuple(e for item in found.evidence if (e := _that_exists(item, foreign))),
+        rejected=tuple(r for r in found.rejected if not re.search(r"\blooks?\b", r.because)),
+    )
+    if found.cls == "unknown" and found.detector == "unknown" and not _broke(foreign.cell):
+        return _open(found, foreign.cell, looks)
+    if found.outcome != "hung":
+        return found
+    most_sure = MOST_SURE["none" if foreign.crowd.ranks else looks]
+    return dataclasses.replace(
+        found,
+        confidence=min(found.confidence, most_sure),
+        gaps=tuple(dict.fromkeys((*found.gaps, GAPS[looks]))),
+    )
+
+
+def _broke(cell: CellEvidence) -> bool:
+    return any(r.exception or r.end for r in cell.ranks)
+
+
+def _open(found: Finding, cell: CellEvidence, looks: Looks) -> Finding:
+    """The detector for what is unknown speaks of a run that was watched."""
+    seen = sum(any(c.stacks for c in r.captures) for r in cell.ranks)
+    moved = ", and the job moved between them" if looks == "moved" else ""
+    return dataclasses.replace(
+        found,
+        outcome="unknown",
+        summary=f"Stacks of {seen} rank{'s' if seen > 1 else ''} show nobody that the others wait for{moved}.",
+        gaps=(*found.gaps, GAPS[looks]),
+        next="take the stacks again some seconds later, and the flight recorder's dumps with them",
+    )
+
+
+def _that_exists(item: Evidence, foreign: Foreign) -> Evidence | None:
+    """Detectors name the file that a run directory would have; here the fact stood in another."""
+    path, _, place = item.source.partition("#")
+    item = dataclasses.replace(item, claim=re.sub(r",? in (both|the two) looks\b", "", item.claim))
+    if path == "watch.json" or "same line" in item.claim:
+        return None
+    if path == "ends.json":
+        return dataclasses.replace(item, source=foreign.told.launcher) if foreign.told.launcher else None
+    root, parts = foreign.cell.path, Path(path).parts
+    for length in range(len(parts), 0, -1):
+        file = root.joinpath(*parts[:length])
+        if file.is_file() and parts[-1] == "fr.json":
+            file = _dump_beside(file, foreign.cell)
+        if file.is_file():
+            place = _place_in(file, place, item, foreign.cell) if length < len(parts) else place
+            return dataclasses.replace(
+                item, source="#".join(p for p in (file.relative_to(root).as_posix(), place) if p)
+            )
+    return None
+
+
+def _dump_beside(file: Path, cell: CellEvidence) -> Path:
+    """A rank's last look may be a stack; what it issued stands in its dump."""
+    relative = file.relative_to(cell.path).as_posix()
+    for rank in cell.ranks:
+        if any(c.source == relative for c in rank.captures):
+            return next((cell.path / c.source for c in rank.captures if c.flight_recorder), file)
+    return file
+
+
+def _place_in(file: Path, place: str, item: Evidence, cell: CellEvidence) -> str:
+    """The number of an entry in the whole dump, the line of a traceback in a log."""
+    relative = file.relative_to(cell.path).as_posix()
+    entry = re.fullmatch(r"entries\[(\d+)\]", place)
+    for rank in cell.ranks:
+        for capture in rank.captures:
+            entries = capture.flight_recorder.get("entries", [])
+            if entry and capture.source == relative and int(entry[1]) < len(entries):
+                return f"entries[{entries[int(entry[1])].get('index', entry[1])}]"
+        told = str((rank.exception or {}).get("source", ""))
+        if "exception.json" in item.source and told.startswith(f"{relative}#"):
+            return told.partition("#")[2]
+    return "" if entry else place

@@ -1,0 +1,149 @@
+"""A directory of evidence that others collected, as the same plain values that a run directory becomes."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nsadiag.analysis.external import logs, watchdog
+from nsadiag.analysis.external.drafts import (
+    Draft,
+    Drafts,
+    Told,
+    capture_of,
+    read_errors,
+    read_logs,
+    read_stacks,
+    relative,
+)
+from nsadiag.analysis.external.recognise import Gathered
+from nsadiag.analysis.facts.exceptions import follows_a_peer
+from nsadiag.analysis.ingest.run_directory import rank_without_evidence
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.scale.dumps.close_up import CloseUp, close_up
+from nsadiag.analysis.scale.dumps.columns import RankColumns
+from nsadiag.analysis.scale.dumps.crowd import Crowd, merged
+from nsadiag.analysis.scale.dumps.pool import Refused, read_all, readers
+from nsadiag.errors import MachineError
+from nsadiag.evidence.spans import spans
+
+MOST_REFUSED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foreign:
+    """The cell that detectors see, and what it was cut down from."""
+
+    cell: CellEvidence
+    crowd: Crowd
+    close_up: CloseUp
+    told: Told
+
+
+def load_foreign(gathered: Gathered) -> Foreign:
+    """Never raises on what is in the files: what cannot be read becomes a gap."""
+    drafts, gaps = Drafts(), []
+    crowd, closer, unread = _read_dumps(gathered)
+    gaps += unread
+    for rank, document in closer.documents.items():
+        file = relative(crowd.ranks[rank].file, gathered.root)
+        drafts[rank].captures.append(capture_of(source=file, flight_recorder=document))
+        drafts[rank].source = file
+    gaps += read_stacks(gathered, drafts)
+    told = read_logs(gathered, drafts)
+    gaps += told.gaps
+    read_errors(gathered, drafts)
+    said = [(t, gathered.root / file) for draft in drafts.values() for t, file in draft.timed_out[:1]]
+    if said and not crowd.ranks:
+        silent = {r: gathered.root / d.source for r, d in drafts.items() if not d.timed_out and d.source}
+        crowd, closer = watchdog.crowd_of(said, silent)
+    began_ns = _order(drafts)
+    sizes = [init.size for init in told.inits]
+    world = max(crowd.world_size, max(drafts, default=-1) + 1, *sizes, 0)
+    if gathered.dumps and crowd.ranks and crowd.unseen:
+        gaps.append(f"no dump of rank {spans(crowd.unseen)} ({len(crowd.unseen)} of {world:,})")
+    ranks = tuple(_rank(number, drafts[number]) for number in sorted(drafts))
+    cell = CellEvidence(
+        path=gathered.root,
+        world_size=world,
+        ranks=ranks,
+        watch={"started_mono_ns": began_ns},
+        launcher_stderr="",
+        processes=(),
+        gaps=tuple(gaps),
+    )
+    return Foreign(cell=cell, crowd=crowd, close_up=closer, told=told)
+
+
+def _order(drafts: Drafts) -> int:
+    """Times from torchrun, where a log has none; those that nobody told come last. Returns the first."""
+    for draft in drafts.values():
+        # NCCL's watchdog ended it, because a peer did not come.
+        draft.end = {} if draft.timed_out else draft.end
+        for exception in draft.exceptions:
+            exception["t_mono_ns"] = exception["t_mono_ns"] or int(draft.end.get("t_s", 0) * 10**9)
+    told = [e["t_mono_ns"] for d in drafts.values() for e in d.exceptions if e["t_mono_ns"]]
+    told += [int(d.end["t_s"] * 10**9) for d in drafts.values() if d.end.get("t_s")]
+    began_ns = min(told, default=0)
+    for draft in drafts.values():
+        if draft.end:
+            draft.end = {**draft.end, "t_s": max(draft.end["t_s"] - began_ns / 1e9, 0.0)}
+        for exception in draft.exceptions:
+            exception["t_mono_ns"] = exception["t_mono_ns"] or max(told, default=0)
+    return began_ns
+
+
+def _read_dumps(gathered: Gathered) -> tuple[Crowd, CloseUp, list[str]]:
+    nothing = Crowd(ranks={}), CloseUp(meetings=(), documents={})
+    if not gathered.dumps:
+        return *nothing, []
+    try:
+        return _from_files(gathered, nothing)
+    except BrokenProcessPool:
+        raise MachineError(
+            "a process that read dumps came to a sudden end: out of memory, or a file that is made to do it",
+            "give fewer dumps at a time; dmesg tells whether the kernel ended it",
+        ) from None
+
+
+def _from_files(gathered: Gathered, nothing: tuple[Crowd, CloseUp]) -> tuple[Crowd, CloseUp, list[str]]:
+    files = sorted(gathered.dumps, key=lambda file: (file.rank, file.path))
+    with readers() as pool:
+        results = list(read_all(pool, files))
+        refused = [r for r in results if isinstance(r, Refused)]
+        read = [r for r in results if not isinstance(r, Refused)]
+        crowd = merged(_numbered(read))
+        closer = close_up(crowd, pool) if crowd.ranks else nothing[1]
+    gaps = [f"{relative(r.file.path, gathered.root)} was refused: {r.why}" for r in refused[:MOST_REFUSED]]
+    nameless = sum(r.rank < 0 for r in read)
+    if nameless:
+        gaps.append(f"nothing tells the rank of {nameless} dumps: they are numbered in order of their names")
+    if len(refused) > MOST_REFUSED:
+        gaps.append(f"{len(refused) - MOST_REFUSED:,} more files were refused")
+    return crowd, closer, gaps
+
+
+def _numbered(read: list[RankColumns]) -> list[RankColumns]:
+    """Dumps whose rank nothing tells get the numbers that are left."""
+    taken = {r.rank for r in read}
+    free = (n for n in itertools.count() if n not in taken)
+    return [r if r.rank >= 0 else replace(r, rank=next(free)) for r in read]
+
+
+def _rank(number: int, draft: Draft) -> RankEvidence:
+    own = [e for e in draft.exceptions if not _follows(e)]
+    return replace(
+        rank_without_evidence(number),
+        exception=next(iter(own or draft.exceptions), None),
+        faults=draft.faults,
+        end=draft.end,
+        captures=tuple(replace(c, number=n) for n, c in enumerate(draft.captures, 1)),
+        stderr_tail=draft.stderr_tail,
+        source=draft.source or ".",
+    )
+
+
+def _follows(exception: dict[str, Any]) -> bool:
+    return follows_a_peer(exception) or bool(logs.BARRIER.search(exception["message"]))

@@ -1,0 +1,160 @@
+"""What logs say: tracebacks, ends that torchrun saw, time-outs, by rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from nsadiag.analysis.external.watchdog import TimedOut, timed_out
+
+# torchrun, torch.distributed and NCCL put these before lines of several ranks in one log.
+PREFIX = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:? ?")
+TRACEBACK = "Traceback (most recent call last):"
+CHAINS = {
+    "The above exception was the direct cause of the following exception:": True,
+    "During handling of the above exception, another exception occurred:": False,
+}
+FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
+RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+BARRIER = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
+EXITED = re.compile(r"exitcode:? *:? *(?P<code>-?\d+)\)? .*?\(?pid: (?P<pid>\d+)\)")
+# torchrun's table of failures.
+FAILURE = re.compile(
+    r"\[(?P<n>\d+)\]:\s*\n\s+time\s*: (?P<time>\S+)\s*\n\s+host\s*: (?P<host>.*)\n\s+rank\s*: (?P<rank>\d+) \(local_rank: \d+\)\s*\n"
+    r"\s+exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)"
+)
+FATAL = re.compile(r"^Fatal Python error: (?P<what>.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """One traceback."""
+
+    rank: int | None
+    type: str
+    message: str
+    frames: tuple[dict[str, Any], ...]  # outermost first
+    line: int  # of the log, where it begins
+    cause: Raised | None = None
+    meant: bool = False  # raised `from` the cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A rank's end as torchrun saw it."""
+
+    rank: int
+    code: int
+    pid: int
+    t_s: float | None
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFacts:
+    """All of one log."""
+
+    raised: tuple[Raised, ...] = ()
+    timed_out: tuple[TimedOut, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    never_came: tuple[int, ...] = ()  # to a monitored barrier
+    never_came_line: int = 0
+    ranks: frozenset[int] = field(default_factory=frozenset)  # that wrote in it
+    lines: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.raised or self.timed_out or self.ended or self.never_came)
+
+
+def read_log(text: str) -> LogFacts:
+    """Never raises, whatever the text."""
+    lines = text.splitlines()
+    ranks = {int(m["rank"]) for line in lines if (m := PREFIX.match(line))}
+    barrier = [(n, m) for n, line in enumerate(lines, 1) if (m := BARRIER.search(line))]
+    return LogFacts(
+        raised=tuple(_tracebacks(lines)),
+        timed_out=tuple(timed_out(text)),
+        ended=tuple(_ended(text)),
+        never_came=tuple(sorted({int(r) for _, m in barrier for r in re.findall(r"\d+", m["ranks"])})),
+        never_came_line=barrier[0][0] if barrier else 0,
+        ranks=frozenset(ranks),
+        lines=len(lines),
+    )
+
+
+def _tracebacks(lines: list[str]) -> list[Raised]:
+    """Each with what it was raised from as its cause."""
+    open_: dict[int | None, tuple[int, list[dict[str, Any]]]] = {}
+    chained: dict[int | None, tuple[Raised, bool]] = {}
+    found: list[Raised] = []
+    for number, line in enumerate(lines, 1):
+        rank, said = _stripped(line)
+        if TRACEBACK in said:
+            open_[rank] = (number, [])
+        elif rank in open_:
+            raised = _read_line(said, open_[rank][1])
+            if raised:
+                begin, frames = open_.pop(rank)
+                cause, meant = chained.pop(rank, (None, False))
+                if cause:
+                    found.remove(cause)
+                kind = raised["type"].rpartition(".")[2]
+                message = raised["message"] or ""
+                found.append(
+                    Raised(
+                        rank=rank,
+                        type=kind,
+                        message=message,
+                        frames=tuple(frames),
+                        line=begin,
+                        cause=cause,
+                        meant=meant,
+                    )
+                )
+        elif said.strip() in CHAINS:
+            before = [r for r in found if r.rank == rank]
+            if before:
+                chained[rank] = before[-1], CHAINS[said.strip()]
+    return found
+
+
+def _read_line(said: str, frames: list[dict[str, Any]]) -> re.Match[str] | None:
+    """A frame, its code, or the exception itself, which ends the traceback."""
+    frame = FRAME.match(said)
+    if frame:
+        frames.append(
+            {"file": frame["file"], "line": int(frame["line"]), "function": frame["function"], "code": ""}
+        )
+    elif said.startswith("    ") and frames and not frames[-1]["code"] and said.strip(" ^~"):
+        frames[-1]["code"] = said.strip()
+    elif frames and not said.startswith(" "):
+        return RAISED.match(said)
+    return None
+
+
+def _stripped(line: str) -> tuple[int | None, str]:
+    prefix = PREFIX.match(line)
+    return (int(prefix["rank"]), line[prefix.end() :]) if prefix else (None, line)
+
+
+def _ended(text: str) -> Iterator[Ended]:
+    for found in FAILURE.finditer(text):
+        yield Ended(
+            rank=int(found["rank"]),
+            code=int(found["code"]),
+            pid=int(found["pid"]),
+            t_s=_seconds(found["time"]),
+            line=text.count("\n", 0, found.start()) + 1,
+        )
+
+
+def _seconds(time: str) -> float | None:
+    """torchrun writes `2026-11-21_13:45:01`."""
+    try:
+        return datetime.strptime(time, "%Y-%m-%d_%H:%M:%S").timestamp()
+    except ValueError:
+        return None

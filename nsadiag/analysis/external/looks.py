@@ -1,0 +1,37 @@
+"""How often each rank was looked at, and whether it moved meanwhile: what a verdict from stacks may claim."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+
+Looks = Literal["none", "one", "same", "moved"]
+# What nobody looked at twice may be on its way.
+MOST_SURE: dict[Looks, float] = {"none": 0.85, "one": 0.5, "same": 0.85, "moved": 0.4}
+GAPS: dict[Looks, str] = {
+    "none": "one look at each rank: nothing shows whether the job still moved when it was taken",
+    "one": "one look at each rank: nothing shows whether the job still moved when it was taken",
+    "same": "the stacks do not tell how long after one another they were taken",
+    "moved": "some rank stood elsewhere in its next stack: the job moved",
+}
+
+
+def looks_of(cell: CellEvidence) -> Looks:
+    """`same` where each rank that was looked at stood at the same lines twice."""
+    seen = [lines for rank in cell.ranks if (lines := _lines(rank))]
+    if not seen:
+        return "none"
+    twice = [lines[-2:] for lines in seen if len(lines) > 1]
+    if any(before != after for before, after in twice):
+        return "moved"
+    return "same" if len(twice) == len(seen) else "one"
+
+
+def _lines(rank: RankEvidence) -> list[list[tuple[str, int]]]:
+    return [_main(capture.stacks) for capture in rank.captures if capture.stacks]
+
+
+def _main(threads: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    main = next((t for t in threads if t.get("thread_name") == "MainThread"), threads[0])
+    return [(f["filename"], f["line"]) for f in main.get("frames", [])]

@@ -1,0 +1,112 @@
+"""Stacks as text: what `py-spy dump` prints, as threads in the form of its JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.evidence.documents import fitting
+from nsadiag.evidence.stacks import Threads, with_a_main_thread
+
+PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
+RANK_IN_COMMAND = re.compile(r"--(?:local[-_])?rank[= ](\d+)")
+THREAD = re.compile(
+    r'^Thread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \((?P<state>[^)]*)\))?(?:: "(?P<name>[^"]*)")?', re.MULTILINE
+)
+FRAME = re.compile(r"^ {4}(?P<name>\S.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*$")
+# py-spy shortens paths to what stands behind an entry of sys.path.
+LIBRARIES = frozenset({"torch", "numpy", "pandas", "lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "megatron"})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStacks:
+    """One process as it was seen once."""
+
+    pid: int | None
+    rank: int | None  # where its command line tells
+    threads: Threads
+    native: str  # the text, where it holds native frames
+
+
+def from_py_spy(text: str) -> Iterator[ProcessStacks]:
+    """Of each process in what `py-spy dump` printed, one after another."""
+    begins = list(PROCESS.finditer(text))
+    ends = [match.start() for match in begins[1:]] + [len(text)]
+    for begin, end in zip(begins, ends, strict=True):
+        part = text[begin.end() : end]
+        threads = _py_spy_threads(part)
+        rank = RANK_IN_COMMAND.search(begin["command"])
+        if threads:
+            yield ProcessStacks(
+                pid=int(begin["pid"]),
+                rank=int(rank[1]) if rank else None,
+                threads=threads,
+                native=part if _has_native(threads) else "",
+            )
+
+
+def _py_spy_threads(text: str) -> Threads:
+    threads: Threads = []
+    for line in text.splitlines():
+        thread, frame = THREAD.match(line), FRAME.match(line)
+        if thread:
+            state = thread["state"] or ""
+            threads.append(
+                {
+                    "thread_name": thread["name"],
+                    "active": "active" in state,
+                    "owns_gil": "gil" in state,
+                    "frames": [],
+                }
+            )
+        elif frame and threads:
+            threads[-1]["frames"].append(
+                {
+                    "name": frame["name"],
+                    "filename": whole_path(frame["file"]),
+                    "line": int(frame["line"] or 0),
+                }
+            )
+    return with_a_main_thread([t for t in threads if t["frames"]])
+
+
+def _has_native(threads: Threads) -> bool:
+    return any(".so" in f["filename"] or not f["line"] for t in threads for f in t["frames"])
+
+
+def whole_path(file: str) -> str:
+    """A shortened path of a library with what was cut off, or a stand-in for it, so that it is not taken for the user's."""
+    top = file.partition("/")[0].removesuffix(".py")
+    if file.startswith(("/", "<")) or ".so" in file:
+        return file
+    if top in LIBRARIES:
+        return f"/lib/python3/site-packages/{file}"
+    return f"/usr/lib/python3.{sys.version_info[1]}/{file}" if top in sys.stdlib_module_names else file
+
+
+def from_json(text: str) -> Threads:
+    """Threads of `py-spy dump --json`. Raises ValueError if it is something else."""
+    document = json.loads(text)
+    if not isinstance(document, list):
+        raise ValueError("no list of threads")
+    threads = []
+    for thread in document:
+        frames = thread.get("frames") if isinstance(thread, dict) else None
+        if not isinstance(frames, list):
+            raise ValueError("a thread without frames")
+        kept = [f for f in frames if isinstance(f, dict) and isinstance(f.get("filename"), str)]
+        threads.append(
+            {
+                **thread,
+                "frames": [{**f, "name": str(f.get("name")), "line": _line(f.get("line"))} for f in kept],
+            }
+        )
+    return with_a_main_thread(fitting("py_spy.json", threads, []))
+
+
+def _line(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0

@@ -1,0 +1,103 @@
+"""What a log says in so many words: who did not come to a barrier, who ended with an exit code, whose communicator was never made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nsadiag.analysis.external.load import Foreign
+from nsadiag.analysis.external.nccl_log import Init
+from nsadiag.analysis.external.view import NEXT, ranks_first, ranks_text
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+
+def never_came(foreign: Foreign, ranks: tuple[int, ...], source: str) -> Finding:
+    """A monitored barrier names those who did not come."""
+    others = tuple(r for r in range(foreign.cell.world_size) if r not in ranks)
+    return Finding(
+        detector="crowd",
+        cls="missing_rank",
+        outcome="hung",
+        confidence=0.85,
+        summary=f"{ranks_first(ranks)} never came to the monitored barrier in which the others waited.",
+        guilty_ranks=ranks,
+        blocked_ranks=others,
+        evidence=(
+            Evidence(claim=f"the barrier's own words: {ranks_text(ranks)} failed to pass it", source=source),
+        ),
+        rejected=(Rejected(cls="rank_exception", because=f"no traceback of {ranks_text(ranks)}"),),
+        gaps=(f"no stack of {ranks_text(ranks)}: what it did instead is not known",),
+        fix="Find what keeps the rank from that barrier.",
+        next=NEXT,
+    )
+
+
+def ended_with_code(foreign: Foreign, ranks: tuple[int, ...], code: int) -> Finding:
+    """The launcher saw it end first, and nothing here says of what."""
+    others = tuple(r.rank for r in foreign.cell.ranks if r.rank not in ranks)
+    return Finding(
+        detector="crowd",
+        cls="rank_exception",
+        outcome="crashed",
+        confidence=0.6,
+        summary=f"{ranks_first(ranks)} was the first to end, with exit code {code}; its traceback is not among these files.",
+        guilty_ranks=ranks,
+        blocked_ranks=others,
+        evidence=(Evidence(claim=f"the launcher saw exit code {code}", source=foreign.told.launcher),),
+        rejected=(
+            Rejected(cls="rank_killed", because="no signal ended it"),
+            Rejected(cls="rank_exited_early", because=f"exit code {code} is not that of a clean end"),
+        ),
+        gaps=(f"no log of {ranks_text(ranks)}",),
+        fix="Read that rank's own stderr.",
+        next="torchrun --log-dir logs --redirects 3 --tee 3 <the same script>, then: nsadiag analyze logs",
+    )
+
+
+def communicator_finding(found: Iterable[Init], world_size: int) -> Finding | None:
+    """The first communicator that some ranks began to create and none could end; None if all of them were made."""
+    by_id: dict[str, list[Init]] = {}
+    for init in found:
+        by_id.setdefault(init.communicator, []).append(init)
+    for rows in by_id.values():
+        came = {row.rank for row in rows}
+        absent = tuple(sorted({*range(rows[0].size)} - came))
+        if not any(row.complete for row in rows):
+            return _stuck(rows, tuple(sorted(came)), absent, rows[0].size == max(world_size, rows[0].size))
+    return None
+
+
+def _stuck(rows: list[Init], came: tuple[int, ...], absent: tuple[int, ...], whole: bool) -> Finding:
+    size = rows[0].size
+    what = f"the communicator {rows[0].communicator} of {size} ranks"
+    # In a communicator of a part of the job, NCCL's numbers are not those of the job.
+    numbers = "" if whole else " (as numbered in it)"
+    evidence = Evidence(
+        claim=f"{ranks_text(came)}{numbers} began to create {what}, and nobody ended it",
+        source=f"{rows[0].source}#line {rows[0].line}",
+    )
+    summary = (
+        f"{ranks_first(absent)}{numbers} never came to create {what}, in which {len(came)} wait."
+        if absent
+        else f"All {size} ranks began to create {what}, and none has ended it."
+    )
+    return Finding(
+        detector="crowd",
+        cls="process_group_mismatch" if absent else "network_stall",
+        outcome="hung",
+        confidence=0.6 if absent else 0.5,
+        summary=summary,
+        guilty_ranks=absent if whole else (),
+        blocked_ranks=came if whole else (),
+        where=Where(),
+        evidence=(evidence,),
+        rejected=(
+            Rejected(
+                cls="missing_rank", because="no collective can be issued before the communicator is there"
+            ),
+        ),
+        gaps=("a rank whose log is not among these files would be taken for one that did not come",),
+        fix="Let every rank of the job create the same groups in the same order, each on its own GPU (set_device(LOCAL_RANK))."
+        if absent
+        else "Look at the network between the hosts: NCCL_SOCKET_IFNAME, firewalls, the lines of NCCL WARN.",
+        next=NEXT,
+    )

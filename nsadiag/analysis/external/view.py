@@ -1,0 +1,173 @@
+"""One collective that ranks wait in, with the entries that were looked at closely."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nsadiag.analysis.external.load import Foreign
+from nsadiag.analysis.facts.locations import place
+from nsadiag.analysis.scale.dumps.columns import op_of
+from nsadiag.analysis.scale.dumps.crowd import Crowd, Meeting
+from nsadiag.evidence.records import Collective, Evidence, Place
+from nsadiag.evidence.spans import spans
+from nsadiag.evidence.user_code import is_user
+
+SHOWN = 4  # ranks that evidence names one by one
+WATCHDOG_S = 600.0  # before which NCCL's watchdog complains only if told to
+APART_S = 2.0  # ranks of a job that runs well may be so far apart
+# Wherever it is installed; frames of a dump come from other machines.
+TORCH = re.compile(
+    r"/torch/(distributed|nn|utils|autograd|optim|cuda|multiprocessing|fx|_\w+)/|/torch/\w+\.py$"
+)
+NEXT = "nsadiag attach <pid of the launcher>, or start it with: nsadiag run -- <the same command>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What one rank asked for under a number, as its dump has it."""
+
+    rank: int
+    entry: dict[str, Any]
+    file: str
+    by_watchdog: bool  # a line of a log, in place of an entry of a dump
+
+    @property
+    def op(self) -> str:
+        return op_of(str(self.entry["profiling_name"]))
+
+    @property
+    def source(self) -> str:
+        place = f"line {self.entry['index']}" if self.by_watchdog else f"entries[{self.entry['index']}]"
+        return f"{self.file}#{place}"
+
+    @property
+    def place(self) -> Place | None:
+        """The user line that issued it: frames are listed from the innermost."""
+        for frame in self.entry.get("frames") or []:
+            file = str(frame.get("filename", ""))
+            if is_user(file) and not TORCH.search(file):
+                return place(file, int(frame.get("line") or 0), str(frame.get("name")))
+        return None
+
+    def collective(self, group: str) -> Collective:
+        return Collective(
+            op=self.op,
+            group=group,
+            seq=int(self.entry["collective_seq_id"]),
+            sizes=self.entry.get("input_sizes"),
+            dtypes=self.entry.get("input_dtypes"),
+        )
+
+    @property
+    def shape(self) -> str:
+        """`[1024] Float`, and where it differs from the input the output."""
+        sizes = {way: " ".join(map(str, self.entry.get(f"{way}_sizes") or [])) for way in ("input", "output")}
+        dtypes = " ".join(dict.fromkeys(self.entry.get("input_dtypes") or []))
+        into = f" -> {sizes['output']}" if sizes["output"] and sizes["output"] != sizes["input"] else ""
+        return f"{sizes['input']}{into} {dtypes}".strip()
+
+
+class View:
+    """One meeting with the entries that were looked at closely."""
+
+    def __init__(self, foreign: Foreign, meeting: Meeting) -> None:
+        self.foreign, self.meeting = foreign, meeting
+        self.crowd: Crowd = foreign.crowd
+        self.world = foreign.cell.world_size
+
+    def asked(self, rank: int) -> Asked | None:
+        """Under the number of the meeting."""
+        return next(
+            (a for a in self._entries(rank) if a.entry["collective_seq_id"] == self.meeting.seq), None
+        )
+
+    def last(self, rank: int) -> Asked | None:
+        """The rank's last in that group."""
+        return max(self._entries(rank), key=lambda a: a.entry["collective_seq_id"], default=None)
+
+    def newest(self, rank: int) -> Asked | None:
+        """The rank's last in any group that was looked at."""
+        document = self.foreign.close_up.documents.get(rank, {})
+        entries = document.get("entries", [])
+        newest = max(entries, key=lambda e: e["index"], default=None)
+        return (
+            Asked(rank=rank, entry=newest, file=self.file_of(rank), by_watchdog=self.by_watchdog(rank))
+            if newest
+            else None
+        )
+
+    def _entries(self, rank: int) -> list[Asked]:
+        document = self.foreign.close_up.documents.get(rank, {})
+        own = (
+            next((c for c in self.crowd.ranks[rank].groups if c.group == self.meeting.group), None)
+            if rank in self.crowd.ranks
+            else None
+        )
+        return [
+            Asked(rank=rank, entry=e, file=self.file_of(rank), by_watchdog=self.by_watchdog(rank))
+            for e in document.get("entries", [])
+            if own and e["process_group"][0] == own.process_group[0] and not e.get("is_p2p")
+        ]
+
+    def by_watchdog(self, rank: int) -> bool:
+        return self.crowd.ranks[rank].version == "watchdog"
+
+    def file_of(self, rank: int) -> str:
+        path = Path(self.crowd.ranks[rank].file)
+        return path.relative_to(self.foreign.cell.path).as_posix()
+
+    @property
+    def first_waiting(self) -> Asked | None:
+        ranks = self.meeting.conforming or self.meeting.waiting
+        return next((a for r in ranks if (a := self.asked(r))), None)
+
+    def name(self, asked: Asked | None) -> str:
+        """`all_reduce 17 of default_pg`."""
+        op = asked.op if asked else "collective"
+        return f"{op} {self.meeting.seq} of {self.meeting.group.name}"
+
+    def pending_s(self) -> float | None:
+        """For how long it was pending when the youngest dump was written, if the files' times can be believed."""
+        ages = []
+        if self.by_watchdog(self.meeting.waiting[0]):
+            return WATCHDOG_S
+        for rank in self.meeting.waiting[:SHOWN]:
+            asked = self.asked(rank)
+            created = int(asked.entry.get("time_created_ns") or 0) / 1e9 if asked else 0
+            if created:
+                ages.append(Path(self.crowd.ranks[rank].file).stat().st_mtime - created)
+        return min(ages) if ages and min(ages) >= 0 else None
+
+    @property
+    def is_young(self) -> bool:
+        pending_s = self.pending_s()
+        return pending_s is not None and pending_s < APART_S
+
+    def waiting_evidence(self, asked: Asked | None) -> list[Evidence]:
+        """Who waits."""
+        if asked is None:
+            return []
+        state = "their GPUs are in it" if self.meeting.started else "it is not over"
+        many = len(self.meeting.waiting)
+        claim = (
+            f"{ranks_text(self.meeting.waiting)} issued {self.name(asked)}, and {state}"
+            if many > 1
+            else f"rank {asked.rank} issued {self.name(asked)}, and it is not over"
+        )
+        return [Evidence(claim=claim, source=asked.source)]
+
+
+def ranks_text(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {spans(ranks)}"
+
+
+def ranks_first(ranks: tuple[int, ...]) -> str:
+    return ranks_text(ranks).capitalize()
+
+
+def blocked_by(view: View, guilty: tuple[int, ...]) -> tuple[int, ...]:
+    waiting = {rank for meeting in view.crowd.meetings for rank in meeting.waiting}
+    return tuple(sorted(waiting - {*guilty}))

@@ -1,0 +1,1 @@
+"""What one rank did, decoded: calls, stacks, exceptions, exits."""

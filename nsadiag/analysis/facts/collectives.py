@@ -1,0 +1,89 @@
+"""What each rank asked of its groups, call by call, as its black box has it: there for jobs that crashed, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from nsadiag.evidence.blackbox import Kind, Phase
+
+ASKED_COLUMNS = [
+    "rank",
+    "group",  # by its label (analysis.facts.groups)
+    "call",  # which collective of the group it is, counted by the rank
+    "op",
+    "root",  # a global rank, where the operation has one
+    "tensors",  # "float32[8,2] (3x float32[8,2])": sizes and types as given
+    "splits",  # "2,4/3,2": rows received from each member / sent to each
+    "step",
+    "thread",
+    "place",
+    "begin_s",
+    "end_s",  # missing while the rank is in it
+]
+CREATED_COLUMNS = ["rank", "call", "op", "ranks", "local", "place", "begin_s", "end_s"]
+NO_COLLECTIVE = r"^(?:to|from|key)="
+# They end in the name of a wait, or make one of several.
+WAITS = r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$"
+CREATIONS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
+
+
+def _paired(events: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Begin events, each with the time of its end."""
+    open_: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
+    rows: list[dict[Any, Any]] = []
+    for event in events.to_dict("records"):
+        key = event["name"], event["a"], event["group"], event["site"], event["thread"]
+        if event["phase"] == Phase.BEGIN:
+            rows.append({**event, "end_s": None})
+            open_.setdefault(key, []).append(rows[-1])
+        elif open_.get(key):
+            open_[key].pop()["end_s"] = event["t_s"]
+    return rows
+
+
+def asked_of(rank: int, events: pd.DataFrame, label: Any) -> list[dict[str, Any]]:
+    """Rows of ASKED_COLUMNS from the rank's own events; `label(rank, name)` is the group's."""
+    mine = events[(events.kind == Kind.COLLECTIVE) & ~events.detail.str.contains(NO_COLLECTIVE)]
+    mine = mine[~mine.name.str.contains(WAITS)]
+    rows = []
+    for event in _paired(mine):
+        words = str(event["detail"]).split()
+        root = next((int(w[5:]) for w in words if w.startswith("root=") and w[5:].isdigit()), None)
+        splits = next((w[7:] for w in words if w.startswith("splits=")), None)
+        rows.append(
+            {
+                "rank": rank,
+                "group": label(rank, event["group"]),
+                "call": event["a"],
+                "op": event["name"],
+                "root": root,
+                "tensors": " ".join(w for w in words if not w.startswith(("root=", "splits="))),
+                "splits": splits,
+                "step": event["step"],
+                "thread": event["thread"],
+                "place": event["site"],
+                "begin_s": event["t_s"],
+                "end_s": event["end_s"],
+            }
+        )
+    return rows
+
+
+def created_of(rank: int, events: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of CREATED_COLUMNS: the groups that the rank created, in its order."""
+    mine = events[(events.kind == Kind.PROCESS_GROUP) & events.name.isin(CREATIONS)]
+    return [
+        {
+            "rank": rank,
+            "call": event["a"],
+            "op": event["name"],
+            "ranks": str(event["detail"]).partition(" ")[0].removeprefix("ranks="),
+            "local": str(event["detail"]).endswith(" local"),
+            "place": event["site"],
+            "begin_s": event["t_s"],
+            "end_s": event["end_s"],
+        }
+        for event in _paired(mine)
+    ]

@@ -1,0 +1,83 @@
+"""What the device has not done yet: under NCCL a rank issues a collective and goes on, until it asks the GPU for a result."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal
+
+from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.recorder import TRANSFER, Entry, is_nccl, members, pending
+
+# Native frames of a host that waits for its GPU, or for room in its queue: CUDA's, and torch's around them.
+WAITS = re.compile(r"^(cu[A-Z]\w+|cuda[A-Z]\w+|at::native::_local_scalar_dense_cuda|c10::cuda::)")
+
+
+def first_unfinished(rank: RankEvidence) -> Entry | None:
+    """What NCCL has at the head of the rank's queue: all that was issued after it stands behind it."""
+    found = [entry for entry in pending(newest_dump(rank)) if is_nccl(entry)]
+    return found[0] if found else None
+
+
+def first_call(groups: Groups, rank: RankEvidence) -> tuple[str, int] | None:
+    """Group and number of the collective in which the rank's queue stands; None if it stands in none, or in a transfer."""
+    first = first_unfinished(rank)
+    if first is None or TRANSFER.search(str(first["profiling_name"])):
+        return None
+    return groups.label(rank.rank, raw_name(*first["process_group"])), int(first["collective_seq_id"])
+
+
+def issued_s(cell: CellEvidence, rank: RankEvidence) -> float:
+    """When the rank issued what its queue stands in, on the clock of the events: what it did since, it did ahead; else infinity."""
+    first, header = first_unfinished(rank), rank.recording.header
+    if first is None or header is None or not first.get("time_created_ns"):
+        return math.inf
+    mono_ns = int(first["time_created_ns"]) - header.wall_ns + header.monotonic_ns
+    return (mono_ns - cell.started_mono_ns) / 1e9
+
+
+def holds_up(
+    rank: RankEvidence, native: list[str], *, running: bool, same: bool
+) -> Literal["collective", "transfer"] | None:
+    """`collective` or `transfer` if the main thread waits for the device, and the device for that; None if not.
+
+    Without native stacks a thread that runs, and stands still, is taken to wait so.
+    """
+    first = first_unfinished(rank)
+    waits = any(WAITS.search(name) for name in native) if native else running and same
+    if first is None or not waits:
+        return None
+    return "transfer" if TRANSFER.search(str(first["profiling_name"])) else "collective"
+
+
+def cut_off(rank: RankEvidence, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rank's transfers as far as the device has come: the one that it is in has no end, and those behind it are left out.
+
+    Sends and receives of the black box and those of NCCL's recorder are matched from the newest backwards.
+    """
+    dump, first = newest_dump(rank), first_unfinished(rank)
+    if first is None or not TRANSFER.search(str(first["profiling_name"])):
+        return rows
+    entries = [e for e in dump["entries"] if TRANSFER.search(str(e["profiling_name"]))]
+    behind = [end_of(dump, e) for e in entries[entries.index(first) :]]
+    at = {id(row): number for number, row in enumerate(rows)}
+    stands: dict[str, Any] | None = None
+    left = [row for row in rows if not str(row["op"]).endswith(".wait")]
+    for end in reversed(behind):
+        stands = next((row for row in reversed(left) if (row["direction"], row["peer"]) == end), None)
+        if stands is None:
+            return rows
+        left = left[: left.index(stands)]
+    assert stands is not None
+    kept = [row for row in rows if at[id(row)] < at[id(stands)]]
+    return [*kept, {**stands, "end_s": None}]
+
+
+def end_of(dump: dict[str, Any], entry: Entry) -> tuple[str, int]:
+    """Direction, and the peer as a global rank."""
+    found = TRANSFER.search(str(entry["profiling_name"]))
+    assert found is not None
+    group = sorted(members(dump, str(entry["process_group"][0])) or ())
+    peer = int(found[3])
+    return "to" if found[1] == "send" else "from", group[peer] if peer < len(group) else peer

@@ -1,0 +1,139 @@
+"""Exceptions as evidence: which of a chain came first, its line, and whether it only says that a peer is gone."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from nsadiag.analysis.facts import locations
+from nsadiag.evidence.records import Place
+from nsadiag.evidence.user_code import is_user
+
+# What a rank says when a peer has gone, or kept it waiting for too long: consequences, never causes.
+FOLLOWS_A_PEER = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|recvbytes failed|sendbytes failed|failed to recv"
+    r"|remote process exited|ncclremoteerror|ncclsystemerror|nccl communicator was aborted|timed out waiting"
+    r"|wait timeout|socket timeout|heartbeat|store.*(closed|timeout)|exceed(ed)? timeout|watchdog",
+    re.IGNORECASE,
+)
+# Between ranks, and between a rank and its own processes; our probes stand in between where the user waits for a Work.
+OF_SOCKETS = ("ConnectionRefusedError", "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError")
+TO_PEERS = re.compile(r"/torch/|/multiprocessing/|/deepspeed/|/mpi4py/|/nsadiag/worker/")
+# The same types tell of a port that somebody else holds, which is this rank's own.
+PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+FOLLOWER_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "KeyboardInterrupt")
+# What a collective says when it met another one than it expected.
+OF_A_COLLECTIVE = re.compile(
+    r"enforce(notmet| fail)|\bgloo\b|\bnccl|detected mismatch|op\.preamble|processgroup", re.IGNORECASE
+)
+# A loader's worker hands its exception on as text.
+ORIGINAL = re.compile(r"Original Traceback \(most recent call last\):\n(?P<text>.*)", re.DOTALL)
+TEXT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+GPU_OOM = re.compile(
+    r"(cuda|hip|xpu|mps\w*)( error:)? ?(backend )?out of memory|cuda malloc failed|CUBLAS_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+HOST_OOM = re.compile(
+    r"DefaultCPUAllocator: (can't allocate|not enough) memory|Cannot allocate memory|std::bad_alloc"
+)
+# A mismatched collective hands on a size that was never one.
+ABSURD = re.compile(r"more than 1EB|\d{4,}(\.\d+)? (TiB|PiB)")
+
+# What torch's loader says of a worker of its own that has ended.
+LOST_WORKER = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? ?[\d, ]+\) (?P<end>is killed by signal: [^.]*|exited unexpectedly[^.]*)"
+)
+
+# What a kernel did is told by whatever call comes next.
+LATE = re.compile(
+    r"CUDA error: (device-side assert|an illegal (memory access|instruction)|misaligned address|unspecified launch failure)",
+    re.IGNORECASE,
+)
+DEVICE_ASSERT = re.compile(
+    r"^\S+\.cuh?:\d+: (?P<kernel>.+?): block: .*? Assertion `(?P<what>.+?)` failed", re.MULTILINE
+)
+
+Raised = dict[str, Any]
+
+
+def follows_a_peer(exception: Raised) -> bool:
+    """Whether the exception only says that a peer is gone."""
+    message = exception["message"]
+    says_so = exception["type"] in FOLLOWER_TYPES or FOLLOWS_A_PEER.search(message)
+    return bool(says_so) and not PORT_TAKEN.search(message)
+
+
+def is_of_the_world(exception: Raised) -> bool:
+    """Whether it is of a socket of the user's own, or of a library's, as HTTP clients have: who is at its other end may be no peer."""
+    files = [str(frame["file"]) for frame in exception.get("frames", ())]
+    if not files or is_of_a_collective(exception) or any(TO_PEERS.search(file) for file in files):
+        return False
+    # What C++ raises is a RuntimeError, at the user's line.
+    return not is_user(files[-1]) or exception["type"] in OF_SOCKETS
+
+
+def first_of(exception: Raised) -> Raised:
+    """What it was raised from; and what was on its way up when a clean-up failed, for want of a peer or for its own sake."""
+    current = exception
+    while (earlier := current.get("cause")) and earlier.get("frames"):
+        if LOST_WORKER.search(current["message"]):
+            break  # a connection that was refused then was one to the worker, and to no peer
+        is_first = earlier.get("meant") or earlier.get("displaced")
+        if not is_first and (not follows_a_peer(current) or follows_a_peer(earlier)):
+            break
+        current = earlier
+    return current
+
+
+def is_of_a_collective(exception: Raised) -> bool:
+    """Whether the backend's own words say that ranks met in different collectives."""
+    return exception["type"] == "DistBackendError" or bool(OF_A_COLLECTIVE.search(exception["message"]))
+
+
+def place_of(exception: Raised) -> Place | None:
+    """The innermost user line: of the loader's worker that raised it, of the traceback, of the call that it left."""
+    original = ORIGINAL.search(exception["message"])
+    if original:
+        found = [m for m in TEXT_FRAME.finditer(original["text"]) if is_user(m["file"])]
+        if found:
+            return locations.place(found[-1]["file"], int(found[-1]["line"]), found[-1]["function"])
+    return locations.of_exception(exception) or locations.of_text(str(exception.get("place") or ""))
+
+
+def headline(exception: Raised) -> str:
+    """Its type and first line; of one that a loader's worker raised, the worker's own last line."""
+    message = str(exception["message"]).strip()
+    original = ORIGINAL.search(message)
+    if original:
+        last = original["text"].strip().splitlines()[-1].strip()
+        return f"{last} (in a worker of its DataLoader)"[:300]
+    first, *more = [line.strip() for line in message.splitlines() if line.strip()] or [""]
+    # "Error(s) in loading state_dict for Net:" says nothing yet.
+    first = f"{first} {more[0]}" if first.endswith(":") and more else first
+    return f"{exception['type']}: {first}"[:300]
+
+
+def is_told_late(exception: Raised) -> bool:
+    """Whether it is of a kernel that was launched before the line that raised."""
+    return bool(LATE.search(str(exception["message"])))
+
+
+def device_assert(stderr: str) -> str | None:
+    """What a kernel's own assertion said, and which kernel's it was."""
+    found = DEVICE_ASSERT.search(stderr)
+    return f"{found['kernel']}: assertion `{found['what']}` failed"[:300] if found else None
+
+
+def is_same(one: Raised, other: Raised) -> bool:
+    """Whether both tell of one exception, as it passed two places."""
+    return (one["type"], one["message"]) == (other["type"], other["message"])
+
+
+def memory_of(exception: Raised) -> str | None:
+    """`gpu` or `host`, if an allocator says that it has nothing left to give."""
+    message = str(exception["message"])
+    if GPU_OOM.search(message) and not ABSURD.search(message):
+        return "gpu"
+    if exception["type"] == "MemoryError" or HOST_OOM.search(message):
+        return "host"
+    return None

@@ -1,0 +1,145 @@
+"""The order in which ranks broke: one of them did first, and the others followed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import signal
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_of_the_world, is_same
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+
+# What C++ says before it ends a process for a collective's sake.
+GAVE_UP = re.compile(
+    r"watchdog.*(timeout|exception)|terminate called.*(gloo|Dist|c10)|connection (closed|reset) by peer",
+    re.IGNORECASE,
+)
+# gloo, on a message of another size; torch itself, where it compares at TORCH_DISTRIBUTED_DEBUG=DETAIL; NCCL over sockets.
+MISMATCH = re.compile(
+    r"op\.preamble\.length <= op\.nbytes|Received data size doesn't match|Detected mismatch between collectives"
+    r"|message truncated : receiv|mismatch in collective sizes|Mismatched collective detected",
+    re.IGNORECASE,
+)
+# Ends are seen by looking again and again: of two so near, either may have been first.
+TOGETHER_S = 0.5
+HELD_BACK_NS = 60 * 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break:
+    """One rank's end, other than at the end of its work."""
+
+    rank: RankEvidence
+    kind: Literal["killed", "exception", "exited"]
+    t_s: float
+    follows_a_peer: bool = False
+
+
+def breaks(cell: CellEvidence) -> list[Break]:
+    """All of them, earliest first."""
+    found = sorted((b for rank in cell.ranks for b in _of_rank(cell, rank)), key=lambda b: b.t_s)
+    if found and _by_sigterm(found[0]):
+        # A launcher sends it to the others as soon as one has failed by itself.
+        near = [b for b in found if b.t_s - found[0].t_s < TOGETHER_S and _by_itself(b)]
+        found = near + [b for b in found if b not in near]
+    # Launchers end the ranks that are left by SIGTERM: unless it is the first thing that happened at all.
+    if found and found[0].kind == "killed" and not _gave_up_waiting(found[0].rank):
+        found[0] = dataclasses.replace(found[0], follows_a_peer=False)
+    if found and _is_the_worlds(found):
+        found[0] = dataclasses.replace(found[0], follows_a_peer=False)
+    return found
+
+
+def _is_the_worlds(found: list[Break]) -> bool:
+    """Whether the first says that a connection was lost which may be one to anybody, and no rank broke when it did."""
+    first, others = found[0], found[1:]
+    if first.kind != "exception" or not first.follows_a_peer or first.rank.exception is None:
+        return False
+    near = any(not b.follows_a_peer and b.t_s - first.t_s < TOGETHER_S for b in others)
+    return not near and is_of_the_world(first_of(first.rank.exception))
+
+
+def _by_sigterm(one: Break) -> bool:
+    return one.kind == "killed" and one.rank.end.get("signal") == signal.SIGTERM
+
+
+def _by_itself(one: Break) -> bool:
+    """Ended by a signal that no launcher sends, and not for want of a peer."""
+    other = one.kind == "killed" and not _by_sigterm(one)
+    return other and (not _gave_up_waiting(one.rank) or says_mismatch(one.rank))
+
+
+def says_mismatch(rank: RankEvidence) -> bool:
+    """Whether the rank ended because its peer had sent something else than it was waiting for."""
+    return bool(
+        MISMATCH.search((rank.exception or {}).get("message", "")) or MISMATCH.search(rank.stderr_tail)
+    )
+
+
+def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
+    end = rank.end
+    found = []
+    if rank.exception and rank.exception.get("thread") == "MainThread":
+        t_s = (_first_seen_ns(rank, rank.exception) - cell.started_mono_ns) / 1e9
+        ending_s = cell.watch.get("ending_s")
+        # What a rank says while we end it is no more a break than its death.
+        if ending_s is None or t_s < ending_s:
+            # What was raised `from None` in its place may not say it.
+            hidden = rank.exception.get("hidden")
+            follows = follows_a_peer(first_of(rank.exception)) or bool(hidden and follows_a_peer(hidden))
+            found.append(Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows))
+    if end.get("signal") and not end.get("by_us") and not end.get("clean"):
+        follows = end["signal"] == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
+        found.append(Break(rank=rank, kind="killed", t_s=end["t_s"], follows_a_peer=follows))
+    elif end.get("t_s") is not None and not end.get("by_us") and not found and not _died_of_it(rank):
+        found.append(Break(rank=rank, kind="exited", t_s=end["t_s"], follows_a_peer=_gave_up_a_peer(rank)))
+    return found
+
+
+def _gave_up_a_peer(rank: RankEvidence) -> bool:
+    """Whether it ended with an error because a peer was gone: what wraps its work caught that, and said so by its exit."""
+    last = next((row for row in reversed(rank.raised) if row.get("thread") == "MainThread"), None)
+    told = (rank.leaving or {}).get("ended_with")
+    return bool(told and last and follows_a_peer(first_of(last)))
+
+
+def _first_seen_ns(rank: RankEvidence, exception: dict[str, Any]) -> int:
+    """When it was raised, as far as anyone saw: a `finally` may have held it back for long."""
+    chain = [exception, first_of(exception)]
+    seen = [row["t_mono_ns"] for row in rank.raised if any(is_same(row, each) for each in chain)]
+    # The same words much earlier are another exception, that was swallowed.
+    near = [t for t in seen if exception["t_mono_ns"] - t < HELD_BACK_NS]
+    return int(min([*near, exception["t_mono_ns"]]))
+
+
+def _died_of_it(rank: RankEvidence) -> bool:
+    """Whether the main thread's exception ended it, at whatever time."""
+    return bool(rank.exception) and (rank.exception or {}).get("thread") == "MainThread"
+
+
+def _gave_up_waiting(rank: RankEvidence) -> bool:
+    """Ended by itself because a collective took too long, or its peer was gone: NCCL's watchdog does that, or gloo in a thread."""
+    last_words = "\n".join(rank.stderr_tail.splitlines()[-40:])
+    return rank.end.get("signal") == signal.SIGABRT and bool(GAVE_UP.search(last_words))
+
+
+def earliest_failure(cell: CellEvidence) -> Break | None:
+    """The first rank that raised or was killed, even if only because of a peer: the transport says so of a mismatch too."""
+    return next((b for b in breaks(cell) if b.kind != "exited"), None)
+
+
+def first_break(cell: CellEvidence) -> Break | None:
+    """The one that explains the others; None where every rank came to its end, or nothing broke.
+
+    A rank that ended by itself is a break only if others were left behind.
+    """
+    found = breaks(cell)
+    failed = any(b.follows_a_peer or b.kind != "exited" for b in found)
+    ended_well = not failed and len(found) == len(cell.ranks)
+    stuck = cell.stopped == "hang" or any(b.follows_a_peer for b in found)
+    causes = [b for b in found if not b.follows_a_peer and (b.kind != "exited" or (stuck and not ended_well))]
+    # A rank that has exited while another raises its own error only came to its end a little earlier.
+    real = [b for b in causes if b.kind != "exited"]
+    return (real or causes or [None])[0]  # type: ignore[list-item]

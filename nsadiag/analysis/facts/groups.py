@@ -1,0 +1,101 @@
+"""Which process group a name means: two groups of one name and different members are two groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+
+Members = frozenset[int]
+UNNAMED = ("", "undefined")
+DEFAULT = ("default_pg", "0", *UNNAMED)  # what dumps call the group of all ranks
+MOST_SHOWN = 6
+
+
+def raw_name(name: str, description: str) -> str:
+    """What a rank calls the group: the description where there is one, since gloo's numbers differ from its pg_config's."""
+    return str(description if description not in UNNAMED else name)
+
+
+def newest_dump(rank: RankEvidence) -> dict[str, Any]:
+    """The flight recorder's, of the last capture that has one."""
+    return next((c.flight_recorder for c in reversed(rank.captures) if c.flight_recorder), {})
+
+
+def shown(members: Iterable[int]) -> str:
+    """`0-3,6`."""
+    runs: list[list[int]] = []
+    for rank in sorted(members):
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    parts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a},{b}" for a, b in runs]
+    more = f",+{len(parts) - MOST_SHOWN}" if len(parts) > MOST_SHOWN else ""
+    return ",".join(parts[:MOST_SHOWN]) + more
+
+
+@dataclass(frozen=True)
+class Groups:
+    """All groups of the job, as their members know them."""
+
+    cell: CellEvidence
+
+    @cached_property
+    def _known(self) -> dict[int, dict[str, Members]]:
+        return {rank.rank: _known_to(rank) for rank in self.cell.ranks}
+
+    @cached_property
+    def _sets(self) -> dict[str, set[Members]]:
+        found: dict[str, set[Members]] = {}
+        for known in self._known.values():
+            for name, members in known.items():
+                found.setdefault(name, set()).add(members)
+        return found
+
+    @cached_property
+    def _by_label(self) -> dict[str, Members]:
+        return {
+            self._labelled(name, members): members for name, sets in self._sets.items() for members in sets
+        }
+
+    def _labelled(self, name: str, members: Members) -> str:
+        return name if len(self._sets[name]) == 1 else f"{name}[{shown(members)}]"
+
+    def label(self, rank: int, name: str) -> str:
+        """The group that the rank means by its raw name; with its members where others mean others by it."""
+        members = self._known.get(rank, {}).get(name)
+        return self._labelled(name, members) if members is not None else name
+
+    def is_known(self, label: str) -> bool:
+        """Whether anybody says who is in it, or its name does."""
+        return label in self._by_label or label in DEFAULT
+
+    def members(self, label: str) -> Members:
+        """Ranks of the group, all ranks where nobody says; of very many those that are looked at, or left nothing."""
+        return self._by_label.get(label, self.cell.met) & self.cell.met or self.cell.met
+
+
+def _known_to(rank: RankEvidence) -> dict[str, Members]:
+    """By raw name. Where one name means several groups to the same rank, it is left out."""
+    said: dict[str, set[Members]] = {}
+    for group in rank.settings.get("groups", []):
+        if group.get("ranks"):
+            name = raw_name(str(group.get("name")), str(group.get("description") or ""))
+            said.setdefault(name, set()).add(frozenset(int(r) for r in group["ranks"]))
+    for config in newest_dump(rank).get("pg_config", {}).values():
+        name = raw_name(str(config.get("name")), str(config.get("desc") or ""))
+        # A number of gloo's is no name: pg_config counts other than the entries do.
+        members = _listed(config.get("ranks"))
+        if members and (name not in said or not name.isdigit()):
+            said.setdefault(name, set()).add(members)
+    return {name: next(iter(sets)) for name, sets in said.items() if len(sets) == 1}
+
+
+def _listed(ranks: Any) -> Members:
+    """From `"[0, 1]"`, or a list."""
+    words = ranks.strip("[]").split(",") if isinstance(ranks, str) else list(ranks or ())
+    return frozenset(int(word) for word in words if str(word).strip())

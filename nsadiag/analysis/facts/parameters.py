@@ -1,0 +1,92 @@
+"""Parameters by name: which took no part in a step, as DDP and the optimizers tell."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.records import Place
+from nsadiag.source.modules import branch_in
+
+INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
+NAMES = re.compile(r"Parameters which did not receive grad for rank \d+: ([\w., ]+)")
+SHOWN = 4
+
+
+def shown(names: list[str]) -> str:
+    """A few of them, for a sentence."""
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def unused_in(rank: RankEvidence, message: str) -> list[str]:
+    """By name: DDP prints indices, and names only at TORCH_DISTRIBUTED_DEBUG=INFO or higher."""
+    named = NAMES.search(message)
+    if named:
+        return [n.strip() for n in named[1].split(",") if n.strip()]
+    indices = INDICES.search(message)
+    if not indices or not rank.ddp:
+        return []
+    parameters = rank.ddp[-1]["parameters"]
+    return [parameters[int(i)]["name"] for i in indices[1].split() if int(i) < len(parameters)]
+
+
+def changed_after(rank: RankEvidence, step: int) -> dict[str, Any] | None:
+    """The last change, from that step on, of the set without a gradient: `missing` new ones, or those `used_again`."""
+    before: dict[int, set[str]] = {}
+    found = None
+    for row in rank.ungraded:
+        had = before.get(row["optimizer"], set())
+        now = set(row["missing"])
+        if row["step"] >= step and now != had:
+            missing = [name for name in row["missing"] if name not in had]
+            found = {**row, "missing": missing, "used_again": sorted(had - now)}
+        before[row["optimizer"]] = now
+    return found
+
+
+def without_gradient_now(rank: RankEvidence) -> tuple[list[str], int, str] | None:
+    """What its last backward gave none, as the rank told at the newest look: names, its steps so far, the file that tells.
+
+    None where it is not known: gradients of all parameters of an optimizer are cleared together, so that none at all
+    tells nothing, nor does a part where there are several optimizers, or several models.
+    """
+    newest = next((c for c in reversed(rank.captures) if c.ungraded), None)
+    if newest is None or newest.ungraded["optimizers"] > 1 or len(newest.ungraded["models"]) != 1:
+        return None
+    (model,) = newest.ungraded["models"]
+    if not 0 < model["count"] < model["of"]:
+        return None
+    step = int(newest.ungraded["step"])
+    earlier = [row["missing"] for row in rank.ungraded if row["step"] < step - 1]
+    names = [name for name in model["missing"] if not earlier or name not in earlier[-1]]
+    return names, step, f"{newest.source}/ungraded.json"
+
+
+def without_gradient(rank: RankEvidence) -> dict[str, Any] | None:
+    """The newest word of the rank's optimizers on who has none; None if all had one, or nothing is on record."""
+    row = rank.ungraded[-1] if rank.ungraded else None
+    return row if row and row["count"] else None
+
+
+def branch_around(cell: CellEvidence, rank: RankEvidence, unused: list[str]) -> Place | None:
+    """The one condition behind which all these parameters are, in the `forward` of whichever module holds them.
+
+    None if there is none, or several, or a parameter that took part is behind it as well.
+    """
+    model, names = _model_of(rank, unused)
+    return (
+        branch_in(cell.code, str(model["model"]), names, {row[0] for row in model["parameters"]})
+        if names
+        else None
+    )
+
+
+def _model_of(rank: RankEvidence, unused: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """What was wrapped that has them all, and their names within it."""
+    within = {p.get("qualified", p["name"]): p["name"] for ddp in rank.ddp for p in ddp["parameters"]}
+    names = [within.get(name, name) for name in unused]
+    for row in reversed(rank.wraps):
+        if set(names) <= {parameter[0] for parameter in row["parameters"]}:
+            return row, names
+    return {}, []

@@ -1,0 +1,1 @@
+"""From files to plain values: a run directory, how ranks ended, the source as it was."""

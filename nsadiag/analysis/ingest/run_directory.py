@@ -1,0 +1,254 @@
+"""Reads one run directory (or cell) into plain values; what is missing or broken becomes a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nsadiag.analysis.ingest.ends import told_end
+from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
+from nsadiag.evidence.documents import Gaps, fitting
+from nsadiag.evidence.files import numbered, read_tail, tail_of
+from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
+from nsadiag.evidence.pickles import PickleRefused, read_pickle
+from nsadiag.evidence.reader import read_blackbox
+from nsadiag.evidence.spans import spans
+from nsadiag.evidence.stacks import stacks_in
+from nsadiag.source.archive import read_sources
+
+LOG_TAIL_BYTES = 64 * 1024
+# What faulthandler says when a signal kills the process, and what torchrun says of a rank that it reaped before us.
+
+
+def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
+    """Reads those of its ranks that were chosen. Never raises on what is missing inside the directory."""
+    run = RunDir(path=path)
+    launcher = _launcher_stderr(run)
+    ranks = load_ranks(run, chosen.ranks, launcher)
+    declared = max((int(r.meta.get("world_size", 1)) for r in ranks), default=0)
+    unfit: Gaps = []
+    told, watch = read_json(run.run, {}, unfit), read_json(run.watch, {}, unfit)
+    cell = CellEvidence(
+        path=path,
+        world_size=max(declared, chosen.world_size),
+        ranks=ranks,
+        kinds=chosen.kinds,
+        watch=watch,
+        launcher_stderr=launcher,
+        processes=tuple(
+            _load_capture(look, path, unfit)
+            for p in sorted(path.glob("nodes/*/processes/*"))
+            for look in RankDir(path=p).captures()
+        ),
+        gaps=(
+            *chosen.gaps,
+            *(watch.get("gaps") or []),
+            *(told.get("gaps") or []),
+            *_node_gaps(path, unfit),
+        ),
+        oom=tuple(read_json(p, {}, unfit) for p in sorted(path.glob(f"nodes/*/{OOM}"))),
+        unnamed=tuple(read_json_lines(run.unnamed, unfit)),
+        sources=read_sources(run),
+        parity=read_json(run.parity, {}),
+    )
+    read_json(run.ends, {}, unfit)
+    absent = sorted(cell.absent)
+    few = [f"rank {n} left no evidence" for n in absent] if len(absent) <= FEW_NAMES else []
+    many = [f"ranks {spans(absent)} left no evidence"] if absent and not few else []
+    return replace(cell, gaps=(*few, *many, *cell.gaps, *map(str, unfit)))
+
+
+def load_ranks(run: RunDir, ranks: Iterable[int], launcher: str | None = None) -> tuple[RankEvidence, ...]:
+    """Those of them that left anything, in order."""
+    return tuple(each_rank(run, ranks, launcher))
+
+
+def each_rank(
+    run: RunDir, ranks: Iterable[int], launcher: str | None = None, ends: dict[str, Any] | None = None
+) -> Iterator[RankEvidence]:
+    """The same one by one, where all of them together would be too much."""
+    ends = read_json(run.ends, {}) if ends is None else ends
+    launcher = _launcher_stderr(run) if launcher is None else launcher
+    nodes = Nodes(run)
+    for directory in (run.rank(rank) for rank in sorted(ranks)):
+        if directory.path.is_dir():
+            host = str(read_json(directory.meta, {}).get("host"))
+            words = nodes.launcher_stderr(host, launcher)
+            rank = _load_rank(directory, run.path, ends.get(str(directory.rank), {}), words)
+            offset_ns = nodes.offset_ns(host)
+            yield in_time_of_node_0(rank, offset_ns) if offset_ns else rank
+
+
+class Nodes:
+    """What the nodes of a job on several say about all of their ranks, each read when it is asked for."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._clocks: dict[str, Any] = {}
+        self._said: dict[str, str] = {}
+
+    def offset_ns(self, host: str) -> int:
+        """What to add to that node's monotonic clock to get node 0's."""
+        if host not in self._clocks:
+            self._clocks[host] = read_json(self._run.node(host) / CLOCK, {})
+        told: dict[str, Any] = self._clocks[host]
+        return int(told.get("mono_offset_ns") or 0)
+
+    def launcher_stderr(self, host: str, of_all: str) -> str:
+        """What the launcher there said: a pid that another one names is not the same process."""
+        if host not in self._said:
+            path = self._run.node(host) / "launcher.stderr.log"
+            try:
+                self._said[host] = read_tail(path, LOG_TAIL_BYTES).decode(errors="replace")
+            except OSError:
+                self._said[host] = of_all
+        return self._said[host]
+
+
+def in_time_of_node_0(rank: RankEvidence, offset_ns: int) -> RankEvidence:
+    """The same, with all its monotonic times as node 0's clock would have shown them."""
+    recording = rank.recording
+    events = recording.events.copy()
+    events["t_ns"] += offset_ns
+    header = recording.header
+    if header is not None:
+        header = replace(header, monotonic_ns=header.monotonic_ns + offset_ns)
+    return replace(
+        rank,
+        recording=replace(recording, header=header, events=events),
+        exception=_shifted(rank.exception, offset_ns) if rank.exception else rank.exception,
+        leaving=_shifted(rank.leaving, offset_ns) if rank.leaving else rank.leaving,
+        raised=[_shifted(row, offset_ns) for row in rank.raised],
+        signals=[_shifted(row, offset_ns) for row in rank.signals],
+        samples=[_shifted(row, offset_ns) for row in rank.samples],
+    )
+
+
+def _shifted(row: Any, offset_ns: int) -> Any:
+    if isinstance(row, dict) and isinstance(row.get("t_mono_ns"), int):
+        return {**row, "t_mono_ns": row["t_mono_ns"] + offset_ns}
+    return row
+
+
+def _launcher_stderr(run: RunDir) -> str:
+    return "".join(tail_of(p, LOG_TAIL_BYTES) for p in sorted(run.path.glob("nodes/*/launcher.stderr.log")))
+
+
+def _node_gaps(path: Path, unfit: Gaps) -> list[str]:
+    """What the last look at each machine could not have."""
+    found = []
+    for node in sorted(path.glob("nodes/*")):
+        for last in RankDir(path=node).captures()[-1:]:
+            found += [f"{node.name}: {row['gap']}" for row in read_json(last.gaps, [], unfit)]
+    return found
+
+
+def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: str) -> RankEvidence:
+    unfit: Gaps = []
+    faults = tail_of(directory.faults, LOG_TAIL_BYTES)
+    recording = read_blackbox(directory.blackbox)
+    captures = tuple(_load_capture(c, root, unfit) for c in directory.captures())
+    told = read_json_lines(directory.gaps, unfit)
+    leaving = read_json(directory.leaving, None, unfit)
+    missed = [gap for look in captures[-1:] for gap in look.gaps]
+    rank = RankEvidence(
+        rank=directory.rank,
+        meta=read_json(directory.meta, {}, unfit),
+        recording=recording,
+        exception=read_json(directory.exception, None, unfit),
+        faults=faults,
+        ddp=read_json(directory.ddp, [], unfit),
+        graph=read_json(directory.graph, {}, unfit),
+        recomputed=read_json_lines(directory.recomputed, unfit),
+        recorded_gradients=read_json(directory.recorded_gradients, None, unfit),
+        units=read_json(directory.units, [], unfit),
+        loaders=read_json(directory.loaders, [], unfit),
+        settings=read_json(directory.settings, {}, unfit),
+        end=told_end(end, faults, launcher, leaving),
+        leaving=leaving,
+        raised=read_json_lines(directory.raised, unfit),
+        signals=read_json_lines(directory.signals, unfit),
+        wraps=read_json(directory.wraps, [], unfit),
+        ungraded=read_json_lines(directory.ungraded, unfit),
+        unwaited=read_json_lines(directory.unwaited, unfit),
+        replicas=read_json_lines(directory.replicas, unfit),
+        evaluated=read_json_lines(directory.evaluated, unfit),
+        given=read_json_lines(directory.given, unfit),
+        unheld=read_json_lines(directory.unheld, unfit),
+        first_steps=read_json_lines(directory.parity, unfit),
+        piles=read_json_lines(directory.piles, unfit),
+        threads=read_json_lines(directory.threads, unfit),
+        samples=read_json_lines(directory.samples, unfit),
+        captures=captures,
+        stderr_tail=tail_of(directory.stderr, LOG_TAIL_BYTES),
+        gaps=(),
+        attempts=tuple(_ends_of_attempts(directory)),
+        source=str(directory.path.relative_to(root)),
+    )
+    cut = _cut(directory)
+    gaps = [*(row["gap"] for row in told), *recording.gaps, *(row["gap"] for row in missed)]
+    gaps += [f"{name} is damaged" for name in cut]
+    gaps += [str(each) for each in unfit if each.name not in cut]
+    return replace(
+        rank,
+        gaps=tuple(f"rank {directory.rank}: {gap}" for gap in dict.fromkeys(gaps)),
+        damaged=tuple(dict.fromkeys((*cut, *(u.name for u in unfit if u.name.endswith(".json"))))),
+    )
+
+
+def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, dict[str, Any]]]:
+    for path in numbered(directory.path / "attempts"):
+        exception = read_json(path / directory.exception.name)
+        if exception is not None:
+            yield int(path.name), exception
+
+
+def rank_without_evidence(number: int) -> RankEvidence:
+    """A rank that left nothing: for evidence that comes from elsewhere."""
+    nowhere = RunDir(path=Path("/nonexistent")).rank(number)
+    return replace(_load_rank(nowhere, nowhere.path, {}, ""), gaps=())
+
+
+def _cut(directory: RankDir) -> tuple[str, ...]:
+    """Documents without their end: they are written in one step, so that only a copy can have lost it."""
+    return tuple(p.name for p in sorted(directory.path.glob("*.json")) if not _is_whole(p))
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return read_tail(path, 2).strip()[-1:] in (b"}", b"]", b"l")  # also `null`
+    except OSError:
+        return False
+
+
+def _load_capture(directory: CaptureDir, root: Path, unfit: Gaps) -> CaptureEvidence:
+    flight_recorder, unread = _flight_recorder(directory, unfit)
+    return CaptureEvidence(
+        number=directory.number,
+        stacks=stacks_in(directory, unfit),
+        flight_recorder=flight_recorder,
+        proc=read_json(directory.proc, {}, unfit),
+        gaps=[*read_json(directory.gaps, [], unfit), *unread],
+        source=str(directory.path.relative_to(root)),
+        answers=read_json(directory.answers, {}, unfit),
+        native=tail_of(directory.native, LOG_TAIL_BYTES),
+        tasks=tuple(read_json(directory.tasks, [], unfit)),
+        ungraded=read_json(directory.ungraded, {}, unfit),
+        children=tuple(_load_capture(child, root, unfit) for child in directory.children()),
+    )
+
+
+def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The JSON dump, else the pickle; and the gap, if there is a pickle that cannot be read."""
+    document = read_json(directory.flight_recorder, None, unfit)
+    if document is not None:
+        return document, []
+    try:
+        document = read_pickle(directory.flight_recorder_pickle)
+    except OSError:
+        return {}, []
+    except PickleRefused as error:
+        return {}, [{"capture": "fr_pickle", "gap": f"{directory.flight_recorder_pickle.name}: {error}"}]
+    return fitting(directory.flight_recorder.name, document, {}, unfit), []

@@ -1,0 +1,83 @@
+"""A finding becomes a verdict with what the cell adds to it; light, so that dumps are judged without pandas."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.records import Finding, Progress, Times, Verdict, Where
+from nsadiag.evidence.spans import spans
+
+HOSTS_NAMED = 3
+
+
+def verdict_of(
+    cell: CellEvidence,
+    cause: Finding,
+    failed: tuple[str, ...],
+    *,
+    progress: Progress,
+    times: Times,
+) -> Verdict:
+    """`failed`: gaps for detectors that could not do their work."""
+    gaps = tuple(dict.fromkeys((*failed, *cell.gaps, *cause.gaps, *(g for r in cell.ranks for g in r.gaps))))
+    return Verdict(
+        outcome=cause.outcome,
+        cls=cause.cls,
+        confidence=cause.confidence,
+        summary=_with_hosts(cell, cause),
+        guilty_ranks=cell.everyone(cause.guilty_ranks),
+        blocked_ranks=cell.everyone(cause.blocked_ranks, but=cause.guilty_ranks),
+        world_size=cell.world_size,
+        where=_where(cell, cause),
+        peers_at=cause.peers_at,
+        progress=progress,
+        evidence=cause.evidence,
+        rejected=cause.rejected,
+        gaps=gaps,
+        fix=cause.fix,
+        next=cause.next,
+        times=times,
+    )
+
+
+def _hosts(cell: CellEvidence) -> dict[int, str]:
+    """By rank; empty where all are on one host."""
+    found = {rank.rank: str(rank.meta["host"]) for rank in cell.ranks if rank.meta.get("host")}
+    return found if len({*found.values()} | {*_lost(cell)}) > 1 else {}
+
+
+def _lost(cell: CellEvidence) -> dict[str, float]:
+    """Nodes that were lost while the job ran, and when."""
+    nodes = cell.watch.get("nodes") or []
+    return {str(node["name"]): float(node["lost_s"]) for node in nodes if node.get("lost_s") is not None}
+
+
+def _where(cell: CellEvidence, cause: Finding) -> Where | None:
+    hosts = {_hosts(cell).get(rank) for rank in cause.guilty_ranks}
+    if cause.where is None or cause.where.host or len(hosts) != 1 or None in hosts:
+        return cause.where
+    return dataclasses.replace(cause.where, host=hosts.pop())
+
+
+def _with_hosts(cell: CellEvidence, cause: Finding) -> str:
+    """The summary, and on which host the guilty are where there are several; and which of them was lost."""
+    hosts = _hosts(cell)
+    on: dict[str, list[int]] = {}
+    for rank in cause.guilty_ranks:
+        if rank in hosts:
+            on.setdefault(hosts[rank], []).append(rank)
+    told = [
+        f"{'ranks' if len(ranks) > 1 else 'rank'} {spans(ranks)} {'are' if len(ranks) > 1 else 'is'} on {host}"
+        for host, ranks in on.items()
+        if host not in cause.summary
+    ]
+    more = [", ".join(told)] if 0 < len(told) <= HOSTS_NAMED else []
+    lost = {name: s for name, s in _lost(cell).items() if name not in cause.summary}
+    more += [f"host {name} was lost {s:.0f} s after the start" for name, s in lost.items()]
+    if not more:
+        return cause.summary
+    words = "; ".join(more)
+    if cause.summary.endswith("."):
+        return f"{cause.summary} {words[0].upper()}{words[1:]}."
+    return f"{cause.summary} ({words})"

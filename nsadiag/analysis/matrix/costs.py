@@ -1,0 +1,60 @@
+"""What a cell cost: step time by phase, the whole run, pauses, and memory."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+
+
+def _median(values: pd.Series) -> float | None:
+    return round(float(values.median()), 6) if len(values) else None
+
+
+def costs(cell: CellEvidence) -> dict[str, float | int | None]:
+    """Medians over ranks and steps after the first; None where nothing was measured."""
+    tables = Tables(cell)
+    steps, events = tables.steps, tables.events
+    exits = events[(events.kind == Kind.PROCESS) & (events.phase == Phase.END)]
+    began = _began_s(cell)
+    return {
+        "steps": max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0),
+        "step_s_median": _median(steps.step_s),
+        "forward_s_median": _median(steps.forward_s),
+        "backward_s_median": _median(steps.backward_s),
+        # Of all threads of a rank: what others on the machine do changes it little.
+        "step_cpu_s_median": _median(steps.cpu_s),
+        "peak_rss_mib": round(float(exits.a.max()) / 1024, 1) if len(exits) else None,
+        "peak_device_mib": _peak_device_mib(cell),
+        # From its start to its first rank (a launcher that is not warm yet imports torch), and from there to its end.
+        "start_s": None if began is None else round(began, 3),
+        "run_s": None if began is None else round(float(events.t_s.max()) - began, 3),
+        "quiet_s": _quiet_s(cell),
+    }
+
+
+def _began_s(cell: CellEvidence) -> float | None:
+    """When the first rank opened its black box; the ring itself may have lost its first events."""
+    if not cell.started_mono_ns or not any(len(r.recording.events) for r in cell.ranks):
+        return None
+    opened = [r.recording.header.monotonic_ns for r in cell.ranks if r.recording.header]
+    return (min(opened) - cell.started_mono_ns) / 1e9
+
+
+def _peak_device_mib(cell: CellEvidence) -> float | None:
+    """The most that the allocator of any rank's device had given out."""
+    known = [float((r.meta.get("memory") or {}).get("device_peak_kib") or 0) for r in cell.ranks]
+    # The number itself, not its place in the table of names: of this kind alone c is one.
+    for rank in cell.ranks:
+        recorded = rank.recording.events
+        known += [float(kib) for kib in recorded["c"][recorded["kind"] == Kind.MEMORY]]
+    return round(max(known) / 1024, 1) if known and max(known) > 0 else None
+
+
+def _quiet_s(cell: CellEvidence) -> float | None:
+    """The longest pause without event or work, those of the start included."""
+    pauses = [cell.watch.get("longest_quiet_s"), cell.watch.get("longest_start_quiet_s")]
+    known = [float(pause) for pause in pauses if pause is not None]
+    return round(max(known), 3) if known else None

@@ -1,0 +1,49 @@
+"""What the optimizer did with gradients that agree: did the parameters move as the control's?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nsadiag.analysis.matrix.parity.difference import Difference
+from nsadiag.analysis.matrix.parity.record import Parameter, Step, Whole
+from nsadiag.analysis.matrix.parity.tolerance import ROUNDING, UNEXPLAINED, UPDATE, UPDATE_OF_ALL
+
+
+def updates(both: list[tuple[Step, Step]], number: int, names: tuple[str, ...]) -> list[Difference]:
+    """Parameters that the optimizer moved otherwise than the control's since the first step.
+
+    Adam takes a whole step by the sign of a gradient, also of one that is nothing but rounding: such a difference is
+    no factor in a parameter, and little in all of them together.
+    """
+    found, lengths, ways = [], [0.0], [0.0]
+    (ours, theirs), (ours_now, theirs_now) = both[0], both[number]
+    for name in names:
+        move = _move(ours.parameters.get(name), ours_now.parameters.get(name))
+        other = _move(theirs.parameters.get(name), theirs_now.parameters.get(name))
+        if move is None or other is None:
+            continue
+        length, away = float(np.linalg.norm(other)), float(np.linalg.norm(move - other))
+        lengths.append(length)
+        ways.append(away)
+        # Below a rounding error of the values themselves nothing is said.
+        if not length or away <= max(UPDATE * length, ROUNDING * _norm(theirs_now.parameters[name].value)):
+            continue
+        ratio = float(move @ other) / length**2
+        scaled = float(np.linalg.norm(move - ratio * other)) < UNEXPLAINED * away
+        found.append(Difference(parameter=name, relative=away / length, ratio=ratio, scaled=scaled))
+    if float(np.linalg.norm(ways)) > UPDATE_OF_ALL * float(np.linalg.norm(lengths)):
+        return found
+    return [difference for difference in found if difference.scaled]
+
+
+def _move(first: Parameter | None, now: Parameter | None) -> Any:
+    values = [p.value.sketch if p and p.value else None for p in (first, now)]
+    if values[0] is None or values[1] is None:
+        return None
+    return values[1].buckets - values[0].buckets
+
+
+def _norm(whole: Whole | None) -> float:
+    return whole.sketch.norm if whole and whole.sketch else 0.0

@@ -1,0 +1,118 @@
+"""Of ranks that should behave alike, the ones that do not, and the criterion that singles them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+S = TypeVar("S", bound=Iterable[int])
+
+
+class Basis(str, Enum):
+    """Why these ranks and not the others, as a verdict says it."""
+
+    MAJORITY = "the minority"
+    MOST_AT_ODDS = "the one that most of its peers disagree with"
+    NOVEL = "doing what was never done before, while its peers do as ever"
+    NOVEL_ARGUMENTS = "asking for what it never asked for at this line, while its peers repeat theirs"
+    NOVEL_PLACE = "at a line it had not been at before, while its peers repeat theirs"
+    NOVEL_TRANSITION = "where its path never led before, while its peers follow theirs"
+    SHORTER = "without what its peers went on to"
+    UNLIKE_FIRST = "unlike the first rank"
+    ALIKE = "all do the same at the same line, and nobody the opposite"
+    UNLIKE_NEIGHBOURS = "with another number of messages than the stages before and behind it have"
+    UNUSUAL_COUNT = "with another number of messages than in its steps before"
+    UNUSUAL_ORDER = "with its messages in another order than in its steps before"
+    STRAY_TAG = "with another tag than the stages before and behind it have for that message"
+    TAG_JUMP = "with a tag out of its row"
+    GONE_ON = "in no send or receive, and two or more ranks wait for its messages"
+    ELSEWHERE = "elsewhere than the others"
+    UNMATCHED = "its message has no counterpart"
+    ABSENT_PEER = "its peer is in no send or receive at all"
+    ALL_SENDING = "each sends, and none receives before its own message is taken"
+    STAYING = "still at messages with which its peer is through"
+    RARE_TAG = "with another tag than most have at that line"
+    UNDECIDED = "no majority, and no rank that left its path"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outliers:
+    """Ranks that behaved unlike the rest; all of them where no criterion decides."""
+
+    ranks: tuple[int, ...]
+    basis: Basis
+
+    @property
+    def decided(self) -> bool:
+        return self.basis != Basis.UNDECIDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """What a rank does, beside others that should do the same."""
+
+    now: Any  # equal where ranks agree
+    is_novel: bool = False  # by what was done before
+    weight: float = 1.0  # for how many ranks it stands
+
+
+# Names the ranks that it singles out, and none where it does not tell.
+Criterion = tuple[Basis, Callable[[S], Collection[int]]]
+
+
+def outliers(behaviour: S, criteria: Sequence[Criterion[S]]) -> Outliers:
+    """The ranks that the first criterion singles out; `behaviour` goes over all ranks."""
+    for basis, singled_out in criteria:
+        if odd := singled_out(behaviour):
+            return Outliers(ranks=tuple(sorted(odd)), basis=basis)
+    return Outliers(ranks=tuple(sorted(behaviour)), basis=Basis.UNDECIDED)
+
+
+def which(ranks: Iterable[int], test: Callable[[int], bool]) -> tuple[int, ...]:
+    """Ranks that pass a test which others fail."""
+    everyone = tuple(sorted(ranks))
+    found = tuple(rank for rank in everyone if test(rank))
+    return found if len(found) < len(everyone) else ()
+
+
+def minority(keys: Mapping[int, Hashable], weight: Callable[[int], float] = lambda _: 1.0) -> tuple[int, ...]:
+    """Ranks other than most; empty where no value is that of more ranks than any other. `weight`: for how many it stands."""
+    counts: dict[Hashable, float] = {}
+    for rank, key in keys.items():
+        counts[key] = counts.get(key, 0.0) + weight(rank)
+    most = [key for key, count in counts.items() if count == max(counts.values())]
+    return which(keys, lambda rank: keys[rank] != most[0]) if len(most) == 1 else ()
+
+
+def odd_values(keys: Mapping[int, Hashable]) -> tuple[int, ...]:
+    """Ranks whose value is another than that of most; all of them where no value is that of most."""
+    return outliers({rank: Behaviour(now=key) for rank, key in keys.items()}, (MAJORITY,)).ranks
+
+
+def _minority(behaviour: Mapping[int, Behaviour]) -> tuple[int, ...]:
+    return minority({rank: b.now for rank, b in behaviour.items()}, lambda rank: behaviour[rank].weight)
+
+
+def _novel(behaviour: Mapping[int, Behaviour]) -> tuple[int, ...]:
+    return which(behaviour, lambda rank: behaviour[rank].is_novel)
+
+
+def _shorter(behaviour: Mapping[int, Behaviour]) -> tuple[int, ...]:
+    shortest = min(len(b.now) for b in behaviour.values())
+    return which(behaviour, lambda rank: len(behaviour[rank].now) == shortest)
+
+
+def _unlike_first(behaviour: Mapping[int, Behaviour]) -> tuple[int, ...]:
+    first = behaviour[min(behaviour)].now
+    return which(behaviour, lambda rank: bool(behaviour[rank].now != first))
+
+
+MAJORITY: Criterion[Mapping[int, Behaviour]] = (Basis.MAJORITY, _minority)
+NOVEL: Criterion[Mapping[int, Behaviour]] = (Basis.NOVEL, _novel)
+SHORTER: Criterion[Mapping[int, Behaviour]] = (Basis.SHORTER, _shorter)
+UNLIKE_FIRST: Criterion[Mapping[int, Behaviour]] = (Basis.UNLIKE_FIRST, _unlike_first)

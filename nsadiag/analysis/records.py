@@ -1,0 +1,185 @@
+"""What was read of a run directory, as plain values: a cell, its ranks, and the snapshots of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nsadiag.evidence.reader import Recording
+from nsadiag.evidence.spans import spans
+from nsadiag.source.model import SourceModel
+
+FEW_NAMES = 4  # ranks that a sentence names one by one
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A fact that kept a rule from concluding, and the file that shows it, where one does."""
+
+    fact: str
+    source: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureEvidence:
+    """One look at one rank."""
+
+    number: int
+    stacks: list[dict[str, Any]]  # py-spy's threads
+    flight_recorder: dict[str, Any]
+    proc: dict[str, Any]
+    gaps: list[dict[str, Any]]
+    source: str  # relative to the run directory
+    answers: dict[str, Any] = field(default_factory=dict)
+    native: str = ""  # py-spy's text, with the native frames among the Python ones
+    tasks: tuple[dict[str, Any], ...] = ()  # of the main thread's event loop, or of those of other threads
+    ungraded: dict[str, Any] = field(default_factory=dict)  # parameters in DDP that had no gradient then
+    children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEvidence:
+    """Everything that one rank left behind."""
+
+    rank: int
+    meta: dict[str, Any]
+    recording: Recording
+    exception: dict[str, Any] | None
+    faults: str
+    ddp: list[dict[str, Any]]
+    # nodes of the autograd graph by type and by module, of the step it was last counted in
+    graph: dict[str, Any]
+    # checkpointed functions that backward ran with other modules than forward
+    recomputed: list[dict[str, Any]]
+    recorded_gradients: list[str] | None  # the parameters that are looked at, where it is not all of them
+    units: list[dict[str, Any]]  # FSDP's
+    loaders: list[dict[str, Any]]  # with the pids of their workers
+    settings: dict[str, Any]
+    end: dict[str, Any]
+    leaving: dict[str, Any] | None  # where it called exit, if it did
+    raised: list[dict[str, Any]]  # exceptions that did not end it
+    signals: list[dict[str, Any]]  # that it sent
+    wraps: list[dict[str, Any]]  # models as they were handed to DDP or FSDP1
+    ungraded: list[dict[str, Any]]  # parameters that an optimizer found without a gradient, at each change
+    unwaited: list[dict[str, Any]]  # asynchronous collectives that the user never waited for
+    replicas: list[dict[str, Any]]  # sums of some parameters, now and then
+    evaluated: list[dict[str, Any]]  # sums over models that it evaluated, now and then
+    given: list[dict[str, Any]]  # sums over what the model was given, now and then
+    unheld: list[dict[str, Any]]  # parameters with gradients that are in no optimizer
+    first_steps: list[dict[str, Any]]  # what the probe `parity` recorded of them, where it was asked for
+    piles: list[
+        dict[str, Any]
+    ]  # what the user's lines have registered: hooks, handlers, groups of parameters
+    threads: list[dict[str, Any]]  # started, that the interpreter waits for at its end
+    samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
+    captures: tuple[CaptureEvidence, ...]
+    stderr_tail: str
+    gaps: tuple[str, ...]
+    source: str
+    # The exception that ended each predecessor, where the launcher restarted the rank, with the attempt's number.
+    attempts: tuple[tuple[int, dict[str, Any]], ...] = ()
+    damaged: tuple[str, ...] = ()  # documents that are not whole: what they would have said is not "nothing"
+
+    @property
+    def last_capture(self) -> CaptureEvidence | None:
+        return self.captures[-1] if self.captures else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellEvidence:
+    """One cell: its ranks, and what the agent saw of the whole."""
+
+    path: Path
+    world_size: int
+    ranks: tuple[RankEvidence, ...]
+    watch: dict[str, Any]
+    launcher_stderr: str
+    processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
+    gaps: tuple[str, ...]
+    oom: tuple[dict[str, Any], ...] = ()  # what each node's kernel says of processes ended for want of memory
+    unnamed: tuple[dict[str, Any], ...] = ()  # exceptions of processes that had not said which rank they are
+    sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
+    parity: dict[str, Any] = field(default_factory=dict)  # how it compares with its control, in a matrix
+    # Where there are very many ranks: all of them, those of one kind together, of which `ranks` holds some.
+    kinds: tuple[tuple[int, ...], ...] = ()
+
+    @cached_property
+    def code(self) -> SourceModel:
+        """The user's files as syntax trees."""
+        return SourceModel(self.sources)
+
+    @cached_property
+    def _shown(self) -> frozenset[int]:
+        return frozenset(rank.rank for rank in self.ranks)
+
+    @cached_property
+    def present(self) -> frozenset[int]:
+        """Ranks that left evidence, looked at or not."""
+        return self._shown.union(*self.kinds)
+
+    @cached_property
+    def absent(self) -> frozenset[int]:
+        """Ranks that left none."""
+        return frozenset(range(self.world_size)) - self.present
+
+    @cached_property
+    def met(self) -> frozenset[int]:
+        """Ranks that detectors can speak of: those that are looked at, and those that left nothing."""
+        return self._shown | self.absent
+
+    def everyone(self, ranks: Iterable[int], but: Iterable[int] = ()) -> tuple[int, ...]:
+        """These, and where they are all that is looked at of their kind, besides those in `but`, the whole kind."""
+        found, but = set(ranks), set(but)
+        for kind in self.kinds:
+            looked_at = self._shown.intersection(kind) - but
+            if looked_at and looked_at <= found:
+                found.update(set(kind) - but)
+        return tuple(sorted(found))
+
+    def weight(self, rank: int) -> float:
+        """For how many ranks it stands, where what most do is right."""
+        kind = next((kind for kind in self.kinds if rank in kind), (rank,))
+        return len(kind) / max(len(self._shown.intersection(kind)), 1)
+
+    def names(self, ranks: Iterable[int]) -> str:
+        """`1, 5`, or `0-6, 8-1023`: everyone for whom these stand, for a sentence."""
+        found = self.everyone(ranks)
+        return ", ".join(map(str, found)) if len(found) <= FEW_NAMES else spans(found)
+
+    def rank(self, number: int) -> RankEvidence:
+        """Raises KeyError if that rank left nothing."""
+        for rank in self.ranks:
+            if rank.rank == number:
+                return rank
+        raise KeyError(number)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the agent ended the job: hang, timeout, interrupt; None if it ended by itself."""
+        return self.watch.get("stopped")
+
+    @property
+    def attached(self) -> bool:
+        """Whether the job was looked at while it ran, and neither started nor ended by us."""
+        return bool(self.watch.get("attached"))
+
+    @property
+    def launcher_exit_code(self) -> int | None:
+        return self.watch.get("launcher_exit_code")
+
+    @property
+    def started_mono_ns(self) -> int:
+        return int(self.watch.get("started_mono_ns", 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """tuple[int, ...] to read; where that is not all of them, the kinds that they stand for."""
+
+    ranks: tuple[int, ...]
+    kinds: tuple[tuple[int, ...], ...] = ()
+    world_size: int = 0
+    gaps: tuple[str, ...] = ()

@@ -1,0 +1,168 @@
+"""Ranks that stand inside themselves while their peers wait for them: what the detectors of such causes share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.thread_state import Standing, other_threads
+from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
+from nsadiag.analysis.relations.pending import is_still, waits
+from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
+from nsadiag.evidence.user_code import is_user
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stuck:
+    """A living rank that waits for no peer, and where it stands."""
+
+    rank: RankEvidence
+    standing: Standing
+    capture: CaptureEvidence  # the last that shows a stack
+    blocked: tuple[int, ...]  # ranks that wait for it, directly or through others
+    waited: tuple[str, str] | None  # what one of them waits in, and the record that shows it
+    collective: Collective | None
+
+    @property
+    def number(self) -> int:
+        return self.rank.rank
+
+    @property
+    def source(self) -> str:
+        """The file with its stacks."""
+        return f"{self.capture.source}/py_spy.json"
+
+
+def stuck_inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:
+    """Of a job in which nothing moves: ranks that peers wait for and that wait for none; where nobody waits, all such.
+
+    Without those that have nothing to do, if another one hangs beside them.
+    """
+    found = inside(cell, tables) if is_still(cell) else []
+    return [stuck for stuck in found if not may_be_idle(cell, stuck)] or found
+
+
+def may_be_idle(cell: CellEvidence, stuck: Stuck) -> bool:
+    """Whether it asks again and again, with a time limit, for work that somebody may still bring, and nobody waits for it."""
+    moved = cell.watch["looks"][-1].get("motions") or ()
+    return not stuck.blocked and any(m["rank"] == stuck.number and m.get("idle") for m in moved)
+
+
+def inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:
+    """The same, whether or not the job was called still."""
+    graph = tables.once(graph_of)
+    roots = graph.roots() or tuple(
+        r for r, s in tables.standings.items() if not _waits(s) and r not in graph.waiters
+    )
+    found = []
+    for number in roots:
+        standing = tables.standings.get(number)
+        rank = next((r for r in cell.ranks if r.rank == number), None)
+        if rank is None or standing is None or not was_alive(rank.end):
+            continue
+        blocked = tuple(sorted(r for r in graph.waiters if number in graph.reached_from(r)))
+        edge = next((e for e in graph.edges if e.waited_for == number), None)
+        found.append(
+            Stuck(
+                rank=rank,
+                standing=standing,
+                capture=[c for c in rank.captures if c.stacks][-1],
+                blocked=blocked or _by_stacks(cell, tables, number),
+                waited=(f"rank {edge.waiter} waits for rank {number} in {edge.what}", edge.source)
+                if edge
+                else None,
+                collective=_collective(cell, tables, number),
+            )
+        )
+    return found
+
+
+def _waits(standing: Standing) -> bool:
+    ends = any("destroy_process_group" in name for name in (*standing.inner, standing.event or ""))
+    return standing.doing in ("collective", "transfer", "backward", "rendezvous") and not ends
+
+
+def _by_stacks(cell: CellEvidence, tables: Tables, number: int) -> tuple[int, ...]:
+    return tuple(
+        r
+        for r, s in sorted(tables.standings.items())
+        if r != number and _waits(s) and was_alive(cell.rank(r).end)
+    )
+
+
+def _collective(cell: CellEvidence, tables: Tables, number: int) -> Collective | None:
+    for wait in waits(cell, tables):
+        if number in wait.missing and wait.waiting:
+            return wait.collective(wait.waiting[0])
+    return None
+
+
+def was_alive(end: dict[str, Any]) -> bool:
+    """When it was looked at; a rank that was left running has no end."""
+    return end.get("t_s") is None or bool(end.get("by_us"))
+
+
+def living_children(stuck: Stuck) -> list[dict[str, Any]]:
+    """Processes that the rank has started and that have not ended."""
+    return [c for c in stuck.capture.proc.get("children", []) if c.get("state") != "Z"]
+
+
+def user_threads(capture: CaptureEvidence) -> list[tuple[dict[str, Any], Place]]:
+    """Threads beside the main one that run the user's code, each with its innermost line of it."""
+    found = []
+    for thread in other_threads(capture):
+        at = next((f for f in thread["frames"] if is_user(f["filename"])), None)
+        if at:
+            found.append((thread, locations.place(at["filename"], at["line"], at["name"])))
+    return found
+
+
+def finding(
+    cell: CellEvidence,
+    stuck: Stuck,
+    *,
+    cls: str,
+    confidence: float,
+    summary: str,
+    evidence: tuple[Evidence, ...],
+    rejected: tuple[Rejected, ...],
+    fix: str,
+    at: Place | None = None,
+    next_step: str | None = None,
+) -> Finding:
+    """What all causes inside one rank have in common; `at` if the line is another than the main thread's innermost."""
+    number = stuck.number
+    peers = [s for r in stuck.blocked if (s := _standing_of(cell, stuck, r))]
+    waiting = (Evidence(claim=stuck.waited[0], source=stuck.waited[1]),) if stuck.waited else ()
+    look = cell.watch["looks"][-1]
+    return Finding(
+        detector=cls,
+        cls=cls,
+        outcome="hung",
+        confidence=confidence,
+        summary=summary,
+        guilty_ranks=(number,),
+        blocked_ranks=stuck.blocked,
+        where=Where(collective=stuck.collective, step=stuck.rank.end.get("steps")).at(
+            at or stuck.standing.place
+        ),
+        peers_at=peers[0] if peers else None,
+        evidence=(*evidence, *waiting, Evidence(claim=str(look["reason"]), source="watch.json#looks")),
+        rejected=(
+            *rejected,
+            Rejected(
+                cls="missing_rank",
+                because=f"what keeps rank {number} from its peers is known, so the parent class would say less",
+            ),
+        ),
+        fix=fix,
+        next=next_step,
+    )
+
+
+def _standing_of(cell: CellEvidence, stuck: Stuck, number: int) -> Place | None:
+    rank = next((r for r in cell.ranks if r.rank == number), None)
+    return locations.of_rank_now(rank) if rank else None

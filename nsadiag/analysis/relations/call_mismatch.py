@@ -1,0 +1,242 @@
+"""The first call on which the ranks of a group disagree: whatever comes after it is a consequence."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.records import Collective, Place
+
+Kind = Literal["operation", "root", "size", "type", "splits"]
+# All ranks give as many elements of one type; the others may rightly differ, or are compared by splits.
+STRICT = re.compile(
+    r"^_?(all_?reduce|broadcast|reduce|all_gather|reduce_scatter|all_gather_into_tensor|all_gather_tensor"
+    r"|all_gather_single|reduce_scatter_tensor|reduce_scatter_single|gather|scatter)(_base|_coalesced|_autograd)*$"
+)
+# As the flight recorder has them: what ranks gather or scatter is listed at the root alone.
+STRICT_RECORDED = re.compile(
+    r"^_?(all_?reduce|broadcast|reduce|all_gather|reduce_scatter)(_base|_coalesced|_into_tensor)*$"
+)
+SHAPE = re.compile(r"(?:(\d+)x)?(\w+)\[([\d,]*)\]")
+TRUNCATED = re.compile(r"\+\d+\)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What one rank asked for."""
+
+    rank: int
+    op: str
+    place: Place | None
+    what: str  # for a sentence
+    key: tuple[Any, ...]  # equal where ranks agree
+    source: str
+    sizes: list[list[int]] | None = None
+    dtypes: list[str] | None = None
+    thread: int | str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disagreement:
+    """One call of a group, by its number, and what its ranks asked for under it."""
+
+    group: str
+    call: int
+    kind: Kind
+    asked: dict[int, Asked]
+    recorded: bool  # by the flight recorder, and not by the black box alone
+
+    def collective(self, rank: int) -> Collective:
+        one = self.asked[rank]
+        return Collective(op=one.op, group=self.group, seq=self.call, sizes=one.sizes, dtypes=one.dtypes)
+
+    @property
+    def places(self) -> set[tuple[str, int]]:
+        return {(a.place.file, a.place.line) for a in self.asked.values() if a.place}
+
+
+def shapes(tensors: str) -> list[tuple[str, int]]:
+    """Type and elements of each tensor in the text of the black box."""
+    found = []
+    for times, dtype, sizes in SHAPE.findall(tensors):
+        elements = math.prod(int(n) for n in sizes.split(",") if n)
+        found += [(dtype, elements)] * int(times or 1)
+    return found
+
+
+def in_black_boxes(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
+    """By calls from Python; one a group at most."""
+    found = []
+    for group, frame in tables.asked.groupby("group"):
+        members = tables.groups.members(str(group))
+        rows = frame[frame["rank"].isin(members)]
+        for _, same in rows.groupby("call", sort=True):
+            if same["rank"].nunique() > 1 and (
+                one := _asked_otherwise(cell, str(group), same, sorted(members))
+            ):
+                found.append(one)
+                break
+    return found
+
+
+def still_disagree(cell: CellEvidence, tables: Tables, one: Disagreement, calls: int) -> bool:
+    """Whether the ranks disagree so in one of the last calls that all of them made: NCCL may deliver rubbish, and go on."""
+    rows = tables.asked[(tables.asked.group == one.group) & tables.asked["rank"].isin(one.asked)]
+    last = int(rows.groupby("rank").call.max().min())
+    late = rows[(rows.call > last - calls) & (rows.call <= last)]
+    members = sorted(tables.groups.members(one.group))
+    found = (_asked_otherwise(cell, one.group, same, members) for _, same in late.groupby("call"))
+    return any(f is not None and (f.kind, f.places) == (one.kind, one.places) for f in found)
+
+
+def _asked_otherwise(cell: CellEvidence, group: str, same: Any, members: list[int]) -> Disagreement | None:
+    rows = {int(row["rank"]): row for row in same.to_dict("records")}
+    call = int(next(iter(rows.values()))["call"])
+    for kind, keys in _aspects(rows, members):
+        # Of two ranks whose splits do not meet, each disagrees with one peer.
+        if len(set(keys.values())) > 1 or (kind == "splits" and any(keys.values())):
+            asked = {
+                rank: Asked(
+                    rank=rank,
+                    op=row["op"],
+                    place=locations.of_text(row["place"]),
+                    what=_said(row),
+                    key=(keys[rank],),
+                    source=f"{cell.rank(rank).source}/blackbox.bin",
+                    thread=row["thread"],
+                )
+                for rank, row in rows.items()
+            }
+            return Disagreement(group=group, call=call, kind=kind, asked=asked, recorded=False)
+    return None
+
+
+def _said(row: dict[Any, Any]) -> str:
+    words = [str(row["op"]), str(row["tensors"])]
+    words += [f"root {row['root']:.0f}"] if row["root"] is not None and row["root"] == row["root"] else []
+    words += [f"splits {row['splits']}"] if row["splits"] else []
+    return " ".join(word for word in words if word)
+
+
+def _aspects(rows: dict[int, dict[Any, Any]], members: list[int]) -> list[tuple[Kind, dict[int, Any]]]:
+    """What must be the same on all ranks, in the order in which it is looked at."""
+    ops = {rank: row["op"] for rank, row in rows.items()}
+    if len(set(ops.values())) > 1:
+        return [("operation", ops)]
+    op = next(iter(ops.values()))
+    found: list[tuple[Kind, dict[int, Any]]] = [("root", {r: str(row["root"]) for r, row in rows.items()})]
+    if op.startswith("all_to_all"):
+        return [*found, ("splits", _unmatched(rows, members))]
+    if STRICT.match(op):
+        told = {r: shapes(_compared(op, row["tensors"])) for r, row in rows.items()}
+        found.append(("type", {r: tuple(sorted({dtype for dtype, _ in t})) for r, t in told.items()}))
+        found.append(("size", {r: tuple(sorted(n for _, n in t)) for r, t in told.items()}))
+    return found
+
+
+def _compared(op: str, tensors: str) -> str:
+    """Where a list is gathered or scattered, that list: its parts, and so what each rank gives, may differ in size."""
+    listed = re.search(r"\([^)]*\)", tensors)
+    return listed[0] if listed and not TRUNCATED.search(tensors) and "coalesced" not in op else tensors
+
+
+def _unmatched(rows: dict[int, dict[Any, Any]], members: list[int]) -> dict[int, int]:
+    """How many of its peers each rank disagrees with on what travels between the two; all 0 where all agree."""
+    sides = {r: _rows_per_member(row, len(members)) for r, row in rows.items()}
+    wrong = dict.fromkeys(sorted(rows), 0)
+    for i, sender in enumerate(members):
+        for j, receiver in enumerate(members):
+            there, here = sides.get(sender), sides.get(receiver)
+            if there and here and there[1][j] != here[0][i]:
+                wrong[sender] += sender != receiver
+                wrong[receiver] += 1
+    return wrong
+
+
+def _rows_per_member(row: dict[Any, Any], size: int) -> tuple[list[int], list[int]] | None:
+    """Received from, and sent to, each member; None where that cannot be told."""
+    tensors = str(row["tensors"])
+    if row["op"] == "all_to_all":
+        lists = re.findall(r"\([^)]*\)", tensors)
+        told = [[n for _, n in shapes(each)] for each in lists]
+        fits = len(told) == 2 and all(len(each) == size for each in told)
+        return (told[0], told[1]) if fits and not TRUNCATED.search(tensors) else None
+    given = str(row["splits"] or "even/even").split("/")
+    lengths = [int([*sizes.split(","), "1"][0] or 1) for _, _, sizes in SHAPE.findall(tensors)]
+    if len(given) != 2 or len(lengths) != 2:
+        return None
+    sides = [
+        [length // size] * size if side == "even" else [int(n) for n in side.split(",")]
+        for side, length in zip(given, lengths, strict=True)
+    ]
+    return (sides[0], sides[1]) if all(len(side) == size for side in sides) else None
+
+
+def in_both(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
+    """By recorders; by black boxes where these tell of the same call, since they know what a line asked for before."""
+    called = {
+        (one.group, one.call, one.kind, *sorted(one.asked)): one for one in in_black_boxes(cell, tables)
+    }
+    return [
+        called.get((one.group, one.call, one.kind, *sorted(one.asked)), one)
+        for one in in_recorders(cell, tables)
+    ]
+
+
+def in_recorders(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
+    """By flight-recorder dumps, which also have what DDP and FSDP issue from C++; one a group at most."""
+    calls = tables.calls
+    if calls.empty:
+        return []
+    calls = calls.assign(
+        said=calls.op + " " + calls.input_sizes.astype(str) + " " + calls.input_dtypes.astype(str)
+    )
+    varied = calls.groupby(["group", "seq"])["said"].transform("nunique") > 1
+    found = []
+    for group, frame in calls[varied].groupby("group"):
+        for _, same in frame.groupby("seq", sort=True):
+            if one := _recorded_otherwise(cell, str(group), same):
+                found.append(one)
+                break
+    return found
+
+
+def _recorded_otherwise(cell: CellEvidence, group: str, same: Any) -> Disagreement | None:
+    rows = {int(row["rank"]): row for row in same.to_dict("records")}
+    ops = {rank: str(row["op"]) for rank, row in rows.items()}
+    aspects: list[tuple[Kind, dict[int, Any]]] = [("operation", ops)]
+    if all(STRICT_RECORDED.match(op) for op in ops.values()):
+        aspects.append(("type", {r: str(row["input_dtypes"]) for r, row in rows.items()}))
+        aspects.append(("size", {r: _elements(row["input_sizes"]) for r, row in rows.items()}))
+    for kind, keys in aspects:
+        if len(set(keys.values())) > 1:
+            asked = {rank: _recorded(cell, row, keys[rank]) for rank, row in rows.items()}
+            seq = int(next(iter(rows.values()))["seq"])
+            return Disagreement(group=group, call=seq, kind=kind, asked=asked, recorded=True)
+    return None
+
+
+def _recorded(cell: CellEvidence, row: dict[Any, Any], key: Any) -> Asked:
+    rank = cell.rank(int(row["rank"]))
+    capture = next(c for c in reversed(rank.captures) if c.flight_recorder)
+    sizes, dtypes = row["input_sizes"], row["input_dtypes"]
+    what = f"{row['op']} {sizes} {'/'.join(sorted(set(dtypes or [])))}".strip()
+    return Asked(
+        rank=rank.rank,
+        op=str(row["op"]),
+        place=locations.of_call(rank, int(row["wall_ns"])),
+        what=what,
+        key=(key,),
+        source=f"{capture.source}/fr.json#entries[{row['index']}]",
+        sizes=sizes,
+        dtypes=dtypes,
+    )
+
+
+def _elements(sizes: Any) -> int:
+    return sum(math.prod(size) for size in sizes or [])

@@ -1,0 +1,173 @@
+"""Of ranks that ask for different things in one call: the minority, or whoever does what it never did before."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.outliers import (
+    MAJORITY,
+    Basis,
+    Behaviour,
+    Criterion,
+    Outliers,
+    outliers,
+    which,
+)
+from nsadiag.analysis.relations.call_mismatch import Disagreement
+from nsadiag.evidence.blackbox import Kind, Phase
+
+CALLS = (Kind.COLLECTIVE, Kind.BACKWARD, Kind.FORWARD)
+ARGUMENTS = ["op", "root", "tensors", "splits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking(Behaviour):
+    """What a rank asks for in the call on which it disagrees with others."""
+
+    tables: Tables
+    one: Disagreement
+    rank: int
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the rank called from this line before, and never so."""
+        now, before = _earlier(self.tables, self.rank, self.one)
+        return now is not None and bool(before) and now not in before
+
+    def path(self, *, arguments: bool = False) -> list[str]:
+        """The lines from which it called, up to this call: it may have got further since."""
+        until_s = _begun(self.tables, self.one, self.rank)
+        return _path(self.tables, self.rank, until_s, arguments=arguments)
+
+
+Askings = Mapping[int, Asking]
+
+
+def call_outliers(tables: Tables, one: Disagreement) -> Outliers:
+    """Ranks that ask for something else than they should."""
+    asking = {
+        rank: Asking(now=asked.key, weight=tables.cell.weight(rank), tables=tables, one=one, rank=rank)
+        for rank, asked in one.asked.items()
+    }
+    return outliers(asking, CRITERIA.get(one.kind, ARGUMENT_CRITERIA))
+
+
+def _most_at_odds(asking: Askings) -> tuple[int, ...]:
+    most = max(int(each.now[0]) for each in asking.values())
+    return which(asking, lambda rank: int(asking[rank].now[0]) == most)
+
+
+def _changed(asking: Askings) -> tuple[int, ...]:
+    return which(asking, lambda rank: asking[rank].has_changed)
+
+
+def _at_a_new_place(asking: Askings) -> tuple[int, ...]:
+    return which(asking, lambda rank: _is_at_a_new_place(asking[rank].path()))
+
+
+def _after_a_new_turn(asking: Askings) -> tuple[int, ...]:
+    return which(asking, lambda rank: _took_a_new_turn(asking[rank].path()))
+
+
+def _after_a_new_turn_with_arguments(asking: Askings) -> tuple[int, ...]:
+    return which(asking, lambda rank: _took_a_new_turn(asking[rank].path(arguments=True)))
+
+
+PATHS: tuple[Criterion[Askings], ...] = (
+    (Basis.NOVEL_PLACE, _at_a_new_place),
+    (Basis.NOVEL_TRANSITION, _after_a_new_turn),
+    (Basis.NOVEL_TRANSITION, _after_a_new_turn_with_arguments),
+)
+CRITERIA: dict[str, tuple[Criterion[Askings], ...]] = {
+    "splits": ((Basis.MOST_AT_ODDS, _most_at_odds),),
+    "operation": (MAJORITY, *PATHS),
+}
+ARGUMENT_CRITERIA: tuple[Criterion[Askings], ...] = (MAJORITY, (Basis.NOVEL_ARGUMENTS, _changed), *PATHS)
+
+
+def _begun(tables: Tables, one: Disagreement, rank: int) -> float:
+    """When the rank made the call; of one that only the recorder tells of, it is at the newest."""
+    rows = tables.asked[(tables.asked["rank"] == rank) & (tables.asked.group == one.group)]
+    begun = rows.loc[rows.call == one.call, "begin_s"]
+    return float("inf") if one.recorded or begun.empty or begun.isna().all() else float(begun.iloc[-1])
+
+
+def _path(tables: Tables, rank: int, until_s: float = float("inf"), *, arguments: bool = False) -> list[str]:
+    """The lines from which the rank's main thread called, in order; with what it gave, if asked for."""
+    events = tables.events
+    mine = events[
+        (events["rank"] == rank)
+        & (events.phase == Phase.BEGIN)
+        & ((events.group != "") | (events.site != ""))
+    ]
+    mine = mine[mine.kind.isin(CALLS) & ~mine.name.str.startswith("store.")]
+    mine = mine if until_s == float("inf") else mine[mine.t_s <= until_s]
+    lines = mine.group + "\t" + mine.site
+    return [str(line) for line in (lines + "\t" + mine.detail if arguments else lines)]
+
+
+def _is_at_a_new_place(path: list[str]) -> bool:
+    """Whether the rank had never before called from the line it is at: it has left the common path."""
+    return len(path) > 1 and path.count(path[-1]) == 1
+
+
+def took_new_turns(tables: Tables, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Who came to the line at which it stands from the one before as none of them ever did in what is over."""
+    turns = {rank: list(itertools.pairwise(_path(tables, rank))) for rank in ranks}
+    before = {turn for taken in turns.values() for turn in taken[:-1]}
+    return tuple(r for r, taken in turns.items() if len(taken) > 1 and taken[-1] not in before)
+
+
+def _took_a_new_turn(path: list[str]) -> bool:
+    turns = list(itertools.pairwise(path))
+    return len(turns) > 1 and turns.count(turns[-1]) == 1
+
+
+def _earlier(
+    tables: Tables, rank: int, one: Disagreement
+) -> tuple[tuple[Any, ...] | None, set[tuple[Any, ...]]]:
+    """What the rank asks for now, and what it asked for before at this line."""
+    rows = tables.asked[(tables.asked["rank"] == rank) & (tables.asked.group == one.group)]
+    now = rows[rows.call == one.call]
+    if one.recorded or now.empty:
+        return None, set()
+    before = rows[(rows.call < one.call) & (rows.place == now.iloc[-1].place)]
+    asked = {tuple(map(str, row)) for row in before[ARGUMENTS].itertuples(index=False)}
+    return tuple(map(str, now.iloc[-1][ARGUMENTS])), asked
+
+
+def is_out_of_order(tables: Tables, one: Disagreement) -> bool:
+    """Whether the ranks are at different calls of the program, and do not only ask otherwise in the same one."""
+    if one.kind == "operation":
+        return True
+    if len(one.places) > 1:
+        return not _are_partners(tables, one)
+    known = [_earlier(tables, rank, one) for rank in one.asked]
+    # From this line everyone has issued both before: a loop over what is ordered otherwise.
+    return all(now is not None and all(other in before for other, _ in known) for now, before in known)
+
+
+def _are_partners(tables: Tables, one: Disagreement) -> bool:
+    """Whether calls from these lines belong together: a root has a line of its own in much code."""
+    op = next(iter(one.asked.values())).op
+    rooted = op.startswith(("broadcast", "scatter", "gather", "reduce")) and not op.startswith(
+        "reduce_scatter"
+    )
+    now = {rank: place for rank, place in _places_at(tables, one, one.call).items() if place}
+    if len(now) < len(one.asked):
+        return False
+    rows = tables.asked[(tables.asked.group == one.group) & (tables.asked.call < one.call)]
+    if any(_places_at(tables, one, int(call)) == now for call in rows.call.unique()):
+        return True
+    visited = {rank: set(rows[rows["rank"] == rank].place) for rank in now}
+    shared = all(place in visited[rank] for rank in now for place in now.values())
+    return rooted and not shared
+
+
+def _places_at(tables: Tables, one: Disagreement, call: int) -> dict[int, str]:
+    rows = tables.asked[(tables.asked.group == one.group) & (tables.asked.call == call)]
+    return {int(rank): str(place) for rank, place in rows[["rank", "place"]].itertuples(index=False)}

@@ -1,0 +1,200 @@
+"""Each rank's calls from the outside in, down to its innermost user line: as its stack shows, or as the source lets one infer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exceptions import follows_a_peer
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.relations.timeline import Histories
+from nsadiag.evidence.records import Place
+from nsadiag.evidence.user_code import is_user
+from nsadiag.source.both_sides import make_the_same_call
+from nsadiag.source.control import Guard, Program
+from nsadiag.source.model import Scope
+
+Chain = tuple[Place, ...]  # outermost first
+DEEPEST = 30
+
+
+class Chains:
+    """Stacks of all ranks, and who calls whom among the user's functions."""
+
+    def __init__(
+        self, cell: CellEvidence, tables: Tables, program: Program, histories: Histories, *, still: bool
+    ) -> None:
+        """`still`: the last look shows the ranks as they were in the end."""
+        self.program = program
+        self.gone = frozenset(r.rank for r in cell.ranks if _came_to_its_end(r))
+        self._now = {r.rank: () if r.rank in self.gone else _now(r, tables, still) for r in cell.ranks}
+        self._callers: dict[Scope, Place] = {}
+        self._seen: dict[Scope, set[tuple[str, int]]] = {}
+        for chain in (*self._now.values(), *_sampled(cell.ranks)):
+            for caller, callee in itertools.pairwise(chain):
+                scope = program.scope_of(callee.file, callee.line)
+                self._callers.setdefault(scope, caller)
+                self._seen.setdefault(scope, set()).add((caller.file, caller.line))
+        for rank, chain in self._now.items():
+            last = histories.last(rank)
+            if not chain and rank not in self.gone and last is not None and last.place is not None:
+                lost = _lost_a_peer(next(r for r in cell.ranks if r.rank == rank), last.t_ns)
+                self._now[rank] = lost or self.to(last.place)
+
+    def now(self, rank: int) -> Chain:
+        """Where it stood at the last look, or was when its peer's end ended it; empty of a rank that is gone."""
+        return self._now.get(rank, ())
+
+    def to(self, at: Place) -> Chain:
+        """A chain that ends at the line: as any stack has shown its callers, else as the only call in the source."""
+        found, known = [at], {self.program.scope_of(at.file, at.line)}
+        while len(found) < DEEPEST:
+            caller = self._caller(self.program.scope_of(found[-1].file, found[-1].line))
+            if caller is None or self.program.scope_of(caller.file, caller.line) in known:
+                break
+            known.add(self.program.scope_of(caller.file, caller.line))
+            found.append(caller)
+        return tuple(reversed(found))
+
+    def is_sure(self, at: Place) -> bool:
+        """Whether no function on the chain to that line is called from two places: else it may have been either."""
+        scopes = {self.program.scope_of(p.file, p.line)[1].rpartition(".")[2] for p in self.to(at)[1:]}
+        return all(len(self.program.origins.calls_of(name)) < 2 for name in scopes if name)
+
+    def has_one_caller(self, at: Place) -> bool:
+        """Whether nothing, neither the source nor any stack, shows a second place from which the line's function is called.
+
+        What runs without being called by its name, as a module's `forward`, may be called from anywhere.
+        """
+        scope = self.program.scope_of(at.file, at.line)
+        name = scope[1].rpartition(".")[2]
+        if name == "forward" or name.startswith("__"):
+            return False
+        return len(self.program.origins.calls_of(name)) < 2 and len(self._seen.get(scope, ())) < 2
+
+    def _caller(self, scope: Scope) -> Place | None:
+        if scope in self._callers or not scope[1]:
+            return self._callers.get(scope)
+        calls = self.program.origins.calls_of(scope[1].rpartition(".")[2])
+        if len(calls) != 1:
+            return None
+        (file, _), call = calls[0]
+        return locations.place(file, call.lineno, None)
+
+
+def _came_to_its_end(rank: RankEvidence) -> bool:
+    ended = rank.end.get("t_s") is not None and not rank.end.get("by_us") and rank.end.get("signal") is None
+    return ended and rank.exception is None
+
+
+def _now(rank: RankEvidence, tables: Tables, still: bool) -> Chain:
+    standing = tables.standings.get(rank.rank)
+    if still and standing is not None and standing.frames:
+        return tuple(reversed(standing.frames))
+    frames = (rank.exception or {}).get("frames", [])
+    if frames:
+        return tuple(
+            locations.place(f["file"], f["line"], f["function"], f["code"])
+            for f in frames
+            if is_user(f["file"])
+        )
+    return tuple(reversed(locations.all_of_faults(rank.faults)))
+
+
+def _lost_a_peer(rank: RankEvidence, since_ns: int) -> Chain:
+    """Where it learnt that a peer is gone, if a launcher ended it before that could end it."""
+    row = rank.raised[-1] if rank.raised else {}
+    if row.get("thread") != "MainThread" or row.get("t_mono_ns", 0) < since_ns or not follows_a_peer(row):
+        return ()
+    return tuple(found for at in reversed(row.get("stack", [])) if (found := locations.of_text(at)))
+
+
+def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[Chain]:
+    for rank in ranks:
+        for sample in rank.samples:
+            frames: list[Any] = [f for f in sample.get("frames", []) if is_user(f[0])]
+            yield tuple(locations.place(f[0], f[1], f[2]) for f in reversed(frames))
+
+
+def parted_at(program: Program, a: Chain, b: Chain) -> int:
+    """How many outer frames the two have in common: the same line, or the same call on both sides of a condition."""
+    depth = 0
+    while depth < min(len(a), len(b)) and _in_common(program, a[depth : depth + 2], b[depth : depth + 2]):
+        depth += 1
+    return depth
+
+
+def _in_common(program: Program, a: Chain, b: Chain) -> bool:
+    """Of a frame of each, with the one that it has called."""
+    if (a[0].file, a[0].line) == (b[0].file, b[0].line):
+        return True
+    if min(len(a), len(b)) < 2 or not (_same(program, a[0], b[0]) and _same(program, a[1], b[1])):
+        return False
+    called = program.scope_of(a[1].file, a[1].line)[1].rpartition(".")[2]
+    return make_the_same_call(program, a[0], b[0], called)
+
+
+def stands_behind(program: Program, a: Chain, b: Chain) -> bool:
+    """Whether `a` is further down in the function in which the two part, and came there without an exception.
+
+    All that two stacks alone tell of who is ahead. An empty chain is that of a rank which is gone.
+    """
+    depth = parted_at(program, a, b)
+    if not a:
+        return True
+    if depth >= min(len(a), len(b)) or not _same(program, a[depth], b[depth]):
+        return False
+    return a[depth].line > b[depth].line and not program.is_handling(a[depth], of=b[depth])
+
+
+def held_by(program: Program, chain: Chain, depth: int = 0) -> list[Guard]:
+    """Branches and loops around the chain's lines from that frame inwards, outermost first."""
+    return [g for place in chain[depth:] for g in program.around(place.file, place.line)]
+
+
+def apart(program: Program, a: Chain, b: Chain) -> list[Guard]:
+    """Branches and loops that `a` is in and `b` is not, outermost first."""
+    depth = parted_at(program, a, b)
+    common = {_identity(g) for g in held_by(program, b)}
+    # A frame that both share holds both.
+    return [g for g in held_by(program, a, depth) if _identity(g) not in common]
+
+
+def passed_by(program: Program, a: Chain, b: Chain) -> list[Guard]:
+    """Early exits before the lines of `a` by which `b` may have gone where it is, innermost first."""
+    depth = parted_at(program, a, b)
+    found: list[Guard] = []
+    for number in range(len(a) - 1, depth - 1, -1):
+        at = a[number]
+        there = (
+            b[number].line if number == depth and number < len(b) and _same(program, at, b[number]) else None
+        )
+        found += [g for g in reversed(program.jumps_before(at.file, at.line)) if _may_have_left(g, at, there)]
+    return found
+
+
+def _same(program: Program, one: Place, other: Place) -> bool:
+    return program.scope_of(one.file, one.line) == program.scope_of(other.file, other.line)
+
+
+def _may_have_left(guard: Guard, at: Place, there: int | None) -> bool:
+    """Whether somebody who took that exit can stand at line `there` of the same function; None: it left the function."""
+    if guard.leaves == "raise":
+        return False
+    if there is None:
+        return True
+    if guard.leaves in ("return", "continue"):
+        return there <= guard.line or there > at.line
+    return there > at.line
+
+
+def _identity(guard: Guard) -> tuple[str, int, str, str]:
+    return guard.file, guard.line, guard.kind, guard.branch
+
+
+def is_in(program: Program, chain: Chain, guard: Guard) -> bool:
+    """Whether the chain runs through that branch."""
+    return _identity(guard) in {_identity(g) for g in held_by(program, chain)}

@@ -1,0 +1,75 @@
+"""Groups that their members alone create: who waits there for whom, and ranks that wait for each other in several of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.outliers import minority
+from nsadiag.analysis.relations.wait_graph import Edge, Graph
+from nsadiag.evidence.records import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Creation:
+    """The creation in which a rank stands."""
+
+    rank: int
+    ranks: str  # as it gave them: "0,1"
+    absent: tuple[int, ...]  # members that have not come to it
+    place: Place | None
+
+
+def members_of(ranks: str) -> set[int]:
+    """Of `"0,1"`; empty where it is "all", or says several groups."""
+    words = ranks.split(",")
+    return {int(word) for word in words} if all(word.isdigit() for word in words) else set()
+
+
+def local_creations(tables: Tables) -> dict[int, Creation]:
+    """By rank: the unfinished creation (use_local_synchronization) in which its main thread stands."""
+    created = tables.created[tables.created.local.astype(bool)]
+    found = {}
+    unfinished = created[created.end_s.isna()]
+    # Of two in different threads, the one that holds up the main thread is not known.
+    for row in unfinished[~unfinished.duplicated("rank", keep=False)].to_dict("records"):
+        rank, asked = int(row["rank"]), members_of(str(row["ranks"]))
+        at = tables.standings.get(rank)
+        if at is None or at.doing != "rendezvous" or rank not in asked:
+            continue
+        absent = asked - _came(created, asked, float(row["begin_s"])) - {rank}
+        found[rank] = Creation(
+            rank=rank,
+            ranks=str(row["ranks"]),
+            absent=tuple(sorted(absent)),
+            place=locations.of_text(str(row["place"])),
+        )
+    return found
+
+
+def _came(created: pd.DataFrame, members: set[int], since_s: float) -> set[int]:
+    """Who is in the creation of that group, or was through with it after somebody had begun to wait there."""
+    same = created[[members_of(str(ranks)) == members for ranks in created.ranks]]
+    return {int(r) for r in same[same.end_s.isna() | (same.end_s > since_s)]["rank"]}
+
+
+def creation_cycles(created: dict[int, Creation]) -> list[tuple[int, ...]]:
+    """Ranks each of which waits, in the end, for itself: nobody who is still to come could free them."""
+    edges = tuple(
+        Edge(waiter=rank, waited_for=peer, what=f"new_group {one.ranks}", source=f"ranks/{rank:05d}")
+        for rank, one in created.items()
+        for peer in one.absent
+    )
+    return list(Graph(edges=edges).cycles())
+
+
+def at_odds(created: dict[int, Creation], cycle: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the cycle, those in another group than most; all of it where more than two groups, or equal sides, are left."""
+    groups = {rank: frozenset(members_of(one.ranks)) for rank, one in created.items()}
+    # Who came to one of these groups as well tells which of them is the usual one.
+    beside = {rank: members for rank, members in groups.items() if members in {groups[r] for r in cycle}}
+    few = minority(beside) if len(set(beside.values())) == 2 else ()
+    return tuple(r for r in cycle if r in few) or cycle

@@ -1,0 +1,76 @@
+"""Whose gradients the job itself averages over its ranks, behind every backward."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.replica_sums import summed
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Place
+
+DEFAULT = "default_pg"
+FEW = 16  # numbers, of which losses and metrics have no more
+MOST_STEPS = 0.8  # in which gradients were averaged, for it to be what the job means to do
+REDUCTIONS = ("all_reduce", "all_reduce_coalesced")
+
+
+def averaged(cell: CellEvidence, tables: Tables) -> tuple[frozenset[str], Place | None]:
+    """Parameters whose gradients all ranks reduce behind nearly every backward, and the line that does it."""
+    events = tables.events
+    sizes = summed(cell)
+    names: set[str] | None = None
+    at: Counter[str] = Counter()
+    for rank in cell.ranks:
+        mine = events[events["rank"] == rank.rank]
+        steps = int((mine.kind == Kind.STEP).sum())
+        reduced = _behind_backward(mine)
+        for row in reduced:
+            at[row[2]] += 1
+        # Parameters of one size are told apart by nothing: of each size at most one a step counts.
+        counts = Counter(elements for _, elements in {(after, elements) for after, elements, _ in reduced})
+        often = {e for e, n in counts.items() if n >= MOST_STEPS * max(steps, 1)}
+        together: Counter[int] = (
+            Counter()
+        )  # in buckets, as many as there are: without losses and counts beside them
+        for after, elements, _ in reduced:
+            together[after] += elements if elements > FEW else 0
+        in_buckets = sum(total == sizes.get("", 0) for total in together.values())
+        whole = sizes.get("", 0) in often or in_buckets >= MOST_STEPS * max(steps, 1)
+        here = {n for n, e in sizes.items() if n and (whole or e in often)}
+        names = here if names is None else names & here
+    line = at.most_common(1)[0][0] if at else ""
+    return frozenset(names or ()), locations.of_text(line)
+
+
+def are_most(cell: CellEvidence, names: frozenset[str]) -> bool:
+    """Whether that is the better part of what was compared: a loss that is reduced has the size of a temperature."""
+    sizes = summed(cell)
+    sizes.pop("", None)
+    return bool(names) and 2 * sum(sizes[name] for name in names) >= sum(sizes.values())
+
+
+def _behind_backward(events) -> list[tuple[int, int, str]]:  # type: ignore[no-untyped-def]
+    """Reductions of the whole group between a backward's end and what follows, as steps before, elements and call site.
+
+    What follows is the next forward, or the optimizer: what is averaged when that is done are the models themselves, as
+    in local SGD, which keeps replicas equal by other means.
+    """
+    found = []
+    behind, steps = False, 0
+    wanted = events[
+        events.kind.isin((Kind.BACKWARD, Kind.FORWARD, Kind.OPTIMIZER, Kind.STEP, Kind.COLLECTIVE))
+    ]
+    for kind, phase, name, elements, group, site in wanted[
+        ["kind", "phase", "name", "b", "group", "site"]
+    ].itertuples(index=False):
+        steps += kind == Kind.STEP
+        if kind == Kind.BACKWARD:
+            behind = phase == Phase.END
+        elif kind in (Kind.FORWARD, Kind.OPTIMIZER):
+            behind = False
+        elif behind and phase == Phase.BEGIN and name in REDUCTIONS and group.startswith(DEFAULT):
+            found.append((steps, int(elements), str(site)))
+    return found

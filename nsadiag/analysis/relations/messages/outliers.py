@@ -1,0 +1,212 @@
+"""Of ranks that wait for each other in sends and receives, the ones that do what the others do not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.outliers import Basis, Criterion, Outliers, minority, outliers, which
+from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, counts_of, left_short
+from nsadiag.analysis.relations.messages.pipeline_stages import odd_stage, stray_tag
+from nsadiag.evidence.records import Place
+
+FEWEST_STEPS = 3  # before the one that hangs, for their order of messages to be a habit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """Ranks of a cycle that wait in sends and receives."""
+
+    tables: Tables
+    waiting: Mapping[int, Pending]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.waiting)
+
+    @cached_property
+    def involved(self) -> frozenset[int]:
+        """Those that wait, and those that they wait for."""
+        peers = (p.peer for p in self.waiting.values() if p.peer is not None)
+        return frozenset(self.waiting) | frozenset(peers)
+
+    @cached_property
+    def calls(self) -> pd.DataFrame:
+        return calls_of(self.tables)
+
+    @cached_property
+    def dangling(self) -> tuple[int, ...]:
+        """Those whose message the peer did not meet."""
+        return tuple(rank for rank, p in sorted(self.waiting.items()) if p.counterpart)
+
+    @property
+    def do_alike(self) -> bool:
+        """Whether all wait at one line in one direction; whoever is waited for and stands elsewhere does not."""
+        alike = {p.alike for p in self.waiting.values()}
+        return len(self.waiting) > 1 and len(alike) == 1 and self.involved == set(self.waiting)
+
+
+def message_outliers(tables: Tables, waiting: Mapping[int, Pending]) -> Outliers:
+    """Ranks that do what the others do not; all of them where all do the same."""
+    return outliers(Exchange(tables=tables, waiting=waiting), MESSAGES)
+
+
+def _alike_by_one_way(e: Exchange) -> tuple[int, ...]:
+    """All, where their stacks are alike, too: who came to a helper's line from elsewhere may do the opposite by turns."""
+    return tuple(e) if e.do_alike and len({_way(e.tables, rank) for rank in e}) == 1 else ()
+
+
+def _alike(e: Exchange) -> tuple[int, ...]:
+    return tuple(e) if e.do_alike else ()
+
+
+def _unlike_neighbours(e: Exchange) -> tuple[int, ...]:
+    odd = odd_stage(e.calls, {*e.involved})
+    return () if odd is None or _with_unusual_count(e) == (odd,) else (odd,)
+
+
+def _with_unusual_count(e: Exchange) -> tuple[int, ...]:
+    return which(e.involved, lambda rank: _is_unusual(e.tables, rank))
+
+
+def _out_of_order(e: Exchange) -> tuple[int, ...]:
+    return which(e.involved, lambda rank: _left_its_order(e.calls, rank))
+
+
+def _with_stray_tag(e: Exchange) -> tuple[int, ...]:
+    odd = stray_tag(e.calls, {link for p in e.waiting.values() if (link := p.link)})
+    return () if odd is None else (odd,)
+
+
+def _with_a_jump(e: Exchange) -> tuple[int, ...]:
+    return which(e.involved, lambda rank: _jumped(e.calls, rank))
+
+
+def _gone_on(e: Exchange) -> tuple[int, ...]:
+    """The one rank of which several wait in vain, and which stands in no transfer itself: it left before they did."""
+    missed = [p.peer for p in e.waiting.values() if p.counterpart and p.peer not in e.waiting]
+    peer = missed[0] if len(missed) > 1 and len(set(missed)) == 1 else None
+    at = e.tables.standings.get(peer) if peer is not None else None
+    return (peer,) if peer is not None and at is not None and at.doing != "transfer" else ()
+
+
+def _elsewhere(e: Exchange) -> tuple[int, ...]:
+    return minority({rank: p.alike for rank, p in e.waiting.items()}) if len(e.waiting) > 2 else ()
+
+
+def _unmatched(e: Exchange) -> tuple[int, ...]:
+    return e.dangling if len(e.dangling) == 1 else ()
+
+
+def _with_absent_peer(e: Exchange) -> tuple[int, ...]:
+    return which(e, lambda rank: rank in e.dangling and e.waiting[rank].peer not in e.waiting)
+
+
+def _all_sending(e: Exchange) -> tuple[int, ...]:
+    """All: who has one message too many, and who one receive too few, cannot be told from here."""
+    whole = len(e.dangling) == len(e.waiting) and all(p.direction == "to" for p in e.waiting.values())
+    return tuple(e) if whole else ()
+
+
+def _staying(e: Exchange) -> tuple[int, ...]:
+    return which(e, lambda rank: rank in e.dangling and _repeats(e.calls, e.waiting[rank]))
+
+
+def _with_rare_tag(e: Exchange) -> tuple[int, ...]:
+    odd = minority(_tags_at(e.calls, e.waiting[min(e)].place))
+    return odd if set(odd) <= set(e) else ()
+
+
+MESSAGES: tuple[Criterion[Exchange], ...] = (
+    (Basis.ALIKE, _alike_by_one_way),
+    (Basis.UNLIKE_NEIGHBOURS, _unlike_neighbours),
+    (Basis.UNUSUAL_COUNT, _with_unusual_count),
+    (Basis.UNUSUAL_ORDER, _out_of_order),
+    (Basis.STRAY_TAG, _with_stray_tag),
+    (Basis.TAG_JUMP, _with_a_jump),
+    (Basis.ALIKE, _alike),
+    (Basis.GONE_ON, _gone_on),
+    (Basis.ELSEWHERE, _elsewhere),
+    (Basis.UNMATCHED, _unmatched),
+    (Basis.ABSENT_PEER, _with_absent_peer),
+    (Basis.ALL_SENDING, _all_sending),
+    (Basis.STAYING, _staying),
+    (Basis.RARE_TAG, _with_rare_tag),
+)
+
+
+def _way(tables: Tables, rank: int) -> tuple[tuple[str, int], ...]:
+    """The lines of the rank's stack."""
+    at = tables.standings.get(rank)
+    return tuple((p.file, p.line) for p in at.frames) if at is not None else ()
+
+
+def _is_unusual(tables: Tables, rank: int) -> bool:
+    """Whether this step's messages differ from what every step before had, not counting those that may yet come."""
+    counts = counts_of(tables, rank)
+    *before, now = _orders(calls_of(tables), rank) or [()]
+    # What a step before began with may go on as that one did, also at lines in a loop that it is still in.
+    if counts.shape[1] < 2 or any(each[: len(now)] == now for each in before):
+        return False
+    return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or bool(
+        left_short(tables, rank)
+    )
+
+
+def _left_its_order(calls: pd.DataFrame, rank: int) -> bool:
+    """Whether this step's messages, as far as they go, are not what a step before began with."""
+    whole = _orders(calls, rank)
+    if len(whole) <= FEWEST_STEPS:
+        return False
+    *before, now = whole
+    # The black box may have forgotten the beginning of the first, and steps that never repeat have no order to leave.
+    known = set(before[1:])
+    return len(known) < len(before) - 1 and not any(each[: len(now)] == now for each in known)
+
+
+def _orders(calls: pd.DataFrame, rank: int) -> list[tuple[tuple[str, int, str], ...]]:
+    """The messages of each step in their order."""
+    mine = calls[calls["rank"] == rank]
+    return [
+        tuple(zip(rows.direction, rows.peer, rows.place, strict=True)) for _, rows in mine.groupby("step")
+    ]
+
+
+def _jumped(calls: pd.DataFrame, rank: int) -> bool:
+    """Whether its last tag breaks the row in which its tags went up, or stayed, until then.
+
+    Where rows of tags have begun anew before, one more that begins breaks nothing.
+    """
+    mine = calls[calls["rank"] == rank]
+    if mine.empty:
+        return False
+    last = mine.iloc[-1]
+    tags = [int(t) for t in mine[(mine.direction == last.direction) & (mine.peer == last.peer)].tag]
+    steps = [after - before for before, after in itertools.pairwise(tags)]
+    began_anew = any(step < 0 and tag == tags[0] for step, tag in zip(steps[:-1], tags[1:], strict=False))
+    if began_anew and tags[-1] == tags[0]:
+        return False
+    return len(steps) > 2 and steps[-1] not in steps[:-1]
+
+
+def _tags_at(calls: pd.DataFrame, at: Place | None) -> dict[int, int]:
+    """By rank: the tag of its newest message from that line."""
+    here = calls[[at is not None and _is_at(text, at) for text in calls.place]]
+    return {int(str(rank)): int(frame.iloc[-1].tag) for rank, frame in here.groupby("rank")}
+
+
+def _repeats(calls: pd.DataFrame, pending: Pending) -> bool:
+    """Whether the rank made a call from this line already, in this step."""
+    mine = calls[(calls["rank"] == pending.rank) & (calls.step == pending.step)]
+    here = pending.place
+    return here is not None and sum(_is_at(text, here) for text in mine.place) > 1
+
+
+def _is_at(text: str, place: Place) -> bool:
+    found = locations.of_text(str(text))
+    return found is not None and (found.file, found.line) == (place.file, place.line)

@@ -1,0 +1,213 @@
+"""Sends and the receives that are theirs: the nth from one rank to another with a tag is met by the nth there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.relations.call_mismatch import shapes
+from nsadiag.evidence.records import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending:
+    """The send or receive in which a rank stands."""
+
+    rank: int
+    op: str
+    group: str
+    direction: str
+    peer: int | None
+    tag: int
+    number: int  # which message between the two, with this tag
+    step: int
+    place: Place | None
+    counterpart: str | None  # what the peer has to show for it
+    source: str
+
+    @property
+    def said(self) -> str:
+        word = "sends message" if self.direction == "to" else "waits for message"
+        peer = "anyone" if self.peer is None else f"rank {self.peer}"
+        return f"{word} {self.number} {self.direction} {peer} (tag {self.tag})"
+
+    @property
+    def link(self) -> tuple[int, int] | None:
+        """Sender and receiver."""
+        if self.peer is None:
+            return None
+        return (self.rank, self.peer) if self.direction == "to" else (self.peer, self.rank)
+
+    @property
+    def alike(self) -> tuple[Any, ...]:
+        """Equal for ranks that do the same thing at the same line."""
+        return (
+            self.direction,
+            self.place.file if self.place else None,
+            self.place.line if self.place else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Short:
+    """A line from which fewer messages came in this step than in any before."""
+
+    place: Place | None
+    now: int
+    before: int  # at least, in each
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """A message that does not fit into where it is received."""
+
+    sender: int
+    receiver: int
+    tag: int
+    number: int
+    sent: str
+    received: str
+    guilty: int
+    places: dict[int, str]
+
+
+def calls_of(tables: Tables) -> pd.DataFrame:
+    """Sends and receives without the waits for them, numbered by sender, receiver and tag."""
+    rows = tables.transfers
+    calls = rows[~rows.op.str.endswith(".wait") & rows.peer.notna()].copy()
+    to = calls.direction == "to"
+    calls["sender"] = calls["rank"].where(to, calls.peer).astype(int)
+    calls["receiver"] = calls.peer.where(to, calls["rank"]).astype(int)
+    calls["number"] = calls.groupby(["rank", "sender", "receiver", "tag"]).cumcount() + 1
+    return calls
+
+
+def pending_of(tables: Tables, rank: int) -> Pending | None:
+    """Where the rank stands, if it is a send or receive that its peer never met."""
+    at = tables.standings.get(rank)
+    rows = tables.transfers
+    open_ = rows[(rows["rank"] == rank) & rows.end_s.isna() & rows.peer.notna()]
+    if at is None or at.doing != "transfer" or open_.empty:
+        return None
+    shown = [p for row in open_.to_dict("records") if (p := _pending(tables, rank, row))]
+    return next((p for p in shown if p.counterpart), shown[0] if shown else None)
+
+
+def _pending(tables: Tables, rank: int, row: dict[Any, Any]) -> Pending:
+    calls = calls_of(tables)
+    peer, tag = int(row["peer"]), int(row["tag"])
+    sender, receiver = (rank, peer) if row["direction"] == "to" else (peer, rank)
+    between = calls[(calls.sender == sender) & (calls.receiver == receiver)]
+    mine = between[(between["rank"] == rank) & (between.tag == tag) & (between.begin_s <= row["begin_s"])]
+    number = int(mine.number.max()) if len(mine) else 1
+    theirs = between[between["rank"] == peer]
+    return Pending(
+        rank=rank,
+        op=str(row["op"]),
+        group=str(row["group"]),
+        direction=str(row["direction"]),
+        peer=peer,
+        tag=tag,
+        number=number,
+        step=int(row["step"]),
+        place=locations.of_text(_called_at(calls, rank, row)),
+        counterpart=_counterpart(theirs, peer, rank, row["direction"], tag, number),
+        source=f"ranks/{rank:05d}/blackbox.bin",
+    )
+
+
+def _called_at(calls: pd.DataFrame, rank: int, row: dict[Any, Any]) -> str:
+    """Of a wait, the line of the call whose Work it is: that names peer and tag."""
+    call = calls[(calls["rank"] == rank) & (calls.call == row["call"]) & (calls.group == row["group"])]
+    return str(call.iloc[0].place if len(call) else row["place"])
+
+
+def _counterpart(
+    theirs: pd.DataFrame, peer: int, rank: int, direction: str, tag: int, number: int
+) -> str | None:
+    """None where the peer did its part."""
+    done = "received" if direction == "to" else "sent"
+    met = int((theirs.tag == tag).sum())
+    if met >= number:
+        return None
+    others = Counter(int(t) for t in theirs.tag if t != tag)
+    tags = (
+        "; with other tags " + ", ".join(f"{n} (tag {t})" for t, n in sorted(others.items())[:4])
+        if others
+        else ""
+    )
+    return f"rank {peer} {done} {met} message{'s' if met != 1 else ''} {'from' if direction == 'to' else 'to'} rank {rank} with tag {tag}{tags}"
+
+
+def left_short(tables: Tables, rank: int) -> Short | None:
+    """The line that the rank has left with fewer messages in this step than in every one before."""
+    counts = counts_of(tables, rank)
+    if counts.shape[1] < 2:
+        return None
+    now, least = counts.iloc[:, -1], counts.iloc[:, :-1].min(axis=1)
+    # At the line where it stands the rank may not be through; at lines that it has left, it is.
+    at = tables.standings.get(rank)
+    here = str(counts.attrs["newest"]) if at is None or at.doing == "transfer" else ""
+    less = (now.index.get_level_values("place") != here) & (now > 0) & (now < least)
+    if not less.any():
+        return None
+    most = int((least - now).where(less).argmax())
+    line = now.index.get_level_values("place")[most]
+    return Short(place=locations.of_text(str(line)), now=int(now.iloc[most]), before=int(least.iloc[most]))
+
+
+def counts_of(tables: Tables, rank: int) -> pd.DataFrame:
+    """How many messages from each line (with direction, peer and tag) in each step."""
+    calls = calls_of(tables)
+    mine = calls[calls["rank"] == rank]
+    keys = ["step", "direction", "peer", "tag", "place"]
+    counts = mine.groupby(keys).size().unstack(level=0, fill_value=0) if len(mine) else pd.DataFrame()
+    counts.attrs["newest"] = mine.iloc[-1]["place"] if len(mine) else ""
+    return counts
+
+
+def misfits(tables: Tables) -> list[Misfit]:
+    """The last messages between two ranks whose sizes or types differ, earliest first."""
+    calls = calls_of(tables)
+    found = []
+    keys = ["sender", "receiver", "tag", "number"]
+    for key, pair in calls.groupby(keys):
+        sender, receiver, tag, number = (int(str(part)) for part in key)
+        if len(pair) != 2 or pair["rank"].nunique() != 2:
+            continue
+        sent, received = pair[pair["rank"] == sender].iloc[0], pair[pair["rank"] == receiver].iloc[0]
+        if not sent.tensor or not received.tensor or shapes(sent.tensor) == shapes(received.tensor):
+            continue
+        changed = {r for r in (sender, receiver) if _changed(calls, r, (sender, receiver, tag), number)}
+        found.append(
+            (
+                float(received.begin_s),
+                Misfit(
+                    sender=sender,
+                    receiver=receiver,
+                    tag=tag,
+                    number=number,
+                    sent=sent.tensor,
+                    received=received.tensor,
+                    guilty=sender if changed == {sender} else receiver,
+                    places={sender: sent.place, receiver: received.place},
+                ),
+            )
+        )
+    return [misfit for _, misfit in sorted(found, key=lambda each: each[0])]
+
+
+def _changed(calls: pd.DataFrame, rank: int, pair: tuple[int, int, int], number: int) -> bool:
+    """Whether the rank's message differs from all those that it exchanged before with this peer."""
+    sender, receiver, tag = pair
+    mine = calls[
+        (calls["rank"] == rank) & (calls.sender == sender) & (calls.receiver == receiver) & (calls.tag == tag)
+    ]
+    now = mine[mine.number == number].tensor.iloc[0]
+    before = set(mine[mine.number < number].tensor)
+    return bool(before) and now not in before

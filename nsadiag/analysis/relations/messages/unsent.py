@@ -1,0 +1,86 @@
+"""Messages that were waited for and never sent, because the sender came to its end first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts.exceptions import first_of
+from nsadiag.analysis.facts.exits import breaks
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.blocking import is_transfer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortfall:
+    """One sender and one receiver whose counts differ."""
+
+    sender: int
+    receiver: int
+    sent: int
+    received: int  # receives begun, the one that failed among them
+    guilty: int
+    why: str
+    step: int
+    places: dict[int, str]  # of their last transfers with each other
+
+
+def shortfalls(cell: CellEvidence, tables: Tables) -> Iterator[Shortfall]:
+    """By receivers that failed in a transfer, while the sender ended well and had done as many steps."""
+    ended = {b.rank.rank for b in breaks(cell) if b.kind == "exited" and not b.rank.leaving}
+    for rank in cell.ranks:
+        if not failed_in_transfer(rank):
+            continue
+        calls = _calls(tables)
+        received = calls[(calls["rank"] == rank.rank) & (calls.direction == "from")]
+        if received.empty or pd.isna(received.iloc[-1].peer):
+            continue
+        sender = int(received.iloc[-1].peer)
+        if sender not in ended or _steps(cell, sender) < _steps(cell, rank.rank):
+            continue
+        received = received[received.peer == sender]
+        sent = calls[(calls["rank"] == sender) & (calls.direction == "to") & (calls.peer == rank.rank)]
+        if 0 < len(sent) < len(received):
+            yield _shortfall(sender, rank.rank, sent, received)
+
+
+def _steps(cell: CellEvidence, rank: int) -> int:
+    return int(cell.rank(rank).end.get("steps") or 0)
+
+
+def failed_in_transfer(rank: RankEvidence) -> bool:
+    """Whether what ended it was raised by a send or a receive."""
+    frames = first_of(rank.exception)["frames"] if rank.exception else []
+    return any(is_transfer(f["function"], f["file"]) for f in frames)
+
+
+def _calls(tables: Tables) -> pd.DataFrame:
+    """Transfers without the waits for them, in the order in which they began."""
+    transfers = tables.transfers
+    return transfers[~transfers.op.str.endswith(".wait")].sort_values("begin_s")
+
+
+def _shortfall(sender: int, receiver: int, sent: pd.DataFrame, received: pd.DataFrame) -> Shortfall:
+    changed = {rank: _changed_in(frame) for rank, frame in ((sender, sent), (receiver, received))}
+    # Whoever did in each step what it had always done is not the one that changed.
+    guilty = receiver if changed[receiver] and not changed[sender] else sender
+    step, why = int(sent.iloc[-1].step), ""
+    if changed[guilty]:
+        step, before, after = changed[guilty] or (0, 0, 0)
+        why = f"From step {step} on rank {guilty} has {after} in a step, where it had {before}."
+    return Shortfall(
+        sender=sender, receiver=receiver, sent=len(sent), received=len(received), guilty=guilty, why=why, step=step,
+        places={sender: str(sent.iloc[-1].place), receiver: str(received.iloc[-1].place)},
+    )  # fmt: skip
+
+
+def _changed_in(frame: pd.DataFrame) -> tuple[int, int, int] | None:
+    """The first step with another number of messages than the one before, and both numbers; the last one may be cut off."""
+    counts = frame.groupby("step").size().iloc[:-1]
+    for (_, before), (step, after) in zip(counts.items(), counts.iloc[1:].items(), strict=False):
+        if before != after:
+            return int(str(step)), int(before), int(after)
+    return None

@@ -1,0 +1,95 @@
+"""Who waits for whom: pending collectives of all ranks, matched by group and sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.records import Collective, Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """The earliest collective of a group that some rank is stuck in."""
+
+    group: str
+    seq: int
+    waiting: tuple[int, ...]  # issued it, and it is not over
+    missing: tuple[int, ...]  # members that never issued it
+    unseen: tuple[int, ...]  # members without a dump
+    calls: pd.DataFrame  # rows of Tables.calls with this group and sequence
+
+    def collective(self, rank: int) -> Collective:
+        """What the rank asked for."""
+        row = self.calls[self.calls["rank"] == rank].iloc[-1]
+        return Collective(
+            op=row.op, group=self.group, seq=self.seq, sizes=row.input_sizes, dtypes=row.input_dtypes
+        )
+
+    def issued_at(self, cell: CellEvidence, rank: int) -> Place | None:
+        """The user line that issued it."""
+        row = self.calls[self.calls["rank"] == rank].iloc[-1]
+        return locations.of_call(cell.rank(rank), int(row.wall_ns))
+
+    def source(self, cell: CellEvidence, rank: int) -> str:
+        """The file and entry that show it."""
+        row = self.calls[self.calls["rank"] == rank].iloc[-1]
+        capture = next(c for c in reversed(cell.rank(rank).captures) if c.flight_recorder)
+        return f"{capture.source}/fr.json#entries[{row['index']}]"
+
+
+def is_still(cell: CellEvidence) -> bool:
+    """Whether the last look found that nothing moved any more."""
+    looks = cell.watch.get("looks", [])
+    return bool(looks) and looks[-1]["judgement"] == "still"
+
+
+def was_given_up(cell: CellEvidence) -> bool:
+    """Whether it was ended in a silence that was looked at: by --timeout, or by a person who had waited long enough."""
+    looks, moved_s = cell.watch.get("looks") or [], cell.watch.get("last_progress_s")
+    if cell.stopped != "interrupt" or not looks or moved_s is None:
+        return cell.stopped == "timeout"
+    return float(looks[-1]["t_s"]) > float(moved_s)
+
+
+def ran_together(cell: CellEvidence) -> bool:
+    """Whether several ranks ran, none of them unseen, and neither a hang nor an exception ended it."""
+    raised = any(rank.exception for rank in cell.ranks)
+    return cell.world_size > 1 and not cell.absent and cell.stopped != "hang" and not raised
+
+
+def is_suspended(cell: CellEvidence) -> bool:
+    """Whether the last look found every rank stopped by a signal: what suspends a whole job is outside it."""
+    motions = (cell.watch.get("looks") or [{}])[-1].get("motions") or []
+    return bool(motions) and all(motion.get("stopped") for motion in motions)
+
+
+def waits(cell: CellEvidence, tables: Tables) -> list[Wait]:
+    """One for each group in which anyone waits; counts decide, since states lie."""
+    calls = tables.calls
+    found = []
+    for group, pending in calls[calls.pending.astype(bool)].groupby("group"):
+        seq = int(pending.seq.min())
+        # Where nobody says who is in the group, whoever never used it may not be.
+        of_all = tables.groups.is_known(str(group))
+        members = set(tables.groups.members(str(group)) if of_all else calls[calls.group == group]["rank"])
+        issued = tables.issued.loc[group] if group in tables.issued.index else pd.Series(dtype=int)
+        seen = members & set(issued.index)
+        missing = tuple(sorted(r for r in seen if issued[r] < seq))
+        waiting = tuple(sorted(int(r) for r in pending.loc[pending.seq == seq, "rank"].unique()))
+        same = calls[(calls.group == group) & (calls.seq == seq)]
+        found.append(
+            Wait(
+                group=str(group),
+                seq=seq,
+                waiting=waiting,
+                missing=missing,
+                unseen=tuple(sorted(members - seen)),
+                calls=same,
+            )
+        )
+    return found

@@ -1,0 +1,309 @@
+"""What each rank's main thread did, iteration by iteration, and the first iteration in which the ranks differ."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.outliers import MAJORITY, NOVEL, SHORTER, Basis, Behaviour, outliers
+from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Place
+
+# Ranks of a pipeline rightly differ in these.
+TRANSFER = re.compile(r"send|recv|\.wait$|^store\.|^wait_tensor$")
+SEEN = (Kind.FORWARD, Kind.BACKWARD, Kind.COLLECTIVE, Kind.DATA, Kind.STEP, Kind.UNIT)
+COMPARED = (Kind.BACKWARD, Kind.COLLECTIVE, Kind.STEP)
+NEED_PLACE = (Kind.FORWARD, Kind.BACKWARD, Kind.COLLECTIVE, Kind.DATA)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """One thing that the main thread began."""
+
+    kind: int
+    name: str
+    group: str
+    at: str  # file:line:function
+    step: int
+    t_ns: int
+    unsynced: str = ""  # of a forward: the line that asked for no reduction of its gradients
+    gave: bool = False  # of a question to a loader: whether it is known that a batch was the answer
+
+    @property
+    def place(self) -> Place | None:
+        return locations.of_text(self.at)
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What has to be equal on ranks that do the same."""
+        return self.kind, self.at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The first iteration in which ranks did not do the same."""
+
+    iteration: int  # from 0, of those that all ranks still remember
+    guilty: tuple[int, ...]
+    others: tuple[int, ...]
+    anchor: Token  # where the iteration began, on a guilty rank
+    common: Token  # the last thing that they did alike
+    theirs: Token | None  # what the others did next; None: they began the next iteration, or are still at it
+    own: Token | None  # what the guilty did next
+    novel: bool  # whether no rank had done before what the guilty ones did
+
+
+def tokens_of(rank: RankEvidence) -> list[Token]:
+    """In order; calls of other threads, transfers and the store left out."""
+    recording, events = rank.recording, rank.recording.events
+    header = recording.header
+    if header is None:
+        return []
+    wanted = [int(k) for k in SEEN]
+    found: list[Token] = []
+    unsynced = ""
+    # Kinds first: most events are gradients and modules, and Python is slow over all of them.
+    relevant = np.isin(events["kind"], [*wanted, int(Kind.GRAD_SYNC)]) & (events["thread"] == header.pid)
+    for event in events[relevant]:
+        kind, phase = int(event["kind"]), int(event["phase"])
+        name, (group, at, _) = recording.name(event), recording.label(event)
+        if kind == Kind.GRAD_SYNC:
+            unsynced = at if phase == Phase.BEGIN else ""
+        if (
+            kind == Kind.DATA
+            and phase == Phase.END
+            and not event["b"]
+            and found
+            and found[-1].kind == Kind.DATA
+        ):
+            found[-1] = replace(found[-1], gave=True)
+        if kind not in wanted or phase == Phase.END:
+            continue
+        if (kind == Kind.COLLECTIVE and TRANSFER.search(name)) or (kind in NEED_PLACE and not at):
+            continue
+        found.append(
+            Token(
+                kind=kind,
+                name=name,
+                group=group,
+                at=at,
+                step=int(event["step"]),
+                t_ns=int(event["t_ns"]),
+                unsynced=unsynced if kind == Kind.FORWARD else "",
+            )
+        )
+    return found
+
+
+class Histories:
+    """Of all ranks that left a black box."""
+
+    def __init__(self, ranks: tuple[RankEvidence, ...]) -> None:
+        self.tokens = {r.rank: found for r in ranks if (found := tokens_of(r))}
+        self._whole = {r.rank: len(r.recording.events) > 0 and int(r.recording.events[0]["sequence"]) == 1 for r in ranks}  # fmt: skip
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether all of them reach back to the start."""
+        return all(self._whole.get(rank) for rank in self.tokens)
+
+    @cached_property
+    def anchor(self) -> str | None:
+        """The line whose forward begins an iteration: the one that backward follows most often, on all ranks together."""
+        trained: Counter[str] = Counter()
+        for tokens in self.tokens.values():
+            last = None
+            for token in tokens:
+                if token.kind == Kind.FORWARD:
+                    last = token.at
+                elif token.kind == Kind.BACKWARD and last:
+                    trained[last] += 1
+                    last = None
+        if not trained:
+            trained = Counter(t.at for ts in self.tokens.values() for t in ts if t.kind == Kind.FORWARD)
+        return trained.most_common(1)[0][0] if trained else None
+
+    @cached_property
+    def iterations_of_all(self) -> dict[int, list[list[Token]]]:
+        """As `iterations`, with what was done before the first of them."""
+        if self.are_whole:
+            return {rank: [tokens] for rank, tokens in self.tokens.items()}
+        return self.iterations
+
+    @cached_property
+    def iterations(self) -> dict[int, list[list[Token]]]:
+        """By rank, each beginning at the anchor; where rings have wrapped, from the first step that all remember."""
+        cut = {rank: _cut(tokens, self.anchor) for rank, tokens in self.tokens.items()}
+        if self.are_whole:
+            return cut
+        # The first one may have lost its beginning.
+        first = max((its[1][0].step for its in cut.values() if len(its) > 1), default=0)
+        return {rank: [it for it in its if it[0].step > first] for rank, its in cut.items()}
+
+    def count(self, rank: int) -> int:
+        """Iterations that the rank began, of those that are comparable."""
+        return len(self.iterations.get(rank, ()))
+
+    def was_at(self, rank: int, at: Place) -> int:
+        """How often the rank called anything from that line."""
+        where = f"{at.file}:{at.line}:"
+        return sum(t.at.startswith(where) for t in self.tokens.get(rank, ()))
+
+    def was_at_lately(self, rank: int, at: Place, earlier: int = 0) -> int:
+        """The same within the rank's newest iteration, or one that many before; what came before the first counts as one."""
+        where = f"{at.file}:{at.line}:"
+        tokens = self.tokens.get(rank, [])
+        began = [n for n, t in enumerate(tokens) if t.kind == Kind.FORWARD and t.at == self.anchor]
+        if len(began) < earlier + (not self._whole.get(rank)):
+            return 0
+        bounds = [0, *began, len(tokens)]
+        newest = tokens[bounds[-2 - earlier] : bounds[-1 - earlier]]
+        return sum(t.at.startswith(where) for t in newest)
+
+    def last(self, rank: int) -> Token | None:
+        """The newest thing with a place that the rank began."""
+        return next((t for t in reversed(self.tokens.get(rank, ())) if t.at), None)
+
+    def first_difference(self, ranks: tuple[int, ...]) -> Difference | None:
+        """Between ranks that should all do the same; None where they did, as far as it is remembered."""
+        its = {r: self.iterations.get(r, []) for r in ranks}
+        least = min((len(i) for i in its.values()), default=0)
+        known: set[tuple[tuple[int, str], ...]] = set()
+        for number in range(least):
+            shown = {r: _compared(its[r][number]) for r in ranks}
+            open_ended = {r for r in ranks if number == len(its[r]) - 1}
+            signatures = {r: tuple(t.key for t in shown[r]) for r in ranks}
+            if not _agree(signatures, open_ended):
+                return self._difference(number, shown, signatures, known, its, open_ended)
+            known |= set(signatures.values())
+        return None
+
+    def _difference(
+        self,
+        number: int,
+        shown: dict[int, list[Token]],
+        signatures: dict[int, tuple[tuple[int, str], ...]],
+        known: set[tuple[tuple[int, str], ...]],
+        its: dict[int, list[list[Token]]],
+        open_ended: set[int],
+    ) -> Difference | None:
+        guilty, novel = suspects(signatures, known, open_ended)
+        others = tuple(sorted(r for r in signatures if r not in guilty))
+        if not guilty or not others:
+            return None
+        one, other = guilty[0], others[0]
+        same = 0
+        while (
+            same < min(len(shown[one]), len(shown[other])) and shown[one][same].key == shown[other][same].key
+        ):
+            same += 1
+        anchor = its[one][number][0]
+        return Difference(
+            iteration=number,
+            guilty=guilty,
+            others=others,
+            anchor=anchor,
+            common=shown[one][same - 1] if same else anchor,
+            theirs=shown[other][same] if same < len(shown[other]) else None,
+            own=shown[one][same] if same < len(shown[one]) else None,
+            novel=novel,
+        )
+
+    def first_unequal_sync(self, ranks: tuple[int, ...]) -> tuple[int, dict[int, Token]] | None:
+        """The first iteration in which some of the ranks reduce gradients and others do not, and where each began it."""
+        trained = {r: self._trained(r) for r in ranks}
+        for number in range(min((len(t) for t in trained.values()), default=0)):
+            begun = {r: trained[r][number] for r in ranks}
+            if len({bool(token.unsynced) for token in begun.values()}) > 1:
+                return number, begun
+        return None
+
+    def _trained(self, rank: int) -> list[Token]:
+        """Forwards that a backward followed, from whichever line."""
+        found: list[Token] = []
+        last = None
+        for token in (t for iteration in self.iterations_of_all.get(rank, []) for t in iteration):
+            if token.kind == Kind.FORWARD:
+                last = token
+            elif token.kind == Kind.BACKWARD and last is not None:
+                found.append(last)
+                last = None
+        return found
+
+    def iteration(self, rank: int, number: int) -> list[Token]:
+        """All that the rank did in one iteration, up to where the next begins."""
+        its = self.iterations.get(rank, [])
+        return its[number] if 0 <= number < len(its) else []
+
+    def went_a_new_way(self, rank: int, number: int, *, but: str) -> bool:
+        """Whether the rank came by a line in that iteration, other than `but`, that it passed in none before."""
+        before = {t.at for each in self.iterations.get(rank, [])[:number] for t in each}
+        return any(t.at and t.at not in before and t.at != but for t in self.iteration(rank, number))
+
+    def kinds(self, rank: int, number: int) -> list[int]:
+        """Kinds of all that the rank did in one iteration."""
+        return [t.kind for t in self.iteration(rank, number)]
+
+    def synced(self, rank: int, number: int) -> bool:
+        """Whether the iteration's backward was to reduce gradients."""
+        its = self.iterations.get(rank, [])
+        return number >= len(its) or not its[number][0].unsynced
+
+    def series(self, rank: int, kind: Kind, number: int) -> list[str]:
+        """Names of that kind in one iteration."""
+        its = self.iterations.get(rank, [])
+        return [t.name for t in its[number] if t.kind == kind] if number < len(its) else []
+
+
+def _cut(tokens: list[Token], anchor: str | None) -> list[list[Token]]:
+    found: list[list[Token]] = []
+    for token in tokens:
+        if token.kind == Kind.FORWARD and token.at == anchor:
+            found.append([])
+        if found:
+            found[-1].append(token)
+    return found
+
+
+def _compared(iteration: list[Token]) -> list[Token]:
+    return [t for t in iteration if t.kind in COMPARED]
+
+
+def _agree(signatures: dict[int, tuple[tuple[int, str], ...]], open_ended: set[int]) -> bool:
+    """Equal; of one that is not over, as far as it goes."""
+    longest = max(signatures.values(), key=len)
+    return all(
+        signature == longest or (rank in open_ended and longest[: len(signature)] == signature)
+        for rank, signature in signatures.items()
+    )
+
+
+def suspects(
+    signatures: Mapping[int, tuple[Any, ...]],
+    known: set[tuple[Any, ...]],
+    open_ended: Container[int] | None = None,
+) -> tuple[tuple[int, ...], bool]:
+    """The minority; without one, whoever did what nobody had done before while the others did as ever.
+
+    `open_ended`: ranks that may not be through, all where it is not said; of those the beginning alone counts.
+    """
+    beginnings = {s[:n] for s in known for n in range(len(s) + 1)}
+    doing = {
+        rank: Behaviour(
+            now=s, is_novel=s not in (beginnings if open_ended is None or rank in open_ended else known)
+        )
+        for rank, s in signatures.items()
+    }
+    # Where neither or both are new, the shorter one lacks what the longer waits in.
+    found = outliers(doing, (MAJORITY, NOVEL, SHORTER))
+    if found.basis == Basis.MAJORITY:
+        return found.ranks, known.isdisjoint(signatures[rank] for rank in found.ranks)
+    return found.ranks if found.decided else (), found.basis == Basis.NOVEL

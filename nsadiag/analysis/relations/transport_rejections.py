@@ -1,0 +1,53 @@
+"""Where a transport refused what came: the call that each rank made there, by what all had done alike before."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from nsadiag.analysis.facts.exits import breaks, says_mismatch
+from nsadiag.analysis.outliers import minority
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.timeline import COMPARED, Histories, Token
+
+Key = tuple[int, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """One rank got a message that it was not waiting for, in a call that others never made there."""
+
+    rank: int
+    calls: dict[int, Token]
+    guilty: tuple[int, ...]  # all where nothing tells
+
+
+def refused(cell: CellEvidence) -> Refusal | None:
+    """None where nobody said so, or where it was in the same call as the others, or these had made it, too, and gone on."""
+    said = next((b.rank.rank for b in breaks(cell) if says_mismatch(b.rank)), None)
+    histories = Histories(cell.ranks)
+    done = {
+        rank: [t for iteration in its for t in iteration if t.kind in COMPARED]
+        for rank, its in histories.iterations_of_all.items()
+    }
+    if said is None or not done.get(said):
+        return None
+    # Whoever said it had nothing after it.
+    last = len(done[said]) - 1
+    calls = {rank: tokens[last] for rank, tokens in done.items() if len(tokens) > last}
+    before = {tuple(_key(t) for t in done[rank][:last]) for rank in calls}
+    if len(before) > 1 or len({_key(t) for t in calls.values()}) < 2:
+        return None
+    few = minority({rank: _key(t) for rank, t in calls.items()}, cell.weight)
+    turned = tuple(rank for rank in sorted(calls) if _is_new(done[rank][: last + 1]))
+    return Refusal(rank=said, calls=calls, guilty=few or turned or tuple(sorted(calls)))
+
+
+def _key(token: Token) -> Key:
+    return token.kind, token.name, token.at
+
+
+def _is_new(tokens: list[Token]) -> bool:
+    """Whether the rank never before came to that call from the one before."""
+    turns = list(itertools.pairwise(map(_key, tokens)))
+    return len(turns) > 1 and turns.count(turns[-1]) == 1

@@ -1,0 +1,156 @@
+"""Who waits for whom, over all groups and transfers: whoever is waited for and waits for no peer is the root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts.device_queue import first_call
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.pending import waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """`waiter` cannot go on before `waited_for` does its part of `what`."""
+
+    waiter: int
+    waited_for: int
+    what: str  # "all_reduce 17 of default_pg", "recv from=1 tag=0"
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """Edges between ranks, each with its reason."""
+
+    edges: tuple[Edge, ...]
+    met: frozenset[int] | None = (
+        None  # of others nothing is known but that they are waited for; None: of nobody
+    )
+
+    @cached_property
+    def _out(self) -> dict[int, set[int]]:
+        found: dict[int, set[int]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.waiter, set()).add(edge.waited_for)
+        return found
+
+    @property
+    def waiters(self) -> frozenset[int]:
+        """Ranks that wait for a peer."""
+        return frozenset(self._out)
+
+    def reached_from(self, rank: int) -> frozenset[int]:
+        """All ranks that it waits for, directly or through others."""
+        found: set[int] = set()
+        todo = [*self._out.get(rank, ())]
+        while todo:
+            peer = todo.pop()
+            if peer not in found:
+                found.add(peer)
+                todo.extend(self._out.get(peer, ()))
+        return frozenset(found)
+
+    def roots(self) -> tuple[int, ...]:
+        """Ranks that are waited for, and that wait for no peer: what they do explains all who wait."""
+        waited_for = {edge.waited_for for edge in self.edges}
+        known = waited_for if self.met is None else waited_for & self.met
+        return tuple(sorted(known - self.waiters))
+
+    def cycles(self) -> tuple[tuple[int, ...], ...]:
+        """Sets of ranks each of which waits, in the end, for itself."""
+        reach = {rank: self.reached_from(rank) for rank in self.waiters}
+        inside = {rank for rank in reach if rank in reach[rank]}
+        found = {tuple(sorted(r for r in reach[rank] & inside if rank in reach[r])) for rank in inside}
+        return tuple(sorted(found))
+
+    def between(self, waiter: int, waited_for: int) -> Edge | None:
+        """Why the one waits for the other."""
+        return next((e for e in self.edges if (e.waiter, e.waited_for) == (waiter, waited_for)), None)
+
+
+def graph_of(cell: CellEvidence, tables: Tables) -> Graph:
+    """From collectives that are pending by sequence number, and from transfers that have not ended."""
+    edges = [
+        *_by_collectives(cell, tables),
+        *_by_queues(cell, tables),
+        *_by_calls(cell, tables),
+        *_by_transfers(tables),
+    ]
+    return Graph(edges=tuple(edges), met=cell.met)
+
+
+def _by_collectives(cell: CellEvidence, tables: Tables) -> list[Edge]:
+    found = []
+    for wait in waits(cell, tables):
+        ops = {int(rank): str(op) for rank, op in wait.calls[["rank", "op"]].itertuples(index=False)}
+        for rank in wait.waiting:
+            what = f"{ops[rank]} {wait.seq} of {wait.group}"
+            source = wait.source(cell, rank)
+            # A peer that issued another operation under this number will never issue this one.
+            others = {*wait.missing, *(r for r, op in ops.items() if op != ops[rank])}
+            found += [
+                Edge(waiter=rank, waited_for=int(r), what=what, source=source)
+                for r in sorted(others - {rank})
+            ]
+    return found
+
+
+def _by_queues(cell: CellEvidence, tables: Tables) -> list[Edge]:
+    """Under NCCL a rank has issued what its peer waits for, and stands in something else that was queued before it."""
+    heads = {rank.rank: first for rank in cell.ranks if (first := first_call(tables.groups, rank))}
+    found = []
+    for rank, (group, seq) in heads.items():
+        calls = tables.calls[(tables.calls.group == group) & (tables.calls.seq == seq) & tables.calls.pending]
+        ops = {int(r): str(op) for r, op in calls[["rank", "op"]].itertuples(index=False)}
+        found += [
+            Edge(
+                waiter=rank,
+                waited_for=peer,
+                what=f"{ops[rank]} {seq} of {group}",
+                source=f"{cell.rank(rank).captures[-1].source}/fr.json",
+            )
+            for peer in ops
+            if rank in ops and peer != rank and heads.get(peer, (group, seq)) != (group, seq)
+        ]
+    return found
+
+
+def _by_calls(cell: CellEvidence, tables: Tables) -> list[Edge]:
+    """A rank that stands in a call which no recorder has: NCCL makes the group's communicator in its first one."""
+    calls, found = tables.asked, []
+    unfinished = set(tables.calls.loc[tables.calls.pending.astype(bool), "rank"])
+    for row in calls[calls.end_s.isna()].to_dict("records"):
+        rank, at = int(row["rank"]), tables.standings.get(int(row["rank"]))
+        if at is None or at.doing != "collective" or rank in unfinished:
+            continue
+        came = calls[(calls.group == row["group"]) & (calls.call >= row["call"])]
+        found += [
+            Edge(
+                waiter=rank,
+                waited_for=peer,
+                what=f"{row['op']} {row['call']} of {row['group']}",
+                source=f"{cell.rank(rank).source}/blackbox.bin",
+            )
+            for peer in sorted(tables.groups.members(row["group"]) - {rank, *came["rank"]})
+        ]
+    return found
+
+
+def _by_transfers(tables: Tables) -> list[Edge]:
+    standing = tables.standings
+    found = []
+    unfinished = tables.transfers[tables.transfers.end_s.isna() & tables.transfers.peer.notna()]
+    for row in unfinished.to_dict("records"):
+        waiter, peer = int(row["rank"]), int(row["peer"])
+        at = standing.get(waiter)
+        # An irecv that nobody waits for yet holds nobody up.
+        if at is None or at.doing != "transfer":
+            continue
+        word = "send to" if row["direction"] == "to" else "receive from"
+        what = f"{row['op']}: {word} rank {peer}, tag {row['tag']}"
+        source = f"ranks/{waiter:05d}/blackbox.bin"
+        found.append(Edge(waiter=waiter, waited_for=peer, what=what, source=source))
+    return found

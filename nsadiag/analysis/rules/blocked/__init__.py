@@ -1,0 +1,1 @@
+"""Ranks that are blocked in something of their own."""

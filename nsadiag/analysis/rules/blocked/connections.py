@@ -1,0 +1,58 @@
+"""TCP connections between ranks, by what the kernel says of both ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+
+MAPPED = "::ffff:"  # an IPv4 address as IPv6 sockets show it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Bytes that a rank has sent, and that were not acknowledged between two looks."""
+
+    rank: int
+    peer: int | None  # None: on another machine, or of no rank
+    to: str
+    bytes: int
+    source: str
+
+
+def stalled_links(cell: CellEvidence) -> list[Link]:
+    """Connections on which the same bytes wait in both of the last looks, and nothing was read or sent."""
+    owners = {
+        (_plain(row["local"]), _plain(row["peer"])): rank.rank for rank in cell.ranks for row in _last(rank)
+    }
+    found = []
+    for rank in cell.ranks:
+        before = {(row["local"], row["peer"]): row for row in _last(rank, back=2)}
+        for row in _last(rank):
+            earlier = before.get((row["local"], row["peer"]))
+            if row.get("unsent") and earlier and earlier.get("unsent") == row["unsent"]:
+                found.append(
+                    Link(
+                        rank=rank.rank,
+                        peer=owners.get((_plain(row["peer"]), _plain(row["local"]))),
+                        to=row["peer"],
+                        bytes=int(row["unsent"]),
+                        source=f"{rank.captures[-1].source}/proc.json#fds",
+                    )
+                )
+    return found
+
+
+def _last(rank: RankEvidence, *, back: int = 1) -> list[dict[str, Any]]:
+    """Its established connections in the last look, or one before it."""
+    shown = [c for c in rank.captures if c.proc]
+    if len(shown) < back:
+        return []
+    rows = (shown[-back].proc.get("fds") or {}).get("open", [])
+    return [r for r in rows if r.get("kind") == "tcp" and r.get("peer") and r.get("state") == "ESTABLISHED"]
+
+
+def _plain(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host.strip('[]').removeprefix(MAPPED)}:{port}"

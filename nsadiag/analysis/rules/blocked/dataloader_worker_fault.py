@@ -1,0 +1,326 @@
+"""A worker of torch's DataLoader is dead or stuck: the rank waits for its batch, and the peers for the rank."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exceptions import LOST_WORKER, first_of
+from nsadiag.analysis.facts.exits import first_break
+from nsadiag.analysis.facts.quiet_time import in_one_place_s, in_silence
+from nsadiag.analysis.facts.thread_state import main_thread
+from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import Stuck, finding, inside, stuck_inside
+from nsadiag.analysis.relations.pending import was_given_up
+from nsadiag.analysis.rules.reasons import blocked_elsewhere
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+LEAST_LOOKS = 4  # two pairs: what one pair shows may be one slow sample
+LATE = re.compile(r"DataLoader timed out after \d+ seconds")
+FIX = "Look at what the dataset does at the line shown; give the loader a timeout=, and start workers by spawn or forkserver where locks or threads are around."
+
+
+def _worker(stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
+    """The worker that stands in the user's own code, and where. One that waits for orders has none on its stack."""
+    for child in stuck.capture.children:
+        at = locations.of_frames(_of_worker(child))
+        if at:
+            return child, at
+    return None
+
+
+def _running(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
+    """The worker that ran at the same lines, with the same values, at every look since anything last moved."""
+    looks = in_silence(cell, stuck.rank)
+    for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
+        lines, at = _lines(child), locations.of_frames(_of_worker(child))
+        same = [
+            any(
+                c.number == child.number and c.proc.get("state") == "R" and _lines(c) == lines
+                for c in look.children
+            )
+            for look in looks
+        ]
+        values = {_values(look, child.number) for look in looks}
+        if at and all(same) and len(values) == 1 and None not in values:
+            return child, at
+    return None
+
+
+def _in_one_call(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
+    """The worker that ran in one and the same call at every look since anything last moved, whatever it goes on to in there."""
+    looks = in_silence(cell, stuck.rank)
+    for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
+        calls = [_calls(look, child.number) for look in looks]
+        shared = itertools.takewhile(lambda call: len(set(call)) == 1, zip(*calls, strict=False))
+        depth = sum(1 for _ in shared)
+        seen = [_at_depth(look, child.number, depth) for look in looks]
+        at = seen[-1] if depth else None
+        if at is not None and all(
+            each and (each.file, each.function) == (at.file, at.function) for each in seen
+        ):
+            return child, _loop(cell, [each for each in seen if each]) or at
+    return None
+
+
+def _calls(look: CaptureEvidence, pid: int) -> list[tuple[str, ...]]:
+    """What the loader's loop has called in the worker, outermost first, each with what stands for its arguments."""
+    told = look.answers.get("sources", {}).get("workers", {}).get("calls", {}).get(str(pid), [])
+    return [tuple(call) for call in told]
+
+
+def _at_depth(look: CaptureEvidence, pid: int, depth: int) -> Place | None:
+    """The user's innermost line of the worker's outermost `depth` calls."""
+    frames = next((_of_worker(c) for c in look.children if c.number == pid), [])
+    return locations.of_frames(frames[max(len(frames) - depth, 0) :])
+
+
+def _loop(cell: CellEvidence, seen: list[Place]) -> Place | None:
+    """The innermost loop around all of these lines of one function."""
+    around = [file.loops_around(at.line) for at in seen if (file := cell.code.file(at.file))]
+    lines = set.intersection(*({loop.lineno for loop in each} for each in around)) if around else set()
+    return locations.place(seen[0].file, max(lines), seen[0].function) if lines else None
+
+
+def _values(look: CaptureEvidence, pid: int) -> str | None:
+    """What stands for the values of its variables."""
+    told: str | None = look.answers.get("sources", {}).get("workers", {}).get("values", {}).get(str(pid))
+    return told
+
+
+def _lines(child: CaptureEvidence) -> list[tuple[str, int]]:
+    return [(str(f["filename"]), int(f["line"])) for f in main_thread(child).get("frames", [])]
+
+
+def _of_worker(child: CaptureEvidence) -> list[dict[str, object]]:
+    """What the loader's loop has called in this process; nothing if it is no worker of a loader."""
+    return _above_worker(main_thread(child).get("frames", []))
+
+
+def _above_worker(frames: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The frames that the worker's loop has called: below it stand those that forked it."""
+    for number, frame in enumerate(frames):
+        if str(frame["filename"]).endswith("_utils/worker.py"):
+            return frames[:number]
+    return []
+
+
+def _gone(stuck: Stuck) -> list[int]:
+    """Workers of the loaders that the kernel no longer lists, or lists as dead."""
+    known = {pid for loader in stuck.rank.loaders[-1:] for pid in loader.get("workers", [])}
+    living = {c["pid"] for c in stuck.capture.proc.get("children", []) if c.get("state") != "Z"}
+    return sorted(known - living)
+
+
+def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    yield from _raised(cell)
+    for stuck in stuck_inside(cell, tables):
+        if stuck.standing.doing != "loader":
+            continue
+        worker, gone = _worker(stuck), _gone(stuck)
+        if worker:
+            yield _stuck(cell, stuck, *worker)
+        elif gone:
+            yield _dead(cell, stuck, gone)
+        elif any(gap.get("capture") == "children" for gap in stuck.capture.gaps):
+            yield _unseen(cell, stuck)
+    for stuck in inside(cell, tables) if was_given_up(cell) else ():
+        lasted = in_one_place_s(cell, stuck.rank) if stuck.standing.doing == "loader" else 0.0
+        if lasted and (running := _running(cell, stuck)):
+            yield _busy(cell, stuck, *running, lasted)
+        elif lasted and (in_call := _in_one_call(cell, stuck)):
+            yield _busy(cell, stuck, *in_call, lasted, in_call=True)
+    yield from blocked_elsewhere(cell, tables)
+
+
+def _waits(stuck: Stuck) -> Evidence:
+    at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
+    return Evidence(
+        claim=f"rank {stuck.number} waits in its DataLoader{at}, in both looks", source=stuck.source
+    )
+
+
+def _rejected(number: int, *, locked: bool = False) -> tuple[Rejected, ...]:
+    idle = "neither the rank nor any of its workers used the machine meanwhile"
+    return (
+        Rejected(cls="straggler_rank", because="nothing can wake the worker" if locked else idle),
+        Rejected(cls="uneven_inputs", because=f"rank {number} asks for a batch: it has not come to its end"),
+    )
+
+
+def _locked(stuck: Stuck, worker: CaptureEvidence) -> tuple[Evidence, ...]:
+    """Where the kernel shows all of its threads at locks of its own memory."""
+    rows = [c for c in stuck.capture.proc.get("children", []) if c["pid"] == worker.number]
+    if not any(row.get("locked_for_good") for row in rows):
+        return ()
+    claim = "no thread is left in the worker that could release the lock: one of the rank's held it at the fork, or it holds it itself"
+    return (Evidence(claim=claim, source=f"{stuck.capture.source}/proc.json"),)
+
+
+def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place) -> Finding:
+    state, locked = worker.proc.get("state"), _locked(stuck, worker)
+    held = " It waits for a lock that no thread of it is left to release." if locked else ""
+    return finding(
+        cell,
+        stuck,
+        cls="dataloader_worker_fault",
+        confidence=0.93,
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) stands at {locations.short(at)} and gives no batch.{held}",
+        at=at,
+        evidence=(
+            _waits(stuck),
+            Evidence(
+                claim=f"its worker {worker.number} is in the dataset's code at {locations.short(at)} (state {state})",
+                source=f"{worker.source}/py_spy.json",
+            ),
+            *locked,
+        ),
+        rejected=_rejected(stuck.number, locked=bool(locked)),
+        fix=FIX,
+    )
+
+
+def _busy(
+    cell: CellEvidence,
+    stuck: Stuck,
+    worker: CaptureEvidence,
+    at: Place,
+    lasted: float,
+    *,
+    in_call: bool = False,
+) -> Finding:
+    """As with a rank of which one call keeps the interpreter: only time tells that from work, and not for certain.
+
+    `in_call`: it goes on to other values, in a call that does not end.
+    """
+    where = locations.short(at)
+    stays = (
+        f"is in one and the same call of {at.function}, with the same arguments, in every look since the silence began"
+        if in_call
+        else f"is at {where} in every look since the silence began, with the same values in all variables"
+    )
+    return finding(
+        cell,
+        stuck,
+        cls="dataloader_worker_fault",
+        confidence=0.6 if in_call else 0.65,
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and gives no batch.",
+        at=at,
+        evidence=(
+            _waits(stuck),
+            Evidence(
+                claim=f"its worker {worker.number} runs, and {stays}",
+                source=f"{stuck.capture.source}/answers.json#sources.workers"
+                if in_call
+                else f"{worker.source}/py_spy.json",
+            ),
+            Evidence(
+                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                source="watch.json",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="straggler_rank",
+                because="nobody got any further for many times the longest pause before",
+            ),
+            Rejected(
+                cls="uneven_inputs",
+                because=f"rank {stuck.number} asks for a batch: it has not come to its end",
+            ),
+        ),
+        fix="Look at what the line does with that sample (a pattern that backtracks, a search that grows with its input), and bound it; a timeout= of the loader makes it an exception.",
+        next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the worker ever goes on",
+    )
+
+
+def _unseen(cell: CellEvidence, stuck: Stuck) -> Finding:
+    """No batch comes, and nobody may look at those who should bring it."""
+    return finding(
+        cell,
+        stuck,
+        cls="dataloader_worker_fault",
+        confidence=0.6,
+        summary=f"Rank {stuck.number} waits in its DataLoader for a batch that does not come; its workers could not be looked at.",
+        evidence=(
+            _waits(stuck),
+            Evidence(claim="its workers may not be read", source=f"{stuck.capture.source}/gaps.json"),
+        ),
+        rejected=_rejected(stuck.number),
+        fix="Look at what the dataset's code waits for: a lock held at the fork, a decoder, a file.",
+        next_step="allow py-spy to read the processes (nsadiag doctor says how): it shows the worker's line",
+    )
+
+
+def _dead(cell: CellEvidence, stuck: Stuck, gone: list[int]) -> Finding:
+    return finding(
+        cell,
+        stuck,
+        cls="dataloader_worker_fault",
+        confidence=0.85,
+        summary=f"Rank {stuck.number} waits for DataLoader worker {', '.join(map(str, gone))}, which is dead.",
+        evidence=(
+            _waits(stuck),
+            Evidence(
+                claim=f"of its workers {', '.join(map(str, gone))} no longer lives",
+                source=f"{stuck.rank.source}/loaders.json",
+            ),
+        ),
+        rejected=_rejected(stuck.number),
+        fix="Find what ended the worker (dmesg shows the kernel's memory killer): fewer workers, or less memory in each.",
+    )
+
+
+def _raised(cell: CellEvidence) -> Iterator[Finding]:
+    """torch noticed it, and raised in the rank's loop, at whatever line that happened to be."""
+    first = first_break(cell)
+    raised = first.rank.exception if first and first.kind == "exception" else None
+    if first is None or raised is None:
+        return
+    exception = first_of(raised)
+    said = LOST_WORKER.search(exception["message"])
+    late = LATE.search(exception["message"])
+    if not said and not late:
+        return
+    number = first.rank.rank
+    how = said["end"] if said else "gave no batch in the loader's time"
+    yield Finding(
+        detector="dataloader_worker_fault",
+        cls="dataloader_worker_fault",
+        outcome="hung" if cell.stopped == "hang" else "crashed",
+        confidence=0.93,
+        summary=f"A DataLoader worker of rank {number} {how}; the loader raised in the rank.",
+        guilty_ranks=(number,),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != number),
+        where=Where(step=first.rank.end.get("steps")).at(
+            locations.of_exception(exception) or locations.of_exception(raised)
+        ),
+        evidence=(
+            Evidence(
+                claim=f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception['message'].splitlines()[0][:200]}",
+                source=f"{first.rank.source}/exception.json",
+            ),
+        ),
+        rejected=(
+            Rejected(cls="rank_exception", because="the exception only passes on how a worker ended"),
+            Rejected(cls="rank_killed", because=f"it was a worker that ended, not rank {number} itself"),
+        ),
+        fix="Find what ended the worker: dmesg shows the kernel's memory killer; `num_workers=0` shows an exception where it happens.",
+    )
+
+
+RULE = Rule(
+    name="dataloader_worker_fault",
+    concludes=("dataloader_worker_fault",),
+    family="exit",
+    detected="the rank stands in its DataLoader in both looks, and one of the loader's workers is gone, or stands in the dataset's code (its own stack is taken); or no thread is left in it that could release a lock; or it ran at one line with the same values through at least four looks of a long silence, when the job was given up (below; at 65 %), or stayed in one and the same call, with the same arguments (at 60 %); or torch raised that a worker was killed or gave nothing in time",
+    fix="Look at what the worker did last, give the DataLoader a timeout, and fork before threads are started.",
+    check=dataloader_worker_fault,
+    needs=("stacks",),
+    explained_by=("rank_killed",),
+    confused_with=("missing_rank", "rank_exception", "rank_killed", "straggler_rank", "uneven_inputs"),
+)

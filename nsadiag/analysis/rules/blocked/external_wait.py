@@ -1,0 +1,261 @@
+"""A rank waits for something outside the job: a server, a child process, a key that nobody sets, a lock file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.quiet_time import is_short
+from nsadiag.analysis.facts.thread_state import main_thread
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import Stuck, finding, inside, living_children, user_threads
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.blocked.event_loop import LoopWait, of_a_thread, stands_for
+from nsadiag.analysis.rules.reasons import blocked_elsewhere, not_still
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.asking import LIBRARIES
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+from nsadiag.source import loops
+
+LOCKS = ("flock", "fcntl")
+MAY_ANSWER = 0.75
+# Where a thread of the rank may stand that would let the main thread go on, if only the world answered it.
+OUTSIDE_FRAMES = ("/ssl.py", "/socket.py", "/http/client.py", "/subprocess.py")
+# Where the kernel lets a thread wait for a connection, a peer's bytes, or a child.
+OUTSIDE_WCHAN = ("wait_woken", "inet_csk_accept", "inet_wait_for_connect", "unix_stream_data_wait", "do_wait")
+
+
+def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    polls = cell.stopped == "timeout" and _sleeps_on(cell)
+    if not is_still(cell) and not polls:
+        yield from not_still(cell)
+        return
+    # Ranks that stand at one line for the same thing are one cause.
+    causes: dict[tuple[Any, ...], list[Stuck]] = {}
+    for stuck in inside(cell, tables):
+        if stuck.standing.place is not None and (found := _waits_for(cell, tables, stuck)):
+            causes.setdefault((stuck.standing.place, found), []).append(stuck)
+    for (_, found), alike in causes.items():
+        yield _finding(cell, alike, *found)
+    for stuck in inside(cell, tables):
+        if (task := stands_for(stuck)) and task.kind == "outside":
+            yield _of_task(cell, stuck, task)
+    yield from blocked_elsewhere(cell, tables)
+
+
+def _sleeps_on(cell: CellEvidence) -> bool:
+    """Whether it has slept in every look of a silence: one long sleep would have been the same in all."""
+    looks = [look for look in cell.watch.get("looks", []) if look["judgement"] == "asleep"]
+    return len(looks) > 1 and cell.watch["looks"][-1]["judgement"] == "asleep"
+
+
+def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, str, float] | None:
+    """What it waits for, what to do about it, and how sure we are."""
+    standing = stuck.standing
+    if standing.call in LOCKS:
+        path = (standing.descriptor or {}).get("path")
+        held_by = stuck.capture.proc.get("lock_held_by") or {}
+        holder = f", which process {held_by['pid']} holds ({held_by['command'][:80]})" if held_by else ""
+        return (
+            f"a lock on {path or 'a file'}{holder}",
+            "Find who holds the lock (lslocks), and lock with a time-out.",
+            0.9,
+        )
+    if standing.doing == "socket" and not _in_event_loop(stuck):
+        peer = (standing.descriptor or {}).get("peer") or _peer(stuck)
+        return f"an answer from {peer or 'a socket'}", "Give the request a time-out, and retry.", 0.9
+    if standing.doing == "process":
+        return (
+            f"a child process{_child(stuck)}",
+            "See why the child does not end, give it stdin=DEVNULL, and wait with a time-out.",
+            0.9,
+        )
+    if standing.doing == "pipe":
+        return (
+            "the other end of a pipe",
+            "See to the process at the other end of the pipe, and read with a time-out.",
+            0.8,
+        )
+    if standing.doing == "signal":
+        return (
+            "a signal, which only another process can send",
+            "See why whoever should send the signal does not (a scheduler, another rank), and wait with signal.sigtimedwait.",
+            0.85,
+        )
+    if standing.doing == "store" and not _may_come_of_a_peer(cell, tables, stuck):
+        return _store(stuck)
+    if standing.doing == "sleep" and not _may_come_of_a_peer(cell, tables, stuck):
+        return _polls(cell, stuck)
+    if standing.doing in ("lock", "queue"):
+        return _through_a_thread(stuck) or _through_a_loop(stuck)
+    return None
+
+
+def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Finding:
+    at = locations.short(task.place)
+    return finding(
+        cell,
+        stuck,
+        cls="external_wait",
+        confidence=_how_sure(cell, task.confidence),
+        summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}. None of its peers can bring that.",
+        evidence=(Evidence(claim=f"task {task.name} stands at {at}", source=task.source),),
+        rejected=(
+            Rejected(cls="local_lock_deadlock", because="what its task waits for is outside its process"),
+        ),
+        fix="Give what the task awaits a time-out (asyncio.timeout, asyncio.wait_for), and retry.",
+        at=task.place,
+    )
+
+
+def _in_event_loop(stuck: Stuck) -> bool:
+    """A loop of asyncio waits for all of its tasks at once: which of them, and for what, is not on the stack."""
+    return any("/asyncio/" in f["filename"] for f in main_thread(stuck.capture).get("frames", []))
+
+
+def _peer(stuck: Stuck) -> str | None:
+    """The address it is connected to, if there is but one that is no peer's: torch's own hold other threads up."""
+    rows = (stuck.capture.proc.get("fds") or {}).get("open", [])
+    found = {r.get("peer") for r in rows if r.get("kind") == "tcp" and r.get("state") == "SYN_SENT"}
+    return str(found.pop()) if len(found) == 1 else None
+
+
+def _child(stuck: Stuck) -> str:
+    living = living_children(stuck)
+    words = str(living[0].get("command", ""))[:80] if len(living) == 1 else ""
+    return f" ({words})" if words else ""
+
+
+def _store(stuck: Stuck) -> tuple[str, str, float] | None:
+    event = stuck.standing.event or ""
+    key = event.partition("key=")[2]
+    if not key:
+        return None
+    return (
+        f"the key {key} in a key-value store",
+        "Set the key under the very name that is waited for, and wait with a time-out.",
+        0.85,
+    )
+
+
+def _polls(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float] | None:
+    at, library = stuck.standing.place, _library(stuck)
+    if library:
+        return (
+            f"what {library} asks for again and again",
+            "See what it waits for (a lock file that a dead process left behind?), and give it a time-out.",
+            0.85,
+        )
+    asked = loops.asks(cell.code, at, has_children=bool(living_children(stuck))) if at else None
+    if asked is None or asked[0] == "inside":
+        return None
+    return (
+        f"what it asks for again and again: `{asked[1]}`",
+        "Give the loop a limit, with an error that names what did not come; remove what a dead process left behind.",
+        0.75,
+    )
+
+
+def _library(stuck: Stuck) -> str | None:
+    """The library's function that naps within the user's line."""
+    frames = main_thread(stuck.capture).get("frames", [])
+    for frame in frames[: _user_index(frames, stuck.standing.place)]:
+        found = LIBRARIES.search(frame["filename"])
+        if found:
+            return f"{frame['name']} of {found[1].strip('/').rpartition('/')[2]}"
+    return None
+
+
+def _may_come_of_a_peer(cell: CellEvidence, tables: Tables, stuck: Stuck) -> bool:
+    """Whether a peer that waits in a branch of its own may be the one who would bring it, later."""
+    peers = [tables.standings[r] for r in stuck.blocked if r in tables.standings]
+    return any(loops.on_rank(cell.code, peer.frames) for peer in peers)
+
+
+def _through_a_thread(stuck: Stuck) -> tuple[str, str, float] | None:
+    """The main thread waits for another of its threads, and that one for the world."""
+    for thread, at in user_threads(stuck.capture):
+        inner = [f["filename"] for f in thread["frames"][: _user_index(thread["frames"], at)]]
+        kernel = next(
+            (
+                t.get("wchan")
+                for t in stuck.capture.proc.get("threads", [])
+                if t["tid"] == thread["os_thread_id"]
+            ),
+            None,
+        )
+        if any(file.endswith(OUTSIDE_FRAMES) for file in inner) or kernel in OUTSIDE_WCHAN:
+            name = thread.get("thread_name")
+            return (
+                f"its thread {name}, which waits for the world at {locations.short(at)}",
+                "Give what that thread asks for a time-out, and let it tell the main thread when it gives up.",
+                0.7,
+            )
+    return None
+
+
+def _through_a_loop(stuck: Stuck) -> tuple[str, str, float] | None:
+    """The same of a thread that runs an event loop, by what its tasks say."""
+    task = of_a_thread(stuck)
+    if task is None or task.kind != "outside":
+        return None
+    return (
+        f"the event loop of its thread, which waits for the world at {locations.short(task.place)} ({task.says})",
+        "Give what that task awaits a time-out (asyncio.timeout, asyncio.wait_for), and let it tell the main thread when it gives up.",
+        min(task.confidence, 0.7),
+    )
+
+
+def _user_index(frames: list[dict[str, Any]], at: Place | None) -> int:
+    return next(
+        (n for n, f in enumerate(frames) if at and (f["filename"], f["line"]) == (at.file, at.line)), 0
+    )
+
+
+def _how_sure(cell: CellEvidence, confidence: float) -> float:
+    """That it waits there is certain; whether the world will never answer, only time tells."""
+    return min(confidence, MAY_ANSWER) if is_short(cell) and not cell.attached else confidence
+
+
+def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, confidence: float) -> Finding:
+    """`alike`: the ranks that stand at the same line for the same thing."""
+    stuck, guilty = alike[0], tuple(each.number for each in alike)
+    standing, number = stuck.standing, stuck.number
+    at = locations.short(standing.place) if standing.place else ""
+    call = f", in {standing.call}" if standing.call else ""
+    who = f"Rank {number} waits" if len(alike) == 1 else f"Ranks {cell.names(guilty)} wait"
+    found = finding(
+        cell,
+        stuck,
+        cls="external_wait",
+        # A store's key is set by nobody but the job's own processes, and they all wait.
+        confidence=confidence if standing.doing == "store" else _how_sure(cell, confidence),
+        summary=f"{who} at {at} for {what}. None of {'its' if len(alike) == 1 else 'their'} peers can bring that.",
+        evidence=(
+            Evidence(claim=f"rank {number} stands at {at} in both looks{call}", source=stuck.source),
+            Evidence(claim=f"it waits for {what}", source=f"{stuck.capture.source}/proc.json"),
+        ),
+        rejected=(
+            Rejected(cls="local_lock_deadlock", because="what it waits for is outside its process"),
+            Rejected(cls="io_stall", because="no file of its own is being read or written"),
+        ),
+        fix=fix,
+    )
+    blocked = tuple(rank for rank in found.blocked_ranks if rank not in guilty)
+    return dataclasses.replace(found, guilty_ranks=guilty, blocked_ranks=blocked)
+
+
+RULE = Rule(
+    name="external_wait",
+    concludes=("external_wait",),
+    family="blocked",
+    detected="the rank stands, in both looks, in a socket, a child's wait, a lock on a file, or a store key of the user's own; or it naps in a loop that asks for a file or a server; or the thread that it waits for does, or the task of its event loop. Not where a peer in a branch on rank may be who brings it; and not before 20 s of silence where a network, a lock on a file or a poll may still answer, or a minute where the wait has a limit of its own, or the lock's holder, the tool, or the child at the other end of the pipe works. In the first minute at 75 %",
+    fix="Wait with a time-out that names what did not come, and retry.",
+    check=external_wait,
+    needs=("stacks",),
+    explained_by=("io_stall",),
+    confused_with=("io_stall", "local_lock_deadlock", "missing_rank"),
+)

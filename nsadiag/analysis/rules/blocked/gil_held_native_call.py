@@ -1,0 +1,185 @@
+"""A call into C keeps the interpreter lock: no Python thread of that rank can run, least of all one that would help it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.quiet_time import in_one_place_s, python_answered, python_silent
+from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import Stuck, finding, inside
+from nsadiag.analysis.relations.pending import is_still, was_given_up
+from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.reasons import blocked_elsewhere
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+FIX = "Release the interpreter lock around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound what it is given."
+
+
+def _owner(capture: CaptureEvidence) -> dict[str, Any] | None:
+    return next((t for t in capture.stacks if t.get("owns_gil")), None)
+
+
+def _holds(stuck: Stuck) -> tuple[dict[str, Any], Place] | None:
+    """The thread that owned the lock, at the same line, in the last two looks; and its innermost user line."""
+    shown = [c for c in stuck.rank.captures if c.stacks][-2:]
+    owners = [_owner(capture) for capture in shown]
+    if len(shown) < 2 or owners[0] is None or owners[1] is None:
+        return None
+    if owners[0].get("os_thread_id") != owners[1].get("os_thread_id"):
+        return None
+    if [(f["filename"], f["line"]) for f in owners[0]["frames"]] != [
+        (f["filename"], f["line"]) for f in owners[1]["frames"]
+    ]:
+        return None
+    at = locations.of_frames(owners[1]["frames"])
+    return (owners[1], at) if at else None
+
+
+def _state(stuck: Stuck, thread: dict[str, Any]) -> str | None:
+    """The kernel's word for what that thread does."""
+    threads = stuck.capture.proc.get("threads", [])
+    found = next((t for t in threads if t.get("tid") == thread.get("os_thread_id")), None)
+    return str(found["state"]) if found else None
+
+
+def _about(stuck: Stuck, thread: dict[str, Any], at: Place) -> Evidence:
+    return Evidence(
+        claim=f"thread {thread.get('thread_name')} owns the interpreter lock at {locations.short(at)} in both looks",
+        source=f"{stuck.capture.source}/answers.json#gil_owner",
+    )
+
+
+def gil_held_native_call(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    for stuck in inside(cell, tables):
+        held = _holds(stuck)
+        if held is None:
+            continue
+        thread, at = held
+        state = _state(stuck, thread)
+        if is_still(cell) and state in ("S", "D"):
+            yield _blocked(cell, stuck, thread, at)
+        elif state == "R" and was_given_up(cell) and not python_answered(stuck.rank):
+            lasted = in_one_place_s(cell, stuck.rank)
+            if lasted:
+                yield _busy(cell, stuck, thread, at, lasted)
+    if is_still(cell):
+        yield from _without_stacks(cell, tables)
+    yield from blocked_elsewhere(cell, tables)
+
+
+def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Where nobody may read the process: its server answers in C++, and twice does not where it needs the lock."""
+    graph = tables.once(graph_of)
+    for rank in (r for r in cell.ranks if r.rank in graph.roots()):
+        looks = rank.captures[-2:]
+        if len(looks) < 2 or any(c.stacks for c in looks) or not all(_answers_in_c_alone(c) for c in looks):
+            continue
+        at = locations.of_black_box(rank)
+        last = f" after {locations.short(at)}" if at else ""
+        yield Finding(
+            detector="gil_held_native_call",
+            cls="gil_held_native_call",
+            outcome="hung",
+            confidence=0.6,
+            summary=f"Some thread of rank {rank.rank} keeps the interpreter lock in a native call{last}: no Python thread of it can run.",
+            guilty_ranks=(rank.rank,),
+            blocked_ranks=tuple(sorted(r for r in graph.waiters if rank.rank in graph.reached_from(r))),
+            where=Where(step=rank.end.get("steps")).at(at),
+            evidence=(
+                Evidence(
+                    claim="torch's server answers in C++, and not where it needs the interpreter lock, in both looks",
+                    source=f"{looks[-1].source}/gaps.json",
+                ),
+                Evidence(claim=str(cell.watch["looks"][-1]["reason"]), source="watch.json#looks"),
+            ),
+            rejected=(
+                Rejected(
+                    cls="local_lock_deadlock",
+                    because="Python's own locks and queues release the interpreter lock while they wait",
+                ),
+            ),
+            fix=FIX,
+            next="allow py-spy to read the process (nsadiag doctor says how): it shows the call",
+        )
+
+
+def _answers_in_c_alone(capture: CaptureEvidence) -> bool:
+    silent = any(g.get("capture") == "traceback" and "no answer" in str(g.get("gap")) for g in capture.gaps)
+    return silent and bool(capture.flight_recorder)
+
+
+def _blocked(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place) -> Finding:
+    number = stuck.number
+    return finding(
+        cell,
+        stuck,
+        cls="gil_held_native_call",
+        confidence=0.93,
+        summary=f"Rank {number} sleeps in a native call at {locations.short(at)} and keeps the interpreter lock: no Python thread of it can run.",
+        at=at,
+        evidence=(
+            _about(stuck, thread, at),
+            Evidence(
+                claim=f"that thread sleeps in the kernel{f', in {stuck.standing.call}' if stuck.standing.call else ''}: a wait that should have released the lock",
+                source=f"{stuck.capture.source}/proc.json",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="local_lock_deadlock",
+                because="Python's own locks and queues release the interpreter lock while they wait",
+            ),
+            Rejected(cls="livelock_user_code", because="nothing of the rank runs"),
+        ),
+        fix=FIX,
+    )
+
+
+def _busy(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place, lasted: float) -> Finding:
+    number, silent = stuck.number, python_silent(stuck.rank)
+    asked = (
+        [Evidence(claim="no Python of the rank answered when it was asked", source=silent)] if silent else []
+    )
+    return finding(
+        cell,
+        stuck,
+        cls="gil_held_native_call",
+        confidence=0.75 if silent else 0.65,
+        summary=f"Rank {number} has been in one native call at {locations.short(at)} for {lasted:.0f} s, at full CPU and with the interpreter lock.",
+        at=at,
+        evidence=(
+            _about(stuck, thread, at),
+            *asked,
+            Evidence(
+                claim=f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                source="watch.json",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="livelock_user_code",
+                because="its lines do not change: it is in C, not in a loop of Python",
+            ),
+            Rejected(
+                cls="slow_compute", because="no event came of it for many times the longest pause before"
+            ),
+        ),
+        fix=FIX,
+        next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the call ever returns",
+    )
+
+
+RULE = Rule(
+    name="gil_held_native_call",
+    concludes=("gil_held_native_call",),
+    family="blocked",
+    detected="one thread owns the interpreter lock at the same line in both looks and sleeps in the kernel; or, when the job was given up, runs in one call for ten times the longest pause before and 20 s, and no Python of the rank has answered in between",
+    fix="Release the interpreter lock around the call (pybind11: gil_scoped_release), or bound what it is given.",
+    check=gil_held_native_call,
+    needs=("stacks",),
+    confused_with=("livelock_user_code", "local_lock_deadlock", "missing_rank", "slow_compute"),
+)

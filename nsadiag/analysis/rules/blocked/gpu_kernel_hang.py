@@ -1,0 +1,120 @@
+"""A kernel that is no collective never ends: the host waits for the GPU, and the peers for the rank."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.quiet_time import in_one_place_s
+from nsadiag.analysis.facts.thread_state import main_thread
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import Stuck, finding, inside
+from nsadiag.analysis.relations.pending import is_still, was_given_up
+from nsadiag.analysis.rules.reasons import blocked_elsewhere
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Rejected
+
+WAITS_FOR_GPU = re.compile(
+    r"cu(da)?(Stream|Event|Ctx|Device)Synchronize|cu(da)?Mem(cpy|set)|cuLaunchKernel|cudaLaunchKernel"
+    r"|c10::cuda|at::native::_local_scalar_dense_cuda|_cuda_synchronize|THCPEvent_synchronize|THCPStream_synchronize"
+)
+PYTHON_WAITS = re.compile(r"torch/cuda/(__init__|streams)\.py$")
+# Of this process, where others on the same GPU take their shares of it.
+GPU_WORKS_PCT = 10.0
+# Lines that wait for the device in C, where no Python frame shows it.
+ASKS_DEVICE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|nonzero)\(")
+
+
+def _waits_for_gpu(stuck: Stuck) -> str | None:
+    """The call in which the host waits for its GPU."""
+    native = next((name for name in stuck.standing.inner if WAITS_FOR_GPU.search(name)), None)
+    if native:
+        return native
+    frames = main_thread(stuck.capture).get("frames", [])
+    called = next((f["name"] for f in frames[:3] if PYTHON_WAITS.search(f["filename"])), None)
+    asks = ASKS_DEVICE.search((stuck.standing.place and stuck.standing.place.code) or "")
+    return called or (asks[0].strip(".(") if asks else None)
+
+
+def _motions(cell: CellEvidence, rank: int) -> list[dict[str, Any]]:
+    """The rank's, of every look since anything last moved."""
+    moved = float(cell.watch.get("last_progress_s") or 0.0)
+    looks = [look for look in cell.watch.get("looks", []) if look.get("t_s", moved) >= moved]
+    return [m for look in looks for m in look.get("motions", []) if m["rank"] == rank]
+
+
+def _busy_pct(motions: list[dict[str, Any]]) -> float:
+    """Median share of the GPU that the process had; 0 where nobody could say."""
+    known = [float(m["gpu_pct"]) for m in motions if m.get("gpu_pct") is not None]
+    return statistics.median(known) if known else 0.0
+
+
+def _has_queued(tables: Tables, rank: int) -> bool:
+    """Whether a collective of its own is under way: its kernel spins as well, for a peer that does not come."""
+    mine = tables.calls[tables.calls["rank"] == rank]
+    return bool(mine.pending.astype(bool).any())
+
+
+def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    for stuck in inside(cell, tables):
+        motions = _motions(cell, stuck.number)
+        busy = _busy_pct(motions)
+        if busy < GPU_WORKS_PCT or stuck.standing.place is None:
+            continue
+        # A communicator that is being made spins, and leaves no trace in NCCL's recorder.
+        if stuck.standing.waits_for_peers:
+            continue
+        call, lasted = _waits_for_gpu(stuck), in_one_place_s(cell, stuck.rank)
+        if call is None and not motions[-1].get("main_cpu_share", 0) > 0.5:
+            continue
+        # A busy GPU is work until it has been at it for far longer than anything before.
+        if not (lasted and (is_still(cell) or was_given_up(cell))) or _has_queued(tables, stuck.number):
+            continue
+        number, at = stuck.number, locations.short(stuck.standing.place)
+        yield finding(
+            cell,
+            stuck,
+            cls="gpu_kernel_hang",
+            # At --timeout the two looks only say that it was still at it.
+            confidence=0.8 if call and is_still(cell) else 0.65,
+            summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with what was launched before {at}, where the host waits for it.",
+            evidence=(
+                Evidence(
+                    claim=f"rank {number} stands at {at} in every look" + (f", in {call}" if call else ""),
+                    source=stuck.source,
+                ),
+                Evidence(
+                    claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} looks, and the rank has no collective under way",
+                    source="watch.json#looks",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="network_stall", because=f"rank {number} has issued no collective that is not over"
+                ),
+                Rejected(
+                    cls="slow_compute",
+                    because=f"{lasted:.0f} s without an event, and the longest pause before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                ),
+            ),
+            fix="Look for a loop in a kernel that this rank has launched (Triton, CUDA extensions): its exit may depend on data that never comes.",
+            next_step="CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that does not return",
+        )
+    yield from blocked_elsewhere(cell, tables)
+
+
+RULE = Rule(
+    name="gpu_kernel_hang",
+    concludes=("gpu_kernel_hang",),
+    family="blocked",
+    detected="the host waits for a GPU of which its own process has 10 % or more, at the median of the looks since the silence began, without a collective under way, for ten times the longest pause before and 20 s, until the job was given up",
+    fix="Look for a loop in a kernel that this rank has launched: its exit may depend on data that never comes.",
+    check=gpu_kernel_hang,
+    needs=("stacks", "looks"),
+    explained_by=("livelock_user_code",),
+    confused_with=("missing_rank", "network_stall", "slow_compute"),
+)

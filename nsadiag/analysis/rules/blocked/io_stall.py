@@ -1,0 +1,93 @@
+"""A rank reads or writes a file, saves or loads a checkpoint, and the file system gives no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import Stuck, finding, stuck_inside
+from nsadiag.analysis.rules.reasons import blocked_elsewhere
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Rejected
+
+CHECKPOINT = ("torch.save", "torch.load", "torch.distributed.checkpoint")
+LOCKS = ("flock", "fcntl")  # waits for whoever holds the file's lock, not for the file
+# Where the kernel waits for the other end of a named pipe, the way staging tools hand files over.
+NAMED_PIPE = ("wait_for_partner", "fifo_open", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write")
+
+
+def _what(stuck: Stuck) -> str | None:
+    """What it does with which file; None if it stands in no file."""
+    standing = stuck.standing
+    event = standing.event or ""
+    if standing.call in LOCKS:
+        return None
+    if event.startswith(CHECKPOINT):
+        return event
+    path = (standing.descriptor or {}).get("path")
+    if path and (standing.descriptor or {}).get("kind") == "file":
+        return f"{standing.call or 'a call'} on {path}"
+    opens = (
+        standing.call == "openat"
+        or "os_open" in standing.inner
+        or "_io_FileIO___init___impl" in standing.inner
+    )
+    if opens:
+        return "open() of a file"
+    if standing.doing in ("kernel", "io"):
+        return f"{standing.call or 'a call into the kernel'}"
+    return None
+
+
+def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    for stuck in stuck_inside(cell, tables):
+        what = _what(stuck)
+        if what is None or stuck.standing.place is None:
+            continue
+        proc, at = stuck.capture.proc, locations.short(stuck.standing.place)
+        wchan = str(proc.get("wchan") or "")
+        pipe = wchan in NAMED_PIPE
+        in_kernel = f" in {wchan}" if wchan not in ("", "0") else ""
+        number = stuck.number
+        yield finding(
+            cell,
+            stuck,
+            cls="io_stall",
+            confidence=0.9 if stuck.standing.call or proc.get("state") == "D" else 0.75,
+            summary=f"Rank {number} stands in {what} at {at}: not a byte was moved between the two looks.",
+            evidence=(
+                Evidence(claim=f"rank {number} is in {what}, at {at}, in both looks", source=stuck.source),
+                Evidence(
+                    claim=f"the kernel has its main thread in state {proc.get('state')}{in_kernel}; its I/O counters stand",
+                    source=f"{stuck.capture.source}/proc.json",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="local_lock_deadlock", because="it waits in the kernel for a file, not for a thread"
+                ),
+                Rejected(
+                    cls="straggler_rank",
+                    because="a slow disk still moves bytes; here the counters did not change at all",
+                ),
+            ),
+            fix="The file is a named pipe whose other end has stopped: see to the process that reads or fills it."
+            if pipe
+            else "See to the file system behind that path (dmesg, mount, df); save to a local disk first and copy from there in the background.",
+        )
+    yield from blocked_elsewhere(cell, tables)
+
+
+RULE = Rule(
+    name="io_stall",
+    concludes=("io_stall",),
+    family="blocked",
+    detected="the rank stands in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters are flat",
+    fix="Look at the file system: its server, a full quota, the process at the other end of a named pipe.",
+    check=io_stall,
+    needs=("stacks",),
+    explained_by=("gil_held_native_call",),
+    confused_with=("local_lock_deadlock", "missing_rank", "straggler_rank"),
+)

@@ -1,0 +1,173 @@
+"""A rank goes round in a loop of its own code, at full CPU, and nothing in that loop ever changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.quiet_time import LEAST_S, LONG_S, PAUSES, in_one_place_s, python_answered
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import Stuck, finding, inside
+from nsadiag.analysis.relations.pending import is_still, was_given_up
+from nsadiag.analysis.rules.reasons import blocked_elsewhere
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Rejected
+from nsadiag.source import loops
+
+FIX = "Make sure that each round changes what the loop's condition asks, or let the loop give up after a number of rounds, with an error that says so."
+
+
+def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
+    """The rank's, in the last look; when time was up, in the last that showed its loop: a busy machine hides it in some."""
+    looks = [
+        m for look in cell.watch.get("looks", []) for m in look.get("motions", []) if m.get("rank") == rank
+    ]
+    if not is_still(cell):
+        looks = [motion for motion in looks if motion.get("loop")]
+    return looks[-1] if looks else {}
+
+
+def _goes_round(cell: CellEvidence, motion: dict[str, Any]) -> bool:
+    """Whether the watch called it endless; or, when time was up, whether it had shown nothing new for long."""
+    loop = motion.get("loop")
+    if not loop:
+        return False
+    if is_still(cell):
+        return bool(motion.get("endless"))
+    limit = max(LEAST_S, PAUSES * float(cell.watch.get("longest_quiet_s") or 0.0))
+    return was_given_up(cell) and not loop["changes"] and loop["seconds"] > limit
+
+
+def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    for stuck in inside(cell, tables):
+        motion = _motion(cell, stuck.number)
+        if not _goes_round(cell, motion):
+            yield from _around_one_line(cell, stuck)
+            yield from _asks_in_vain(cell, stuck, motion)
+            continue
+        loop, sure = motion["loop"], is_still(cell)
+        number = stuck.number
+        at = locations.place(loop["file"], loop["line"], loop["function"])
+        sees = "the variables that decide when it ends" if loop["decided"] else "any variable in it"
+        yield finding(
+            cell,
+            stuck,
+            cls="livelock_user_code",
+            confidence=(0.9 if loop["decided"] else 0.8) if sure else 0.6,
+            summary=f"Rank {number} goes round in the loop at {locations.short(at)} without getting anywhere: for {loop['seconds']:.0f} s none of {sees} took a new value.",
+            at=at,
+            evidence=(
+                Evidence(
+                    claim=f"{loop['samples']} samples of the last look show {loop['stacks']} stacks, all in that loop (lines {', '.join(map(str, loop['lines']))}), and no new value in {sees}",
+                    source="watch.json#looks",
+                ),
+                Evidence(
+                    claim=f"its main thread used {motion.get('loop_cpu_share', motion['main_cpu_share']):.2f} CPUs, wrote no event and read or wrote {motion['io_bytes']} bytes",
+                    source="watch.json#looks",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="local_lock_deadlock", because="the thread runs, it waits for nothing in the kernel"
+                ),
+                Rejected(
+                    cls="slow_compute",
+                    because="a loop that works goes on to new values; this one shows those it had before",
+                ),
+            ),
+            fix=FIX,
+        )
+    yield from blocked_elsewhere(cell, tables)
+
+
+def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
+    """When time was up: a `while` around a call that takes nearly all of its time, so that no other line is ever seen."""
+    answered, at = python_answered(stuck.rank), stuck.standing.place
+    if not was_given_up(cell) or answered is None or at is None:
+        return
+    lasted = in_one_place_s(cell, stuck.rank)
+    loop = loops.while_around(cell.code, at)
+    if not lasted or loop is None:
+        return
+    number = stuck.number
+    yield finding(
+        cell,
+        stuck,
+        cls="livelock_user_code",
+        confidence=0.6,
+        summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {locations.short(at)} for {lasted:.0f} s, at full CPU, and nothing came of it.",
+        at=at,
+        evidence=(
+            Evidence(
+                claim=f"every look since the silence began shows that line; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                source="watch.json#looks",
+            ),
+            Evidence(
+                claim="Python of the rank answered between two looks: no single call keeps the interpreter lock",
+                source=answered,
+            ),
+        ),
+        rejected=(
+            Rejected(cls="gil_held_native_call", because="the interpreter lock was let go of in between"),
+            Rejected(
+                cls="slow_compute", because="no event came of it for many times the longest pause before"
+            ),
+        ),
+        fix=FIX,
+        next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
+    )
+
+
+def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> Iterator[Finding]:
+    """When time was up: a loop that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
+    loop = motion.get("loop") or {}
+    lasted = float(loop.get("asks_in_vain_s") or 0.0)
+    longest = float(cell.watch.get("longest_quiet_s") or 0.0)
+    if not was_given_up(cell) or loop.get("hidden") or lasted <= max(LONG_S, PAUSES * longest):
+        return
+    number, at = stuck.number, locations.place(loop["file"], loop["line"], loop["function"])
+    asks = ", ".join(loop["asks"])
+    tries = f"it tries new values ({', '.join(loop['changes'])}), and " if loop["changes"] else ""
+    yield finding(
+        cell,
+        stuck,
+        cls="livelock_user_code",
+        confidence=0.6,
+        summary=f"Rank {number} goes round in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {lasted:.0f} s.",
+        at=at,
+        evidence=(
+            Evidence(
+                claim=f"samples of every look since show one and the same call of {loop['function']}, in that loop, with no new value of {asks}",
+                source="watch.json#looks",
+            ),
+            Evidence(
+                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {longest:.1f} s",
+                source="watch.json",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="local_lock_deadlock", because="the thread runs, it waits for nothing in the kernel"
+            ),
+            Rejected(
+                cls="slow_compute", because="nothing came of it for many times the longest pause before"
+            ),
+        ),
+        fix="Bound the loop: give up after a number of rounds, or choose from what is left instead of trying at random.",
+        next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
+    )
+
+
+RULE = Rule(
+    name="livelock_user_code",
+    concludes=("livelock_user_code",),
+    family="blocked",
+    detected="full CPU in one loop of the user's, in which no variable took a new value over several looks (20 s; 8 s where compared numbers decide when it ends; where it calls into libraries, only if it ends by comparing variables alone, as the rank itself tells of their values), no clock is asked, and nothing else of the process works; or, when the job was given up, every look for as long as above shows one line within a `while`, and Python of the rank answered in between: then it is no single call; or what would end the loop has stayed the same for a minute and ten of the longest pauses, in one and the same call, while other variables went on (at 60 %)",
+    fix="Give the loop an end that does not depend on what never changes.",
+    check=livelock_user_code,
+    needs=("stacks", "looks"),
+    explained_by=("local_lock_deadlock",),
+    confused_with=("gil_held_native_call", "local_lock_deadlock", "missing_rank", "slow_compute"),
+)

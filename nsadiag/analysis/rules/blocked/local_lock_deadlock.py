@@ -1,0 +1,219 @@
+"""A thread waits for a lock, a queue or another thread of its own process, and nothing there will ever let it go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.thread_state import other_threads
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import (
+    Stuck,
+    finding,
+    living_children,
+    may_be_idle,
+    stuck_inside,
+    user_threads,
+)
+from nsadiag.analysis.rules.blocked.event_loop import LoopWait, loops_beside, of_a_thread, stands_for
+from nsadiag.analysis.rules.exits.child_exceptions import has_dead, waits_for_children
+from nsadiag.analysis.rules.reasons import blocked_elsewhere
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.asking import SERVERS
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+from nsadiag.source import loops
+
+OF_A_REQUEST = 0.5  # it may only be idle
+OF_A_TASK = 0.6  # which may wait for the world
+FROM_A_POOL = 0.7  # whether a worker has died is not seen: the pool takes note of it, and tells nobody
+WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
+
+
+def _taken_before(cell: CellEvidence, stuck: Stuck) -> Place | None:
+    """The line of the same stack that holds the lock which its innermost line wants."""
+    at = stuck.standing.place
+    if at is None:
+        return None
+    wanted = {name.rpartition(".")[2] for name in loops.wanted(cell.code, at)}
+    for outer in stuck.standing.frames[1:]:
+        if wanted & {name.rpartition(".")[2] for name in loops.held(cell.code, outer)}:
+            return outer
+    return None
+
+
+def _crossed(cell: CellEvidence, stuck: Stuck) -> tuple[str, Place] | None:
+    """Another thread that holds the lock that is wanted here, and where it stands."""
+    at = stuck.standing.place
+    wanted = {name.rpartition(".")[2] for name in loops.wanted(cell.code, at)} if at else set()
+    for thread, place in user_threads(stuck.capture):
+        if wanted & {name.rpartition(".")[2] for name in loops.held(cell.code, place)}:
+            return str(thread.get("thread_name")), place
+    return None
+
+
+def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
+    """What can be seen of the other side, how to mend it, and how sure we are."""
+    taken, crossed = _taken_before(cell, stuck), _crossed(cell, stuck)
+    if taken:
+        return (
+            f"the same thread took it at {locations.short(taken)} and has not left that block: nobody else can release it",
+            "Take an RLock, or let the handler or callback only set a flag that the loop looks at.",
+            0.92,
+        )
+    if crossed:
+        name, at = crossed
+        return (
+            f"thread {name} holds it and stands at {locations.short(at)}",
+            "Take the locks in the same order everywhere, and hold none while waiting for something else.",
+            0.9,
+        )
+    if any(SERVERS.search(str(f["filename"])) for t in other_threads(stuck.capture) for f in t["frames"]):
+        return (
+            "no thread of the process does anything that could let it go on, but one is a server's, without a request",
+            "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
+            OF_A_REQUEST,
+        )
+    if may_be_idle(cell, stuck):
+        return (
+            "nothing has come for minutes, but it asks again and again, with a time limit, and who may bring something lives",
+            "If that is a pause, this is an idle consumer, and all is well. Otherwise find what became of who should bring it.",
+            OF_A_REQUEST,
+        )
+    in_loops = loops_beside(stuck.capture)
+    others = [
+        f"{t.get('thread_name')} at {locations.short(p)}"
+        for t, p in user_threads(stuck.capture)
+        if t not in in_loops
+    ]
+    if others:
+        return (
+            f"the threads that could let it go on do not: {'; '.join(others[:3])}",
+            "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a time-out.",
+            0.85,
+        )
+    if in_loops:
+        owner, task = in_loops[0].get("thread_name"), of_a_thread(stuck)
+        if task and task.kind == "inside":
+            return (
+                f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
+                "Run tasks in an asyncio.TaskGroup, and pass on what they raise to the thread that waits.",
+                0.8,
+            )
+        return (
+            f"what should let it go on may be a task in the event loop of thread {owner}, and none of its tasks moves",
+            "See what the tasks of that loop wait for (asyncio.all_tasks), give them time-outs, and pass on what they raise to who waits.",
+            OF_A_TASK,
+        )
+    if _waits_for_a_pool(stuck):
+        return (
+            "it waits for a result of a multiprocessing.Pool, and none comes: if a worker dies, the pool starts another and forgets the task",
+            "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a time-out.",
+            0.85 if has_dead(stuck) else FROM_A_POOL,
+        )
+    if waits_for_children(stuck) and has_dead(stuck):
+        # What it died of is the cause, and is not at hand: rank_exception knows it where the rank's stderr is.
+        return (
+            "a child process of its own has ended, and may be the one that should have answered",
+            "Find what ended the child (its last words are on the rank's stderr), and wait with a time-out that asks whether it lives.",
+            0.75,
+        )
+    return (
+        "no other thread of the user's code is left in the process that could let it go on",
+        "Find what ended the thread that should have answered, and wait with a time-out that says so.",
+        0.85,
+    )
+
+
+def _waits_for_a_pool(stuck: Stuck) -> bool:
+    for thread in stuck.capture.stacks:
+        files = [str(frame["filename"]) for frame in thread["frames"]]
+        if thread.get("thread_name") == "MainThread" and any(
+            f.endswith("multiprocessing/pool.py") for f in files
+        ):
+            return True
+    return False
+
+
+def _asks_itself(cell: CellEvidence, stuck: Stuck) -> str | None:
+    """What a loop asks of its own process, napping in between; None if it stands in no such loop."""
+    at = stuck.standing.place
+    if stuck.standing.doing != "sleep" or at is None:
+        return None
+    asked = loops.asks(cell.code, at, has_children=bool(living_children(stuck)))
+    return asked[1] if asked and asked[0] == "inside" else None
+
+
+def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Finding:
+    at = locations.short(task.place)
+    return finding(
+        cell,
+        stuck,
+        cls="local_lock_deadlock",
+        confidence=task.confidence,
+        summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}, in its own process: {task.why}.",
+        evidence=(
+            Evidence(claim=f"task {task.name} stands at {at}", source=task.source),
+            Evidence(claim=task.why, source=task.source),
+        ),
+        rejected=(
+            Rejected(cls="external_wait", because="no task of the loop waits for a socket or a process"),
+        ),
+        fix="Run tasks in an asyncio.TaskGroup, or ask for what becomes of each: one that fails then ends those that wait for it.",
+        at=task.place,
+    )
+
+
+def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    for stuck in stuck_inside(cell, tables):
+        standing = stuck.standing
+        if standing.place is None:
+            continue
+        task = stands_for(stuck)
+        if task and task.kind == "inside":
+            yield _of_task(cell, stuck, task)
+            continue
+        asked = _asks_itself(cell, stuck)
+        if not asked and (standing.doing not in WAITS or not standing.same):
+            continue
+        why, fix, confidence = _why(cell, stuck)
+        waits = f"asks again and again for `{asked}`" if asked else WAITS[standing.doing]
+        at = locations.short(standing.place)
+        yield finding(
+            cell,
+            stuck,
+            cls="local_lock_deadlock",
+            confidence=min(confidence, 0.75) if asked else confidence,
+            summary=f"Rank {stuck.number} {waits} at {at}, in its own process: {why}.",
+            evidence=(
+                Evidence(
+                    claim=f"the main thread of rank {stuck.number} stands at {at} in both looks"
+                    + (f", in {standing.call}" if standing.call else ""),
+                    source=stuck.source,
+                ),
+                Evidence(claim=why, source=stuck.source),
+            ),
+            rejected=(
+                Rejected(
+                    cls="livelock_user_code", because="the thread sleeps in the kernel, it does not run"
+                ),
+                Rejected(
+                    cls="gil_held_native_call", because="the waiting thread does not own the interpreter lock"
+                ),
+            ),
+            fix=fix,
+        )
+    yield from blocked_elsewhere(cell, tables)
+
+
+RULE = Rule(
+    name="local_lock_deadlock",
+    concludes=("local_lock_deadlock",),
+    family="blocked",
+    detected="the rank's main thread sleeps in a lock, queue, event or join of its own process in both looks. Who holds the lock is read from the other threads' stacks, and from the source: the same thread (a signal handler), another one (lock order), or none that could answer; of an event loop, from its tasks. Not a wait with a time limit that comes round again, where nobody waits for the rank and a process, thread or socket may still answer",
+    fix="Take locks in one order, release them in a finally, and wait with a time-out that says so.",
+    check=local_lock_deadlock,
+    needs=("stacks",),
+    explained_by=("external_wait",),
+    confused_with=("external_wait", "gil_held_native_call", "livelock_user_code", "missing_rank"),
+)

@@ -1,0 +1,135 @@
+"""Every member issued the same collective, all stand in it, and it never ends: what was sent does not arrive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.groups import shown
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
+from nsadiag.analysis.relations.pending import Wait, is_still, waits
+from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.blocked.connections import Link, stalled_links
+from nsadiag.analysis.rules.reasons import not_still
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+
+def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    if not is_still(cell):
+        yield from not_still(cell)
+        return
+    if edges := tables.once(graph_of).edges:
+        edge = edges[0]
+        yield Declined(f"rank {edge.waiter} waits for rank {edge.waited_for} in {edge.what}", edge.source)
+        return
+    if one := next(iter([*in_recorders(cell, tables), *in_black_boxes(cell, tables)]), None):
+        yield Declined(f"the ranks disagree on call {one.call} of {one.group}: another {one.kind}")
+        return
+    links = stalled_links(cell)
+    for wait in waits(cell, tables):
+        if _all_are_in(tables, wait):
+            yield _finding(cell, tables, wait, links)
+        else:
+            yield Declined(
+                f"not every member is seen to wait in call {wait.seq} of {wait.group}: rank {shown(wait.waiting)} is"
+            )
+
+
+def _all_are_in(tables: Tables, wait: Wait) -> bool:
+    """Whether all members issued it, none got over it, and each stands in it: no rank is left to wait for."""
+    members = tables.groups.members(wait.group)
+    stands = [tables.standings.get(rank) for rank in members]
+    return (
+        not wait.missing
+        and not wait.unseen
+        and set(wait.waiting) == set(members)
+        and len(members) > 1
+        and all(at is not None and at.doing in ("collective", "backward") for at in stands)
+    )
+
+
+def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
+    """Who is at the end of all connections that stand still; without such, all members."""
+    ends = [{link.rank, link.peer} for link in links if link.peer is not None]
+    counts = Counter(rank for pair in ends for rank in pair if rank in wait.waiting)
+    common = [rank for rank, n in counts.items() if n == len(ends)]
+    several = len({tuple(sorted(pair, key=str)) for pair in ends}) > 1
+    if several and len(common) == 1:
+        return tuple(r for r in common if r is not None)
+    return tuple(sorted(r for r in counts if r is not None)) or wait.waiting
+
+
+def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) -> Finding:
+    guilty = _guilty(wait, links)
+    rank = guilty[0]
+    collective = wait.collective(rank)
+    here = tables.standings[rank].place or locations.of_rank_now(cell.rank(rank))
+    between = "; ".join(
+        f"{link.bytes} bytes from rank {link.rank} to "
+        f"{link.to if link.peer is None else f'rank {link.peer}'} are not acknowledged"
+        for link in links[:4]
+    )
+    return Finding(
+        detector="network_stall",
+        cls="network_stall",
+        outcome="hung",
+        confidence=0.9 if links else 0.65,
+        summary=f"All {len(cell.everyone(wait.waiting))} ranks of {wait.group} are in {collective.op} {wait.seq} with the same arguments, and it does not end"
+        + (f": {between}." if between else "."),
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),
+        where=Where(collective=collective, step=cell.rank(rank).end.get("steps")).at(here),
+        peers_at=None,
+        evidence=(
+            *(
+                Evidence(
+                    claim=f"rank {r} issued {collective.op} {wait.seq} of {wait.group} and stands in it",
+                    source=wait.source(cell, r),
+                )
+                for r in wait.waiting[:4]
+            ),
+            *(
+                Evidence(
+                    claim=f"rank {link.rank} has {link.bytes} bytes to {link.to} in flight, the same in both looks",
+                    source=link.source,
+                )
+                for link in links[:4]
+            ),
+            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+        ),
+        rejected=(
+            Rejected(
+                cls="missing_rank", because=f"ranks {shown(wait.waiting)} are all members, and all issued it"
+            ),
+            Rejected(
+                cls="collective_args_mismatch", because="operation, size, type and root are the same on all"
+            ),
+            Rejected(
+                cls="straggler_rank", because="no rank computes: all stand in the collective, in both looks"
+            ),
+        ),
+        gaps=()
+        if links
+        else (
+            "no connection was seen to stand still: the transport may not be TCP, or is on another machine",
+        ),
+        fix="Look at the network between these ranks: a firewall that forgets idle connections, a flapping link, a wrong interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), MTU.",
+        next="NCCL_DEBUG=INFO nsadiag run -- <the same command>",
+    )
+
+
+RULE = Rule(
+    name="network_stall",
+    concludes=("network_stall",),
+    family="waiting",
+    detected="every member issued the same collective and stands in it, in both looks. Where bytes of a TCP connection between two of them stay unacknowledged, its ends are named. On several hosts also: one was not heard any more, and whoever is left waits for its ranks (at 75 %)",
+    fix="Look at the network between these ranks: firewall, flapping link, a wrong *_SOCKET_IFNAME, MTU.",
+    check=network_stall,
+    needs=("flight_recorders", "stacks"),
+    explained_by=("missing_rank",),
+    confused_with=("collective_args_mismatch", "missing_rank", "straggler_rank"),
+)

@@ -1,0 +1,146 @@
+"""The work is done, and a rank does not end: an exit handler, a thread or child never joined, a group never destroyed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.thread_state import main_thread, other_threads
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import Stuck, finding, stuck_inside, user_threads
+from nsadiag.analysis.rules.reasons import blocked_elsewhere
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+
+FEEDER = "QueueFeederThread"
+FIX_OF_FEEDER = "Put nothing more once the process that reads the queue has ended, and join that process only after the last put; what may be lost can be let go by the queue's cancel_join_thread()."
+JOINS = ("lock", "queue", "process", "pipe", "socket", "unknown", "sleep", "io")
+# The functions at the bottom of a main thread's stack while the script itself runs.
+SCRIPT = ("<module>", "_run_code", "_run_module_as_main")
+
+
+def _how(cell: CellEvidence, tables: Tables, stuck: Stuck) -> str | None:
+    """What shows that the rank is past its work; None if nothing does."""
+    standing = stuck.standing
+    frames = main_thread(stuck.capture).get("frames", [])
+    if standing.doing == "leaving":
+        return "the interpreter waits for a thread that does not end"
+    if frames and frames[-1]["name"] not in SCRIPT:
+        return "an exit handler runs"
+    if any("destroy_process_group" in name for name in (*standing.inner, standing.event or "")):
+        return "destroy_process_group() does not return"
+    if standing.doing in JOINS and _destroyed(stuck):
+        return "it has destroyed its process group"
+    if standing.doing in JOINS and _peers_are_through(cell, stuck):
+        return "its peers have ended well, after as many steps"
+    return None
+
+
+def _destroyed(stuck: Stuck) -> bool:
+    """Whether the last thing heard of a process group is that it was destroyed."""
+    recording = stuck.rank.recording
+    events = recording.events
+    groups = events[(events["kind"] == Kind.PROCESS_GROUP) & (events["phase"] == Phase.END)]
+    return len(groups) > 0 and recording.name(groups[-1]).startswith("destroy_process_group")
+
+
+def _peers_are_through(cell: CellEvidence, stuck: Stuck) -> bool:
+    others = [r for r in cell.ranks if r.rank != stuck.number]
+    steps = stuck.rank.end.get("steps")
+    return bool(others) and all(
+        r.end.get("clean") and not r.end.get("by_us") and r.exception is None and r.end.get("steps") == steps
+        for r in others
+    )
+
+
+def _line(stuck: Stuck) -> tuple[Place | None, str]:
+    """The line that keeps it: of the main thread, else of the thread or child that it waits for."""
+    if stuck.standing.place:
+        return stuck.standing.place, "the main thread"
+    if _waits_for_a_feeder(stuck):
+        # Threads that run the user's code are not what it waits for.
+        return _start_of_the_feeder(stuck), "its queue's feeder thread, started by the first put"
+    joined = {row.get("tid") for row in stuck.rank.threads}
+    threads = user_threads(stuck.capture)
+    for thread, place in sorted(threads, key=lambda each: each[0].get("os_thread_id") not in joined):
+        return place, f"thread {thread.get('thread_name')}"
+    for child in stuck.capture.children:
+        at = locations.of_stack(child.stacks)
+        if at:
+            return at, f"its child process {child.number}"
+    for row in stuck.rank.threads:
+        if row["tid"] in _living(stuck) and row["name"] != FEEDER:
+            return locations.of_text(row["place"]), f"thread {row['name']}, started"
+    return None, "the main thread"
+
+
+def _waits_for_a_feeder(stuck: Stuck) -> bool:
+    return any(f["name"].endswith("_finalize_join") for f in main_thread(stuck.capture).get("frames", []))
+
+
+def _living(stuck: Stuck) -> dict[int, dict[str, Any]]:
+    return {t["os_thread_id"]: t for t in other_threads(stuck.capture) if t.get("os_thread_id")}
+
+
+def _start_of_the_feeder(stuck: Stuck) -> Place | None:
+    """The first put into the queue whose feeder is in the middle of a write; where none is, of any that lives."""
+    living = _living(stuck)
+    feeders = [row for row in stuck.rank.threads if row["name"] == FEEDER and row["tid"] in living]
+    writing = [r for r in feeders if any("send" in f["name"] for f in living[r["tid"]]["frames"])]
+    for row in writing or feeders:
+        return locations.of_text(row["place"])
+    return None
+
+
+def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    for stuck in stuck_inside(cell, tables):
+        how = _how(cell, tables, stuck)
+        if how is None or stuck.blocked or stuck.rank.exception:
+            continue
+        at, who = _line(stuck)
+        where = f", {who} at {locations.short(at)}" if at else ""
+        number = stuck.number
+        yield finding(
+            cell,
+            stuck,
+            cls="teardown_hang",
+            confidence=0.9 if at else 0.8,
+            summary=f"Rank {number} has done its work and does not end: {how}{where}.",
+            at=at,
+            evidence=(
+                Evidence(claim=f"{how}{where}, in both looks", source=stuck.source),
+                Evidence(
+                    claim=f"rank {number} has done {stuck.rank.end.get('steps')} steps, and no rank waits for it in a collective",
+                    source="ends.json",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="rank_exited_early",
+                    because="its peers have come to the end of their work, as it has itself",
+                ),
+                Rejected(
+                    cls="local_lock_deadlock", because="nothing is left to train: it hangs on its way out"
+                ),
+            ),
+            fix=FIX_OF_FEEDER
+            if _waits_for_a_feeder(stuck)
+            else "End what is still waited for before the script ends: tell the thread (a sentinel, an event) and join it, make it a daemon, or end the child.",
+        )
+    yield from blocked_elsewhere(cell, tables)
+
+
+RULE = Rule(
+    name="teardown_hang",
+    concludes=("teardown_hang",),
+    family="exit",
+    detected="no rank waits in a collective, and a rank is in an exit handler, in the interpreter's join of threads (`where` is the thread's line, or the user's line that started it, which for a queue's feeder is the first put), in `destroy_process_group`, or stuck after it, or after its peers have ended well with as many steps",
+    fix="End what is still waited for before the script ends: join the thread, make it a daemon, or end the child.",
+    check=teardown_hang,
+    needs=("stacks",),
+    explained_by=("lost_host",),
+    confused_with=("local_lock_deadlock", "missing_rank", "rank_exited_early"),
+)

@@ -1,0 +1,1 @@
+"""Results that are wrong, without an error."""

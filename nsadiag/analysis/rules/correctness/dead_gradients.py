@@ -1,0 +1,129 @@
+"""Weights that nothing trains: in every block of the model their gradient is zero, or rounding, step after step."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis.matrix.parity.record import Parameter, Record, Step, record_of
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+# Of a branch that starts at zero, the first step may train the end alone, and only the next one what lies behind it.
+MIN_STEPS = 3
+NOTHING = 1e-6  # of the largest gradient in its block: what sums that cancel leave in float32
+NUMBER = re.compile(r"\.(\d+)\.")  # of a block in its list
+STEADY = 10  # times the norm of the first step, at most: what starts at zero grows with every step
+NAMED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One module of a list: the norms of its weights' gradients, by their names in it, and by step."""
+
+    weights: dict[str, tuple[float, ...]]
+
+    @property
+    def untrained(self) -> set[str]:
+        """Weights without a gradient at every step, beside others that have one at every step."""
+        largest = [max(norms) for norms in zip(*self.weights.values(), strict=True)]
+        return {
+            name
+            for name, norms in self.weights.items()
+            if all(n <= NOTHING * most and most > 0 for n, most in zip(norms, largest, strict=True))
+            and max(norms) <= STEADY * norms[0]
+        }
+
+
+def no_gradient(cell: CellEvidence) -> Iterator[Finding]:
+    """Only what the probe `parity` recorded, and only what is alike in every block: one head without a gradient may
+    wait for its turn."""
+    if cell.stopped is not None or any(rank.exception for rank in cell.ranks):
+        return
+    rows = {rank.rank: rank.first_steps for rank in cell.ranks if rank.first_steps}
+    record = record_of(rows, {rank.rank: rank.meta.get("world_size") for rank in cell.ranks})
+    names = untrained(record)
+    if not names:
+        return
+    count, parts = len(record.steps), list(dict.fromkeys(NUMBER.sub(".*.", name, count=1) for name in names))
+    more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
+    norms = [_norm(step.parameters[names[0]]) for step in record.steps]
+    yield Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=0.6,
+        summary=(
+            f"{', '.join(parts[:NAMED])}{more} got no gradient but rounding, in every block and at each of the first "
+            f"{count} steps, while the rest of each block was trained: what they compute does not reach the loss."
+        ),
+        guilty_ranks=tuple(sorted(rows)),
+        where=Where(parameter=names[0], module=names[0].rpartition(".")[0] or None, step=0, phase="backward"),
+        evidence=(
+            Evidence(
+                claim=f"norm of the gradient of {names[0]}, by step: {', '.join(f'{n:.1e}' for n in norms)}; {len(names)} weights have one below {NOTHING:g} of the largest in their block",
+                source=record.source,
+            ),
+            Evidence(
+                claim="all other weights moved from each of these steps to the next: the optimizer did make its steps",
+                source=record.source,
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="healthy",
+                because="it runs to its end, but a part of what is meant to be trained learns nothing",
+            ),
+        ),
+        fix=(
+            "Look at what stands between them and the loss: a softmax over one key, a mask that leaves nothing, a factor "
+            "or a gate of zero, a detach(), or tokens that are all alike, as in made-up data. If it is meant so, freeze them: "
+            "requires_grad_(False)."
+        ),
+    )
+
+
+def untrained(record: Record) -> list[str]:
+    """Names of such weights, in the order of the model; none where a step was left out, as a scaler leaves out its first ones.
+
+    Vectors are left out: the bias before a normalization, or of an attention's keys, has no gradient by its nature. A
+    weight that was not used at all has none either (None), and is no concern of this.
+    """
+    weights = {
+        name: [step.parameters[name] for step in record.steps if name in step.parameters]
+        for name, parameter in (record.steps[0].parameters.items() if len(record.steps) >= MIN_STEPS else ())
+        if len(parameter.shape) > 1 and parameter.complete
+    }
+    lists: dict[str, dict[str, dict[str, tuple[float, ...]]]] = defaultdict(lambda: defaultdict(dict))
+    for name, at_steps in weights.items():
+        number = NUMBER.search(name)
+        if number and len(at_steps) == len(record.steps) and all(p.gradient.sketch for p in at_steps):
+            norms = tuple(_norm(parameter) for parameter in at_steps)
+            lists[name[: number.start()]][number[1]][name[number.end() :]] = norms
+    found = {
+        f"{before}.{number}.{name}"
+        for before, blocks in lists.items()
+        for name in _in_every_block([Block(weights=found) for found in blocks.values()])
+        for number in blocks
+    }
+    others = [name for name in weights if name not in found and all(p.gradient.sketch for p in weights[name])]
+    moved = all(_moved(record.steps, name) for name in others)
+    return [name for name in weights if name in found] if moved else []
+
+
+def _in_every_block(blocks: list[Block]) -> set[str]:
+    return set.intersection(*(block.untrained for block in blocks)) if len(blocks) > 1 else set()
+
+
+def _norm(parameter: Parameter) -> float:
+    sketch = parameter.gradient.sketch
+    return sketch.norm + parameter.gradient.apart if sketch else 0.0
+
+
+def _moved(steps: tuple[Step, ...], name: str) -> bool:
+    """From each of these steps to the next."""
+    values = [p.value.sketch if (p := step.parameters.get(name)) and p.value else None for step in steps]
+    return all(a and b and a.distance(b) > 0 for a, b in itertools.pairwise(values))

@@ -1,0 +1,70 @@
+"""Data parallelism over the same data: every rank's loader draws for itself, and all draw alike.
+
+A remark on a job that completed, and no accusation: a benchmark, or a test whether a model learns at all, may mean it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.pending import ran_together
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.records import Evidence
+
+LEAST = 4  # looks at which all ranks had the same, each time another batch
+# What a loader makes by itself where it is told nothing of ranks.
+OWN_SAMPLERS = ("RandomSampler", "SequentialSampler")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """What a verdict adds to what it says anyway."""
+
+    sentence: str
+    evidence: tuple[Evidence, ...]
+    fix: str
+
+
+def same_batches(cell: CellEvidence, tables: Tables) -> Remark | None:
+    """Only where DDP spans all ranks and nothing else divides the work, and no loader shares its data out."""
+    if not ran_together(cell):
+        return None
+    everyone = cell.world_size
+    if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in cell.ranks):
+        return None
+    samplers = {str(loader.get("sampler")) for rank in cell.ranks for loader in rank.loaders}
+    if not all(r.loaders for r in cell.ranks) or not samplers <= set(OWN_SAMPLERS) or _divides(tables):
+        return None
+    looks: list[dict[int, Any]] = [{int(row["step"]): row["tensors"] for row in r.given} for r in cell.ranks]
+    steps = sorted(step for step in looks[0] if all(step in each for each in looks))
+    alike = [step for step in steps if all(each[step] == looks[0][step] for each in looks)]
+    if len({repr(looks[0][step]) for step in alike}) < LEAST or len(alike) < len(steps):
+        return None
+    loader = cell.ranks[0].loaders[0]
+    return Remark(
+        sentence=(
+            f"All ranks trained on the same batches: what the model was given was equal on all of them at each of "
+            f"{len(alike)} looks, so DDP averaged {everyone} times the same gradient."
+        ),
+        evidence=(
+            Evidence(
+                claim=f"the tensors given at steps {', '.join(map(str, alike[:8]))} have the same shapes and sums on all ranks, and others at each step",
+                source=f"{cell.ranks[0].source}/given.jsonl",
+            ),
+            Evidence(
+                claim=f"the loader at {loader.get('place') or 'an unknown line'} uses {' and '.join(sorted(samplers))}, which knows nothing of ranks",
+                source=f"{cell.ranks[0].source}/loaders.json",
+            ),
+        ),
+        fix="If ranks are meant to see different data: give the loader a DistributedSampler (and call its set_epoch), or let each rank seed its own order.",
+    )
+
+
+def _divides(tables: Tables) -> bool:
+    """Whether ranks of other groups share a batch: by sequence, by layer, by expert."""
+    calls = tables.events[tables.events.kind == Kind.COLLECTIVE]
+    apart = ~calls.group.str.startswith("default_pg") & ((calls.group != "") | (calls.site != ""))
+    return bool(apart.any() or calls.name.str.contains("all_to_all|send|recv").any())

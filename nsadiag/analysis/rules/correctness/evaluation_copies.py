@@ -1,0 +1,118 @@
+"""Models that all ranks evaluate, and that are not one model: an average of the weights that some ranks alone keep up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.relations.pending import ran_together
+from nsadiag.analysis.relations.replica_sums import TOLERANCE
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+Look = dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, sum, sum of magnitudes
+LEAST = 2  # looks that differ, the last among them
+
+
+def evaluated(cell: CellEvidence) -> Iterator[Finding]:
+    """Only beside a model in DDP over all ranks: equal models were meant then. What DDP holds is compared elsewhere."""
+    if not ran_together(cell):
+        return
+    everyone = cell.world_size
+    if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in cell.ranks):
+        return
+    for model in _models(cell):
+        looks = {r.rank: _looks(r, model) for r in cell.ranks}
+        everywhere = (m for m in next(iter(looks.values())) if all(m in each for each in looks.values()))
+        # Before the first step ranks may evaluate what is not yet one model.
+        shared = sorted(moment for moment in everywhere if moment[1] > 0)
+        apart = [(m, p) for m in shared if (p := _apart([each[m] for each in looks.values()]))]
+        if len(apart) < LEAST or apart[-1][0] != shared[-1]:
+            continue
+        still = sorted(r for r, each in looks.items() if len({repr(each[m]) for m, _ in apart}) == 1)
+        # Copies that all ranks change, each its own, may be meant so: adapted to its task, or to its data.
+        if 0 < len(still) < len(looks):
+            yield _finding(cell, model, looks, apart, still)
+            return
+
+
+def _models(cell: CellEvidence) -> list[str]:
+    """Those that all ranks evaluate; of a type of which some evaluate more models than others, nobody knows which is which."""
+    each = [{str(row["model"]) for row in rank.evaluated} for rank in cell.ranks]
+    some, everywhere = (
+        {name for names in each for name in names},
+        {n for n in each[0] if all(n in e for e in each)},
+    )
+    unlike = {name.partition(" ")[0] for name in some - everywhere}
+    return sorted(name for name in everywhere if name.partition(" ")[0] not in unlike)
+
+
+def _called_at(rank: RankEvidence, model: str) -> str:
+    return next((str(row.get("place") or "") for row in rank.evaluated[::-1] if row["model"] == model), "")
+
+
+def _looks(rank: RankEvidence, model: str) -> dict[tuple[int, int], Look]:
+    """By call and step."""
+    return {
+        (int(row["call"]), int(row["step"])): {
+            str(name): (tuple(shape), float(total), float(magnitude))
+            for name, shape, total, magnitude in row["parameters"]
+        }
+        for row in rank.evaluated
+        if row["model"] == model
+    }
+
+
+def _apart(looks: list[Look]) -> str | None:
+    """The first parameter that differs; None where they are alike, or are no copies."""
+    first = looks[0]
+    shapes: list[Any] = [{name: shape for name, (shape, _, _) in look.items()} for look in looks]
+    if any(each != shapes[0] for each in shapes):
+        return None
+    for name in first:
+        totals, magnitudes = [look[name][1] for look in looks], [look[name][2] for look in looks]
+        room = TOLERANCE * max(*magnitudes, 1e-30)
+        if max(totals) - min(totals) > room or max(magnitudes) - min(magnitudes) > room:
+            return name
+    return None
+
+
+def _finding(
+    cell: CellEvidence,
+    model: str,
+    looks: dict[int, dict[tuple[int, int], Look]],
+    apart: list[tuple[tuple[int, int], str]],
+    still: list[int],
+) -> Finding:
+    (call, step), parameter = apart[-1]
+    shown = ", ".join(
+        f"rank {r}: {each[call, step][parameter][1]:.6g}" for r, each in list(looks.items())[:8]
+    )
+    return Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=0.8,
+        summary=f"All ranks evaluate a {model}, and it is not one model: that of rank {cell.names(still)} never changes, while the others' do.",
+        guilty_ranks=tuple(still),
+        where=Where(parameter=parameter, step=step, phase="forward").at(
+            locations.of_text(_called_at(cell.ranks[0], model))
+        ),
+        evidence=(
+            Evidence(
+                claim=f"sum over {parameter} of {model} at its evaluation {call}, step {step}: {shown}",
+                source=f"{cell.ranks[0].source}/evaluated.jsonl",
+            ),
+            Evidence(
+                claim=f"it differed at {len(apart)} looks, first at step {apart[0][0][1]}",
+                source=f"{cell.ranks[0].source}/evaluated.jsonl",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="healthy", because="it runs to its end, but what it measures is of different models"
+            ),
+        ),
+        fix="Keep the copy up on every rank (update an average of the weights everywhere, or broadcast it before it is evaluated), or evaluate it where it is kept. If each rank's own is meant, all is well.",
+    )

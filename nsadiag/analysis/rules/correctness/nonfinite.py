@@ -1,0 +1,98 @@
+"""A job that runs to its end with NaN in its parameters, or a loss that is none: where and on which rank it began."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+TO_THE_END = 3  # losses at least: a batch that is skipped harms nobody
+
+
+def not_finite(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Parameters that were finite at first; or losses that are not, from some step to the end."""
+    if cell.stopped == "hang" or any(r.exception for r in cell.ranks):
+        return
+    broken = {r.rank: row for r in cell.ranks if (row := _broken(r))}
+    losses = {r.rank: found for r in cell.ranks if (found := _first_loss(tables, r.rank))}
+    ends = [r.rank for r in cell.ranks if r.rank in losses and losses[r.rank][2] >= TO_THE_END]
+    if not broken and not ends:
+        return
+    first = min((step for step, _, _ in losses.values()), default=None)
+    if broken and first is not None and first > min(step for step, _ in broken.values()):
+        first = None  # the parameters went before the loss did
+    guilty = [n for n, (step, _, _) in losses.items() if step == first] or sorted(broken)
+    told = broken.get(guilty[0]) or next(iter(broken.values()), None)
+    evidence = []
+    if told:
+        source = f"ranks/{min(broken):05d}/replicas.jsonl"
+        evidence.append(Evidence(claim=f"{told[1]} is not finite after step {told[0]}", source=source))
+    evidence += [
+        Evidence(
+            claim=f"the loss of rank {n} was not finite when its backward of step {losses[n][0]} began",
+            source=f"ranks/{n:05d}/blackbox.bin",
+        )
+        for n in guilty[:3]
+        if n in losses
+    ]
+    yield Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=0.9 if broken else 0.8,
+        summary=_summary(cell, guilty, first, told),
+        guilty_ranks=tuple(guilty),
+        blocked_ranks=(),
+        where=Where(
+            parameter=told[1] if told else None,
+            step=first if first is not None else told[0] if told else None,
+            phase="forward" if first is not None else None,
+        ).at(losses[guilty[0]][1] if first is not None else None),
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(cls="healthy", because="it runs to its end, but what it trained is not a number"),
+        ),
+        fix="Run with torch.autograd.set_detect_anomaly(True) to find the operation, look at that rank's batch of that step, and let all ranks skip a step together whose loss is not finite.",
+    )
+
+
+def _summary(cell: CellEvidence, guilty: list[int], first: int | None, told: tuple[int, str] | None) -> str:
+    everyone = len(guilty) == cell.world_size
+    whose = "every rank" if everyone else f"rank {cell.names(guilty)}"
+    if first is None:
+        return f"Parameters are not finite after step {told[0] if told else 0}: what is trained from there on is NaN."
+    spread = "and the optimizer carried it into the parameters" if told else "and so is every loss after it"
+    return f"The loss of {whose} is NaN or infinite at step {first}, {spread}."
+
+
+def _broken(rank: RankEvidence) -> tuple[int, str] | None:
+    """The first step after which a parameter is not finite that was so at first, and its name."""
+    if not rank.replicas:
+        return None
+    began = [math.isfinite(total) for _, _, total, _ in rank.replicas[0]["parameters"]]
+    for row in rank.replicas[1:]:
+        for fine, (name, _, total, _) in zip(began, row["parameters"], strict=False):
+            if fine and not math.isfinite(total):
+                return int(row["step"]), str(name)
+    return None
+
+
+def _first_loss(tables: Tables, rank: int) -> tuple[int, Place | None, int] | None:
+    """The step of the first loss that was not finite, its line, and how many there were up to the end without a break."""
+    events = tables.events
+    mine = events[(events["rank"] == rank) & events.kind.isin((Kind.BACKWARD, Kind.STEP))]
+    step, found, last = 0, None, 0
+    for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples(index=False):
+        if kind == Kind.STEP:
+            step = int(number)
+        elif phase == Phase.BEGIN and number == 1:
+            found = found or (step, locations.of_text(str(site)))
+            last += 1
+        elif phase == Phase.BEGIN:
+            last = 0
+    return (*found, last) if found else None

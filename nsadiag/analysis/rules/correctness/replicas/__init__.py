@@ -1,0 +1,1 @@
+"""Replicas that are no longer one model."""

@@ -1,0 +1,226 @@
+"""Why replicas in DDP have parted, by what else the ranks wrote: one reason a function, the plainest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.buckets import elements_of
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.relations.manual_averaging import DEFAULT, MOST_STEPS
+from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal, summed, written_alone
+from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, loaded_alone
+from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
+from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
+from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_back
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Place
+from nsadiag.source.patterns.single_call import thawed
+
+WRAPPER = "DistributedDataParallel"
+OF_RATES = "Give every rank's scheduler the same numbers: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks."
+UNKNOWN_TO_DDP = (
+    "DDP does not reduce it, as it was frozen when DDP wrapped the model, or was put in afterwards"
+)
+OF_UNKNOWN = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce by hand what is changed without a gradient."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Why:
+    """A reason, as a whole sentence. `odd` are the ranks that do otherwise, where it tells them."""
+
+    says: str
+    fix: str
+    place: Place | None = None
+    odd: tuple[int, ...] | None = None
+    more: tuple[Evidence, ...] = ()
+
+
+def why_parted(cell: CellEvidence, tables: Tables, found: Drift, among: frozenset[str]) -> Why:
+    """`among` are the parameters that DDP holds."""
+    idle = not _were_reduced(cell, tables, found.parameter) and not kept_equal(cell, among)
+    return (
+        _kept_back(cell, tables, found, idle)
+        or (_passed_by(cell, tables, found) if idle else None)
+        or _left(tables, cell.ranks[0].rank, found)
+        or _loaded(cell, tables, found)
+        or _skipped(cell, tables, found)
+        or _at_other_rates(cell, found)
+        or _unknown_to_ddp(cell, tables, found)
+        or _written(cell, found)
+    )
+
+
+def _says(found: Drift) -> str:
+    return f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
+
+
+def _kept_back(cell: CellEvidence, tables: Tables, found: Drift, idle: bool) -> Why | None:
+    kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
+    if not kept or (idle and not kept.all):
+        return None
+    return Why(
+        says=f"{_says(found)}: {kept.says}.",
+        place=kept.place,
+        fix="Leave no_sync for the last backward before every optimizer.step(), also where an epoch ends within an accumulation.",
+    )
+
+
+def _passed_by(cell: CellEvidence, tables: Tables, found: Drift) -> Why:
+    return Why(
+        says=f"{_says(found)}: its wrapper was passed by: no gradient was ever reduced, each rank trains a model of its own.",
+        place=_forward_place(cell.ranks[0], tables),
+        fix="Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what went through its forward.",
+    )
+
+
+def _left(tables: Tables, rank: int, found: Drift) -> Why | None:
+    """Whether forwards went through DDP's wrapper for some steps, and nearly none since, while backwards go on."""
+    events = tables.events
+    mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN)]
+    wrapped = mine[(mine.kind == Kind.FORWARD) & (mine.name == WRAPPER)]
+    backwards = mine[mine.kind == Kind.BACKWARD]
+    through = set(wrapped.step)
+    bare = sorted(set(backwards.step) - through)
+    if not bare or not through or not min(through) < bare[0] < found.step:
+        return None
+    since = backwards[backwards.step >= bare[0]]
+    if len(bare) < MOST_STEPS * since.step.nunique() or bare[0] - 1 not in through:
+        return None
+    before = set(backwards.site[backwards.step < bare[0]])
+    # One loop for all steps calls the model where it always did; another one is known by its backward alone.
+    at = wrapped.site[wrapped.step < bare[0]] if set(since.site) <= before else since.site
+    return Why(
+        says=f"{_says(found)}: from step {int(bare[0])} on its wrapper is passed by, and each rank trains a model of its own.",
+        place=locations.of_text(str(at.iloc[-1])),
+        fix="Go on calling the wrapped model itself, model(x): keep model.module for saving and evaluation, in a variable of its own.",
+    )
+
+
+def _loaded(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
+    """What is equal before the first step and not after it was moved by other optimizer state, or by another rate."""
+    if found.since > 1:
+        return None
+    alone = loaded_alone(cell, tables, before_wrap=not found.from_start, wraps=found.wraps)
+    if alone is None:
+        return None
+    when = "before the first step" if found.from_start else "after the first step, and not before it"
+    if alone.op == OF_OPTIMIZER:
+        # All ranks read the checkpoint: those are wrong that went on without a part of it.
+        odd = tuple(r.rank for r in cell.ranks if r.rank not in alone.by)
+        did = "did not load the optimizer's state, and the others did"
+    else:
+        odd = alone.by
+        did = f"loaded a checkpoint{' after the wrap' if found.from_start else ''}, and the others did not"
+    return Why(
+        says=f"The model is wrapped in DDP, and yet its replicas differ {when}: rank {cell.names(odd)} {did}.",
+        place=alone.place,
+        odd=odd,
+        fix="Load before DDP wraps the model (it then copies rank 0's to all), or load on every rank."
+        if found.from_start
+        else "Load the optimizer's state (and a scheduler's or scaler's) on every rank: DDP copies the model alone.",
+    )
+
+
+def _skipped(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
+    otherwise = skipped(cell, tables, found.step)
+    if otherwise is None:
+        return None
+    return Why(
+        says=f"{_says(found)}: {otherwise.says(cell.names(otherwise.ranks))}.",
+        place=otherwise.place,
+        odd=otherwise.ranks,
+        more=otherwise.evidence(cell),
+        fix=otherwise.fix,
+    )
+
+
+def _at_other_rates(cell: CellEvidence, found: Drift) -> Why | None:
+    rates = rates_apart(cell)
+    if rates is None or rates.step > found.step:
+        return None
+    return Why(
+        says=f"{_says(found)}: {rates.says}.",
+        place=rates.place,
+        odd=rates.odd,
+        more=(rates.evidence,),
+        fix=OF_RATES,
+    )
+
+
+def _unknown_to_ddp(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
+    """What is not reduced parts first; a norm over all gradients, or the loss, then takes the rest along."""
+    apart = None if has_parts(tables) else drift(cell, left_out=True)
+    if apart is None or apart.step > found.step:
+        return None
+    return Why(
+        says=f"{_says(found)}, and {apart.parameter} with them: {UNKNOWN_TO_DDP}.",
+        place=thawed(cell.code),
+        more=(Evidence(claim=apart.says, source=apart.source),),
+        fix=OF_UNKNOWN,
+    )
+
+
+def has_parts(tables: Tables) -> bool:
+    """Experts and shards are meant to differ: they have groups of their own, or exchange what is theirs."""
+    calls = tables.events[tables.events.kind == Kind.COLLECTIVE]
+    apart = ~calls.group.str.startswith(DEFAULT) & ((calls.group != "") | (calls.site != ""))
+    return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
+
+
+def _written(cell: CellEvidence, found: Drift) -> Why:
+    wrote = written_alone(cell, found)
+    fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
+    if not wrote:
+        return Why(says=f"{_says(found)}: something changes the parameters on one rank alone.", fix=fix)
+    odd = tuple(sorted(wrote))
+    return Why(
+        says=f"{_says(found)}: something besides the optimizer writes into them on rank {cell.names(odd)} alone.",
+        odd=odd,
+        more=(_of_writes(found, wrote),),
+        fix=fix,
+    )
+
+
+def _of_writes(found: Drift, wrote: dict[int, int]) -> Evidence:
+    times = ", ".join(f"rank {rank} {n} times more than the others" for rank, n in sorted(wrote.items()))
+    return Evidence(
+        claim=f"between the look before and step {found.step}, {found.parameter} was written into {times}; until then equally often on all",
+        source=found.source,
+    )
+
+
+def _models_of(cell: CellEvidence, rank: RankEvidence, parameter: str) -> list[dict[str, Any]]:
+    """Those in DDP that hold it, of a generator and a critic the one: by its name or, of parts that are called by themselves
+    and have names of their own, by as many elements as were compared; all where neither tells.
+    """
+    whole = summed(cell).get("", 0)
+    named = [m for m in rank.ddp if parameter in _names_in(m)]
+    sized = [m for m in rank.ddp if sum(b["elements"] for b in m["buckets"]) == whole]
+    return named or sized or rank.ddp
+
+
+def _names_in(model: dict[str, Any]) -> set[str]:
+    return {str(p.get("qualified", p["name"])) for p in model["parameters"]}
+
+
+def _were_reduced(cell: CellEvidence, tables: Tables, parameter: str) -> bool:
+    """Whether any dump shows an all_reduce as large as a bucket of its model; without dumps DDP's own count of reductions."""
+    models = _models_of(cell, cell.ranks[0], parameter)
+    sizes = {b["elements"] for m in models for key in ("buckets", "rebuilt_buckets") for b in m[key]}
+    calls = tables.calls
+    shown = any(
+        elements_of(row) in sizes for row in calls.loc[calls.op.str.contains("all_?reduce"), "input_sizes"]
+    )
+    rebuilt = any(m.get("rebuilt_buckets") for r in cell.ranks for m in _models_of(cell, r, parameter))
+    return shown or rebuilt
+
+
+def _forward_place(rank: RankEvidence, tables: Tables) -> Place | None:
+    events = tables.events
+    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.site != "")]
+    bare = mine[mine.name != WRAPPER]
+    mine = bare if len(bare) else mine
+    return locations.of_text(str(mine.site.iloc[-1])) if len(mine) else None

@@ -1,0 +1,67 @@
+"""Learning rates that a scheduler has set on one rank otherwise than on its peers: equal gradients then make other models."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.records import Evidence, Place
+from nsadiag.source.patterns.single_call import scheduler_step
+
+CLOSE = 1e-9  # as a share: rates are computed alike on all ranks, from equal numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatesApart:
+    """The first step that is known of in which ranks used other rates."""
+
+    step: int
+    rates: dict[int, tuple[float, ...]]  # by rank, those of its groups of parameters
+    odd: tuple[int, ...]  # the minority; all ranks where there is none
+    place: Place | None  # the one line that steps a scheduler
+
+    @property
+    def says(self) -> str:
+        """The rest of a sentence."""
+        shown = "; ".join(
+            f"rank {r}: {', '.join(f'{v:.4g}' for v in rates)}" for r, rates in sorted(self.rates.items())[:8]
+        )
+        return f"the ranks' learning rates are no longer the same ({shown})"
+
+    @property
+    def evidence(self) -> Evidence:
+        """The rates of that step."""
+        return Evidence(
+            claim=f"{self.says} in step {self.step}", source=f"ranks/{self.odd[0]:05d}/replicas.jsonl"
+        )
+
+
+def rates_apart(cell: CellEvidence) -> RatesApart | None:
+    """Where every rank has told the rates of one and the same step of one optimizer, and they differ."""
+    moments: dict[tuple[int, ...], dict[int, tuple[int, tuple[float, ...]]]] = defaultdict(dict)
+    for rank in cell.ranks:
+        for row in rank.replicas:
+            if row.get("rates"):
+                moment = (*row["subject"], row["since"])
+                moments[moment][rank.rank] = int(row["step"]), tuple(map(float, row["rates"]))
+    for moment in sorted(moments):
+        told = moments[moment]
+        rates = {rank: values for rank, (_, values) in told.items()}
+        if (
+            len(told) == max(cell.world_size, 2)
+            and len(set(map(len, rates.values()))) == 1
+            and _differ(list(rates.values()))
+        ):
+            return RatesApart(
+                step=min(step for step, _ in told.values()),
+                rates=rates,
+                odd=odd_values(rates),
+                place=scheduler_step(cell.code),
+            )
+    return None
+
+
+def _differ(rates: list[tuple[float, ...]]) -> bool:
+    return any(max(group) - min(group) > CLOSE * max(map(abs, group)) for group in zip(*rates, strict=True))

@@ -1,0 +1,145 @@
+"""Optimizer steps that one replica left out and its peers made, after the same backward: from there on it is another model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.context import Situation, line_of
+from nsadiag.analysis.explain.result import shown
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.relations.call_paths import apart, passed_by
+from nsadiag.analysis.relations.timeline import Token
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Place
+from nsadiag.source.control import Guard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """The first backward after which ranks did not make the same number of steps."""
+
+    backward: int  # from 1
+    ranks: tuple[int, ...]  # who did otherwise than all had done until then
+    made: int
+    usual: int
+    guard: Guard | None  # the condition on which the step hangs, where there is but one
+    scaler: Place | None = (
+        None  # where a gradient scaler left it out, as it had found inf or NaN in their gradients
+    )
+
+    @property
+    def place(self) -> Place | None:
+        return self.scaler or (line_of(self.guard) if self.guard else None)
+
+    @property
+    def fix(self) -> str:
+        if self.scaler:
+            return "Reduce the gradients before scaler.unscale_ looks at them (what is not finite on one rank is so on all then), or all_reduce what each scaler found (MAX), so that all ranks leave out a step or none does."
+        return "Let all ranks decide together: all_reduce the flag (MAX or MIN) before the branch, so that all make the step or none does."
+
+    def says(self, names: str) -> str:
+        """The rest of a sentence."""
+        if self.scaler:
+            return f"the gradient scaler of rank {names} left out the optimizer's step after backward {self.backward}, for inf or NaN in gradients that are that rank's own, and those of the others did not"
+        times = "no optimizer step" if not self.made else f"{self.made} optimizer steps"
+        on = f" (`{shown(self.guard)}`)" if self.guard else ""
+        return f"rank {names} made {times} after backward {self.backward}{on}, and the others {self.usual}"
+
+    def evidence(self, cell: CellEvidence) -> tuple[Evidence, ...]:
+        """How many steps each made, and how many its scaler left out, all in all."""
+        return tuple(
+            Evidence(claim=f"rank {r.rank} made {r.end['steps']} optimizer steps{self._left_out(r)}", source=f"{r.source}/blackbox.bin")
+            for r in cell.ranks[:8]
+            if r.end.get("steps") is not None
+        )  # fmt: skip
+
+    def _left_out(self, rank: RankEvidence) -> str:
+        number = len(_scaled(rank.recording.events, skipped=True))
+        return f", and its gradient scaler left out {number}" if self.scaler else ""
+
+
+def skipped(cell: CellEvidence, tables: Tables, until: int) -> Skipped | None:
+    """Before anybody had made `until` steps; None where their recordings do not reach back to the start."""
+    s = Situation(cell, tables)
+    if len(s.histories.tokens) < len(cell.ranks) or not s.histories.are_whole:
+        return None
+    ranks = {rank: _backwards(tokens) for rank, tokens in s.histories.tokens.items()}
+    usual: dict[str, set[int]] = defaultdict(set)
+    # Of the last one nobody knows what would have followed.
+    for number in range(min(map(len, ranks.values())) - 1):
+        lines = {backwards[number][0].at for backwards in ranks.values()}
+        made = {rank: backwards[number][1] for rank, backwards in ranks.items()}
+        begun = max(backwards[number][0].step for backwards in ranks.values())
+        if len(lines) > 1 or begun >= until:
+            return None
+        known = usual[lines.pop()]
+        if len({*made.values()}) == 1:
+            known |= {*made.values()}
+            continue
+        steps = {rank: backwards[number : number + 2] for rank, backwards in ranks.items()}
+        # Before it has found its scale a scaler leaves out steps as well: of all ranks together.
+        without = tuple(rank for rank, count in made.items() if not count)
+        scaler = _by_a_scaler(cell, {rank: steps[rank] for rank in without})
+        if scaler and 0 < 2 * len(without) <= len(made):
+            return Skipped(backward=number + 1, ranks=without, made=0, usual=max(made.values()), guard=None, scaler=scaler)  # fmt: skip
+        odd = tuple(rank for rank, count in made.items() if count not in known)
+        # Where steps are not made after each backward, nobody can tell who did otherwise.
+        if len(known) != 1 or not 0 < len(odd) < len(made):
+            return None
+        guard = _guard(s, ranks[odd[0]][number][0])
+        return Skipped(
+            backward=number + 1, ranks=odd, made=made[odd[0]], usual=min(known), guard=guard
+        )  # fmt: skip
+    return None
+
+
+def _backwards(tokens: list[Token]) -> list[tuple[Token, int]]:
+    """Each with the number of steps before the next."""
+    found: list[tuple[Token, int]] = []
+    for token in tokens:
+        if token.kind == Kind.BACKWARD:
+            found.append((token, 0))
+        elif token.kind == Kind.STEP and found:
+            last, steps = found[-1]
+            found[-1] = (last, steps + 1)
+    return found
+
+
+def _by_a_scaler(cell: CellEvidence, steps: dict[int, list[tuple[Token, int]]]) -> Place | None:
+    """The line at which scalers of all these ranks left out a step between the two backwards; None where one did not."""
+    found = None
+    for number, ((backward, _), (following, _)) in steps.items():
+        recording = cell.rank(number).recording
+        events = recording.events
+        between = events[(events["t_ns"] > backward.t_ns) & (events["t_ns"] < following.t_ns)]
+        if not len(_scaled(between, skipped=True)):
+            return None
+        begun = _scaled(between, skipped=False)
+        found = found or (locations.of_text(recording.label(begun[0]).site) if len(begun) else None)
+    return found
+
+
+def _scaled(events: Any, *, skipped: bool) -> Any:
+    """Of gradient scalers' steps those that were left out; else the beginnings of all."""
+    mine = events[events["kind"] == int(Kind.SCALER)]
+    if skipped:
+        return mine[(mine["phase"] == int(Phase.END)) & (mine["a"] == 1)]
+    return mine[mine["phase"] == int(Phase.BEGIN)]
+
+
+def _guard(s: Situation, backward: Token) -> Guard | None:
+    """What can differ between ranks, and stands between that backward and a `.step()`."""
+    if backward.place is None:
+        return None
+    behind = s.chains.to(backward.place)
+    found: dict[tuple[str, int], Guard] = {}
+    for (file, _), call in s.program.origins.calls.get("step", ()):
+        way = s.chains.to(locations.place(file, call.lineno, None))
+        for guard in [*apart(s.program, way, behind), *passed_by(s.program, way, behind)]:
+            if guard.origin != "uniform" and not guard.is_loop:
+                found[guard.file, guard.line] = guard
+    return next(iter(found.values())) if len(found) == 1 else None

@@ -1,0 +1,243 @@
+"""Data-parallel replicas that are no longer one model: where the ranks meant to keep them equal, and did not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.manual_averaging import are_most, averaged
+from nsadiag.analysis.relations.pending import ran_together
+from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
+from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
+    OF_RATES,
+    OF_UNKNOWN,
+    UNKNOWN_TO_DDP,
+    has_parts,
+    why_parted,
+)
+from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
+from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
+from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import beside_ddp
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.source.patterns.single_call import only_call, only_keyword, seeded_by_rank, thawed
+
+FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last look
+IGNORED = "ignored_params"  # of fully_shard
+
+
+def parted(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Only where equal replicas were meant: wrapped in DDP, or gradients averaged by hand in every step."""
+    if not ran_together(cell):
+        return
+    yield from _wrapped(cell, tables)
+    yield from _by_hand(cell, tables)
+    yield from _beside_units(cell, tables)
+
+
+def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    if not all(r.ddp for r in cell.ranks) or any(m.get("comm_hook") for r in cell.ranks for m in r.ddp):
+        return
+    # Replicas are kept equal within DDP's own group: others hold another part of the model, or other data.
+    if any(
+        len(m.get("ranks") or range(cell.world_size)) < cell.world_size for r in cell.ranks for m in r.ddp
+    ):
+        return
+    if wrapped_apart(tables) and not counts_since_wrap(cell):
+        return
+    names = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
+    # Parts of the model that are called by themselves go by names of their own.
+    known = {n for n in summed(cell) if n and any(d == n or d.endswith("." + n) for d in names)}
+    found = drift(cell, frozenset(known)) or _by_a_step_less(cell, tables, frozenset(known))
+    if found is None:
+        yield from _at_other_rates(cell, "The model is wrapped in DDP")
+        yield from _not_reduced(cell, tables)
+        yield from _beside_the_wrapper(cell, tables)
+        yield from _not_broadcast(cell)
+        return
+    why = why_parted(cell, tables, found, frozenset(known))
+    if why.odd is not None:
+        found = dataclasses.replace(found, odd=why.odd)
+    yield _finding(cell, found, why.says, why.place, why.fix, more=why.more)
+
+
+def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Finding]:
+    """The copies were equal when they were last compared, and what has happened since is known by the rates alone."""
+    found = rates_apart(cell)
+    if found is None:
+        return
+    yield Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=0.85,
+        summary=f"{meant}, and yet the replicas part: {found.says}.",
+        guilty_ranks=found.odd,
+        where=Where(step=found.step).at(found.place),
+        evidence=(found.evidence,),
+        rejected=(
+            Rejected(
+                cls="healthy",
+                because="it runs to its end, but equal gradients move each model by another step",
+            ),
+        ),
+        fix=OF_RATES,
+    )
+
+
+def _by_a_step_less(cell: CellEvidence, tables: Tables, among: frozenset[str]) -> Drift | None:
+    """The same of ranks that had not been through the same by then, where a step that one left out is the reason."""
+    found = drift(cell, among, in_step=False)
+    return found if found and skipped(cell, tables, found.step) else None
+
+
+def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """In the model and in the optimizer, and DDP knows nothing of it: it reduces what it found at the wrap."""
+    found = None if has_parts(tables) else drift(cell, left_out=True)
+    if found:
+        says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: {UNKNOWN_TO_DDP}."
+        fix = f"{OF_UNKNOWN} If each rank's own is meant, all is well."
+        yield _finding(cell, found, says, thawed(cell.code), fix, confidence=0.7)
+
+
+def _beside_the_wrapper(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Trained by the same optimizer, and in no model that DDP wraps."""
+    found = None if has_parts(tables) else beside_ddp(cell)
+    if found:
+        says = f"{found.parameter} is in no model that DDP wraps: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient."
+        fix = "Wrap the whole model in DDP, not a part of it, or reduce by hand what is beside it. If each rank's own is meant, all is well."
+        yield _finding(cell, found, says, _wrap_place(tables), fix, confidence=0.6)
+
+
+def _wrap_place(tables: Tables) -> Place | None:
+    wraps = tables.events[(tables.events.kind == Kind.WRAP) & (tables.events.site != "")]
+    return locations.of_text(str(wraps.site.iloc[-1])) if len(wraps) else None
+
+
+def _not_broadcast(cell: CellEvidence) -> Iterator[Finding]:
+    """What the model keeps in buffers and saves: a codebook, a memory, averages that its forward uses."""
+    found, last = drift(cell, of="buffers"), drift(cell, of="buffers", latest=True)
+    # What a rank sets once is a constant of its own; the first forward has changed a codebook before the first look.
+    if found is None or last is None or last.gap < FAR or found.step == last.step:
+        return
+    if found.parameter == last.parameter and set(found.values.values()) & set(last.values.values()):
+        return
+    says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP was told not to broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
+    fix = "Reduce what the buffer is updated by (all_reduce the counts and sums), or leave broadcast_buffers on. If each rank's own is meant, all is well."
+    yield _finding(cell, last, says, None, fix, confidence=0.65)
+
+
+def wrapped_apart(tables: Tables) -> bool:
+    """Whether a rank had made steps before the wrap that others had not: equal numbers then mean other steps."""
+    wraps = tables.events[(tables.events.kind == Kind.WRAP) & (tables.events.phase == Phase.BEGIN)]
+    return bool(wraps.groupby("rank").step.min().nunique() > 1)
+
+
+def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    names, at = averaged(cell, tables)
+    if any(r.ddp for r in cell.ranks):
+        return
+    if not are_most(cell, names):
+        # In whatever way they are averaged: what moves and stays equal on all ranks is.
+        kept = kept_equal(cell)
+        if are_most(cell, kept) and not any(r.units for r in cell.ranks):
+            yield from _left_out(cell, tables, kept, None)
+        return
+    found = drift(cell, names)
+    if found is None:
+        yield from _at_other_rates(cell, "Gradients are averaged in every step")
+        yield from _left_out(cell, tables, names, at)
+    elif found.from_start:
+        said = f"Gradients are averaged in every step, but the replicas were never equal: {found.parameter} differs before the first step."
+        fix = "Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed."
+        yield _finding(cell, found, said, seeded_by_rank(cell.code) or at, fix)
+    elif otherwise := skipped(cell, tables, found.step):
+        odd = dataclasses.replace(found, odd=otherwise.ranks)
+        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {otherwise.says(cell.names(odd.odd))}."
+        more = otherwise.evidence(cell)
+        yield _finding(cell, odd, said, otherwise.place or at, otherwise.fix, more=more)
+    else:
+        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {found.parameter} is not kept equal."
+        fix = "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings."
+        yield _finding(cell, found, said, at, fix)
+
+
+def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Trained whole on every rank beside FSDP's units, which reduce what they hold and nothing else."""
+    # FSDP1's own shards are tensors like any other; those of FSDP2 say what they are, and are not compared.
+    if not all(r.units and all(unit.get("kind") == "FSDP2" for unit in r.units) for r in cell.ranks):
+        return
+    if any(r.ddp for r in cell.ranks) or has_parts(tables) or averaged(cell, tables)[0]:
+        return
+    found = drift(cell)
+    if found is None or found.from_start:
+        return
+    ignored = only_keyword(cell.code, IGNORED)
+    yield _finding(
+        cell,
+        found,
+        f"{found.parameter} is {f'not held by fully_shard, which is given {IGNORED}' if ignored else 'in none of the modules given to fully_shard'}: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient.",
+        ignored or only_call(cell.code, "fully_shard"),
+        "Reduce the gradients of what fully_shard ignores (all_reduce, divided by the ranks) before the optimizer's step, or shard it with a policy of its own (MixedPrecisionPolicy)."
+        if ignored
+        else "Call fully_shard on the whole model too, after its blocks: what no block holds is then sharded and reduced with the root.",
+        confidence=0.8,
+    )
+
+
+def _left_out(
+    cell: CellEvidence, tables: Tables, reduced: frozenset[str], at: Place | None
+) -> Iterator[Finding]:
+    """Most gradients are averaged, and a parameter's never are that all ranks began with alike."""
+    sizes = summed(cell)
+    whole = sizes.pop("", 0)
+    if has_parts(tables):
+        return
+    if 2 * sum(sizes[name] for name in reduced) < whole:
+        return
+    found = drift(cell, frozenset(sizes) - reduced)
+    if found is None or found.from_start:
+        return
+    yield _finding(
+        cell,
+        found,
+        f"Gradients are averaged in every step, but not that of {found.parameter}: it is equal on all ranks at first, and differs from step {found.step} on.",
+        at,
+        "Reduce every gradient before the optimizer uses it; if this parameter is meant to be each rank's own, all is well.",
+        confidence=0.6,
+    )
+
+
+def _finding(
+    cell: CellEvidence,
+    found: Drift,
+    summary: str,
+    at: Place | None,
+    fix: str,
+    confidence: float = 0.85,
+    more: tuple[Evidence, ...] = (),
+) -> Finding:
+    return Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=confidence,
+        summary=summary,
+        guilty_ranks=found.odd,
+        where=Where(parameter=found.parameter, step=found.step).at(at),
+        evidence=(
+            Evidence(claim=found.says, source=found.source),
+            Evidence(
+                claim=f"the largest difference is {found.gap:.1e} of the parameter's magnitude; replicas that are kept equal are so to the last bit",
+                source=found.source,
+            ),
+            *more,
+        ),
+        rejected=(
+            Rejected(cls="healthy", because="it runs to its end, but the ranks train different models"),
+        ),
+        fix=fix,
+    )

@@ -1,0 +1,59 @@
+"""Steps whose gradients were never reduced: the last backward before the optimizer ran inside `no_sync`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptBack:
+    """The steps of one rank that the optimizer took on gradients of that rank alone."""
+
+    steps: int
+    of: int
+    first: int
+    place: Place | None  # that asked for no_sync
+
+    @property
+    def all(self) -> bool:
+        """Whether no step at all had its gradients reduced."""
+        return self.steps == self.of
+
+    @property
+    def says(self) -> str:
+        """For a sentence on replicas that part."""
+        if self.all:
+            return "every backward ran inside no_sync, and no gradient was ever reduced"
+        return (
+            f"in {self.steps} of {self.of} steps, first before step {self.first}, the last backward ran inside "
+            "no_sync, and the optimizer used gradients that were not reduced"
+        )
+
+
+def kept_back(tables: Tables, rank: int, until: int = 0) -> KeptBack | None:
+    """None if there are no such steps, or the first of them comes after step `until` (0: at any time)."""
+    events = tables.events
+    mine = events[(events["rank"] == rank) & events.kind.isin((Kind.GRAD_SYNC, Kind.BACKWARD, Kind.STEP))]
+    switched, kept, asked = 0, False, ""
+    found: list[tuple[int, str]] = []
+    steps = 0
+    for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples(index=False):
+        if kind == Kind.GRAD_SYNC:
+            switched += 1 if phase == Phase.BEGIN else -1
+            asked = site if phase == Phase.BEGIN else asked
+        elif kind == Kind.BACKWARD and phase == Phase.BEGIN:
+            kept = switched > 0
+        elif kind == Kind.STEP:
+            steps += 1
+            if kept:
+                found.append((int(number), asked))
+            kept = False
+    if not found or (until and found[0][0] > until):
+        return None
+    (first, at), *_ = found
+    return KeptBack(steps=len(found), of=steps, first=first, place=locations.of_text(str(at)) if at else None)

@@ -1,0 +1,82 @@
+"""Layers that nobody trains: put into the model after the optimizer was made, which goes on holding what was there before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.source.patterns.single_call import only_assignment, only_call
+
+
+def unheld(cell: CellEvidence) -> Iterator[Finding]:
+    """Only what got gradients at several looks and never changed: what another optimizer trains does change."""
+    if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
+        return
+    idle = {rank.rank: names for rank in cell.ranks if (names := _never_moved(rank))}
+    if not idle:
+        return
+    number, names = next(iter(idle.items()))
+    rank = cell.rank(number)
+    row = rank.unheld[-1]
+    confidence = _confidence(row)
+    if confidence is None:
+        return
+    parameter = names[0]
+    module = parameter.rpartition(".")[0]
+    count = max(row["unheld_count"], len(names))
+    more = f" and {count - 1} more" if count > 1 else ""
+    stale = ", ".join(str(shape) for shape in row["stale"][:3])
+    yield Finding(
+        detector="silently_wrong",
+        cls="silently_wrong",
+        outcome="wrong",
+        confidence=confidence,
+        summary=(
+            f"{parameter}{more} got gradients in every step and never changed: no optimizer holds "
+            f"{'it' if len(names) == 1 else 'them'}, and {row['optimizer']} holds {row['stale_count']} "
+            f"({stale}) that no module has which ran."
+        ),
+        guilty_ranks=tuple(idle),
+        where=Where(parameter=parameter, module=module or None, step=row["step"], phase="optimizer").at(
+            only_assignment(cell.code, module.rpartition(".")[2]) or only_call(cell.code, row["optimizer"])
+        ),
+        evidence=(
+            Evidence(
+                claim=f"{parameter} had a gradient and the same values at steps {', '.join(str(r['step']) for r in rank.unheld[:6])}",
+                source=f"{rank.source}/unheld.jsonl",
+            ),
+            Evidence(
+                claim=f"of the {row['of']} parameters of {row['optimizer']}, those of shape {stale} had no gradient, and are in no module that ran",
+                source=f"{rank.source}/unheld.jsonl",
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="healthy",
+                because="it runs to its end, but a part of what is meant to be trained stays as it was made",
+            ),
+        ),
+        fix=(
+            "Make the optimizer when the model is what will be trained: after layers are replaced, and after "
+            "fully_shard or FSDP; or give it the new parameters with add_param_group. What is frozen on purpose: requires_grad_(False)."
+        ),
+    )
+
+
+def _confidence(row: dict[str, Any]) -> float | None:
+    """None where it may be on purpose: a probe of a head, with the body left out, and a layer kept for later."""
+    if row["alike"] or row["stale_count"] == row["of"]:
+        return 0.9
+    return 0.65 if 2 * row["unheld_count"] < row["graded"] else None
+
+
+def _never_moved(rank: RankEvidence) -> list[str]:
+    """Parameters that were in no optimizer at two looks or more, the last among them, and had the same sums in all."""
+    seen: dict[str, list[list[float]]] = {}
+    for row in rank.unheld:
+        for name, _, *sums in row["unheld"]:
+            seen.setdefault(name, []).append(sums)
+    last = {name for name, *_ in rank.unheld[-1]["unheld"]} if rank.unheld else set()
+    return [n for n, sums in seen.items() if n in last and len(sums) > 1 and sums.count(sums[0]) == len(sums)]

@@ -1,0 +1,1 @@
+"""Misuse that DDP's reducer shows."""

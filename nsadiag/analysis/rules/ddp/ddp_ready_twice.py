@@ -1,0 +1,123 @@
+"""DDP: "marked ready twice": a parameter's gradient arrived twice in one backward."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exits import first_break
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.reasons import other_break
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+READY_TWICE = re.compile(r"mark(?:ed)? (?:a variable )?(?:as )?ready (?:only once|twice)", re.IGNORECASE)
+PARAMETER = re.compile(r"Parameter at index (\d+)(?: with name (\S+))? has been marked as ready twice")
+
+
+def _parameter(rank: RankEvidence, message: str) -> str | None:
+    match = PARAMETER.search(message)
+    if match is None:
+        return None
+    index, name = int(match[1]), match[2]
+    named = next((m["parameters"] for m in rank.ddp if len(m["parameters"]) > index), None)
+    found = name or (named[index]["name"] if named else None)
+    return found.rstrip(".").removeprefix("module.") if found else None
+
+
+def _is_reentrant(rank: RankEvidence) -> bool:
+    """Reentrant checkpointing runs a backward of its own inside the backward."""
+    frames = (rank.exception or {}).get("frames", [])
+    return any(
+        f["file"].endswith("torch/utils/checkpoint.py") and f["function"] == "backward" for f in frames
+    )
+
+
+def _forwards(rank: RankEvidence, tables: Tables) -> int:
+    """How often the model ran since the step before, up to the backward that failed."""
+    events = tables.events
+    mine = events[
+        (events["rank"] == rank.rank) & (events.step == events.step[events["rank"] == rank.rank].max())
+    ]
+    return int(((mine.kind == Kind.FORWARD) & (mine.phase == Phase.BEGIN)).sum())
+
+
+def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    first = first_break(cell)
+    if first is None or first.kind != "exception" or first.rank.exception is None:
+        yield from other_break(cell)
+        return
+    message = first.rank.exception["message"]
+    if not READY_TWICE.search(message):
+        return
+    guilty = tuple(r.rank for r in cell.ranks if r.exception and READY_TWICE.search(r.exception["message"]))
+    parameter = _parameter(first.rank, message)
+    reentrant = _is_reentrant(first.rank)
+    wrong = first.rank.recomputed[0] if first.rank.recomputed else None
+    forwards = _forwards(first.rank, tables)
+    why = (
+        f"checkpointing ran {wrong['forward']} in forward and recomputed {wrong['recomputed']} in its place"
+        if wrong
+        else "reentrant activation checkpointing ran the same module's backward twice"
+        if reentrant
+        else f"its model's forward ran {forwards} times before this backward"
+        if forwards > 1
+        else "it is used twice in one step"
+    )
+    evidence = [Evidence(claim=message.splitlines()[0][:300], source=f"{first.rank.source}/exception.json")]
+    if reentrant:
+        evidence.append(
+            Evidence(
+                claim="the traceback passes through CheckpointFunction.backward (use_reentrant=True)",
+                source=f"{first.rank.source}/exception.json",
+            )
+        )
+    if wrong:
+        evidence.append(
+            Evidence(
+                claim=f"the function at {wrong['place']} ran {wrong['forward']}, and in backward {wrong['recomputed']}",
+                source=f"{first.rank.source}/recomputed.jsonl",
+            )
+        )
+    yield Finding(
+        detector="ddp_ready_twice",
+        cls="ddp_ready_twice",
+        outcome="crashed",
+        confidence=0.97,
+        summary=f"DDP saw the gradient of {parameter or 'one parameter'} twice in one backward: {why}.",
+        guilty_ranks=guilty,
+        where=Where(
+            parameter=parameter,
+            module=parameter.rpartition(".")[0] if parameter else None,
+            phase="backward",
+            step=first.rank.end.get("steps"),
+        ).at(locations.of_exception(first.rank.exception)),
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(cls="rank_exception", because="the exception is DDP's own, and names the parameter"),
+        ),
+        fix=(
+            "Use checkpoint(..., use_reentrant=False), and bind the module early: in a loop, `lambda x: block(x)` "
+            "recomputes the last block every time; pass the block itself instead: checkpoint(block, x)."
+            if reentrant
+            else "Run the model once before each backward (both inputs in one batch), or with find_unused_parameters=False."
+            if forwards > 1
+            else "Let each parameter take part once a step, or wrap with DDP(static_graph=True)."
+        ),
+    )
+
+
+RULE = Rule(
+    name="ddp_ready_twice",
+    concludes=("ddp_ready_twice",),
+    family="exit",
+    detected='DDP\'s "marked as ready twice": the parameter, and whether reentrant checkpointing ran its backward twice',
+    fix="Let each parameter take part once a step: use_reentrant=False, one forward before each backward, or static_graph=True.",
+    check=ddp_ready_twice,
+    needs=("ends",),
+    explained_by=("dataloader_worker_fault",),
+    confused_with=("rank_exception",),
+)

@@ -1,0 +1,112 @@
+"""DDP with static_graph=True: the graph of a later step is not that of the first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exceptions import first_of, place_of
+from nsadiag.analysis.facts.exits import first_break
+from nsadiag.analysis.facts.parameters import branch_around, changed_after, shown, unused_in, without_gradient
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.reasons import other_break
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+CHANGED = re.compile(
+    r"training graph has changed in this iteration|not compatible with static_graph", re.IGNORECASE
+)
+USED_AFTER_ALL = re.compile(r"unused in first iteration, but then got used", re.IGNORECASE)
+
+
+def _says_so(rank: RankEvidence) -> bool:
+    return bool(rank.exception and CHANGED.search(first_of(rank.exception)["message"]))
+
+
+def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str]:
+    """The parameters whose part in the step changed, and how."""
+    if USED_AFTER_ALL.search(message):
+        first = without_gradient(rank)
+        return (first["missing"] if first else []), "took part, which had not before"
+    row = changed_after(rank, 1)
+    if row:
+        return row["missing"] or row["used_again"], "took no part" if row["missing"] else "took part again"
+    return unused_in(rank, message), "took no part"
+
+
+def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    first = first_break(cell)
+    if first is None or first.kind != "exception" or not _says_so(first.rank):
+        yield from other_break(cell)
+        return
+    rank, exception = first.rank, first_of(first.rank.exception or {})
+    guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
+    names, how = _changed(rank, exception["message"])
+    row = changed_after(rank, 1)
+    step = int(row["step"]) if row else rank.end.get("steps")
+    branch = branch_around(cell, rank, names)
+    what = shown(names) or "some parameters"
+    yield Finding(
+        detector="ddp_static_graph_violation",
+        cls="ddp_static_graph_violation",
+        outcome="hung" if cell.stopped == "hang" else "crashed",
+        confidence=0.96,
+        summary=f"DDP was told that the graph never changes (static_graph=True), and at step {step} it did: {what} {how}.",
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        where=Where(
+            parameter=names[0] if names else None,
+            module=names[0].rpartition(".")[0] if names else None,
+            phase="backward",
+            step=step,
+        ).at(branch or place_of(exception)),
+        evidence=tuple(_evidence(rank, exception, names, how, row, branch)),
+        rejected=(
+            Rejected(
+                cls="ddp_unused_parameter",
+                because="a parameter may stay unused for ever under static_graph; this one changed its part",
+            ),
+            Rejected(
+                cls="rank_exception", because="the exception is DDP's own, and says that the graph changed"
+            ),
+        ),
+        fix="Set static_graph=False (with find_unused_parameters=True if branches come and go), or let every step run the same modules: multiply by zero what is not wanted, freeze with detach() only from the start.",
+    )
+
+
+def _evidence(
+    rank: RankEvidence,
+    exception: dict[str, Any],
+    names: list[str],
+    how: str,
+    row: dict[str, Any] | None,
+    branch: Place | None,
+) -> Iterator[Evidence]:
+    yield Evidence(claim=exception["message"].splitlines()[0][:300], source=f"{rank.source}/exception.json")
+    if row:
+        yield Evidence(
+            claim=f"from step {row['step']} on {shown(names)} {how}", source=f"{rank.source}/ungraded.jsonl"
+        )
+    if any(model.get("settings", {}).get("static_graph") for model in rank.ddp):
+        yield Evidence(claim="the model was wrapped with static_graph=True", source=f"{rank.source}/ddp.json")
+    if branch:
+        yield Evidence(
+            claim=f"whether they take part is decided at {locations.short(branch)}: {branch.code}",
+            source="sources/index.json",
+        )
+
+
+RULE = Rule(
+    name="ddp_static_graph_violation",
+    concludes=("ddp_static_graph_violation",),
+    family="exit",
+    detected="DDP's own words under `static_graph=True`; the step and the parameters from the gradients that the optimizer found or missed; `where` as above, else the backward",
+    fix="Set static_graph=False, or let every step run the same modules.",
+    check=ddp_static_graph_violation,
+    needs=("ends",),
+    explained_by=("ddp_ready_twice",),
+    confused_with=("ddp_unused_parameter", "rank_exception"),
+)

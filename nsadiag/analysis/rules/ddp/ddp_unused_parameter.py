@@ -1,0 +1,225 @@
+"""DDP: parameters that took no part in the last forward, so that a bucket never filled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exceptions import first_of, is_of_a_collective, place_of
+from nsadiag.analysis.facts.exits import breaks, first_break
+from nsadiag.analysis.facts.parameters import (
+    branch_around,
+    shown,
+    unused_in,
+    without_gradient,
+    without_gradient_now,
+)
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.reasons import other_break
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+UNFINISHED = "Expected to have finished reduction in the prior iteration"
+# Lightning puts words of its own, without the parameters, in the place of DDP's.
+IN_OTHER_WORDS = "has parameters that were not used in producing the loss"
+ONE_SIDED = "A branch on this rank's own data skips the module: let every rank run it (multiply by zero), or use find_unused_parameters=True."
+EVERYWHERE = "Remove the unused parameters, freeze them with requires_grad_(False), or use find_unused_parameters=True."
+
+
+def ddp_unused_parameter(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    first = first_break(cell)
+    if first is not None and first.kind == "exception" and _says_so(first.rank):
+        yield _said(cell, first.rank)
+    elif _is_left_behind(cell):
+        yield from _never_filled(cell, tables)
+    yield from other_break(cell)
+
+
+def _says_so(rank: RankEvidence) -> bool:
+    if not rank.exception:
+        return False
+    message = first_of(rank.exception)["message"]
+    return UNFINISHED in message or IN_OTHER_WORDS in message
+
+
+def _unused(rank: RankEvidence, message: str) -> tuple[list[str], str]:
+    """As DDP says, else as the optimizer found before; and the file that tells."""
+    if said := unused_in(rank, message):
+        return said, "ddp.json"
+    known = _ddp_parameters(rank)
+    return [n for n in (without_gradient(rank) or {}).get("missing", []) if n in known], "ungraded.jsonl"
+
+
+def _module(parameter: str | None) -> str | None:
+    return parameter.rpartition(".")[0] if parameter else None
+
+
+def _branch(at: Place | None) -> tuple[Evidence, ...]:
+    if at is None:
+        return ()
+    claim = f"whether it runs is decided at {locations.short(at)}: {at.code}"
+    return (Evidence(claim=claim, source="sources/index.json"),)
+
+
+def _said(cell: CellEvidence, rank: RankEvidence) -> Finding:
+    exception = first_of(rank.exception or {})
+    guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
+    unused, told_by = _unused(rank, exception["message"])
+    everywhere = len(guilty) == len(cell.ranks)
+    branch = branch_around(cell, rank, unused)
+    ranks = "every rank" if everywhere else f"rank {cell.names(guilty)}"
+    evidence = [Evidence(claim=f"DDP: {UNFINISHED}", source=f"{rank.source}/exception.json")]
+    if unused:
+        evidence.append(
+            Evidence(claim=f"no gradient arrived for {shown(unused)}", source=f"{rank.source}/{told_by}")
+        )
+    return Finding(
+        detector="ddp_unused_parameter",
+        cls="ddp_unused_parameter",
+        outcome="crashed",
+        confidence=0.95,
+        summary=f"On {ranks}, {shown(unused) or 'some parameters'} took no part in the forward before, so DDP never finished reducing.",
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        where=Where(
+            parameter=unused[0] if unused else None,
+            module=_module(unused[0]) if unused else None,
+            phase="forward",
+            step=rank.end.get("steps"),
+        ).at(branch or place_of(exception)),
+        evidence=(*evidence, *_branch(branch)),
+        rejected=(
+            Rejected(cls="rank_exception", because="the exception is DDP's own, about the step before"),
+        ),
+        fix=EVERYWHERE if everywhere else ONE_SIDED,
+    )
+
+
+def _is_left_behind(cell: CellEvidence) -> bool:
+    """Whether ranks wait, or failed for want of a peer: a bucket that never fills is not told by anyone else."""
+    if is_still(cell) or cell.stopped == "hang":
+        return True
+    return any(b.follows_a_peer or _of_a_collective(b.rank) for b in breaks(cell))
+
+
+def _of_a_collective(rank: RankEvidence) -> bool:
+    return bool(rank.exception and is_of_a_collective(first_of(rank.exception)))
+
+
+def _ddp_parameters(rank: RankEvidence) -> set[str]:
+    """Of the models that wait for every parameter: without find_unused_parameters."""
+    waiting = [m for m in rank.ddp if not m.get("settings", {}).get("find_unused_parameters")]
+    return {p.get("qualified", p["name"]) for m in waiting for p in m["parameters"]}
+
+
+def _never_filled(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """In the last step of some ranks, parameters had no gradient that had one on the others: the others' buckets wait."""
+    steps = {r.rank: int(r.end.get("steps") or 0) for r in cell.ranks}
+    with_ddp = [r for r in cell.ranks if r.ddp]
+    found = {r.rank: w for r in with_ddp if (w := _at_the_last_optimizer_step(r))}
+    if not found and _waits_in_backward(cell, tables):
+        found = {r.rank: w for r in with_ddp if (w := _at_the_last_look(r, min(steps.values())))}
+    if not found or len(found) == len(cell.ranks):
+        return
+    guilty = tuple(sorted(found))
+    # Gradients that were missing long before the others stopped are not what they wait for.
+    if steps[guilty[0]] - found[guilty[0]].step <= 1:
+        yield _unfilled(cell, tables, guilty, found[guilty[0]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Without:
+    """Parameters that a rank's last backward gave no gradient."""
+
+    names: list[str]
+    step: int
+    claim: str
+    source: str
+
+
+def _at_the_last_optimizer_step(rank: RankEvidence) -> _Without | None:
+    row = without_gradient(rank) or {}
+    known = _ddp_parameters(rank)
+    names = [n for n in row.get("missing", []) if n in known]
+    if not names:
+        return None
+    step = int(row["step"])
+    claim = f"at step {step} the optimizer of rank {rank.rank} found no gradient for {shown(names)}"
+    return _Without(names=names, step=step, claim=claim, source=f"{rank.source}/ungraded.jsonl")
+
+
+def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
+    """While the others were in the backward of that step, and this rank was past its own."""
+    told = without_gradient_now(rank)
+    static = any(m.get("settings", {}).get("static_graph") for m in rank.ddp)
+    if told is None or told[1] - step not in (0, 1) or static:
+        return None
+    known = _ddp_parameters(rank)
+    names = [n for n in told[0] if n in known]
+    if not names:
+        return None
+    claim = f"rank {rank.rank} is past the backward of step {step}, which gave {shown(names)} no gradient, and all its other parameters one"
+    return _Without(names=names, step=step, claim=claim, source=told[2])
+
+
+def _waits_in_backward(cell: CellEvidence, tables: Tables) -> bool:
+    return any("_engine_run_backward" in s.inner for r, s in tables.standings.items() if cell.rank(r).ddp)
+
+
+def _unfilled(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], without: _Without) -> Finding:
+    rank, names = cell.rank(guilty[0]), without.names
+    others = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
+    branch = branch_around(cell, rank, names)
+    waits = next((tables.standings[r].place for r in others if r in tables.standings), None)
+    return Finding(
+        detector="ddp_unused_parameter",
+        cls="ddp_unused_parameter",
+        outcome="hung" if is_still(cell) or cell.stopped == "hang" else "crashed",
+        confidence=0.9,
+        summary=f"On rank {cell.names(guilty)}, {shown(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
+        guilty_ranks=guilty,
+        blocked_ranks=others,
+        where=Where(parameter=names[0], module=_module(names[0]), phase="forward", step=without.step).at(
+            branch or _forward(rank, tables)
+        ),
+        peers_at=waits,
+        evidence=(
+            Evidence(claim=without.claim, source=without.source),
+            Evidence(
+                claim="DDP waits for every parameter (find_unused_parameters=False)",
+                source=f"{rank.source}/ddp.json",
+            ),
+            *_branch(branch),
+        ),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because="the rank ran its backward like its peers: only these parameters were not in it",
+            ),
+        ),
+        fix=ONE_SIDED,
+    )
+
+
+def _forward(rank: RankEvidence, tables: Tables) -> Place | None:
+    """The call of the model in the step that skipped them."""
+    events = tables.events
+    calls = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.site != "")]
+    return locations.of_text(str(calls.site.iloc[-1])) if len(calls) else None
+
+
+RULE = Rule(
+    name="ddp_unused_parameter",
+    concludes=("ddp_unused_parameter",),
+    family="exit",
+    detected="DDP's \"expected to have finished reduction\": which parameters, on which ranks; or, where no forward follows that would say it, peers that wait while the optimizer of one rank found no gradient for parameters that DDP waits for, or the rank, asked at the look, holds none for them and one for all others. `where` is the one condition in the model's `forward` behind which all of these are and nothing that took part, if there is one; else the call of the model",
+    fix="Remove or freeze the unused parameters, let every rank run the module, or use find_unused_parameters=True.",
+    check=ddp_unused_parameter,
+    needs=("ends",),
+    explained_by=("ddp_static_graph_violation",),
+    confused_with=("missing_rank", "rank_exception"),
+)

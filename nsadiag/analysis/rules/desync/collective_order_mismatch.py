@@ -1,0 +1,277 @@
+"""Same group, same number, different call; or a cycle over several groups: the ranks disagree on what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.explanation import finding_of
+from nsadiag.analysis.explain.suppressed_exceptions import gone_on, in_flight
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exits import breaks, says_mismatch
+from nsadiag.analysis.facts.groups import shown
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both
+from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.relations.transport_rejections import refused
+from nsadiag.analysis.rules.desync.issuing_threads import crossing, started_in, threads_in
+from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
+from nsadiag.analysis.rules.reasons import not_still
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+
+FIX = "Make all ranks issue the same collectives in the same order: iterate over what is ordered alike on all of them (sorted keys), and keep a condition on one rank's data out of the way to a collective."
+FIX_THREADS = "Give the thread a process group of its own (dist.new_group on all ranks), or let one thread issue all collectives of a group."
+
+
+def collective_order_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    if not is_still(cell):
+        yield from not_still(cell)
+        return
+    yield from _in_a_loop(cell, tables)
+    recorded = in_both(cell, tables)
+    # What the backend was asked for decides, where it is known; two names for one operation are no mismatch.
+    for one in recorded or in_black_boxes(cell, tables):
+        if is_out_of_order(tables, one):
+            yield _finding(cell, tables, one)
+    yield from cycle_finding(cell, tables)
+    yield Declined("no call of a group differs between ranks, and no cycle of waits is closed")
+
+
+def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    """The same where the transport refused what did not fit: its error is the consequence."""
+    if is_still(cell) or not breaks(cell):
+        yield Declined("no rank ended early in a crash", "ends.json")
+        return
+    yield from _in_a_loop(cell, tables)
+    found = [one for one in in_black_boxes(cell, tables) if is_out_of_order(tables, one)]
+    broke = [one for one in found if _broke_there(cell, tables, one)]
+    for one in broke:
+        yield _finding(cell, tables, one)
+    if not broke and any(says_mismatch(b.rank) for b in breaks(cell)):
+        yield from _of_threads(cell, tables)
+
+
+def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    """Where one of the calls is a wrapper's, from C++, which has no number in the black box, and nothing says why."""
+    found = None if is_still(cell) else refused(cell)
+    if found is None:
+        yield Declined("no transport refused a message for its size")
+        return
+    clear = len(found.guilty) < len(found.calls)
+    blocked = tuple(r for r in sorted(found.calls) if r not in found.guilty)
+    said = {
+        r: f"{t.name or 'backward'} at {locations.short(t.place)}" if t.place else t.name or "backward"
+        for r, t in sorted(found.calls.items())
+    }
+    who = f"rank{'s' if len(found.guilty) > 1 else ''} {shown(cell.everyone(found.guilty))} left the common path"
+    words = "; ".join(f"rank {r}: {what}" for r, what in [*said.items()][:6])
+    yield Finding(
+        detector="collective_order_mismatch",
+        cls="collective_order_mismatch",
+        outcome="crashed",
+        confidence=0.7 if clear else 0.5,
+        summary=f"The ranks disagree on what comes next ({words}), and the transport refused what rank {found.rank} got; {who if clear else 'nothing tells which is meant'}.",
+        guilty_ranks=found.guilty,
+        blocked_ranks=blocked,
+        where=Where(step=cell.rank(found.guilty[0]).end.get("steps")).at(found.calls[found.guilty[0]].place),
+        peers_at=found.calls[blocked[0]].place if blocked else None,
+        evidence=(
+            *(
+                Evidence(claim=f"rank {r} came to {what}", source=f"{cell.rank(r).source}/blackbox.bin")
+                for r, what in [*said.items()][:8]
+            ),
+            _other_size(cell.rank(found.rank)),
+        ),
+        rejected=(
+            Rejected(
+                cls="rank_killed",
+                because="the transport's own error ended it, and says that the ranks disagree",
+            ),
+        ),
+        fix=FIX,
+    )
+
+
+def _other_size(rank: RankEvidence) -> Evidence:
+    return Evidence(
+        claim=f"rank {rank.rank} got a message of another size than it was waiting for",
+        source=f"{rank.source}/{'exception.json' if rank.exception else 'stderr.log'}",
+    )
+
+
+def _in_a_loop(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    """Where the source and what was done before show which loop it is that goes another way round."""
+    return finding_of(
+        cell,
+        tables,
+        "collective_order_mismatch",
+        fix=FIX,
+        rejected={
+            "data_divergent_control_flow": "no condition stands between the ranks: one line led them to different calls",
+            "missing_rank": "all ranks have made both calls before, and each is in one of them",
+        },
+    )
+
+
+def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """What a wrapper issues from C++ is in no black box: two threads that were at it at once are enough."""
+    for group in sorted(set(tables.asked.group)):
+        guilty = tuple(r for r, used in sorted(threads_in(cell, tables, group).items()) if len(used) > 1)
+        calls = {r: call for r in guilty if (call := crossing(cell, tables, group, r))}
+        if not calls:
+            continue
+        said = next(b.rank for b in breaks(cell) if says_mismatch(b.rank))
+        where = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
+        started = started_in(cell, tables, group, guilty)
+        blocked = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
+        yield Finding(
+            detector="collective_order_mismatch",
+            cls="collective_order_mismatch",
+            outcome="crashed",
+            confidence=0.85,
+            summary=f"Two threads issue collectives of {group} on {where}: which of them comes first differs from rank to rank, until two meet that do not fit.",
+            guilty_ranks=guilty,
+            blocked_ranks=blocked,
+            where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(
+                started.place if started else locations.of_text(str(next(iter(calls.values()))["place"]))
+            ),
+            evidence=(
+                *(
+                    Evidence(
+                        claim=f"rank {r} was in {call['op']} {call['call']} of {group} in another thread than the main one, which reduces in that group as well, at the same time",
+                        source=f"{cell.rank(r).source}/blackbox.bin",
+                    )
+                    for r, call in list(calls.items())[:4]
+                ),
+                *([started.evidence] if started else ()),
+                _other_size(said),
+            ),
+            rejected=(
+                Rejected(
+                    cls="rank_exception",
+                    because="the transport's error says that the ranks disagree, not why",
+                ),
+            ),
+            fix=FIX_THREADS,
+        )
+
+
+def _broke_there(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
+    """Whether nobody got past that call, and whoever raised an exception raised it there.
+
+    Or whoever says that it got what it was not waiting for was in it: a peer whose own message fits may be further on.
+    """
+    refused_there = any(_refused_in(tables, b.rank.rank, one) for b in breaks(cell) if says_mismatch(b.rank))
+    # Who swallowed an exception left the common path by that.
+    if refused_there and not in_flight(cell, tables) and not gone_on(cell, tables):
+        return True
+    asked = tables.asked[(tables.asked.group == one.group) & tables.asked["rank"].isin(one.asked)]
+    # Each further thread may have had a call of its own under way.
+    others = max((len(used) for used in threads_in(cell, tables, one.group).values()), default=1) - 1
+    if int(asked.call.max()) > one.call + others:
+        return False
+    raised = {rank.rank: locations.of_exception(rank.exception) for rank in cell.ranks if rank.exception}
+    at = {rank: a.place for rank, a in one.asked.items()}
+    return all(
+        rank not in at or (place is not None and at[rank] is not None and place.line == at[rank].line)  # type: ignore[union-attr]
+        for rank, place in raised.items()
+    )
+
+
+def _refused_in(tables: Tables, rank: int, one: Disagreement) -> bool:
+    asked = tables.asked[(tables.asked.group == one.group) & (tables.asked["rank"] == rank)]
+    return rank in one.asked and int(asked.call.max()) == one.call
+
+
+def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
+    used = threads_in(cell, tables, one.group)
+    threads = {rank: len(own) for rank, own in used.items() if rank in one.asked}
+    several = bool(threads) and min(threads.values()) > 1
+    found = call_outliers(tables, one)
+    guilty, why = found.ranks, str(found.basis)
+    if several:
+        guilty = tuple(sorted(one.asked))
+    clear = len(guilty) < len(one.asked) or several
+    who = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
+    started = started_in(cell, tables, one.group, guilty) if several else None
+    by = f", one of them started at {locations.short(started.place)}" if started else ""
+    why = f"on {who} two threads issue them{by}" if several else f"{who}: {why}"
+    blocked = tuple(sorted(set(one.asked) - set(guilty)))
+    first = one.asked[guilty[0]]
+    here = started.place if started else first.place or locations.of_rank_now(cell.rank(guilty[0]))
+    said = "; ".join(f"rank {r}: {a.what}" for r, a in sorted(one.asked.items())[:6])
+    return Finding(
+        detector="collective_order_mismatch",
+        cls="collective_order_mismatch",
+        outcome="hung" if is_still(cell) else "crashed",
+        confidence=0.9 if clear else 0.6,
+        summary=f"The ranks disagree on collective {one.call} of {one.group} ({said}); {why}.",
+        guilty_ranks=guilty,
+        blocked_ranks=blocked,
+        where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
+            here
+        ),
+        peers_at=one.asked[blocked[0]].place if blocked else None,
+        evidence=(
+            *(
+                Evidence(claim=f"rank {r} issued {a.what} as number {one.call}", source=a.source)
+                for r, a in sorted(one.asked.items())[:8]
+            ),
+            *([started.evidence] if started else ()),
+        ),
+        rejected=(
+            Rejected(cls="missing_rank", because=f"every rank issued a collective with number {one.call}"),
+            Rejected(
+                cls="collective_args_mismatch",
+                because="the ranks are at different calls of the program, not in one call with other arguments",
+            ),
+        ),
+        fix=FIX_THREADS if several else FIX,
+    )
+
+
+NEIGHBOURS = (
+    "collective_args_mismatch",
+    "data_divergent_control_flow",
+    "missing_rank",
+    "rank_exception",
+    "rank_killed",
+)
+
+OF_CRASH = Rule(
+    name="collective_order_crash",
+    concludes=("collective_order_mismatch",),
+    family="divergence",
+    detected="In a crash: the transport refused what did not fit, and the calls there are different ones.",
+    fix="Make all ranks issue the same collectives in the same order.",
+    check=collective_order_crash,
+    needs=("black_boxes",),
+    explained_by=("divergent_units",),
+    confused_with=NEIGHBOURS,
+)
+
+RULE = Rule(
+    name="collective_order_mismatch",
+    concludes=("collective_order_mismatch",),
+    family="waiting",
+    detected="same group and number, and different operations, or lines that do not belong together; or a cycle of waits over several groups. The minority is guilty; without one, whoever stands at a line where it had not been before, or came to it (with what it gave) as never before, in a cycle as none of its ranks ever did; all, where each order had been taken before; two threads on one group: all, also where one of them is DDP's or FSDP's own. Also a line in a loop, or a comprehension, that led some to one call and others to another, where all have made both before and no condition stands between (all are guilty where they had done so in one iteration only): then `where` is the loop, since what it goes over is ordered otherwise, or the line above it that sorts or shuffles that; so it is where one line in a loop waits in different groups. In a crash also: the transport refused what one rank got, and the others made another call there, after all had done the same (at 50 to 70 %)",
+    fix="Make all ranks issue the same collectives in the same order: iterate over what is ordered alike on all of them.",
+    check=collective_order_mismatch,
+    needs=("black_boxes",),
+    explained_by=("p2p_mismatch",),
+    confused_with=NEIGHBOURS,
+)
+
+OF_REFUSAL = Rule(
+    name="collective_order_refused",
+    concludes=("collective_order_mismatch",),
+    family="waiting",
+    detected="In a crash: a wrapper's call, which has no number, met another one, and nothing says why.",
+    fix="Make all ranks issue the same collectives in the same order.",
+    check=collective_order_refused,
+    needs=("black_boxes",),
+    explained_by=("collective_order_mismatch",),
+    confused_with=NEIGHBOURS,
+)

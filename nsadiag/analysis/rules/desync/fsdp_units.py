@@ -1,0 +1,116 @@
+"""The first collective in which ranks gathered other units of FSDP than their peers: nothing but its number makes it one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Place
+from nsadiag.source.modules import branch_in
+
+GATHERS = "unshard "
+PASSES = (Kind.FORWARD, Kind.BACKWARD)
+OF_FSDP2 = "FSDP"  # before the name of the class that was given to fully_shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """One collective of one rank, and the unit that it was for."""
+
+    group: str
+    number: int
+    unit: str
+    step: int
+    began: tuple[int, int]  # with which kind of pass, forward or backward, and in which collective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """What the ranks gathered in one and the same collective."""
+
+    by: dict[int, Gathered]
+    odd: tuple[int, ...]  # the minority; all where there is none
+    place: Place | None  # the one condition in the model behind which the units are that some left out
+
+    @property
+    def one(self) -> Gathered:
+        return self.by[self.odd[0]]
+
+    def ranks_of(self) -> list[tuple[str, tuple[int, ...]]]:
+        """By unit, the ranks that gathered it."""
+        units = sorted({each.unit for each in self.by.values()})
+        return [
+            (unit, tuple(sorted(r for r, each in self.by.items() if each.unit == unit))) for unit in units
+        ]
+
+
+def units_apart(cell: CellEvidence, tables: Tables) -> Apart | None:
+    """Of ranks that share the same units: the earliest of which their black boxes still tell.
+
+    Only within one pass, and one thread: ranks of which one has made a forward more, or had a call of another thread in
+    between, gather other units under one number as well, and for another reason.
+    """
+    sharing: dict[object, list[RankEvidence]] = {}
+    for rank in cell.ranks:
+        shared = tuple((str(unit["unit"]), tuple(unit.get("ranks") or ())) for unit in rank.units)
+        if shared:
+            sharing.setdefault(shared, []).append(rank)
+    for ranks in sharing.values():
+        told = {r.rank: {(g.group, g.number): g for g in _gathered(tables, r.rank)} for r in ranks}
+        first = next(iter(told.values()))
+        for key in first if len(told) > 1 else ():
+            by = {rank: each[key] for rank, each in told.items() if key in each}
+            if len({g.unit for g in by.values()}) > 1:
+                if len({g.began for g in by.values()}) > 1 or _another_counts(tables, by):
+                    break
+                return _apart(cell, tables, by)
+    return None
+
+
+def _another_counts(tables: Tables, by: dict[int, Gathered]) -> bool:
+    """Whether on a rank several threads issued what the group counted from the pass's begin up to this collective."""
+    asked = tables.asked
+    for rank, one in by.items():
+        mine = asked[(asked["rank"] == rank) & (asked.group == tables.groups.label(rank, one.group))]
+        if mine[(mine.call >= one.began[1]) & (mine.call <= one.number)].thread.nunique() > 1:
+            return True
+    return False
+
+
+def _gathered(tables: Tables, rank: int) -> Iterator[Gathered]:
+    """In order, the first collective within each gathering of a unit, from the first pass on whose begin is known."""
+    events = tables.events
+    mine = events[(events["rank"] == rank) & events.kind.isin((*PASSES, Kind.UNIT, Kind.COLLECTIVE))]
+    unit, pass_, began = "", 0, (0, 0)
+    for kind, phase, name, number, step, group in mine[["kind", "phase", "name", "a", "step", "group"]].itertuples(index=False):  # fmt: skip
+        if kind in PASSES:
+            pass_ = int(kind) if phase == Phase.BEGIN else pass_
+        elif kind == Kind.UNIT:
+            unit = name.removeprefix(GATHERS) if phase == Phase.BEGIN and name.startswith(GATHERS) else ""
+        elif unit and phase == Phase.BEGIN and "all_gather" in name:
+            began, pass_ = (pass_, int(number)) if pass_ else began, 0
+            if began[0]:
+                yield Gathered(group=group, number=int(number), unit=unit, step=int(step), began=began)
+            unit = ""
+
+
+def _apart(cell: CellEvidence, tables: Tables, by: dict[int, Gathered]) -> Apart:
+    odd = odd_values({rank: one.unit for rank, one in by.items()})
+    return Apart(by=by, odd=odd, place=_condition(cell, tables, by))
+
+
+def _condition(cell: CellEvidence, tables: Tables, by: dict[int, Gathered]) -> Place | None:
+    """Behind which all units are that one of the ranks ran in that step, and another did not."""
+    ran = [{g.unit for g in _gathered(tables, r) if g.step == each.step} for r, each in by.items()]
+    left_out = sorted(set[str]().union(*ran) - ran[0].intersection(*ran[1:]))
+    names = {u["unit"]: [p["name"] for p in u["parameters"]] for u in cell.rank(next(iter(by))).units}
+    root = next((name for name in names if name.startswith(OF_FSDP2)), None)
+    unused = [name for unit in left_out for name in names.get(unit, [])]
+    if root is None or not unused:
+        return None
+    known = {name for each in names.values() for name in each}
+    return branch_in(cell.code, root.removeprefix(OF_FSDP2), unused, known)

@@ -1,0 +1,104 @@
+"""Which threads of a rank issue a group's collectives: two of them race, and no order is the same on all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.groups import raw_name
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A library's thread that issues collectives: none of its calls comes from a line of the user's."""
+
+    name: str
+    place: Place  # the user's line that had it started
+    evidence: Evidence
+
+
+def threads_in(cell: CellEvidence, tables: Tables, group: str) -> dict[int, set[int]]:
+    """By rank: those that called collectives of the group, and the main one where a wrapper reduces in it.
+
+    A rank that has wrapped its model like one that has been in backward is on its way there: which of them gets there
+    before it is over is chance.
+    """
+    rows = tables.asked[tables.asked.group == group]
+    found = {int(str(rank)): {int(t) for t in frame.thread} for rank, frame in rows.groupby("rank")}
+    reducing = [r for r in map(cell.rank, found) if _reduces_in(r, tables, group)]
+    if any(_backwards(tables, r) for r in reducing):
+        for rank in reducing:
+            found[rank.rank].add(_main(rank))
+    return found
+
+
+def crossing(cell: CellEvidence, tables: Tables, group: str, rank: int) -> dict[Any, Any] | None:
+    """The rank's last call in the group from another thread than the main one, if the main one was at it, too, meanwhile."""
+    evidence = cell.rank(rank)
+    rows = tables.asked[(tables.asked.group == group) & (tables.asked["rank"] == rank)]
+    main = rows.thread == _main(evidence)
+    others = rows[~main]
+    if others.empty:
+        return None
+    last: dict[Any, Any] = others.iloc[-1].to_dict()
+    spans = [(b, e) for b, e in rows.loc[main, ["begin_s", "end_s"]].itertuples(index=False)]
+    spans += _backwards(tables, evidence) if _reduces_in(evidence, tables, group) else []
+    begin, end = last["begin_s"], _or_never(last["end_s"])
+    return last if any(b <= end and begin <= _or_never(e) for b, e in spans) else None
+
+
+def started_in(cell: CellEvidence, tables: Tables, group: str, ranks: Iterable[int]) -> Started | None:
+    """A thread that has made such calls in the group on one of these ranks, if it is known what started it."""
+    rows = tables.asked[(tables.asked.group == group) & tables.asked["rank"].isin(list(ranks))]
+    for (number, thread), calls in rows.groupby(["rank", "thread"]):
+        rank = cell.rank(int(str(number)))
+        # A number that the kernel gave again belongs to the last that had it.
+        note = next((row for row in reversed(rank.threads) if row.get("tid") == thread), None)
+        at = locations.of_text(str(note.get("place") or "")) if note else None
+        if note is None or at is None or thread == _main(rank) or (calls.place != "").any():
+            continue
+        op, name = calls.iloc[-1].op, str(note.get("name"))
+        return Started(
+            name=name,
+            place=at,
+            evidence=Evidence(
+                claim=f"on rank {rank.rank} thread {name}, started at {locations.short(at)}, issued {op} in {group}",
+                source=f"{rank.source}/threads.jsonl",
+            ),
+        )
+    return None
+
+
+def _main(rank: RankEvidence) -> int:
+    header = rank.recording.header
+    return header.pid if header else 0
+
+
+def _reduces_in(rank: RankEvidence, tables: Tables, group: str) -> bool:
+    """Whether DDP or FSDP issues collectives of the group, from C++, in backward."""
+    named = [str(model.get("group") or "") for model in (*rank.ddp, *rank.units)]
+    return any(tables.groups.label(rank.rank, raw_name(name, "")) == group for name in named if name)
+
+
+def _backwards(tables: Tables, rank: RankEvidence) -> list[tuple[float, float | None]]:
+    events = tables.events
+    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.BACKWARD)]
+    found: list[tuple[float, float | None]] = []
+    for phase, t_s in mine[["phase", "t_s"]].itertuples(index=False):
+        if phase == Phase.BEGIN:
+            found.append((t_s, None))
+        elif found:
+            found[-1] = found[-1][0], t_s
+    return found
+
+
+def _or_never(t_s: Any) -> float:
+    """An end that was not seen lies ahead."""
+    return float(t_s) if t_s is not None and not math.isnan(t_s) else float("inf")

@@ -1,0 +1,230 @@
+"""Peers wait in a collective that a live rank of the group never issued, or for a rank that somebody has stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.quiet_time import is_short
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import was_alive
+from nsadiag.analysis.relations.pending import Wait, is_still, waits
+from nsadiag.analysis.rules.blocked.event_loop import now_awaits
+from nsadiag.analysis.rules.desync.timed_out_collectives import timed_out
+from nsadiag.analysis.rules.reasons import not_still
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.spans import spans
+
+OF_THE_WORLD = ("socket", "pipe", "process", "sleep", "signal")
+MAY_COME = 0.75
+STOPPED = ("T", "t")  # by a signal, by a debugger
+
+
+def _evidence(
+    cell: CellEvidence, tables: Tables, wait: Wait, guilty: int, seen_from: int
+) -> tuple[Evidence, ...]:
+    op = wait.collective(seen_from).op
+    look = cell.watch["looks"][-1]
+    last = tables.last_issued(wait.group, guilty)
+    rank = cell.rank(guilty)
+    capture = rank.last_capture.source if rank.last_capture else rank.source
+    return (
+        Evidence(
+            claim=f"rank {seen_from} issued {op} {wait.seq} of {wait.group} and it is not over",
+            source=wait.source(cell, seen_from),
+        ),
+        Evidence(
+            claim=f"rank {guilty} never issued it: its last in {wait.group} is {last}",
+            source=f"{capture}/fr.json",
+        ),
+        Evidence(
+            claim=f"rank {guilty} stood at the same line in both looks", source=f"{capture}/py_spy.json"
+        ),
+        Evidence(claim=look["reason"], source="watch.json#looks"),
+    )
+
+
+def _confidence(cell: CellEvidence, tables: Tables, guilty: int) -> float:
+    """Less where it waits for peers itself, and not all of those could be looked at: one of them may be the cause.
+
+    And where it waits for the world, and not for long: that it has not come is certain, that it never will is not.
+    """
+    at = tables.standings.get(guilty)
+    if at is not None and at.doing in OF_THE_WORLD and is_short(cell):
+        return MAY_COME
+    waits_itself = at is not None and (at.waits_for_peers or at.doing == "backward")
+    return 0.6 if waits_itself and len(tables.standings) < len(cell.met) else 0.9
+
+
+def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    if not is_still(cell):
+        yield from timed_out(cell, tables)
+        yield from not_still(cell)
+        return
+    if tables.calls.empty:
+        yield from _by_stacks(cell)
+    for wait in waits(cell, tables):
+        alive = tuple(r for r in wait.missing if was_alive(cell.rank(r).end))
+        if not alive or not wait.waiting:
+            call = f"call {wait.seq} of {wait.group}"
+            yield Declined(
+                f"rank {spans(wait.missing)}, which never issued {call}, had ended"
+                if wait.missing
+                else f"every rank that was seen has issued {call}"
+            )
+            continue
+        guilty, blocked = alive[0], wait.waiting[0]
+        awaited = now_awaits(cell.rank(guilty))
+        here = awaited[0] if awaited else locations.of_rank_now(cell.rank(guilty))
+        peers_at = locations.of_rank_now(cell.rank(blocked))
+        collective = wait.collective(blocked)
+        waits_for = f", awaiting {awaited[1]}" if awaited else ""
+        at = f" It is at {locations.short(here)}{waits_for}." if here else ""
+        yield Finding(
+            detector="missing_rank",
+            cls="missing_rank",
+            outcome="hung",
+            confidence=_confidence(cell, tables, guilty) if here else 0.75,
+            summary=f"Rank {cell.names(alive)} never joined {collective.op} {wait.seq} of {wait.group}, in which {len(cell.everyone(wait.waiting))} of {cell.world_size} ranks wait.{at}",
+            guilty_ranks=alive,
+            blocked_ranks=wait.waiting,
+            where=Where(collective=collective, step=cell.rank(guilty).end.get("steps")).at(here),
+            peers_at=peers_at,
+            evidence=(
+                *_evidence(cell, tables, wait, guilty, blocked),
+                *(
+                    [Evidence(claim=f"rank {guilty} awaits {awaited[1]}", source=awaited[2])]
+                    if awaited
+                    else ()
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="straggler_rank",
+                    because=f"rank {guilty} made no progress between the two looks: {cell.watch['looks'][-1]['reason']}",
+                ),
+                Rejected(cls="rank_killed", because=f"rank {guilty} was alive when its stack was taken"),
+            ),
+            fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what let it pass by.",
+        )
+
+
+def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    """Whatever it was about: it does nothing at all until it is continued."""
+    if not is_still(cell):
+        yield from not_still(cell)
+        return
+    # Earlier looks may have been at a rank that went on.
+    first = int(cell.watch["looks"][-1].get("first") or 0)
+    states = {r.rank: [c.proc.get("state") for c in r.captures if c.number >= first] for r in cell.ranks}
+    stopped = tuple(
+        r.rank
+        for r in cell.ranks
+        if states[r.rank] and was_alive(r.end) and all(state in STOPPED for state in states[r.rank])
+    )
+    running = tuple(sorted({r.rank for r in cell.ranks} - set(stopped)))
+    if not stopped or not running:
+        yield Declined("the kernel shows no rank as stopped while others run")
+        return
+    guilty = cell.rank(stopped[0])
+    last = guilty.captures[-1]
+    here = locations.of_rank_now(guilty)
+    by = "a debugger" if last.proc.get("state") == "t" else "SIGSTOP"
+    at = f" at {locations.short(here)}" if here else ""
+    pid = last.proc.get("pid")
+    yield Finding(
+        detector="missing_rank",
+        cls="missing_rank",
+        outcome="hung",
+        confidence=0.9,
+        summary=f"Rank {cell.names(stopped)} is stopped by {by}{at} and executes nothing, while {len(cell.everyone(running))} of {cell.world_size} ranks go on to wait for it.",
+        guilty_ranks=stopped,
+        blocked_ranks=running,
+        where=Where(step=guilty.end.get("steps")).at(here),
+        peers_at=locations.of_rank_now(cell.rank(running[0])),
+        evidence=(
+            Evidence(
+                claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc['state']}) in every look",
+                source=f"{last.source}/proc.json",
+            ),
+            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+        ),
+        rejected=(
+            Rejected(
+                cls="local_lock_deadlock", because="a stopped process would not go on if it got its lock"
+            ),
+            Rejected(cls="rank_killed", because=f"rank {stopped[0]} was alive when it was looked at"),
+        ),
+        fix=f"Find who stopped it: a batch system that suspends jobs, a throttle such as cpulimit, a debugger. `kill -CONT {pid or 'PID'}` lets it go on."
+        if by == "SIGSTOP"
+        else "Detach the debugger or tracer that holds it (TracerPid in /proc/PID/status).",
+    )
+
+
+def _by_stacks(cell: CellEvidence) -> Iterator[Finding]:
+    """Without a flight recorder: all ranks but one stand in the same call into torch.distributed, at the same line."""
+    if cell.world_size < 2 or cell.absent:
+        return
+    calls = {r.rank: locations.of_wait(r.last_capture.stacks) for r in cell.ranks if r.last_capture}
+    waiting = {rank: call for rank, call in calls.items() if call}
+    elsewhere = [rank for rank, call in calls.items() if call is None]
+    if len(elsewhere) != 1 or len(calls) < len(cell.ranks) or len(set(waiting.values())) != 1:
+        return
+    guilty, blocked = elsewhere[0], min(waiting)
+    here, peers_at = locations.of_rank_now(cell.rank(guilty)), locations.of_rank_now(cell.rank(blocked))
+    if here is None or locations.MAY_WAIT_FOR_PEERS.search(here.code or ""):
+        return
+    op = waiting[blocked][0]
+    sources = {r: cell.rank(r).last_capture for r in (guilty, blocked)}
+    yield Finding(
+        detector="missing_rank",
+        cls="missing_rank",
+        outcome="hung",
+        confidence=0.6,
+        summary=f"Rank {cell.names((guilty,))} is elsewhere while {len(cell.everyone(waiting))} of {cell.world_size} ranks wait in {op}. It is at {locations.short(here)}.",
+        guilty_ranks=(guilty,),
+        blocked_ranks=tuple(sorted(waiting)),
+        where=Where().at(here),
+        peers_at=peers_at,
+        evidence=(
+            *(
+                Evidence(claim=claim, source=f"{sources[r].source}/py_spy.json")  # type: ignore[union-attr]
+                for r, claim in (
+                    (blocked, f"rank {blocked} and its like stand in {op}, in both looks"),
+                    (guilty, f"rank {guilty} stands at a line that calls no collective, in both looks"),
+                )
+            ),
+            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+        ),
+        gaps=(
+            "no flight recorder: which collective it is, and who issued what, is read off the stacks alone",
+        ),
+        fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what let it pass by.",
+        next="nsadiag run -- <the same command>",
+    )
+
+
+OF_STOPPED = Rule(
+    name="stopped_rank",
+    concludes=("missing_rank",),
+    family="stopped",
+    detected="Every look of a silence shows the rank stopped by a signal or a debugger, while others run.",
+    fix="Find who stopped the rank: a batch system, a throttle, a debugger. `kill -CONT` lets it go on.",
+    check=stopped_rank,
+    needs=("looks",),
+    confused_with=("local_lock_deadlock", "rank_killed", "straggler_rank"),
+)
+
+RULE = Rule(
+    name="missing_rank",
+    concludes=("missing_rank",),
+    family="waiting",
+    detected="nothing moves; peers wait in a collective that a live rank of the group never issued. Without a flight recorder (`attach`), by the stacks alone: all ranks but one in the same call at the same line, with less confidence. Or a collective's own time limit passed, and a live member had not called it and waited in no other. The honest parent of the five above. Also a rank that a signal or a debugger has stopped. Of a rank that runs an event loop `where` is what its own task awaits, though others go on",
+    fix="Find what keeps this rank at the line shown, or what let it pass the collective by.",
+    check=missing_rank,
+    needs=("flight_recorders", "stacks"),
+    explained_by=("collective_order_refused",),
+    confused_with=("local_lock_deadlock", "rank_killed", "straggler_rank"),
+)

@@ -1,0 +1,194 @@
+"""A send or receive whose counterpart never comes: both wait for each other, or peer, tag, count or size do not match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.candidates.round_counts import loop_left
+from nsadiag.analysis.explain.context import Situation
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exits import earliest_failure
+from nsadiag.analysis.facts.groups import shown
+from nsadiag.analysis.outliers import Basis
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.messages.outliers import message_outliers
+from nsadiag.analysis.relations.messages.pairing import Pending, Short, left_short, misfits, pending_of
+from nsadiag.analysis.relations.messages.unsent import shortfalls
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
+from nsadiag.source import loops
+from nsadiag.source.evaluation import OnRank
+
+FIX = "Let every send meet its receive: one side sends first and the other receives first (or both in one batch_isend_irecv), with the same peer, tag, size and number of messages."
+# That they wait for each other is certain, and who is at fault is not.
+GUESSES = (Basis.STAYING, Basis.UNDECIDED)
+
+
+def p2p_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    if is_still(cell):
+        for cycle in closed_cycles(tables.once(graph_of)):
+            waiting = {rank: p for rank in cycle if (p := pending_of(tables, rank))}
+            if waiting:
+                yield _cycle(cell, tables, cycle, waiting)
+    elif earliest_failure(cell) is not None:
+        yield from _sizes(cell, tables)
+        yield from _too_few(cell, tables)
+    yield Declined("no cycle of waits holds a send or receive, and all messages that met fit")
+
+
+def _cycle(
+    cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], waiting: dict[int, Pending]
+) -> Finding:
+    found = message_outliers(tables, waiting)
+    guilty = found.ranks
+    blocked = tuple(sorted(set(cycle) - set(guilty)))
+    stands = tables.standings
+    first = waiting.get(guilty[0])
+    here = first.place if first else stands[guilty[0]].place if guilty[0] in stands else None
+    short = left_short(tables, guilty[0]) if found.basis == Basis.UNUSUAL_COUNT else None
+    if short and short.place:
+        here = _left(cell, tables, guilty[0], short.place)
+    said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
+    return Finding(
+        detector="p2p_mismatch",
+        cls="p2p_mismatch",
+        outcome="hung",
+        confidence=0.9 if found.basis not in GUESSES and (blocked or len(waiting) == len(cycle)) else 0.75,
+        summary=f"Ranks {shown(cycle)} wait for each other: {said}. Rank {shown(guilty)}: {found.basis}.",
+        guilty_ranks=guilty,
+        blocked_ranks=blocked,
+        where=Where(
+            collective=Collective(op=first.op, group=first.group, seq=first.number) if first else None,
+            step=cell.rank(guilty[0]).end.get("steps"),
+        ).at(here),
+        peers_at=stands[blocked[0]].place if blocked and blocked[0] in stands else None,
+        evidence=(
+            *(
+                Evidence(claim=f"rank {rank} {p.said}, and it never ends", source=p.source)
+                for rank, p in sorted(waiting.items())[:6]
+            ),
+            *(
+                Evidence(claim=p.counterpart, source=p.source)
+                for _, p in sorted(waiting.items())[:6]
+                if p.counterpart
+            ),
+            *_shortage(cell, guilty[0], short),
+            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+        ),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because="nobody who is waited for is busy with something of its own: all wait for one another",
+            ),
+            Rejected(
+                cls="network_stall",
+                because="the message that is waited for was never sent, or goes to where nobody receives",
+            ),
+        ),
+        fix=FIX,
+    )
+
+
+def _shortage(cell: CellEvidence, rank: int, short: Short | None) -> Iterator[Evidence]:
+    if short and short.place:
+        yield Evidence(
+            claim=f"rank {rank} was through with {short.now} messages from {locations.short(short.place)} in this step, and had {short.before} or more in each before",
+            source=f"{cell.rank(rank).source}/blackbox.bin",
+        )
+
+
+def _left(cell: CellEvidence, tables: Tables, rank: int, at: Place) -> Place:
+    """The loop that the rank left with fewer messages from the line, or what passed by it; the line where that is not certain."""
+    if loop := loops.counting_loop(cell.code, at):
+        return locations.place(at.file, loop.lineno, at.function)
+    stands = {r: tuple(reversed(s.frames)) for r, s in tables.standings.items()}
+    others = [chain for r, chain in stands.items() if r != rank]
+    who = OnRank(program=Situation(cell, tables).program, rank=rank, world_size=cell.world_size)
+    return loop_left(at, who, stands.get(rank, ()), others) or at
+
+
+def _sizes(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """The transport refused a message of another size than its receiver had room for."""
+    for misfit in misfits(tables):
+        sender, receiver = misfit.sender, misfit.receiver
+        guilty = misfit.guilty
+        at = misfit.places[guilty]
+        yield Finding(
+            detector="p2p_mismatch",
+            cls="p2p_mismatch",
+            outcome="crashed",
+            confidence=0.85,
+            summary=f"Rank {sender} sends {misfit.sent} as message {misfit.number} to rank {receiver}, which receives {misfit.received}.",
+            guilty_ranks=(guilty,),
+            blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != guilty),
+            where=Where(step=cell.rank(guilty).end.get("steps")).at(locations.of_text(at)),
+            peers_at=locations.of_text(misfit.places[receiver if guilty == sender else sender]),
+            evidence=(
+                Evidence(
+                    claim=f"rank {sender} sent {misfit.sent} to rank {receiver}, tag {misfit.tag}",
+                    source=f"{cell.rank(sender).source}/blackbox.bin",
+                ),
+                Evidence(
+                    claim=f"rank {receiver} made room for {misfit.received}",
+                    source=f"{cell.rank(receiver).source}/blackbox.bin",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="rank_exception",
+                    because="the error came out of the transport, after both had asked for different things",
+                ),
+            ),
+            fix="Receive into a tensor of the size and type that is sent; send the size first where it varies.",
+        )
+
+
+def _too_few(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A rank was still receiving when its sender had come to its end, having sent fewer messages."""
+    for short in shortfalls(cell, tables):
+        sender, receiver, guilty = short.sender, short.receiver, short.guilty
+        yield Finding(
+            detector="p2p_mismatch",
+            cls="p2p_mismatch",
+            outcome="crashed",
+            confidence=0.8,
+            summary=f"Rank {receiver} waits for message {short.received} from rank {sender}, which sent {short.sent} and came to its end. {short.why}",
+            guilty_ranks=(guilty,),
+            blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != guilty),
+            where=Where(step=short.step).at(locations.of_text(short.places[guilty])),
+            peers_at=locations.of_text(short.places[receiver if guilty == sender else sender]),
+            evidence=(
+                Evidence(
+                    claim=f"rank {sender} sent {short.sent} messages to rank {receiver}",
+                    source=f"{cell.rank(sender).source}/blackbox.bin",
+                ),
+                Evidence(
+                    claim=f"rank {receiver} had begun to receive {short.received} from it",
+                    source=f"{cell.rank(receiver).source}/blackbox.bin",
+                ),
+            ),
+            rejected=(
+                Rejected(
+                    cls="rank_exited_early",
+                    because=f"rank {sender} had done no fewer steps than rank {receiver}",
+                ),
+            ),
+            fix=FIX,
+        )
+
+
+RULE = Rule(
+    name="p2p_mismatch",
+    concludes=("p2p_mismatch",),
+    family="waiting",
+    detected="a rank stands in a send or receive, and whom it waits for waits, in the end, for it. Guilty is whoever exchanged another number of messages than in its steps before, unless what it has done so far is how a step before began (`where` is the loop that it left too early, also where a helper sends, if it left one), then whose tag neither the stage before nor the one behind it has, then the minority, then whose message has no counterpart; all, where all do the same. In a crash: the nth message between two ranks is of another size or type than its receiver has room for",
+    fix="Let every send meet its receive, with the same peer, tag, size and number of messages.",
+    check=p2p_mismatch,
+    needs=("black_boxes",),
+    explained_by=("rendezvous_mismatch",),
+    confused_with=("missing_rank", "network_stall", "rank_exception", "rank_exited_early"),
+)

@@ -1,0 +1,107 @@
+"""A collective's own limit passed while a live member of its group was at work elsewhere: it was late, not stuck."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exceptions import first_of, headline
+from nsadiag.analysis.facts.exits import Break, earliest_failure, first_break
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
+
+LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout", re.IGNORECASE)
+
+
+def timed_out(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """By black boxes: who waited had called it from Python, and who was missed never did."""
+    broke = earliest_failure(cell)
+    if is_still(cell) or first_break(cell) is not None or broke is None or broke.kind != "exception":
+        return
+    raised = first_of(broke.rank.exception or {})
+    if not LIMIT.search(str(raised.get("message"))) or failed_in_transfer(broke.rank):
+        return
+    call = _open_call(tables, broke.rank.rank)
+    if call is None:
+        return
+    late = _late(cell, tables, call)
+    if late:
+        yield _finding(cell, broke, call, late)
+
+
+def _open_call(tables: Tables, rank: int) -> pd.Series | None:
+    """The last that it asked for; one from which an exception came has an end as well."""
+    mine = tables.asked[tables.asked["rank"] == rank]
+    return None if mine.empty else mine.iloc[-1]
+
+
+def _late(cell: CellEvidence, tables: Tables, call: pd.Series) -> tuple[int, ...]:
+    """Members that had not come to that call, and were in no other one either."""
+    asked = tables.asked
+    found = []
+    for number in tables.groups.members(str(call.group)):
+        rank = next((r for r in cell.ranks if r.rank == number), None)
+        if rank is None or rank.recording.header is None or rank.exception or number == call["rank"]:
+            continue
+        mine = asked[asked["rank"] == number]
+        come = (mine.group == call.group) & (mine.call >= call.call)
+        if not come.any() and not mine.end_s.isna().any():
+            found.append(number)
+    return tuple(sorted(found))
+
+
+def _was_at(cell: CellEvidence, number: int, begin_s: float, end_s: float) -> Place | None:
+    """By the samples of that time alone: a look may have been at what came before."""
+    began_ns = cell.started_mono_ns
+    samples = [
+        sample
+        for sample in cell.rank(number).samples
+        if begin_s <= (int(sample["t_mono_ns"]) - began_ns) / 1e9 <= end_s
+    ]
+    # The last one: the first may be of what it did before that work.
+    return locations.most_seen(samples[-1:])
+
+
+def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int, ...]) -> Finding:
+    waited_s = broke.t_s - float(call.begin_s)
+    here = _was_at(cell, late[0], float(call.begin_s), broke.t_s)
+    at = f" Meanwhile it was at {locations.short(here)}." if here else ""
+    word = "Rank" if len(late) == 1 else "Ranks"
+    source = cell.rank(late[0]).source
+    return Finding(
+        detector="missing_rank",
+        cls="missing_rank",
+        outcome="crashed",
+        confidence=0.8 if here else 0.6,
+        summary=f"{word} {cell.names(late)} had not come to {call.op} {call.call} of {call.group} when the time limit of rank {broke.rank.rank}, which waited in it, passed after {waited_s:.0f} s.{at}",
+        guilty_ranks=late,
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in late),
+        where=Where(
+            collective=Collective(op=str(call.op), group=str(call.group), seq=int(call.call)),
+            step=cell.rank(late[0]).end.get("steps"),
+        ).at(here),
+        peers_at=locations.of_text(str(call.place)),
+        evidence=(
+            Evidence(
+                claim=f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {headline(first_of(broke.rank.exception or {}))}",
+                source=f"{broke.rank.source}/exception.json",
+            ),
+            Evidence(claim=f"rank {late[0]} never called it, nor waited in another", source=f"{source}/blackbox.bin"),
+            *(
+                (Evidence(claim=f"where it was while rank {broke.rank.rank} waited", source=f"{source}/samples.jsonl"),)
+                if here
+                else ()
+            ),
+        ),
+        rejected=(
+            Rejected(cls="rank_exception", because="the error says only that a peer did not come in time"),
+            Rejected(cls="network_stall", because="not every rank of the group had called it"),
+        ),
+        fix="Share that work out, or do it where nobody waits for it; if it is meant to take so long, raise init_process_group(timeout=...).",
+    )  # fmt: skip

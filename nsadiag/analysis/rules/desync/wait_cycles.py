@@ -1,0 +1,154 @@
+"""Ranks that wait for each other in different groups: each wait is right by itself, and together they never end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.candidates.iteration_order import order_of
+from nsadiag.analysis.explain.context import Situation
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.device_queue import first_unfinished, issued_s
+from nsadiag.analysis.facts.groups import shown
+from nsadiag.analysis.facts.thread_state import Standing
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.blocked import user_threads
+from nsadiag.analysis.relations.call_outliers import CALLS, took_new_turns
+from nsadiag.analysis.relations.wait_graph import Graph, graph_of
+from nsadiag.evidence.blackbox import Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.source import loops
+
+Call = tuple[str, str]  # group and call site
+
+
+def closed_cycles(graph: Graph) -> list[tuple[int, ...]]:
+    """Cycles whose ranks wait for nobody but ranks that wait as well: nobody outside could free them."""
+    roots = set(graph.roots())
+    return [cycle for cycle in graph.cycles() if not any(graph.reached_from(r) & roots for r in cycle)]
+
+
+def cycle_finding(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A cycle of collectives alone, or of collectives and of locks that are held by threads which wait in one."""
+    for cycle in closed_cycles(tables.once(graph_of)):
+        stands = {rank: tables.standings[rank] for rank in cycle if rank in tables.standings}
+        alone = {rank for rank, at in stands.items() if at.doing in ("collective", "backward")}
+        held = {rank: why for rank in set(stands) - alone if (why := _held_up(cell, stands[rank]))}
+        if alone and len(alone) + len(held) == len(cycle):
+            yield _finding(cell, tables, cycle, held)
+
+
+def _held_up(cell: CellEvidence, at: Standing) -> str | None:
+    """Which thread has the lock that the main thread waits for, where that thread stands in a collective itself."""
+    wanted = loops.wanted(cell.code, at.place) if at.doing == "lock" and at.place else set()
+    capture = next((c for c in reversed(cell.rank(at.rank).captures) if c.stacks), None)
+    for thread, innermost in user_threads(capture) if wanted and capture else ():
+        call = locations.call_in(thread["frames"])
+        outer = [locations.place(f["filename"], f["line"], f["name"]) for f in thread["frames"]]
+        if call and at.place and any(wanted & loops.held(cell.code, frame) for frame in outer):
+            return f"the main thread waits at {locations.short(at.place)} for a lock that thread {thread.get('thread_name')} holds, which stands in {call} at {locations.short(innermost)}"
+    return None
+
+
+def _lines_of_step(tables: Tables, rank: int) -> list[Call]:
+    """Groups and call sites of the rank since its last optimizer step, in order; the last is where it stands."""
+    events = tables.events
+    mine = events[
+        (events["rank"] == rank)
+        & (events.phase == Phase.BEGIN)
+        & ((events.group != "") | (events.site != ""))
+    ]
+    mine = mine[mine.kind.isin(CALLS) & (mine.t_s <= issued_s(tables.cell, tables.cell.rank(rank)))]
+    newest = mine[mine.step == mine.step.max()]
+    return list(zip(newest.group, newest.site, strict=True))
+
+
+def in_conflict(tables: Tables, cycle: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    """Ranks that take two of the cycle's lines in the order in which fewer ranks take them."""
+    # Those beside the cycle show the usual order, too.
+    paths = {rank.rank: _lines_of_step(tables, rank.rank) for rank in tables.cell.ranks}
+    stands = {paths[rank][-1] for rank in cycle if paths.get(rank)}
+    few: set[int] = set()
+    even: set[int] = set()
+    for a, b in combinations(sorted(stands), 2):
+        first = {rank: _first(path, a, b) for rank, path in paths.items()}
+        sides = [{r for r, line in first.items() if line == side} for side in (a, b)]
+        if all(sides):
+            fewer = min(sides, key=len)
+            (few if len(sides[0]) != len(sides[1]) else even).update(
+                fewer if len(sides[0]) != len(sides[1]) else sides[0] | sides[1]
+            )
+    few, even = few & {*cycle}, even & {*cycle}
+    if few:
+        return tuple(sorted(few)), "taking them in another order than the others"
+    turned = took_new_turns(tables, cycle)
+    if 0 < len(turned) < len(cycle):
+        return turned, "where no path of theirs ever led before"
+    return tuple(sorted(even)) or cycle, "no order that most ranks take"
+
+
+def _first(path: list[Call], a: Call, b: Call) -> Call | None:
+    return next((line for line in path if line in (a, b)), None)
+
+
+def _orders(at: Place | None) -> Iterator[Evidence]:
+    if at is not None:
+        yield Evidence(
+            claim=f"all stand at one line, to which each came with another group: {locations.short(at)} puts them in order ({at.code})",
+            source="sources/index.json",
+        )
+
+
+def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: dict[int, str]) -> Finding:
+    """`held`: of ranks whose main thread waits for a lock, why."""
+    guilty, why = in_conflict(tables, cycle)
+    blocked = tuple(sorted(set(cycle) - set(guilty)))
+    stands = {rank: tables.standings[rank] for rank in cycle}
+    edges = [e for e in tables.once(graph_of).edges if e.waiter in cycle and e.waited_for in cycle]
+    one = {e.waiter: e for e in edges}
+    said = "; ".join(
+        f"rank {r} waits for rank {e.waited_for} in {e.what}" for r, e in sorted(one.items())[:5]
+    )
+    said += "".join(f"; on rank {r} {what}" for r, what in sorted(held.items())[:2])
+    lines = _lines_of_step(tables, guilty[0])
+    queued = first_unfinished(cell.rank(guilty[0])) and locations.of_text(lines[-1][1]) if lines else None
+    ordered = order_of(Situation(cell, tables), cycle)
+    here = ordered or queued or stands[guilty[0]].place or locations.of_rank_now(cell.rank(guilty[0]))
+    return Finding(
+        detector="collective_order_mismatch",
+        cls="collective_order_mismatch",
+        outcome="hung",
+        confidence=0.9 if blocked else 0.75,
+        summary=f"Ranks {shown(cycle)} wait for each other in a cycle over several groups: {said}. Rank {shown(guilty)}: {why}.",
+        guilty_ranks=guilty,
+        blocked_ranks=blocked,
+        where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(here),
+        peers_at=stands[blocked[0]].place if blocked else None,
+        evidence=(
+            *(
+                Evidence(
+                    claim=f"rank {e.waiter} is in {e.what}, rank {e.waited_for} never issued it",
+                    source=e.source,
+                )
+                for e in list(one.values())[:8]
+            ),
+            *_orders(ordered),
+            *(
+                Evidence(claim=f"on rank {r} {what}", source=f"{stands[r].source}/py_spy.json")
+                for r, what in sorted(held.items())[:4]
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because=f"every rank that is waited for waits itself, in the end for rank {guilty[0]}",
+            ),
+        ),
+        fix="Issue the collectives of overlapping groups in one order on all ranks."
+        + (
+            " Hold no lock while in a collective: who gets it first differs from rank to rank; let one thread issue them all."
+            if held
+            else ""
+        ),
+    )

@@ -1,0 +1,134 @@
+"""A host was lost while the job ran: what its ranks did then nobody knows, and the others only wait for them or miss them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exits import breaks
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.pending import is_still, waits
+from nsadiag.analysis.rules.exits.rank_exited_early import NEEDS_PEERS
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.spans import spans
+
+# Agents say that they live once a second.
+ABOUT_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """A node that was not heard any more."""
+
+    name: str
+    lost_s: float
+    ranks: tuple[int, ...]
+
+
+def lost_nodes(cell: CellEvidence) -> list[Lost]:
+    """By watch.json, the first to go first."""
+    nodes = cell.watch.get("nodes") or []
+    found = [
+        Lost(name=str(n["name"]), lost_s=float(n["lost_s"]), ranks=tuple(n.get("ranks") or ()))
+        for n in nodes
+        if n.get("lost_s") is not None
+    ]
+    return sorted(found, key=lambda node: node.lost_s)
+
+
+def lost_host(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    lost = next((node for node in lost_nodes(cell) if node.ranks), None)
+    if lost is None:
+        yield Declined("every host was heard to the end", "watch.json#nodes")
+        return
+    left = {n: s for n, s in tables.standings.items() if n not in lost.ranks}
+    first = next(iter(breaks(cell)), None)
+    if is_still(cell) and left and all(s.doing in NEEDS_PEERS for s in left.values()):
+        yield _stalled(cell, tables, lost, sorted(left))
+    elif first is not None and first.follows_a_peer and first.t_s > lost.lost_s - ABOUT_S:
+        yield _gone(cell, lost, first.rank.rank, first.t_s)
+
+
+def _stalled(cell: CellEvidence, tables: Tables, lost: Lost, left: list[int]) -> Finding:
+    wait = next((w for w in waits(cell, tables) if set(lost.ranks) & {*w.unseen, *w.missing}), None)
+    waiter = wait.waiting[0] if wait else left[0]
+    collective = wait.collective(waiter) if wait else None
+    called = f" in {collective.op} {wait.seq} of {wait.group}" if wait and collective else ""
+    standing = tables.standings.get(waiter)
+    return Finding(
+        detector="lost_host",
+        cls="network_stall",
+        outcome="hung",
+        confidence=0.75,
+        summary=f"Host {lost.name} was lost {lost.lost_s:.0f} s after the start, and ranks {spans(left)} wait{called} for ranks {spans(lost.ranks)} there.",
+        guilty_ranks=lost.ranks,
+        blocked_ranks=tuple(left),
+        where=Where(host=lost.name, collective=collective),
+        peers_at=standing.place if standing else None,
+        evidence=(
+            Evidence(
+                claim=f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on", source="watch.json#nodes"
+            ),
+            *([Evidence(claim=f"rank {waiter} issued{called.replace(' in', '', 1)} and stands in it", source=wait.source(cell, waiter))] if wait else []),
+            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+        ),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because=f"what ranks {spans(lost.ranks)} did last is not known here: their host was lost first",
+            ),
+            Rejected(cls="rank_killed", because="no connection of theirs was closed, as the end of a process does"),
+        ),
+        fix=f"Look at {lost.name} and the network to it: is it up, does it answer a ping, what do its kernel's log and the switch say?",
+        next=f"what ranks {spans(lost.ranks)} did is in the run directory on {lost.name}: nsadiag analyze it there",
+    )  # fmt: skip
+
+
+def _gone(cell: CellEvidence, lost: Lost, victim: int, t_s: float) -> Finding:
+    exception = cell.rank(victim).exception
+    left = tuple(rank.rank for rank in cell.ranks if rank.rank not in lost.ranks)
+    return Finding(
+        detector="lost_host",
+        cls="rank_killed",
+        outcome="crashed",
+        confidence=0.6,
+        summary=f"Host {lost.name} was lost {lost.lost_s:.0f} s after the start, and ranks {spans(lost.ranks)} ended with it; the others only lost their peers.",
+        guilty_ranks=lost.ranks,
+        blocked_ranks=left,
+        where=Where(host=lost.name),
+        peers_at=locations.of_exception(exception) if exception else None,
+        evidence=(
+            Evidence(
+                claim=f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on", source="watch.json#nodes"
+            ),
+            Evidence(
+                claim=f"rank {victim} was the first elsewhere to break, at {t_s:.1f} s, for want of a peer",
+                source=f"{cell.rank(victim).source}/exception.json",
+            ),
+        ),
+        rejected=(
+            Rejected(cls="network_stall", because="connections were closed, as the end of a process does"),
+            Rejected(
+                cls="rank_exception", because="no rank elsewhere raised an exception of its own before"
+            ),
+        ),
+        gaps=(f"what ended the ranks on {lost.name} is not known: nobody there could say",),
+        fix=f"Find what became of {lost.name}: a reboot, the OOM killer, a scheduler that took it back, or somebody who ended nsadiag there.",
+        next=f"the run directory on {lost.name}, if it still has one: nsadiag analyze it there",
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="lost_host",
+    concludes=("network_stall", "rank_killed"),
+    family="exit",
+    detected="On several hosts: one was not heard any more, and whoever is left waits for its ranks or lost them.",
+    fix="Look at the host that was lost and the network to it.",
+    check=lost_host,
+    needs=("looks",),
+    explained_by=("rank_exception",),
+    confused_with=("missing_rank", "rank_exception"),
+)

@@ -1,0 +1,366 @@
+"""The first exception on any rank, also one that was swallowed or held back; peers that fail or wait are victims."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.suppressed_exceptions import (
+    Swallowed,
+    gone_on,
+    has_left,
+    in_flight,
+    peers_failed,
+)
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exceptions import (
+    device_assert,
+    first_of,
+    follows_a_peer,
+    headline,
+    is_of_a_collective,
+    is_told_late,
+    memory_of,
+    place_of,
+)
+from nsadiag.analysis.facts.exits import Break, breaks, first_break
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.blocked import finding, stuck_inside
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.exits.child_exceptions import has_dead, in_children, waits_for_children
+from nsadiag.analysis.rules.exits.missing_files import unmade
+from nsadiag.analysis.rules.reasons import other_break
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Rejected, Where
+
+# The same first words on another rank within this time is the same mistake, not a consequence.
+TOGETHER_S = 1.0
+SIGNALLED = Rejected(cls="rank_killed", because="no rank was ended by a signal before this exception")
+HEARD_LATE = "a kernel fails while the host is further on: the line is where the rank heard of it, and not where the kernel was launched"
+OF_A_KERNEL = "Look at what the kernels before that line were given: an assertion of a gather, an index or a loss kernel is nearly always an index out of its range (a token beyond the vocabulary, a position beyond the context, a label beyond the classes)."
+LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that fails"
+MEMORY = {
+    "gpu": "Give this rank less at once (a smaller or shorter batch, activation checkpointing), and let all ranks skip a batch together or not at all.",
+    "host": "The machine has no memory left to give: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
+}
+
+
+def _class_of(exception: dict[str, Any]) -> str:
+    return "gpu_oom" if memory_of(exception) == "gpu" else "rank_exception"
+
+
+def _fix(exception: dict[str, Any], otherwise: str) -> str:
+    return MEMORY.get(memory_of(exception) or "", otherwise)
+
+
+def _outcome(cell: CellEvidence) -> Outcome:
+    return "hung" if cell.stopped == "hang" or is_still(cell) else "crashed"
+
+
+def _peers_at(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...]) -> Place | None:
+    """Where the others wait, if they could be looked at; of a crash, where they broke: a look was at what came before."""
+    if _outcome(cell) == "crashed":
+        broke = (
+            locations.of_exception(r.exception) for r in cell.ranks if r.rank not in guilty and r.exception
+        )
+        return next((at for at in broke if at), None)
+    return next((s.place for rank, s in tables.standings.items() if rank not in guilty and s.place), None)
+
+
+def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    first = first_break(cell)
+    is_cause = first is not None and first.kind == "exception" and first.rank.exception is not None
+    if not is_cause or is_of_a_collective(first_of(first.rank.exception)):  # type: ignore[union-attr, arg-type]
+        yield from _not_fatal(cell, tables)
+    if is_cause:
+        yield _fatal(cell, tables, first)  # type: ignore[arg-type]
+    elif first is None and _outcome(cell) == "crashed" and _failed_again(cell):
+        yield from _of_an_attempt(cell)
+    yield from _in_a_child(cell, tables)
+    yield from _of_a_file(cell, tables)
+    yield from other_break(cell)
+
+
+def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
+    exception = first.rank.exception or {}
+    root = first_of(exception)
+    said = headline(root)
+    alike = [b.rank.rank for b in breaks(cell) if _is_like(b, first)]
+    victims = [b for b in breaks(cell) if b.rank.rank not in alike]
+    source = f"{first.rank.source}/exception.json"
+    evidence = [
+        Evidence(
+            claim=f"rank {first.rank.rank} raised {said} at {first.t_s:.1f} s, first of all", source=source
+        )
+    ]
+    if root is not exception:
+        evidence.append(Evidence(claim=f"what ended it came of that: {headline(exception)}", source=source))
+    if hidden := exception.get("hidden"):
+        at = place_of(hidden)
+        claim = f"it was raised in place of {headline(hidden)}" + (f" at {locations.short(at)}" if at else "")
+        evidence.append(Evidence(claim=claim, source=source))
+    evidence += [
+        Evidence(
+            claim=f"rank {v.rank.rank} failed {v.t_s - first.t_s:.1f} s later: {v.rank.exception['type']}",
+            source=f"{v.rank.source}/exception.json",
+        )
+        for v in victims[:3]
+        if v.rank.exception
+    ]
+    late = is_told_late(root)
+    of_kernel = device_assert(first.rank.stderr_tail) if late else None
+    if of_kernel:
+        evidence.append(
+            Evidence(claim=f"its GPU said: {of_kernel}", source=f"{first.rank.source}/stderr.log")
+        )
+    everyone = len(cell.everyone(alike)) == cell.world_size > 1
+    who = "Every rank" if everyone else f"Rank {cell.names(alike)}"
+    mend = (
+        "Mend the line shown; the other ranks' errors go away with it." if victims else "Mend the line shown."
+    )
+    return Finding(
+        detector="rank_exception",
+        cls=_class_of(root),
+        outcome="hung" if cell.stopped == "hang" else "crashed",
+        confidence=0.95,
+        summary=f"{who} raised {said}" + (f" ({of_kernel})" if of_kernel else ""),
+        guilty_ranks=tuple(sorted(set(alike))),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in alike),
+        where=Where(step=first.rank.end.get("steps")).at(place_of(root) or place_of(exception)),
+        peers_at=_peers_at(cell, tables, tuple(alike)),
+        evidence=tuple(evidence),
+        rejected=(SIGNALLED,),
+        gaps=(HEARD_LATE,) if late else (),
+        fix=OF_A_KERNEL if late else _fix(root, mend),
+        next=LAUNCH_BLOCKING if late else None,
+    )
+
+
+def _in_a_child(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A process of the rank's own died of it, and the rank waits for what that would have sent."""
+    for stuck in stuck_inside(cell, tables):
+        if not waits_for_children(stuck):
+            continue
+        for told in in_children(stuck.rank)[:1]:
+            waits_at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
+            yield finding(
+                cell,
+                stuck,
+                cls="rank_exception",
+                confidence=0.88 if has_dead(stuck) else 0.75,
+                summary=f"A child process of rank {stuck.number} ({told.name}) raised {headline(told.exception)}, and the rank waits{waits_at} for what it would have sent.",
+                at=place_of(told.exception),
+                evidence=(
+                    Evidence(
+                        claim=f"{told.name} raised {headline(told.exception)}",
+                        source=f"{stuck.rank.source}/stderr.log",
+                    ),
+                    Evidence(
+                        claim=f"the main thread of rank {stuck.number} waits{waits_at} for a process of its own",
+                        source=stuck.source,
+                    ),
+                ),
+                rejected=(
+                    Rejected(
+                        cls="local_lock_deadlock",
+                        because="nobody holds what it waits for: who would have sent it is dead",
+                    ),
+                ),
+                fix="Mend the line shown; catch what the child raises and send it to the rank, or wait with a time-out and ask whether the child lives.",
+            )
+
+
+def _of_a_file(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A rank waits for a file that another's code would have made, had it not failed and gone on."""
+    found = unmade(cell, tables)
+    if found is None:
+        return
+    guilty, stuck = tuple(sorted(found.rows)), found.stuck
+    row = found.rows[guilty[0]][1]
+    thread = "" if row["thread"] == "MainThread" else f" in its thread {row['thread']}"
+    waits_at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
+    yield dataclasses.replace(
+        finding(
+            cell,
+            stuck,
+            cls="rank_exception",
+            confidence=0.8,
+            summary=f"Rank {cell.names(guilty)} raised {headline(first_of(row))}{thread} and went on; rank {stuck.number} waits{waits_at} for the file that it would have made.",
+            at=place_of(first_of(row)) or place_of(row),
+            evidence=(
+                *(
+                    Evidence(
+                        claim=f"rank {number} raised {headline(first_of(each))}{thread} at step {each['step']}, once, and did not end",
+                        source=f"{cell.rank(number).source}/raised.jsonl#{line}",
+                    )
+                    for number, (line, each) in sorted(found.rows.items())[:4]
+                ),
+                Evidence(
+                    claim=f"rank {stuck.number} asks again and again: `{found.asks}`; the name {found.name!r} stands there, and in the lines that the exception kept from running",
+                    source=stuck.source,
+                ),
+            ),
+            rejected=(
+                Rejected(cls="external_wait", because="who should have made what it waits for is in the job"),
+            ),
+            fix="Let the exception end the rank, or tell the others of it (a marker of failure, an all_reduced flag); and give the loop that waits a limit.",
+        ),
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        peers_at=stuck.standing.place,
+    )
+
+
+def _of_an_attempt(cell: CellEvidence) -> Iterator[Finding]:
+    """The launcher restarted the ranks after it, and the new ones only failed to find each other."""
+    ended = [(number, e, rank) for rank in cell.ranks for number, e in rank.attempts if _is_own(e)]
+    if not ended:
+        return
+    number, exception, rank = min(ended, key=lambda row: (-row[0], row[1]["t_mono_ns"]))
+    root = first_of(exception)
+    yield Finding(
+        detector="rank_exception",
+        cls=_class_of(root),
+        outcome="crashed",
+        confidence=0.85,
+        summary=f"Rank {rank.rank} raised {headline(root)} in attempt {number}; the launcher restarted all ranks, and these only failed to reach one another.",
+        guilty_ranks=(rank.rank,),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r is not rank),
+        where=Where().at(place_of(root) or place_of(exception)),
+        evidence=(
+            Evidence(
+                claim=f"rank {rank.rank} raised {headline(root)}, first of all in attempt {number}",
+                source=f"{rank.source}/attempts/{number:02d}/exception.json",
+            ),
+            *(
+                Evidence(claim=f"rank {b.rank.rank} failed in the last attempt: {headline(b.rank.exception)}", source=f"{b.rank.source}/exception.json")
+                for b in breaks(cell)[:3]
+                if b.rank.exception
+            ),
+        ),
+        rejected=(SIGNALLED,),
+        fix=_fix(root, "Mend the line shown: without it there would have been no restart."),
+    )  # fmt: skip
+
+
+def _failed_again(cell: CellEvidence) -> bool:
+    """Whether the last attempt broke too: one that ran to its end has made good what went wrong before."""
+    return any(b.kind != "exited" or b.follows_a_peer or b.rank.end.get("exit_code") for b in breaks(cell))
+
+
+def _is_own(exception: dict[str, Any]) -> bool:
+    root = first_of(exception)
+    main = exception.get("thread") == "MainThread"
+    return main and not follows_a_peer(root) and not is_of_a_collective(root)
+
+
+def _is_like(other: Break, first: Break) -> bool:
+    """Whether this rank made the same mistake at about the same time."""
+    if other.follows_a_peer or not other.rank.exception or not first.rank.exception:
+        return False
+    same = first_of(other.rank.exception)["type"] == first_of(first.rank.exception)["type"]
+    return same and other.t_s - first.t_s < TOGETHER_S
+
+
+def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """It came first, and what the job died of or hangs in is its consequence."""
+    stuck = is_still(cell) or cell.stopped == "hang"
+    # What it meets there may not fit what its peers are at: then the transport breaks, and says nothing of it.
+    lost = bool(breaks(cell)) and first_break(cell) is None
+    if (stuck or lost) and (held := in_flight(cell, tables)):
+        yield _finding(
+            cell, tables, held, "and nobody saw it: the rank waits for its peers before it is printed"
+        )
+    failed = stuck or bool(breaks(cell) and _broke(cell)) or peers_failed(cell)
+    if failed and (swallowed := gone_on(cell, tables)):
+        yield _finding(cell, tables, swallowed, _then(swallowed))
+
+
+def _then(swallowed: Swallowed) -> str:
+    """What became of the rank and its peers."""
+    code = swallowed.rank.end.get("exit_code")
+    if code is not None and has_left(swallowed.rank):
+        return f"and ended with exit code {code}; its peers wait for what it never did"
+    how = "in a thread" if swallowed.row["how"] == "thread" else "and swallowed it"
+    return f"{how}, so that its peers wait for what it never did"
+
+
+def _broke(cell: CellEvidence) -> bool:
+    return first_break(cell) is not None or any(b.follows_a_peer for b in breaks(cell))
+
+
+def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) -> Finding:
+    row, rank = first_of(found.row), found.rank
+    step = int(found.row["step"])
+    held = found.row["how"] == "in flight"
+    place = place_of(row) or place_of(found.row)
+    during = f" in {found.row['during']}" if found.row["how"] == "left" else ""
+    return Finding(
+        detector="rank_exception",
+        cls=_class_of(row),
+        outcome=_outcome(cell),
+        confidence=0.93 if held else 0.85,
+        summary=f"Rank {rank.rank} raised {headline(row)}{during} at step {step}, {then}.",
+        guilty_ranks=(rank.rank,),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != rank.rank),
+        where=Where(step=step, phase=_phase(found.row)).at(place),
+        peers_at=_peers_at(cell, tables, (rank.rank,)),
+        evidence=(
+            Evidence(
+                claim=f"rank {rank.rank} raised {headline(row)}{during} at {found.t_s:.1f} s, and "
+                + _end_of(rank),
+                source=found.source,
+            ),
+            Evidence(claim=found.why, source=f"{rank.source}/blackbox.bin"),
+        ),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because="why the rank left the others' path was seen: the exception came first",
+            ),
+            Rejected(cls="rank_exited_early", because="it had failed before it left")
+            if has_left(rank)
+            else Rejected(cls="rank_exited_early", because="it did not leave of its own accord"),
+        ),
+        fix=_fix(
+            row,
+            "Let the exception end the rank: no collective in a `finally` or `except` that the others do not enter."
+            if held
+            else "Let the exception end the rank, or let all ranks agree to skip the batch (all_reduce a flag) before any goes on.",
+        ),
+    )
+
+
+def _end_of(rank: RankEvidence) -> str:
+    """Whether it ended after it, in words."""
+    code = rank.end.get("exit_code")
+    if code is None or not has_left(rank):
+        return "did not end"
+    return "ended later" if code else "ended later with exit code 0"
+
+
+def _phase(row: dict[str, Any]) -> str | None:
+    return (
+        row["during"] if row["how"] == "left" and row["during"] in ("forward", "backward", "input") else None
+    )
+
+
+RULE = Rule(
+    name="rank_exception",
+    concludes=("rank_exception", "gpu_oom"),
+    family="exit",
+    detected="the first exception of a main thread on any rank; peers that fail or wait afterwards are victims, and errors that only say that a peer is gone never count as first. Also one that did not end its rank: swallowed by an `except` (its rank left a forward or backward that its peers ran, did no step after, or came to where it waits after fewer steps than ever, by as many as it swallowed), raised in a thread or a child process for which the main thread waits, held back by a `finally` that entered a collective, kept by who caught it from making the file that another rank asks for again and again (at 80 %: the same name stands in both lines), of an attempt before a restart in which the ranks only failed to meet, or of a process that had not said yet which rank it is. A connection that is lost is another's fault only where it may be one to a peer. Of a chain, what the last one was raised from, or took the place of where a clean-up failed that would have let it go on. What CUDA tells late, of a kernel launched before, is told as such, with what the kernel said",
+    fix="Mend the line shown; the other ranks' errors go away with it.",
+    check=rank_exception,
+    needs=("ends",),
+    explained_by=("ddp_unused_parameter",),
+    confused_with=(
+        "external_wait",
+        "local_lock_deadlock",
+        "missing_rank",
+        "rank_exited_early",
+        "rank_killed",
+    ),
+)

@@ -1,0 +1,105 @@
+"""A rank ended of its own accord while its peers still needed it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exits import breaks, first_break
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.messages.unsent import shortfalls
+from nsadiag.analysis.rules.reasons import other_break
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+# Where a rank stands that needs its peers.
+NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
+
+
+def _doubts(cell: CellEvidence, tables: Tables, rank: RankEvidence) -> list[str]:
+    """What would have to be seen to be sure: that it left on purpose, and that somebody needed it."""
+    doubts = []
+    if rank.end.get("exit_code") and not rank.leaving:
+        doubts.append(f"what made rank {rank.rank} end with that exit code is not on record")
+    followed = any(b.follows_a_peer for b in breaks(cell) if b.rank.rank != rank.rank)
+    waiting = (s.doing in NEEDS_PEERS for number, s in tables.standings.items() if number != rank.rank)
+    if not followed and not any(waiting):
+        doubts.append("no peer was seen to wait for it")
+    return doubts
+
+
+def _how(rank: RankEvidence) -> str:
+    number, code = rank.end.get("signal"), rank.end.get("exit_code")
+    if number:
+        return f"{signal.Signals(number).name} behind its exit handlers"
+    return f"exit code {'unknown' if code is None else code}"
+
+
+def _last_words_at(rank: RankEvidence) -> Place | None:
+    """Where it lost its peer, if what wraps its work caught that."""
+    row = rank.raised[-1] if rank.raised and (rank.leaving or {}).get("ended_with") else {}
+    return locations.of_text(str(row.get("place") or ""))
+
+
+def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    first = first_break(cell)
+    if first is None or first.kind != "exited":
+        yield from other_break(cell)
+        return
+    if short := next(shortfalls(cell, tables), None):
+        yield Declined(f"rank {short.sender} had sent fewer messages than rank {short.receiver} waited for")
+        return
+    rank = first.rank
+    left = [r for r in cell.ranks if r.rank != rank.rank]
+    left_at = rank.leaving and locations.of_text(rank.leaving["place"])
+    blocked = next(
+        (
+            locations.of_exception(r.exception)
+            if r.exception
+            else _last_words_at(r) or locations.of_rank_now(r)
+            for r in left
+        ),
+        None,
+    )
+    doubts = _doubts(cell, tables, rank)
+    yield Finding(
+        detector="rank_exited_early",
+        cls="rank_exited_early",
+        outcome="hung" if cell.stopped == "hang" else "crashed",
+        confidence=0.5 if doubts else 0.93,
+        summary=f"Rank {rank.rank} ended by itself ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers still trained.",
+        guilty_ranks=(rank.rank,),
+        blocked_ranks=tuple(r.rank for r in left),
+        where=Where(step=rank.end.get("steps")).at(left_at or locations.of_black_box(rank)),
+        peers_at=blocked,
+        evidence=(
+            Evidence(
+                claim=f"rank {rank.rank} ran its exit handlers and ended at {first.t_s:.1f} s, without an exception",
+                source="ends.json",
+            ),
+        ),
+        rejected=(
+            Rejected(cls="rank_killed", because="its exit handlers ran, and no signal ended it before"),
+            Rejected(
+                cls="rank_exception",
+                because="it raised no exception; its peers' errors say only that it was gone",
+            ),
+        ),
+        gaps=tuple(doubts),
+        fix="Let all ranks agree to stop (all_reduce a flag) before any of them leaves the loop.",
+    )
+
+
+RULE = Rule(
+    name="rank_exited_early",
+    concludes=("rank_exited_early",),
+    family="exit",
+    detected="a rank ran its exit handlers without an exception, and its peers still needed it",
+    fix="Let all ranks agree to stop (all_reduce a flag) before any of them leaves the loop.",
+    check=rank_exited_early,
+    needs=("ends",),
+    explained_by=("teardown_hang",),
+    confused_with=("rank_exception", "rank_killed"),
+)

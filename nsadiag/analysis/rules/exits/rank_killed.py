@@ -1,0 +1,212 @@
+"""A rank was ended by a signal that neither the launcher nor we sent; its peers only followed."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exits import first_break
+from nsadiag.analysis.ingest import sources
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.reasons import other_break
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.source.patterns.timers import only_alarm
+
+FIXES = {
+    signal.SIGKILL: "Find who sent it: the kernel's OOM killer (dmesg, memory.events), a scheduler's limit, or a memory guard.",
+    signal.SIGSEGV: "The fault is in native code: run the line shown under a debugger, or without that extension.",
+    signal.SIGABRT: "Native code gave up: its last words are in the rank's stderr.log.",
+    signal.SIGBUS: "A mapped file shrank or /dev/shm is full: look at df -h /dev/shm and at the loader's workers.",
+    signal.SIGFPE: "Native code divided by zero: look at the line shown for a size or count that is 0 on this rank.",
+    signal.SIGXCPU: "The rank has used up its CPU time (ulimit -t): raise the limit, or ask the scheduler for more.",
+    signal.SIGTERM: "Find who ends single ranks: a scheduler that preempts, a health check, a script that cleans up.",
+}
+ALARM_FIX = "Cancel the timer on every way out of what it was to guard (in a finally: signal.alarm(0)), or set a handler for its signal first."
+OOM_FIX = "The machine, or the job's cgroup, ran out of memory: load less at once, use fewer workers, or raise the limit."
+LAUNCHER_TOLD = re.compile(
+    r"[Rr]eceived (Signals\.)?SIG(TERM|INT|HUP)?\S* death signal|Received (\d+) death signal"
+)
+# A signal is sent some moments before it is the end.
+SENT_WITHIN_S = 30.0
+
+
+def _last_words(rank: RankEvidence) -> Place | None:
+    return locations.of_faults(rank.faults) or locations.of_black_box(rank)
+
+
+def _sender(
+    cell: CellEvidence, victim: RankEvidence, number: int, t_s: float
+) -> tuple[RankEvidence, dict[str, Any]] | None:
+    """The rank that sent it, and its own word on that."""
+    for rank in cell.ranks:
+        for row in rank.signals:
+            sent_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
+            hits = row["to"] in (victim.meta.get("pid"), 0) and row["signal"] == number
+            if hits and -SENT_WITHIN_S < sent_s - t_s <= 1.0:
+                return rank, row
+    return None
+
+
+def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> list[Evidence]:
+    """What the kernel says: its own line about this process, or a counter that has grown."""
+    if number != signal.SIGKILL:
+        return []
+    found = []
+    for node in cell.oom:
+        for told in node.get("kernel", []):
+            if told["pid"] == rank.meta.get("pid"):
+                found.append(Evidence(claim=f"the kernel's log: {told['line']}", source="nodes/*/oom.json"))
+        for group in node.get("grown", []):
+            limit = group.get("limit_bytes")
+            claim = (
+                f"oom_kill of its cgroup grew from {group['oom_kills_before']} to {group['oom_kills']}"
+                + (f", its limit is {limit / 2**20:,.0f} MiB" if limit else "")
+            )
+            found.append(Evidence(claim=claim, source="nodes/*/oom.json"))
+    return found
+
+
+def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    first = first_break(cell)
+    if first is None or first.kind != "killed":
+        yield from other_break(cell)
+        return
+    rank, number = first.rank, int(first.rank.end["signal"])
+    memory = _out_of_memory(cell, rank, number)
+    sender = None if memory else _sender(cell, rank, number, first.t_s)
+    alarm = None if sender else only_alarm(cell.code, number)
+    everyone = tuple(r.rank for r in cell.ranks if r.end.get("signal") == number)
+    all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(cell.launcher_stderr))
+    guilty = everyone if all_told else (rank.rank,)
+    yield Finding(
+        detector="rank_killed",
+        cls="host_oom" if memory else "rank_killed",
+        outcome="crashed",
+        confidence=0.97 if memory else 0.7 if all_told else 0.95,
+        summary=_summary(rank, number, bool(memory), sender, all_told, alarm),
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        where=Where(step=rank.end.get("steps")).at(alarm or _place(rank, sender)),
+        evidence=(
+            Evidence(
+                claim=f"rank {rank.rank} ended by {_name(number)} at {first.t_s:.1f} s, before any other rank broke",
+                source="ends.json",
+            ),
+            *memory,
+            *_more(rank, number, sender, all_told),
+            *_of_alarm(cell, rank, number, alarm),
+        ),
+        rejected=(
+            Rejected(
+                cls="rank_exception", because="no rank raised an exception of its own before the signal"
+            ),
+            *(
+                [
+                    Rejected(
+                        cls="host_oom", because="no oom_kill counter grew, and the kernel's log says nothing"
+                    )
+                ]
+                if number == signal.SIGKILL and not memory and cell.oom
+                else []
+            ),
+        ),
+        fix=_fix(rank, number, bool(memory), sender, alarm),
+    )
+
+
+def _fix(
+    rank: RankEvidence,
+    number: int,
+    memory: bool,
+    sender: tuple[RankEvidence, dict[str, Any]] | None,
+    alarm: Place | None,
+) -> str:
+    """What the evidence asks for: nobody looks for a sender that is known."""
+    if memory:
+        return OOM_FIX
+    if sender:
+        who = "the rank itself" if sender[0].rank == rank.rank else f"rank {sender[0].rank}"
+        return f"The line shown sends {_name(number)}, on {who}: find what led there. To end a job on purpose, raise an exception, so that its reason is on record."
+    if alarm:
+        return ALARM_FIX
+    return FIXES.get(signal.Signals(number), f"Find out who sends {_name(number)} to it.")
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name
+
+
+def _place(rank: RankEvidence, sender: tuple[RankEvidence, dict[str, Any]] | None) -> Place | None:
+    """The line that sent the signal, where that is known; else where the rank was."""
+    sent_at = locations.of_text(sender[1]["place"]) if sender else None
+    return locations.of_faults(rank.faults) or sent_at or _last_words(rank)
+
+
+def _summary(
+    rank: RankEvidence,
+    number: int,
+    memory: bool,
+    sender: tuple[RankEvidence, dict[str, Any]] | None,
+    all_told: bool,
+    alarm: Place | None,
+) -> str:
+    steps = rank.end.get("steps", 0)
+    if all_told:
+        return f"The launcher was told to end, by {_name(number)} from outside the job, and ended all ranks after {steps} steps."
+    by = " by the kernel, which had no memory left," if memory else ""
+    if sender:
+        whom = "itself" if sender[0].rank == rank.rank else f"rank {sender[0].rank}"
+        by = f" by {whom} ({sender[1]['call']})"
+    elif alarm:
+        by = f" by a timer of its own ({locations.short(alarm)})"
+    return f"Rank {rank.rank} was killed{by} with {_name(number)} after {steps} steps; the other ranks only lost their peer."
+
+
+def _more(
+    rank: RankEvidence, number: int, sender: tuple[RankEvidence, dict[str, Any]] | None, all_told: bool
+) -> Iterator[Evidence]:
+    if number != signal.SIGKILL and "Fatal Python error" in rank.faults:
+        yield Evidence(
+            claim="faulthandler wrote the stack at the moment of death", source=f"{rank.source}/faults.log"
+        )
+    if sender:
+        yield Evidence(
+            claim=f"rank {sender[0].rank} sent it by {sender[1]['call']} at {sender[1]['place']}",
+            source=f"{sender[0].source}/signals.jsonl",
+        )
+    if all_told:
+        yield Evidence(
+            claim="the launcher says that it received the signal", source="nodes/*/launcher.stderr.log"
+        )
+
+
+def _of_alarm(cell: CellEvidence, rank: RankEvidence, number: int, alarm: Place | None) -> Iterator[Evidence]:
+    if alarm is None:
+        return
+    yield Evidence(
+        claim=f"{locations.short(alarm)} is the only line of the job's sources that has {_name(number)} sent, and none of them handles it: it then ends the process",
+        source=sources.cited(cell, alarm.file, alarm.line),
+    )
+    if at := _last_words(rank):
+        yield Evidence(
+            claim=f"rank {rank.rank} was at {locations.short(at)} before",
+            source=f"{rank.source}/blackbox.bin",
+        )
+
+
+RULE = Rule(
+    name="rank_killed",
+    concludes=("rank_killed", "host_oom"),
+    family="exit",
+    detected="the earliest end by a signal that neither the launcher nor nsadiag sent; which line of which rank sent it, if one of the job's own did; of an alarm that nothing handles, the line that sets it, where there is but one. On several hosts also: one was not heard any more, and its peers' connections were closed (at 60 %)",
+    fix="Find who sent the signal: the kernel's OOM killer, a scheduler's limit, a memory guard, a line of the job's own.",
+    check=rank_killed,
+    needs=("ends",),
+    explained_by=("never_joined",),
+    confused_with=("rank_exception",),
+)

@@ -1,0 +1,1 @@
+"""Steps that take too long."""

@@ -1,0 +1,297 @@
+"""Every rank progresses, far more slowly than its own earlier steps, or through a graph of far too many nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.registrations import Pile
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.trend import Slowing, slowing
+from nsadiag.analysis.rules.performance.python_backward import loop_in_backward
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.source import loops
+
+PARTS = ("input_s", "forward_s", "backward_s")
+MEMORY_GROWTH, MIN_GROWN_MIB = 1.5, 64
+MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
+LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an impatient watch look
+
+
+def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
+    """What all ranks are seen at most; waiting in a collective for one that is at it now is none of the work.
+
+    `part` is what has grown: glances at the rest of a step show nothing of it, and a backward may be a wait for the peer
+    that is at what lies between steps.
+    """
+    samples = [sample for rank in cell.ranks for sample in rank.samples]
+    at_work = [sample for sample in samples if not locations.waits_for_peers(sample)]
+    of_part = [s for s in at_work if part and _is_of(part, s)]
+    seen = locations.most_seen(of_part or at_work or samples)
+    return seen or _looked_at(cell) or locations.of_black_box(cell.ranks[0])
+
+
+def _looked_at(cell: CellEvidence) -> Place | None:
+    """Of a job that was looked at in a silence alone, the line that most looks show, of the loop in which most of them
+    find a rank: one look may come upon what is done once before a loop that takes minutes."""
+    looks = [capture for rank in cell.ranks for capture in reversed(rank.captures)]
+    lines = [at for capture in looks if (at := locations.of_stack(capture.stacks))]
+    if not lines:
+        return None
+    heads = {at: loops.head(cell.code, at) or at for at in lines}
+    (most, _), *_ = Counter(heads[at] for at in lines).most_common(1)
+    return Counter(at for at in lines if heads[at] == most).most_common(1)[0][0]
+
+
+def _is_of(part: str, sample: dict[str, Any]) -> bool:
+    if part == "input_s":
+        return not locations.in_a_step(sample)
+    return locations.in_backward(sample) == (part == "backward_s")
+
+
+def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Steps that grow: hooks or graphs that pile up, sequences that lengthen."""
+    slower = slowing(cell.ranks[0], tables)
+    if slower is None:
+        return
+    first, last = slower.first_s, slower.last_s
+    of = "" if slower.measure == "step_s" else " of CPU time"
+    part = max(PARTS, key=slower.grown_s)
+    name = part.removesuffix("_s")
+    doing = _doing(part, slower)
+    source = f"{cell.ranks[0].source}/blackbox.bin"
+    in_step, pile = slower.in_step, slower.pile
+    why = (
+        f"their inputs grow {slower.times_given:.1f} times, by a schedule or because nothing cuts them"
+        if in_step
+        else "something piles up"
+    )
+    seen_at = _place(cell, part)
+    if pile and not in_step:
+        why = f"something piles up: {pile.told}"
+    yield Finding(
+        detector="slow_compute",
+        cls="slow_compute",
+        outcome="slow",
+        confidence=0.5 if in_step else 0.85,
+        summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; {why}.",
+        guilty_ranks=tuple(r.rank for r in cell.ranks),
+        where=Where(phase=name).at(pile.place if pile and not in_step else seen_at),
+        evidence=(
+            *_piled(pile, seen_at, cell.ranks[0].source),
+            Evidence(
+                claim=f"{'fastest steps' if slower.at_best else 'median step'} of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {slower.trend:.2f}",
+                source=source,
+            ),
+            *_memory(tables, cell.ranks[0].rank, source),
+        ),
+        rejected=(Rejected(cls="straggler_rank", because="every rank slows down alike"),)
+        if cell.world_size > 1
+        else (),
+        fix="If a schedule makes the inputs grow, this is how the job is meant; otherwise cut what grows (a memory, a history, padding)."
+        if in_step
+        else "Register it once, before the loop; what a step needs for itself alone has to be removed when the step is over."
+        if pile
+        else "Look for what is added once a step at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
+    )
+
+
+def _piled(pile: Pile | None, seen_at: Place | None, source: str) -> Iterator[Evidence]:
+    """What was registered again and again, and where the time goes."""
+    if pile:
+        yield Evidence(claim=pile.told, source=f"{source}/piles.jsonl")
+        if seen_at:
+            yield Evidence(
+                claim=f"most glances find the ranks at {locations.short(seen_at)}",
+                source=f"{source}/samples.jsonl",
+            )
+
+
+def _doing(part: str, slower: Slowing) -> str:
+    """What the part is, as far as is seen: what lies before a forward is the loader's, a checkpoint's, or the loop's own."""
+    if part != "input_s":
+        return part.removesuffix("_s")
+    if slower.grown_s("saving_s") > slower.grown_s("input_s") / 2:
+        return "saving"
+    return "input" if slower.grown_s("loader_s") > slower.grown_s("input_s") / 2 else "work between steps"
+
+
+def _memory(tables: Tables, rank: int, source: str) -> Iterator[Evidence]:
+    """Whether memory grew along: what piles up is held by someone."""
+    events = tables.events
+    seen = events[
+        (events["rank"] == rank) & (events.kind == Kind.MEMORY) & events.name.isin(("step 1", "step"))
+    ]
+    if len(seen) < 2:
+        return
+    for column, what in (("a", "memory given out on the device"), ("b", "resident memory")):
+        first, last = float(seen[column].iloc[0]) / 1024, float(seen[column].iloc[-1]) / 1024
+        if last > MEMORY_GROWTH * first and last - first > MIN_GROWN_MIB:
+            yield Evidence(claim=f"{what} grew from {first:,.0f} to {last:,.0f} MiB", source=source)
+
+
+def _graph_sizes(events: pd.DataFrame) -> tuple[int, bool]:
+    graphs = events[events.kind == Kind.GRAPH]
+    if graphs.empty:
+        return 0, False
+    largest = int(graphs.a.max())
+    return largest, bool(graphs.loc[graphs.a == largest, "b"].any())
+
+
+def _arrived(events: pd.DataFrame) -> tuple[int, float]:
+    """Gradients since the last backward began, and the seconds since then."""
+    begins = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)]
+    if begins.empty:
+        return 0, 0.0
+    since = events.loc[begins.index[-1] :]
+    return int((since.kind == Kind.GRADIENT).sum()), float(begins.t_s.iloc[-1])
+
+
+def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """A Python loop over tokens: so many autograd nodes that one step looks like a hang."""
+    rank = cell.ranks[0]
+    events = tables.events[tables.events["rank"] == rank.rank]
+    busy = _looks_at_steps(cell, events)
+    nodes, capped = _graph_sizes(events)
+    walking = bool(busy) and nodes == 0 and not (events.kind == Kind.BACKWARD).any() and _open_forward(events)
+    # A watch that was told how long a step takes has not looked: then the steps themselves say it.
+    step_s = _median_step_s(tables, rank)
+    if not (busy or step_s > LONG_STEP_S) or (nodes < MANY_NODES and not walking):
+        return
+    steps = int(rank.end.get("steps") or 0)
+    size = f"{nodes:,}{' or more' if capped else ''} autograd nodes"
+    seconds = float(cell.watch.get("ended_s", 0.0))
+    bound = f"backward walks {size}" if nodes else "forward is still building its graph"
+    yield Finding(
+        detector="slow_compute",
+        cls="slow_compute",
+        outcome="slow",
+        confidence=0.85 if nodes else 0.7,
+        summary=f"Not hung: every rank computes, {steps} steps in {seconds:.0f} s; {bound}, one small operation after the other.",
+        guilty_ranks=tuple(r.rank for r in cell.ranks),
+        where=Where(step=steps, phase=_phase_now(cell, events)).at(_place(cell)),
+        evidence=(
+            Evidence(claim=f"while no event came, {busy[-1]['reason']}", source="watch.json#looks")
+            if busy
+            else Evidence(claim=f"a step takes {step_s:.0f} s", source=f"{rank.source}/blackbox.bin"),
+            Evidence(
+                claim=f"the graph of one step has {size}" if nodes else "forward has not ended yet",
+                source=f"{rank.source}/blackbox.bin",
+            ),
+            *_largest(rank),
+        ),
+        rejected=tuple(
+            Rejected(cls="missing_rank", because=f"it used the processor between two looks: {look['reason']}")
+            for look in busy[-1:]
+        ),
+        fix="Replace the Python loop over tokens by batched operations: time is the number of operations, not their size.",
+    )
+
+
+def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[dict[str, Any]]:
+    """Looks, at a job that worked, that came of silent steps: one at its start was for its imports."""
+    # Not a number, so after all looks, where there is none.
+    began_s = events.t_s[events.kind == Kind.FORWARD].min()
+    looks = cell.watch.get("looks", [])
+    return [look for look in looks if look["judgement"] in ("busy", "progress") and look["t_s"] > began_s]
+
+
+def _median_step_s(tables: Tables, rank: RankEvidence) -> float:
+    steps = tables.steps[tables.steps["rank"] == rank.rank]
+    return float(steps.step_s.median()) if len(steps) else 0.0
+
+
+def _largest(rank: RankEvidence) -> Iterator[Evidence]:
+    """The module that made most of the nodes, and the most frequent type."""
+    modules, types = rank.graph.get("modules") or {}, rank.graph.get("types") or {}
+    if modules and types:
+        module, made = max(modules.items(), key=lambda item: int(item[1]))
+        kind, times = max(types.items(), key=lambda item: int(item[1]))
+        claim = f"{made:,} of them were made in {module or 'no module'}; {times:,} are {kind}"
+        yield Evidence(claim=claim, source=f"{rank.source}/graph.json")
+
+
+def _open_forward(events: pd.DataFrame) -> bool:
+    forwards = events[events.kind == Kind.FORWARD]
+    return len(forwards) > 0 and int(forwards.phase.iloc[-1]) == Phase.BEGIN
+
+
+def _phase_now(cell: CellEvidence, events: pd.DataFrame) -> str | None:
+    """What a job that was ended on the way was in: the last forward or backward, if it had not ended."""
+    if cell.stopped is None:
+        return None
+    backwards = events[events.kind == Kind.BACKWARD]
+    # Backward first: what it computes again is a forward within it.
+    if len(backwards) and int(backwards.phase.iloc[-1]) == Phase.BEGIN:
+        return "backward"
+    return "forward" if _open_forward(events) else None
+
+
+def _loop_in_backward(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """One node of the graph, with a loop of small operations in it: slow from the first step, and no larger graph."""
+    found = loop_in_backward(cell, tables)
+    if found is None:
+        return
+    times = found.backward_s / max(found.forward_s, 1e-6)
+    yield Finding(
+        detector="slow_compute",
+        cls="slow_compute",
+        outcome="slow",
+        confidence=0.75,
+        summary=f"Every rank progresses, and a step takes {_seconds(found.step_s)}, nearly all of it in a loop in Python at {locations.short(found.place)}: backward takes {times:.0f} times as long as forward.",
+        guilty_ranks=tuple(r.rank for r in cell.ranks),
+        where=Where(phase="backward").at(found.place),
+        evidence=(
+            Evidence(
+                claim=f"{found.seen} of {found.samples} glances at the ranks find them in that loop, at several of its lines",
+                source=f"{cell.ranks[0].source}/samples.jsonl",
+            ),
+            Evidence(
+                claim=f"median of the last steps: {_seconds(found.forward_s)} forward, {_seconds(found.backward_s)} backward",
+                source=f"{cell.ranks[0].source}/blackbox.bin",
+            ),
+        ),
+        rejected=(
+            Rejected(cls="healthy", because="a backward takes two to four times its forward, not this"),
+            Rejected(cls="straggler_rank", because="every rank is slow alike"),
+        ),
+        fix="Replace the loop in this backward by batched operations (a scan over whole tensors, a cumulative sum, a kernel): time is the number of operations, not their size.",
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"
+
+
+def slow_compute(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    if not cell.ranks or cell.stopped == "hang":
+        yield Declined(
+            "the job was ended as hung: nobody is merely slow" if cell.ranks else "no rank was seen"
+        )
+        return
+    yield from _slowing_down(cell, tables)
+    yield from _endless_graph(cell, tables)
+    yield from _loop_in_backward(cell, tables)
+    yield Declined(
+        "steps did not keep getting slower, and no silence was full of work over an outsized graph"
+    )
+
+
+RULE = Rule(
+    name="slow_compute",
+    concludes=("slow_compute",),
+    family="performance",
+    detected="all progress, and steps that keep growing (the last fifth 2.5 times the first, with a trend; by the fastest steps of each quarter if the others hide it: on the clock where something is known to pile up, otherwise in CPU time and on every rank; `where` is the line that registers hooks, handlers or groups of parameters in step after step, where one does; at 50 % where inputs grow as well and the time with them), or a silence full of work, once steps had begun, over a graph of 10,000 or more autograd nodes; or a backward of the user's own in whose Python loop most glances at every rank find it, at several lines, while backward takes ten times its forward and five times the rest of a step (at 75 %)",
+    fix="Look for what is added once a step at the line shown, or for a loop of small operations.",
+    check=slow_compute,
+    needs=("black_boxes",),
+    explained_by=("straggler_rank",),
+    confused_with=("healthy", "missing_rank", "straggler_rank"),
+)

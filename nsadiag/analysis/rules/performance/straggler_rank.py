@@ -1,0 +1,298 @@
+"""Everyone progresses, and one rank is ready for its peers far later than they are, step after step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
+from nsadiag.analysis.relations.trend import grows, slowing
+from nsadiag.analysis.rules.correctness.replicas.replica_drift import wrapped_apart
+from nsadiag.analysis.rules.performance.first_collective import by_loading, first_met, were_waiting
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+MIN_STEPS = 5
+SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
+MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
+MIN_OBSERVED_S = 3.0  # a neighbour on the machine may starve one rank for a second or two
+MIN_LOST_S = 0.5  # that peers have waited, all in all: a few steps that were uneven make nobody a straggler
+ALWAYS = 0.8  # share of the steps in which the same rank is the last
+SLACK = 0.1  # of a step, by which clocks and threads may be off
+PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
+# Where a rank meets its peers first: FSDP in its forward, DDP as the last gradient has arrived.
+MEETINGS = {"ready_s": "have its gradients", "forward_at": "begin its forward"}
+FIRST_MET = "come to the collective that the step begins with"
+OFF_CPU = 0.5  # of its own time: less than that on a CPU, and it waited for something
+WORKS, IDLES = 0.6, 0.45  # shares of a step on a CPU, of a rank that works and of those that wait for it
+FIX = "Give rank {rank} the same amount of {part} work as its peers, or a machine as fast as theirs."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late:
+    """The rank that is last, and by how much."""
+
+    rank: int
+    lag_s: float
+    share: float  # of the steps
+    steps: int
+    last_to: str
+    part: str | None = None  # known where lateness itself says it
+    lags: pd.DataFrame = field(compare=False, repr=False)  # as `_lags` gives them
+
+
+def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    steps = alike(tables.steps)
+    if cell.world_size < 2 or steps["rank"].nunique() < len(cell.met) or cell.stopped == "hang":
+        stepped = f"{steps['rank'].nunique()} of {cell.world_size} ranks completed comparable steps"
+        yield Declined(
+            "the job was ended as hung: nobody is merely slow" if cell.stopped == "hang" else stepped
+        )
+        return
+    if wrapped_apart(tables):
+        yield Declined("the ranks wrapped their models after different numbers of steps")
+        return  # one number is not one step: who seems late is merely counted otherwise
+    if steps.groupby("rank").step_s.sum().max() < MIN_OBSERVED_S:
+        yield Declined(f"the ranks made steps for less than {MIN_OBSERVED_S} s")
+        return
+    found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
+    late = next((late for column, late in found if _on_gpus(cell) or meet(steps, column, late.rank)), None)
+    late = late or _late_with_its_batch(steps, tables)
+    if late is None:
+        yield from _by_cpu(cell, steps)
+        return
+    slower = slowing(cell.ranks[0], tables)
+    # A wait that grows with the work of all is a part of what that costs.
+    if slower is None or slower.in_step or not peers_slow_down(steps, late):
+        yield _finding(cell, steps, late)
+
+
+def alike(steps: pd.DataFrame) -> pd.DataFrame:
+    """Without steps in which the model of some ranks ran and that of others did not.
+
+    Under Join, who has no data left goes along in the collectives of those who have: it waits, and nobody is late.
+    """
+    kinds = steps.groupby("step").computed.transform("nunique")
+    same: pd.DataFrame = steps[kinds == 1]
+    return same
+
+
+def _settled(table: pd.DataFrame) -> pd.DataFrame:
+    """Without the steps of the warm-up."""
+    settled: pd.DataFrame = table[table.index > min(3, table.index.max() // 3)]
+    return settled
+
+
+def _late_with_its_batch(steps: pd.DataFrame, tables: Tables) -> Late | None:
+    """Where they meet before the forward, all begin it at once; by the batches, as work of one rank alone may be meant."""
+    met = first_met(tables, steps)
+    known = steps.merge(met, on=["rank", "step"])
+    late = _late(known, "met_at") if len(known) else None
+    if (
+        late is None
+        or not were_waiting(met, late.rank)
+        or not by_loading(tables, known, late.rank, late.lag_s)
+    ):
+        return None
+    return late
+
+
+def _lags(steps: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Steps (rows) by rank: seconds after the first rank that was there.
+
+    Durations on one rank would mislead: where a rank waits for the slow one (in backward, in `.item()`)
+    differs by backend. Who is ready last does not.
+    """
+    ready = _settled(steps.pivot_table(index="step", columns="rank", values=column).dropna())
+    lags: pd.DataFrame = ready.sub(ready.min(axis=1), axis=0)
+    return lags
+
+
+def _late(steps: pd.DataFrame, column: str) -> Late | None:
+    lags = _lags(steps, column)
+    if len(lags) < MIN_STEPS:
+        return None
+    medians = lags.median()
+    slowest = int(str(medians.idxmax()))
+    lag, share = float(medians[slowest]), float((lags.idxmax(axis=1) == slowest).mean())
+    step_s = float(steps[steps["rank"] == slowest].step_s.median())
+    if lag < max(MIN_LAG_S, SHARE_OF_STEP * step_s) or share < ALWAYS or lag * len(lags) < MIN_LOST_S:
+        return None
+    part = "input" if column in ("forward_at", "met_at") else None
+    last_to = MEETINGS.get(column, FIRST_MET)
+    return Late(rank=slowest, lag_s=lag, share=share, steps=len(lags), last_to=last_to, part=part, lags=lags)
+
+
+def _on_gpus(cell: CellEvidence) -> bool:
+    """Whether hosts may run ahead of what they have queued, or nobody knows: then they meet later than they seem to."""
+    peaks = [(rank.meta.get("memory") or {}).get("device_peak_kib") for rank in cell.ranks]
+    return any(peak is None or peak > 0 for peak in peaks)
+
+
+def meet(steps: pd.DataFrame, column: str, slowest: int) -> bool:
+    """Whether those who are early do wait for that rank: then none is through with a step before it was ready for that one.
+
+    In most steps, or again and again, as where they meet every few steps. Ranks that train on their own, or have made other
+    numbers of steps (under Join), are ahead for no reason of its.
+    """
+    ready = _settled(steps.pivot_table(index="step", columns="rank", values=column).dropna())
+    ends = steps.pivot_table(index="step", columns="rank", values="end_s").reindex(ready.index)
+    own, first = ready[slowest], ends.drop(columns=slowest).min(axis=1)
+    together = first >= own - SLACK * own.diff().median()
+    again = int((together & ~together.shift(1, fill_value=True)).sum())
+    return bool(together.mean() >= ALWAYS or again >= MIN_STEPS)
+
+
+def peers_slow_down(steps: pd.DataFrame, late: Late) -> bool:
+    """Whether what the others do themselves grows step by step too: then one rank is late with what grows on all of them."""
+    length = steps.pivot_table(index="step", columns="rank", values="step_s").reindex(late.lags.index)
+    waited = late.lags.rsub(late.lags[late.rank], axis=0).clip(lower=0.0)
+    own = (length - waited).drop(columns=late.rank).median(axis=1).rename("step_s")
+    return len(own) >= MIN_GROWING and grows(own.reset_index(), "step_s")
+
+
+def _part(own: pd.Series[float], late: Late) -> tuple[str, str]:
+    """The part of the step that the rank spends most in, by its column; and what it does there, as far as is seen."""
+    column = next((c for c, part in PARTS.items() if part == late.part), None)
+    column = column or max(PARTS, key=lambda name: float(own[name]))
+    if column != "input_s":
+        return column, PARTS[column]
+    between = float(own.input_s)
+    if own.saving_s > between / 2:
+        return column, "saving"
+    return column, "input" if own.loader_s > between / 2 else "input and other work between steps"
+
+
+def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
+    own = steps[steps["rank"] == late.rank].drop(columns=["rank", "step"]).median()
+    column, doing = _part(own, late)
+    rank = cell.rank(late.rank)
+    source = f"{rank.source}/blackbox.bin"
+    evidence = [
+        Evidence(
+            claim=f"rank {late.rank} is the last to {late.last_to} in {late.share:.0%} of {late.steps} steps, {late.lag_s * 1e3:.0f} ms after the first",
+            source=source,
+        ),
+        Evidence(
+            claim=f"of its step of {own.step_s * 1e3:.0f} ms it spends {own[column] * 1e3:.0f} ms in {doing}",
+            source=source,
+        ),
+        *_on_cpu(own, column, source),
+        *_sampled(rank, column),
+    ]
+    return Finding(
+        detector="straggler_rank",
+        cls="straggler_rank",
+        outcome="slow",
+        confidence=0.9,
+        summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
+        guilty_ranks=(late.rank,),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != late.rank),
+        where=Where(phase=PARTS[column]).at(_place(rank, column)),
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(
+                cls="slow_compute",
+                because=f"the other ranks are done with their own part {late.lag_s * 1e3:.0f} ms earlier",
+            ),
+        ),
+        fix=FIX.format(rank=late.rank, part=doing),
+    )
+
+
+def _on_cpu(own: pd.Series[float], column: str, source: str) -> Iterator[Evidence]:
+    """Whether it works or waits: one that is throttled, or reads from something slow, is off its CPU."""
+    if 0 <= own.cpu_s < OFF_CPU * own[column]:
+        claim = f"it is on a CPU for {own.cpu_s * 1e3:.0f} ms in the whole step: it waits for a device, a disk or a network, or is throttled"
+        yield Evidence(claim=claim, source=source)
+
+
+def _beside(rank: RankEvidence) -> Place | None:
+    """A thread of the user's own that takes the interpreter's turns, seen in half of the samples or more."""
+    seen = sum(bool(sample.get("beside")) for sample in rank.samples)
+    return locations.most_seen(rank.samples, "beside") if seen and 2 * seen >= len(rank.samples) else None
+
+
+def _place(rank: RankEvidence, column: str = "") -> Place | None:
+    """Its own work."""
+    at = _beside(rank) or locations.most_seen(_at_work(rank, column))
+    # A busy machine leaves time for few samples. None is shown for work between steps then: the last line of the box is no such.
+    return at or (locations.of_black_box(rank) if column != "input_s" else None)
+
+
+def _at_work(rank: RankEvidence, column: str) -> list[dict[str, Any]]:
+    """Samples of what it is late with: in the model, or in a collective, is no work between steps."""
+    return [s for s in rank.samples if column != "input_s" or not locations.in_a_step(s)]
+
+
+def _sampled(rank: RankEvidence, column: str = "") -> Iterator[Evidence]:
+    thread, seen = _beside(rank), _at_work(rank, column)
+    if thread:
+        yield Evidence(
+            claim=f"in most of {len(rank.samples)} samples another thread has the interpreter, at {locations.short(thread)}",
+            source=f"{rank.source}/samples.jsonl",
+        )
+    elif seen:
+        yield Evidence(
+            claim=f"the line is the one seen most often in {len(seen)} samples of its stack",
+            source=f"{rank.source}/samples.jsonl",
+        )
+
+
+def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Finding]:
+    """Where ranks meet layer by layer (FSDP) all are equally late: who works while the others idle is the slow one."""
+    table = _settled(
+        steps.assign(busy=steps.cpu_s / steps.step_s).pivot_table(index="step", columns="rank", values="busy")
+    )
+    if len(table) < MIN_STEPS:
+        return
+    busy = table.median()
+    slowest = int(str(busy.idxmax()))
+    others = busy.drop(slowest)
+    share = float((table.idxmax(axis=1) == slowest).mean())
+    step_s = float(steps[steps["rank"] == slowest].step_s.median())
+    idle_s = step_s * (1.0 - float(others.max()))
+    if busy[slowest] < WORKS or others.max() > IDLES or share < ALWAYS or idle_s < MIN_LAG_S:
+        return
+    if not (_on_gpus(cell) or meet(steps, "ready_s", slowest)):
+        return
+    rank = cell.rank(slowest)
+    yield Finding(
+        detector="straggler_rank",
+        cls="straggler_rank",
+        outcome="slow",
+        confidence=0.7,
+        summary=f"Rank {slowest} works in {busy[slowest]:.0%} of each step of {step_s * 1e3:.0f} ms, while its peers idle: none of them more than {others.max():.0%}; they wait for it.",
+        guilty_ranks=(slowest,),
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != slowest),
+        where=Where().at(_place(rank)),
+        evidence=(
+            Evidence(
+                claim=f"share of a step on a CPU: rank {slowest} {busy[slowest]:.0%}, the others at most {others.max():.0%}, over {len(table)} steps",
+                source=f"{rank.source}/blackbox.bin",
+            ),
+            *_sampled(rank),
+        ),
+        rejected=(
+            Rejected(cls="slow_compute", because="the other ranks have nothing to do for most of the step"),
+        ),
+        fix=FIX.format(rank=slowest, part="compute"),
+    )
+
+
+RULE = Rule(
+    name="straggler_rank",
+    concludes=("straggler_rank",),
+    family="performance",
+    detected="all progress; in at least 80 % of the steps the same rank is the last to have its gradients, and the median lag behind the first is 30 % of a step and 20 ms or more, half a second in all. Where ranks meet in a collective before they compute, by who comes to that last, if its loader takes the longer. Durations on one rank would mislead: where a rank waits for the slow one differs by backend. Steps that some ranks make without a model of their own (under Join, when their data is used up) do not count; nor, on CPUs, do ranks that end their step before the last one is ready for it: they have not waited. Where what the others do grows step by step as well, that is the cause",
+    fix="Look at what this rank does more than its peers: its data, its host, work that it does alone.",
+    check=straggler_rank,
+    needs=("black_boxes",),
+    confused_with=("slow_compute",),
+)

@@ -1,0 +1,1 @@
+"""Jobs that never got as far as training."""

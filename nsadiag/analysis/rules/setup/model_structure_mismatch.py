@@ -1,0 +1,153 @@
+"""Parameters or buffers differ between ranks when the model is wrapped: the wrapper takes them for the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exceptions import first_of, place_of
+from nsadiag.analysis.facts.exits import breaks, first_break
+from nsadiag.analysis.facts.model_structure import Difference, differences
+from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Rejected, Where
+
+DDP_SAYS = re.compile(
+    r"DDP expects same model across all ranks|appears not to match (sizes|strides) of the same param in process"
+)
+COUNTS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
+FIX = "Build the same model on every rank: size it from what all ranks share (rank 0's vocabulary, broadcast), and put nothing into it behind a condition on the rank or its data."
+
+
+def _says_so(rank: RankEvidence) -> bool:
+    return bool(rank.exception and DDP_SAYS.search(first_of(rank.exception)["message"]))
+
+
+def _broke(cell: CellEvidence) -> bool:
+    """Whether any rank broke, if only for want of a peer; a rank that came to its end did not."""
+    return first_break(cell) is not None or any(b.kind != "exited" for b in breaks(cell))
+
+
+def _failed(cell: CellEvidence) -> bool:
+    return is_still(cell) or cell.stopped == "hang" or _broke(cell)
+
+
+def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    found = differences(cell)
+    saying = [r for r in cell.ranks if _says_so(r)]
+    if found and (saying or _failed(cell) or found[0].order_only):
+        yield _seen(cell, tables, found[0], saying)
+    elif saying:
+        yield _said(cell, saying)
+    elif not found:
+        yield Declined("the models that the ranks wrapped do not differ, as far as was recorded")
+    else:
+        yield Declined(
+            f"{found[0].says}, and nothing failed", f"{cell.rank(found[0].odd[0]).source}/{found[0].file}"
+        )
+
+
+def _outcome(cell: CellEvidence) -> Outcome:
+    if cell.stopped == "hang" or is_still(cell):
+        return "hung"
+    return "crashed" if _broke(cell) else "wrong"
+
+
+def _place(cell: CellEvidence, rank: RankEvidence, wrapped_at: str) -> Place | None:
+    """Where it wrapped its model; failing that, where it said that they differ, or stood."""
+    said = place_of(first_of(rank.exception)) if rank.exception else None
+    return locations.of_text(wrapped_at) or said or locations.of_black_box(rank)
+
+
+def _seen(cell: CellEvidence, tables: Tables, found: Difference, saying: list[RankEvidence]) -> Finding:
+    odd, other = cell.rank(found.odd[0]), cell.rank(found.others[0])
+    who = f"rank {cell.names(found.odd)}"
+    wait = tables.standings.get(other.rank)
+    wrong = _outcome(cell) == "wrong"
+    then = "; their gradients are averaged with others', silently" if wrong else ""
+    return Finding(
+        detector="model_structure_mismatch",
+        cls="model_structure_mismatch",
+        outcome=_outcome(cell),
+        confidence=0.97 if saying else 0.9,
+        summary=f"The model that {who} wrapped in {found.wrapper} is not that of its peers: {found.says} ({found.what}){then}.",
+        guilty_ranks=found.odd,
+        blocked_ranks=found.others,
+        where=Where(
+            parameter=found.names[0] if found.names else None,
+            module=found.names[0].rpartition(".")[0] if found.names else None,
+            step=odd.end.get("steps"),
+        ).at(_place(cell, odd, found.place)),
+        peers_at=wait.place if wait else None,
+        evidence=(
+            Evidence(claim=found.says, source=f"{odd.source}/{found.file}"),
+            Evidence(claim=f"what rank {other.rank} wrapped", source=f"{other.source}/{found.file}"),
+            *(
+                Evidence(
+                    claim=f"rank {r.rank}: {first_of(r.exception or {})['message'].splitlines()[0][:200]}",
+                    source=f"{r.source}/exception.json",
+                )
+                for r in saying[:2]
+            ),
+        ),
+        rejected=(
+            Rejected(
+                cls="collective_args_mismatch",
+                because="sizes differ because the models do, which were written down before",
+            ),
+        ),
+        fix=FIX,
+    )
+
+
+def _odd_counts(saying: list[RankEvidence]) -> tuple[int, ...]:
+    """The ranks whose number of parameters is not the common one, as DDP's messages name them."""
+    counts: dict[int, int] = {}
+    for rank in saying:
+        for match in COUNTS.finditer(first_of(rank.exception or {})["message"]):
+            counts |= {int(match[1]): int(match[2]), int(match[3]): int(match[4])}
+    if not counts:
+        return ()
+    found = outliers({r: Behaviour(now=n) for r, n in counts.items()}, (MAJORITY, UNLIKE_FIRST))
+    return found.ranks if found.decided else ()
+
+
+def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Finding:
+    """DDP says it, and what was wrapped is not on record."""
+    rank = saying[0]
+    exception = first_of(rank.exception or {})
+    guilty = _odd_counts(saying) or tuple(r.rank for r in saying)
+    return Finding(
+        detector="model_structure_mismatch",
+        cls="model_structure_mismatch",
+        outcome=_outcome(cell),
+        confidence=0.85,
+        summary=f"The model of rank {cell.names(guilty)} is not the one that DDP found on rank 0: {exception['message'].splitlines()[0][:200]}",
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        where=Where().at(place_of(exception)),
+        evidence=(
+            Evidence(
+                claim=exception["message"].splitlines()[0][:300], source=f"{rank.source}/exception.json"
+            ),
+        ),
+        rejected=(Rejected(cls="rank_exception", because="the exception is DDP's own, about the models"),),
+        gaps=("what each rank wrapped was not recorded",),
+        fix=FIX,
+    )
+
+
+RULE = Rule(
+    name="model_structure_mismatch",
+    concludes=("model_structure_mismatch",),
+    family="structure",
+    detected="what each rank handed to DDP or FSDP, by name, shape and type, written down before the wrapper talks to its peers; the minority is guilty, without one whoever differs from the group's first rank. The same tensors in another order fail nowhere, and are `wrong`",
+    fix="Build the same model on every rank: size it from what all ranks share, and put nothing into it behind a condition on the rank or its data.",
+    check=model_structure_mismatch,
+    needs=("black_boxes",),
+    confused_with=("collective_args_mismatch", "rank_exception"),
+)

@@ -1,0 +1,244 @@
+"""The ranks do not create the same process groups in the same order: each waits for others to join another group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.candidates.iteration_order import order_of
+from nsadiag.analysis.explain.context import Situation
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exits import earliest_failure
+from nsadiag.analysis.facts.groups import shown
+from nsadiag.analysis.outliers import minority
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.group_creation import at_odds, creation_cycles, local_creations
+from nsadiag.analysis.relations.pending import is_still, waits
+from nsadiag.analysis.rules.reasons import not_still
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+FIX = "Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members alone."
+FIX_LOCAL = "Creating a group waits for all its members: let every rank create those that it shares with others in one order that all have in common (sorted by their members, not each rank's own view), or all of them before the training begins."
+
+
+def process_group_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    if not is_still(cell) and not _broke_in_creation(cell):
+        yield from not_still(cell)
+        return
+    if is_still(cell):
+        yield from _in_a_cycle(cell, tables)
+    # Those that concern their members alone may differ.
+    created = tables.created[~tables.created.local.astype(bool) & (tables.created.op != "split_group")]
+    if created.empty:
+        yield Declined("no rank is known to have created a group beside the first")
+        return
+    created = created.assign(
+        number=created.groupby("rank").cumcount() + created.groupby("rank").call.transform("min")
+    )
+    for number, same in created.groupby("number", sort=True):
+        asked = {int(r): str(members) for r, members in same[["rank", "ranks"]].itertuples(index=False)}
+        if len(set(asked.values())) > 1 and (not is_still(cell) or _matters(cell, tables)):
+            after = created[created.number == int(str(number)) + 1]
+            yield _differ(cell, int(str(number)), same, asked, _by_members_alone(same, after))
+            return
+    if is_still(cell):
+        yield from _alone(cell, tables, created)
+
+
+def _broke_in_creation(cell: CellEvidence) -> bool:
+    broke = earliest_failure(cell)
+    raised = broke.rank.exception if broke and broke.kind == "exception" else None
+    frames = (raised or {}).get("frames", [])
+    return any(frame["function"] in ("new_group", "_new_process_group_helper") for frame in frames)
+
+
+def _matters(cell: CellEvidence, tables: Tables) -> bool:
+    """Whether anyone waits in a creation, or in a group other than the first: gloo may get away with a mismatch."""
+    in_creation = bool(tables.created.end_s.isna().any())
+    return in_creation or any(wait.group != "default_pg" for wait in waits(cell, tables))
+
+
+def _place(same: pd.DataFrame, rank: int) -> Place | None:
+    rows = same[same["rank"] == rank]
+    return locations.of_text(str(rows.iloc[-1].place)) if len(rows) else None
+
+
+def _by_members_alone(same: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
+    """The creations that exactly the group's members made, who then made what the others had made instead."""
+    for members, rows in same.groupby("ranks"):
+        made_it = set(rows["rank"].astype(int))
+        others = same[~same["rank"].isin(made_it)]
+        then = after[after["rank"].isin(made_it)]
+        instead, next_ones = (set(zip(f.ranks, f.place, strict=True)) for f in (others, then))
+        if made_it == _listed(str(members)) and instead == next_ones and len(instead) == 1:
+            return rows
+    return same.iloc[:0]
+
+
+def _listed(members: str) -> set[int]:
+    return {int(word) for word in members.split(",") if word.isdigit()}
+
+
+def _differ(
+    cell: CellEvidence, number: int, same: pd.DataFrame, asked: dict[int, str], alone: pd.DataFrame
+) -> Finding:
+    """Group `number` has other members on some ranks than on others; `alone`: made by its members, as all had to."""
+    guilty = minority(asked, cell.weight) or tuple(sorted(asked))
+    said = "; ".join(f"rank {r}: {members}" for r, members in sorted(asked.items())[:6])
+    blocked = tuple(sorted({r.rank for r in cell.ranks} - set(guilty)))
+    # Everybody else's creation is right where it is: the one that some passed by is to be made by all.
+    passed_by = set(guilty).isdisjoint(alone["rank"].astype(int)) and len(alone) > 0
+    missed = _place(alone, int(alone.iloc[0]["rank"])) if passed_by else None
+    why = f" Its members alone make it at {locations.short(missed)}, and all ranks have to." if missed else ""
+    return _finding(
+        cell,
+        guilty,
+        blocked,
+        here=missed or _place(same, guilty[0]),
+        peers_at=(locations.of_rank_now(cell.rank(blocked[0])) if missed else _place(same, blocked[0]))
+        if blocked
+        else None,
+        summary=f"The ranks disagree on who is in process group {number} ({said}).{why}",
+        evidence=[
+            Evidence(
+                claim=f"rank {r} created group {number} with ranks {members}{_at(_place(same, r))}",
+                source=f"{cell.rank(r).source}/blackbox.bin",
+            )
+            for r, members in sorted(asked.items())[:8]
+        ],
+        sure=len(guilty) < len(asked),
+    )
+
+
+def _at(place: Place | None) -> str:
+    return f" at {locations.short(place)}" if place else ""
+
+
+def _in_a_cycle(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+    """Groups of their members alone, which ranks create in orders that do not fit together."""
+    created = local_creations(tables)
+    for cycle in creation_cycles(created):
+        guilty = at_odds(created, cycle)
+        blocked = tuple(sorted({r.rank for r in cell.ranks} - set(guilty)))
+        waits_for = {r: shown(created[r].absent) for r in cycle}
+        said = "; ".join(
+            f"rank {r} creates that of ranks {created[r].ranks} and waits for rank {waits_for[r]}"
+            for r in cycle[:6]
+        )
+        yield _finding(
+            cell,
+            guilty,
+            blocked,
+            here=order_of(Situation(cell, tables), cycle) or created[guilty[0]].place,
+            peers_at=tables.standings[blocked[0]].place
+            if blocked and blocked[0] in tables.standings
+            else None,
+            summary=f"Ranks {shown(cycle)} wait for each other in creating process groups, each in another one: {said}.",
+            evidence=[
+                Evidence(
+                    claim=f"rank {r} began to create the group of ranks {created[r].ranks}{_at(created[r].place)} and never ended it; rank {waits_for[r]} never came to it",
+                    source=f"{cell.rank(r).source}/blackbox.bin",
+                )
+                for r in cycle[:8]
+            ],
+            sure=True,
+            fix=FIX_LOCAL,
+        )
+
+
+def _alone(cell: CellEvidence, tables: Tables, created: pd.DataFrame) -> Iterator[Finding]:
+    """Some ranks are stuck in creating a group, and the others wait for them elsewhere."""
+    open_ = created[created.end_s.isna()]
+    inside = {int(r) for r in open_["rank"]}
+    stands = tables.standings
+    others = {rank for rank in stands if rank not in inside}
+    if (
+        not inside
+        or not others
+        or not all(stands[r].waits_for_peers or stands[r].doing == "backward" for r in others)
+    ):
+        return
+    if any(stands[r].doing == "rendezvous" for r in others):
+        return  # on the way into another group, or the first one
+    guilty = tuple(sorted(others if len(others) < len(inside) else inside))
+    blocked = tuple(sorted(others if set(guilty) == inside else inside))
+    row: dict[Any, Any] = open_.iloc[0].to_dict()
+    here = _place(open_, guilty[0]) or stands[guilty[0]].place
+    peer = stands[blocked[0]].place if blocked else None
+    yield _finding(
+        cell,
+        guilty,
+        blocked,
+        here=here,
+        peers_at=peer,
+        summary=f"Rank {shown(inside)} creates a process group (ranks {row['ranks']}), and rank {shown(others)} does not: they wait for each other.",
+        evidence=[
+            *(
+                Evidence(
+                    claim=f"rank {r} began {row['op']} (ranks {row['ranks']}) and never ended it",
+                    source=f"{cell.rank(r).source}/blackbox.bin",
+                )
+                for r in sorted(inside)[:4]
+            ),
+            *(
+                Evidence(
+                    claim=f"rank {r} waits in {stands[r].event or stands[r].doing}", source=stands[r].source
+                )
+                for r in sorted(others)[:4]
+            ),
+        ],
+        sure=True,
+    )
+
+
+def _finding(
+    cell: CellEvidence,
+    guilty: tuple[int, ...],
+    blocked: tuple[int, ...],
+    *,
+    here: Place | None,
+    peers_at: Place | None,
+    summary: str,
+    evidence: list[Evidence],
+    sure: bool,
+    fix: str = FIX,
+) -> Finding:
+    return Finding(
+        detector="process_group_mismatch",
+        cls="process_group_mismatch",
+        outcome="hung" if is_still(cell) else "crashed",
+        confidence=0.9 if sure else 0.7,
+        summary=summary,
+        guilty_ranks=guilty,
+        blocked_ranks=blocked,
+        where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(
+            here or locations.of_rank_now(cell.rank(guilty[0]))
+        ),
+        peers_at=peers_at,
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because="all ranks wait for each other; none is busy with something of its own",
+            ),
+            Rejected(cls="rendezvous_mismatch", because="the default group exists on all ranks"),
+        ),
+        fix=fix,
+    )
+
+
+RULE = Rule(
+    name="process_group_mismatch",
+    concludes=("process_group_mismatch",),
+    family="structure",
+    detected="the nth creation of a group has other members on some ranks; or some stand in it while the others wait elsewhere, in the end for them. Creations that concern their members alone (`use_local_synchronization`) may differ. Where just the members made a group, and then what the others made instead, `where` is that group's line",
+    fix="Let every rank call new_group for every group, in one order, also for groups that it is not in.",
+    check=process_group_mismatch,
+    needs=("black_boxes",),
+    explained_by=("collective_args_mismatch",),
+    confused_with=("missing_rank", "rendezvous_mismatch"),
+)

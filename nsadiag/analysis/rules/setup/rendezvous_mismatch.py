@@ -1,0 +1,211 @@
+"""No process group yet: ranks that never came, or went elsewhere to meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.groups import shown
+from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+
+STORE_ERRORS = ("DistStoreError", "DistNetworkError")
+MEETING = re.compile(r"world_size=(?P<size>\S+) at=(?P<at>\S+)")
+
+
+# What a rank may do before it joins; one that stands in a lock, say, has a cause of its own.
+MAY_COME = ("sleep", "store", "socket", "pipe", "python", "unknown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """One rank's call of init_process_group."""
+
+    rank: int
+    size: str
+    at: str
+    place: Place | None
+    is_in: bool  # it has not come back, or came back with an error
+    source: str = "blackbox.bin"
+
+
+def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    joining = joining_ranks(cell, tables)
+    waiting = tuple(sorted(r for r, j in joining.items() if j.is_in))
+    timed_out = any(_gave_up(rank) for rank in cell.ranks)
+    if not waiting or len(waiting) < len(joining) or not (is_still(cell) or timed_out):
+        out = tuple(sorted(set(joining) - set(waiting)))
+        yield Declined(
+            f"rank {cell.names(out)} came out of init_process_group"
+            if out
+            else "no rank is waiting in init_process_group"
+        )
+        return
+    absent = sorted(set(range(_world(cell, joining))) - cell.present - _looked_at(cell))
+    elsewhere = tuple(sorted({r.rank for r in cell.ranks} - set(joining)))
+    for aspect in ("size", "at"):
+        said = {r: str(getattr(j, aspect)) for r, j in joining.items()}
+        if len(set(said.values())) > 1:
+            # Rank 0 is the host of the store.
+            odd = outliers({r: Behaviour(now=v) for r, v in said.items()}, (MAJORITY, UNLIKE_FIRST))
+            yield _finding(cell, tables, joining, odd.ranks, _differing(aspect, said))
+            return
+    if absent:
+        why = (
+            f"rank {shown(absent)} never came: of {_world(cell, joining)} ranks {len(cell.present)} were seen"
+        )
+        yield _finding(cell, tables, joining, tuple(absent), why)
+    elif elsewhere and all(
+        r in tables.standings and tables.standings[r].doing in MAY_COME for r in elsewhere
+    ):
+        why = f"rank {shown(cell.everyone(elsewhere))} has not called it yet"
+        yield _finding(cell, tables, joining, elsewhere, why)
+    elif not elsewhere and all(_asks_for_the_store(tables, rank) for rank in waiting):
+        why = "all have come: what listens there is not their store, or does not let them in"
+        yield _finding(cell, tables, joining, waiting, why, confidence=0.8)
+
+
+def joining_ranks(cell: CellEvidence, tables: Tables) -> dict[int, Joining]:
+    """Each rank's last call of init_process_group, of those that made one."""
+    return {rank.rank: j for rank in cell.ranks if (j := _joining(tables, rank))}
+
+
+def _looked_at(cell: CellEvidence) -> set[int]:
+    """Ranks that ran, even where their files are not here."""
+    return {int(motion["rank"]) for look in cell.watch.get("looks", []) for motion in look.get("motions", [])}
+
+
+def _world(cell: CellEvidence, joining: dict[int, Joining]) -> int:
+    return max([cell.world_size, *(int(j.size) for j in joining.values() if j.size.isdigit())])
+
+
+def _joining(tables: Tables, rank: RankEvidence) -> Joining | None:
+    events = tables.events
+    mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.PROCESS_GROUP)]
+    mine = mine[mine.name == "init_process_group"]
+    begun = mine[mine.phase == Phase.BEGIN]
+    if begun.empty:
+        return _seen_joining(tables, rank)
+    last = begun.iloc[-1]
+    told = MEETING.search(str(last.detail))
+    return Joining(
+        rank=rank.rank,
+        size=told["size"] if told else "?",
+        at=told["at"] if told else "?",
+        place=locations.of_text(str(last.site)),
+        is_in=mine.iloc[-1].phase == Phase.BEGIN or _stands_in_it(tables, rank.rank) or _gave_up(rank),
+    )
+
+
+def _seen_joining(tables: Tables, rank: RankEvidence) -> Joining | None:
+    """The same of a rank that was not recorded, and told by its stack where it goes."""
+    told = MEETING.search(str(rank.meta.get("meeting", "")))
+    at = tables.standings.get(rank.rank)
+    if told is None or at is None or not _stands_in_it(tables, rank.rank):
+        return None
+    return Joining(
+        rank=rank.rank, size=told["size"], at=told["at"], place=at.place, is_in=True, source="meta.json"
+    )
+
+
+def _gave_up(rank: RankEvidence) -> bool:
+    """Whether the store's time-out ended its init_process_group."""
+    return any(
+        error["type"] in STORE_ERRORS
+        and any(frame["function"] == "init_process_group" for frame in error.get("frames", []))
+        for error in (*([rank.exception] if rank.exception else []), *rank.raised)
+    )
+
+
+def _stands_in_it(tables: Tables, rank: int) -> bool:
+    """It was there when it was looked at, whatever came of it later."""
+    at = tables.standings.get(rank)
+    return at is not None and at.doing == "rendezvous" and "init_process_group" in at.inner
+
+
+def _asks_for_the_store(tables: Tables, rank: int) -> bool:
+    """Whether it stands where it connects to the store: all that comes later needs one that has answered."""
+    return _stands_in_it(tables, rank) and "_create_c10d_store" in tables.standings[rank].inner
+
+
+def _differing(aspect: str, said: dict[int, str]) -> str:
+    what = {"size": "how many they are", "at": "where to meet"}[aspect]
+    return f"they disagree on {what}: " + "; ".join(f"rank {r}: {v}" for r, v in sorted(said.items())[:6])
+
+
+def _finding(
+    cell: CellEvidence,
+    tables: Tables,
+    joining: dict[int, Joining],
+    guilty: tuple[int, ...],
+    why: str,
+    *,
+    confidence: float = 0.9,
+) -> Finding:
+    waiting = [r for r in sorted(joining) if r not in guilty] or sorted(joining)
+    first, peer = guilty[0], joining[waiting[0]]
+    own = joining[first].place if first in joining else None
+    if own is None and first in tables.standings:
+        own = tables.standings[first].place
+    crashed = not is_still(cell)
+    met = len({(j.size, j.at) for j in joining.values()}) == 1
+    whom = f" for {peer.size} ranks at {peer.at}" if met else ""
+    return Finding(
+        detector="rendezvous_mismatch",
+        cls="rendezvous_mismatch",
+        outcome="crashed" if crashed else "hung",
+        confidence=confidence,
+        summary=f"Rank {shown(cell.everyone(joining))} waits in init_process_group{whom}, and {why}.",
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
+        where=Where().at(own or peer.place),
+        peers_at=peer.place,
+        evidence=(
+            *(
+                Evidence(
+                    claim=f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and is in it",
+                    source=f"{cell.rank(r).source}/{j.source}",
+                )
+                for r, j in sorted(joining.items())[:6]
+            ),
+            *(
+                Evidence(
+                    claim=f"rank {r} stands elsewhere, in both looks",
+                    source=f"{tables.standings[r].source}/py_spy.json",
+                )
+                for r in guilty[:4]
+                if r not in joining and r in tables.standings
+            ),
+        ),
+        rejected=(
+            Rejected(cls="process_group_mismatch", because="not even the default group exists"),
+            Rejected(cls="rank_exited_early", because="no process of the job was seen to end before")
+            if not crashed
+            else Rejected(cls="rank_exception", because="the error is the store's time-out"),
+        ),
+        gaps=tuple(
+            f"rank {r} left no evidence: it was not started here, or not as a rank"
+            for r in guilty
+            if r not in {x.rank for x in cell.ranks}
+        ),
+        fix="Start as many processes as the world size says, with one and the same MASTER_ADDR and MASTER_PORT (torchrun sets both) where nothing else listens, and let every rank call init_process_group before it waits for anything else.",
+    )
+
+
+RULE = Rule(
+    name="rendezvous_mismatch",
+    concludes=("rendezvous_mismatch",),
+    family="waiting",
+    detected="no rank came out of init_process_group: ranks that never came, that have not called it yet (then it is their own place), or that take the world for another size or meet at another address; or all have come, and each stands where it connects to the store",
+    fix="Start as many ranks as world_size says, with one address and port for all of them.",
+    check=rendezvous_mismatch,
+    needs=("black_boxes",),
+    confused_with=("process_group_mismatch", "rank_exception", "rank_exited_early"),
+)

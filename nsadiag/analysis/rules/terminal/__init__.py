@@ -1,0 +1,1 @@
+"""What is left where no rule applies."""

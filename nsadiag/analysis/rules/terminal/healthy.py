@@ -1,0 +1,137 @@
+"""The job came to its end, or progressed at its own rhythm until it was told to stop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts.exceptions import first_of, headline
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.pending import is_suspended
+from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
+from nsadiag.analysis.rules.reasons import other_break
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding
+
+
+def _finished(rank: RankEvidence) -> bool:
+    """Reached its exit handlers without an exception; gloo may abort the process after that (seen in 6 of 48 clean jobs).
+
+    Or it passed them by on purpose: `os._exit(0)` at the end, so that no teardown can hang.
+    """
+    code, number = rank.end.get("exit_code"), rank.end.get("signal")
+    left = rank.leaving or {}
+    on_purpose = left.get("call") == "_exit" and code == 0 and not left.get("handling")
+    return (
+        (bool(rank.end.get("clean")) or on_purpose)
+        and not rank.damaged
+        and rank.exception is None
+        and (code in (0, None) or number == signal.SIGABRT)
+    )
+
+
+def _was_progressing(cell: CellEvidence) -> bool:
+    looks = cell.watch.get("looks", [])
+    return (
+        cell.stopped == "timeout"
+        and bool(looks and cell.ranks)
+        and looks[-1]["judgement"] in ("progress", "asleep")
+        and not is_suspended(cell)
+    )
+
+
+def _is_progressing(cell: CellEvidence) -> str | None:
+    """What moved in a job that was attached to; None where nothing did, or only a CPU at one and the same line."""
+    looks = cell.watch.get("looks", [])
+    if not cell.attached or not looks or looks[-1]["judgement"] not in ("progress", "busy", "asleep"):
+        return None
+    computes = looks[-1]["judgement"] == "busy"
+    moved = any(m["frames_changed"] or m["io_bytes"] or m["gpu_pct"] for m in looks[-1]["motions"])
+    return str(looks[-1]["reason"]) if moved or not computes else None
+
+
+def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
+    """What ended the attempts before the one that came to its end, each by the first that raised."""
+    ended = sorted(
+        (number, e["t_mono_ns"], rank.rank, e)
+        for rank in cell.ranks
+        for number, e in rank.attempts
+        if e.get("thread") == "MainThread"
+    )
+    for number in sorted({row[0] for row in ended}):
+        _, _, rank_number, exception = next(row for row in ended if row[0] == number)
+        yield Evidence(
+            claim=f"attempt {number} ended as rank {rank_number} raised {headline(first_of(exception))}; the launcher started the ranks anew",
+            source=f"{cell.rank(rank_number).source}/attempts/{number:02d}/exception.json",
+        )
+
+
+def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    steps = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
+    # What ends with an error has not completed, whatever its ranks say: unless that is how one of them was torn down.
+    failed = bool(cell.launcher_exit_code) and not any(r.end.get("signal") for r in cell.ranks)
+    if cell.ranks and not cell.absent and not failed and all(_finished(r) for r in cell.ranks):
+        aborted = [r.rank for r in cell.ranks if r.end.get("signal")]
+        signals = {signal.Signals(r.end["signal"]).name for r in cell.ranks if r.end.get("signal")}
+        evidence = [
+            Evidence(
+                claim=f"all {cell.world_size} ranks ran to their exit handlers without an exception"
+                if all(r.end.get("clean") for r in cell.ranks)
+                else f"all {cell.world_size} ranks ended without an exception, by os._exit(0) or at their end",
+                source="ends.json",
+            )
+        ]
+        if aborted:
+            evidence.append(
+                Evidence(
+                    claim=f"rank {cell.names(aborted)} was ended by {' or '.join(sorted(signals))} after its exit handlers: by its teardown, not by the job",
+                    source="ends.json",
+                )
+            )
+        restarts = list(_restarts(cell))
+        evidence += restarts[:3]
+        again = ", after a restart" if restarts else ""
+        remark = same_batches(cell, tables)
+        evidence += remark.evidence if remark else ()
+        yield Finding(
+            detector="healthy",
+            cls="healthy",
+            outcome="healthy",
+            confidence=0.95 if not aborted else 0.8,
+            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s{again}."
+            + (f" {remark.sentence}" if remark else ""),
+            evidence=tuple(evidence),
+            fix=remark.fix if remark else None,
+        )
+    elif _was_progressing(cell):
+        yield Finding(
+            detector="healthy",
+            cls="healthy",
+            outcome="healthy",
+            confidence=0.6 if cell.absent else 0.8,
+            summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {cell.watch.get('ended_s', 0):.0f} s.",
+            evidence=(Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),),
+        )
+    elif moved := _is_progressing(cell):
+        sure = cell.watch["looks"][-1]["judgement"] == "progress"
+        yield Finding(
+            detector="healthy",
+            cls="healthy",
+            outcome="healthy",
+            confidence=0.85 if sure else 0.6,
+            summary=f"Progressing when it was looked at: {moved}.",
+            evidence=(Evidence(claim=moved, source="watch.json#looks"),),
+        )
+    yield from other_break(cell)
+
+
+RULE = Rule(
+    name="healthy",
+    concludes=("healthy",),
+    family="terminal",
+    detected="all ranks reached their exit handlers without an exception, or progressed until `--timeout`",
+    fix="Nothing to mend.",
+    check=healthy,
+    needs=("ends",),
+)

@@ -1,0 +1,164 @@
+"""Nothing above explains it: says what is known, what is missing, and what to try."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.exits import breaks
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.pending import is_still, is_suspended, was_given_up
+from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Where
+
+NO_RECORDER = (
+    "no process of the job opened a black box: none of them trained with torch, or Python ran with -S or -I"
+)
+GIVEN_UP_BY = {"timeout": "--timeout", "interrupt": "an interrupt"}
+
+
+def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
+    if is_suspended(cell) and cell.stopped in ("hang", "timeout"):
+        return (
+            "hung" if cell.stopped == "hang" else "unknown",
+            "Every rank was stopped by a signal and none was continued: a batch system, a terminal or a person has suspended the job (kill -CONT lets it go on)",
+        )
+    if is_still(cell) and cell.ranks:
+        return "hung", "Nothing moves on any rank, and no collective shows who is waited for"
+    if cell.attached:
+        looks = cell.watch.get("looks", [])
+        reason = looks[-1]["reason"] if looks else "no rank could be looked at"
+        return (
+            "unknown",
+            f"Not stuck, and no sign that it gets anywhere, at the same lines in both looks: {reason}",
+        )
+    if cell.stopped == "interrupt":
+        return "unknown", "The run was interrupted before it came to an end"
+    if cell.stopped == "timeout":
+        return (
+            "unknown",
+            "--timeout was reached, and nothing that could be observed tells progress from waiting",
+        )
+    if cell.launcher_exit_code:
+        return "crashed", f"The command ended with exit code {cell.launcher_exit_code} and no rank says why"
+    return "unknown", "The ranks' ends do not add up to success, and none of them shows a failure"
+
+
+def _nothing_to_diagnose(cell: CellEvidence) -> bool:
+    """Whether a command that has nothing to do with torch has done what it was to do."""
+    return not (cell.ranks or cell.attached or cell.stopped) and cell.launcher_exit_code == 0
+
+
+def _launcher_said(cell: CellEvidence) -> list[Evidence]:
+    """Its last line that says anything: torchrun's summary ends in a rule."""
+    lines = [line.strip() for line in cell.launcher_stderr.splitlines()]
+    last = next((line for line in reversed(lines) if any(c.isalnum() for c in line)), None)
+    return [Evidence(claim=last[:200], source="nodes/*/launcher.stderr.log")] if last else []
+
+
+def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
+    """Where the first rank broke, though what it says tells only of a peer: somebody has to be first."""
+    broke = next((each for each in breaks(cell) if each.kind != "exited"), None)
+    if broke is None:
+        return None, []
+    rank = broke.rank
+    if broke.kind == "exception" and rank.exception:
+        first = (rank.exception["message"].splitlines() or [""])[0]
+        claim = f"rank {rank.rank} was the first to break, at {broke.t_s:.1f} s: {rank.exception['type']}: {first}"
+        return locations.of_exception(rank.exception), [
+            Evidence(claim=claim[:300], source=f"{rank.source}/exception.json")
+        ]
+    name = signal.Signals(int(rank.end["signal"])).name
+    claim = f"rank {rank.rank} was the first to end, at {broke.t_s:.1f} s, by {name}"
+    here = locations.of_faults(rank.faults) or locations.of_black_box(rank)
+    return here, [Evidence(claim=claim, source="ends.json")]
+
+
+def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
+    """Where somebody has given it up: the one rank for which all others waited, whatever it is about."""
+    roots = tables.once(graph_of).roots() if was_given_up(cell) else ()
+    others = sorted(set(tables.standings) - set(roots))
+    if len(roots) != 1 or set(others) - tables.once(graph_of).waiters:
+        return None
+    root, edge = roots[0], next(e for e in tables.once(graph_of).edges if e.waited_for == roots[0])
+    at, waiter_at = tables.standings.get(root), tables.standings.get(edge.waiter)
+    here = at.place if at else None
+    line = f" at {locations.short(here)}" if here else ""
+    return Finding(
+        detector="unknown",
+        cls="unknown",
+        outcome="unknown",
+        confidence=0.5,
+        summary=(
+            f"When {GIVEN_UP_BY[str(cell.stopped)]} ended the job, all other ranks waited for rank {root}, which was{line}: "
+            "whether it is very slow there or will never leave cannot be told from outside."
+        ),
+        guilty_ranks=roots,
+        blocked_ranks=tuple(others),
+        where=Where().at(here) if here else None,
+        peers_at=waiter_at.place if waiter_at else None,
+        evidence=(
+            Evidence(claim=f"rank {edge.waiter} waits for it in {edge.what}", source=edge.source),
+            *((Evidence(claim="where it stood", source=f"{at.source}/py_spy.json"),) if at else ()),
+        ),
+        next="nsadiag run --locals --timeout 120 -- <the same command>, and see in the two captures whether its variables change",
+    )
+
+
+def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+    waited_for = _waited_for(cell, tables)
+    if waited_for is not None:
+        yield waited_for
+        return
+    if _nothing_to_diagnose(cell):
+        yield Finding(
+            detector="unknown",
+            cls="unknown",
+            outcome="unknown",
+            confidence=0.0,
+            summary="Nothing to diagnose: exit code 0, no PyTorch process seen.",
+            gaps=(NO_RECORDER,),
+        )
+        return
+    outcome, summary = _what_is_known(cell)
+    looked_at = [r for r in cell.ranks if r.captures]
+    here = locations.of_rank_now(looked_at[0]) if looked_at else None
+    process = next((c for c in reversed(cell.processes) if locations.of_stack(c.stacks)), None)
+    broke_at, evidence = _first_to_end(cell) if outcome == "crashed" else (None, [])
+    here = broke_at or here
+    evidence += _launcher_said(cell)
+    if process:
+        here = locations.of_stack(process.stacks)
+        evidence.append(
+            Evidence(
+                claim="where the process stood when it was looked at", source=f"{process.source}/py_spy.json"
+            )
+        )
+    yield Finding(
+        detector="unknown",
+        cls="unknown",
+        outcome=outcome,
+        confidence=0.3,
+        summary=summary + ".",
+        where=Where().at(here) if here else None,
+        evidence=tuple(evidence),
+        gaps=() if cell.ranks else (NO_RECORDER,),
+        next="look again later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
+        if cell.attached
+        else "nsadiag run --probes full --timeout 120 -- <the same command>",
+    )
+
+
+RULE = Rule(
+    name="unknown",
+    concludes=("unknown",),
+    family="terminal",
+    detected="nothing above: what is known, what is missing, and what to try",
+    fix="Collect what the gaps name, and judge again.",
+    check=unknown,
+    needs=(),
+    explained_by=("healthy",),
+)

@@ -1,0 +1,1 @@
+"""Thousands of ranks: those that matter, few of each kind."""

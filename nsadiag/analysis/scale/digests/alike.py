@@ -1,0 +1,132 @@
+"""All nodes' digests side by side, and the kinds of ranks there are: ranks of one kind are taken for each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nsadiag.analysis.scale.digests.calls import columns_of_row, rank_columns
+from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Ranks
+from nsadiag.analysis.scale.digests.traits import TRAITS
+from nsadiag.analysis.scale.dumps.columns import Group, GroupColumn
+from nsadiag.analysis.scale.dumps.crowd import Crowd
+
+# With more kinds than this, what told them apart last is left out.
+MOST_KINDS = 48
+# A rank whose numbers are so far from the median of all is of another kind: by factor, and at least by so much.
+FAR = 1.5
+RHYTHM = {
+    "step_s": 0.02, "step_cpu_s": 0.02, "work_s": 0.02, "rss_mib": 512.0,
+    "cpu_share": 0.3, "main_cpu_share": 0.3, "gpu_pct": 30.0,
+}  # fmt: skip
+DIGITS = re.compile(r"\d+")
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """The newest digest of each node."""
+
+    digests: tuple[Digest, ...]
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        return tuple(sorted(rank for digest in self.digests for rank in digest.ranks))
+
+    @cached_property
+    def world_size(self) -> int:
+        return max((d.world_size for d in self.digests), default=0)
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        return {rank: place for place, rank in enumerate(self.ranks)}
+
+    @cached_property
+    def crowd(self) -> Crowd:
+        """What all ranks issued, as of flight-recorder dumps of very many ranks. Raises DigestRefused."""
+        groups = {
+            key: Group(key=key, name=members.name, members=members.ranks)
+            for digest in self.digests
+            for key, members in digest.groups.items()
+        }
+        found: dict[int, tuple[GroupColumn, ...]] = {}
+        for digest in self.digests:
+            for shown in digest.calls:
+                try:
+                    columns = columns_of_row(shown.value, groups)
+                except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
+                    raise DigestRefused(f"calls of {digest.host} make no sense: {error!r}") from None
+                found.update(dict.fromkeys(shown.ranks, columns))
+        return Crowd(ranks={rank: rank_columns(rank, found[rank]) for rank in sorted(found)})
+
+    @cached_property
+    def kinds(self) -> tuple[Ranks, ...]:
+        """Ranks that agree in all traits, as far as there are not too many kinds; the largest first."""
+        kinds = np.zeros(len(self.ranks), dtype=np.int64)
+        for column in (*(self._trait(name) for name in TRAITS), *(self._far(name) for name in RHYTHM)):
+            finer = np.unique(np.stack([kinds, column]), axis=1, return_inverse=True)[1].reshape(-1)
+            if finer.max(initial=0) < MOST_KINDS:
+                kinds = finer
+        ranks = np.array(self.ranks, dtype=np.int64)
+        found = [tuple(int(r) for r in ranks[kinds == kind]) for kind in np.unique(kinds)]
+        return tuple(sorted(found, key=lambda kind: (-len(kind), kind)))
+
+    def column(self, name: str) -> npt.NDArray[np.float64]:
+        """A counter of all ranks, in order; NaN where nobody could say."""
+        found = np.full(len(self.ranks), np.nan)
+        for digest in self.digests:
+            values = digest.counters.get(name)
+            if values:
+                found[[self._place[r] for r in digest.ranks]] = [np.nan if v is None else v for v in values]
+        return found
+
+    def _trait(self, name: str) -> Numbers:
+        """The values' numbers by rank; 0 where a rank shows nothing."""
+        found = np.zeros(len(self.ranks), dtype=np.int64)
+        numbers: dict[str, int] = {}
+        for digest in self.digests:
+            for shown in digest.calls if name == "calls" else digest.traits.get(name, ()):
+                value = _roles(shown.value, digest) if name == "calls" else shown.value
+                number = numbers.setdefault(json.dumps(value, sort_keys=True), len(numbers) + 1)
+                found[[self._place[rank] for rank in shown.ranks]] = number
+        return found
+
+    def _far(self, name: str) -> Numbers:
+        """Whose number is far above, or below, that of most."""
+        values = self.column(name)
+        if np.isnan(values).all():
+            return np.zeros(len(values), dtype=np.int64)
+        middle = float(np.nanmedian(values))
+        above = (values > FAR * middle) & (values > middle + RHYTHM[name])
+        below = (values < middle / FAR) & (values < middle - RHYTHM[name])
+        return above.astype(np.int64) - below.astype(np.int64)
+
+
+def _roles(row: Any, digest: Digest) -> Any:
+    """Ranks of different tensor-parallel groups are alike: a group is what it is to its members, not which it is."""
+    told = [
+        [DIGITS.sub("#", digest.groups[key].name), len(digest.groups[key].ranks), *rest]
+        for key, _, *rest in row
+    ]
+    return sorted(told, key=json.dumps)
+
+
+def newest(digests: Iterable[Digest]) -> Everyone:
+    """Of each node the last look. Raises DigestRefused where two nodes have the same rank."""
+    by_host: dict[str, Digest] = {}
+    for digest in sorted(digests, key=lambda d: (d.host, d.look)):
+        by_host[digest.host] = digest
+    seen: dict[int, str] = {}
+    for host, digest in by_host.items():
+        for rank in digest.ranks:
+            if seen.setdefault(rank, host) != host:
+                raise DigestRefused(f"rank {rank} is on {seen[rank]} and on {host}")
+    return Everyone(tuple(by_host.values()))

@@ -1,0 +1,84 @@
+"""Numbers of each rank, in columns: how far it is, how fast, and what it did between the two looks."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from nsadiag.analysis.facts.device_queue import end_of, first_unfinished
+from nsadiag.analysis.facts.groups import newest_dump
+from nsadiag.analysis.facts.open_spans import unended
+from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.recorder import TRANSFER
+
+RECENT = 64  # steps
+PEER = re.compile(r"\b(?:to|from)=(\d+)")
+BEFORE_STEPS = (Kind.FORWARD, Kind.BACKWARD, Kind.GRADIENT)
+# Of a look's motions (agent.stillness.Motion).
+MOTIONS = (
+    "cpu_share", "main_cpu_share", "frames_changed", "io_bytes", "grown_mib", "gpu_pct", "events", "collectives",
+    "waits_for_peers",
+)  # fmt: skip
+
+
+def counters_of(rank: RankEvidence, motion: dict[str, Any]) -> dict[str, float | None]:
+    """By column; None where nobody could say."""
+    events, last = rank.recording.events, rank.last_capture
+    proc = last.proc if last else {}
+    return {
+        "steps": _number(rank.end.get("steps")) or _steps(rank),
+        "last_event_kind": float(events["kind"][-1]) if len(events) else None,
+        "last_event_phase": float(events["phase"][-1]) if len(events) else None,
+        "last_event_s": float(events["t_ns"][-1]) / 1e9 if len(events) else None,
+        "peer": _peer(rank),
+        "cpu_s": _number(proc.get("cpu_s")),
+        "rss_mib": _number(proc.get("rss_mib")),
+        **_rhythm(rank),
+        **{name: _number(motion.get(name)) for name in MOTIONS},
+    }
+
+
+def _peer(rank: RankEvidence) -> float | None:
+    """The rank with which it is in the midst of a transfer, by the black box, or else by NCCL's recorder."""
+    recording, header = rank.recording, rank.recording.header
+    for event in unended(recording.events, header.pid if header else None):
+        found = PEER.search(recording.label(event).detail) if event["kind"] == Kind.COLLECTIVE else None
+        if found:
+            return float(found[1])
+    dump, first = newest_dump(rank), first_unfinished(rank)
+    return float(end_of(dump, first)[1]) if first and TRANSFER.search(str(first["profiling_name"])) else None
+
+
+def _steps(rank: RankEvidence) -> float | None:
+    header = rank.recording.header
+    return float(next(iter(header.counters.values()), 0)) if header else None
+
+
+def _rhythm(rank: RankEvidence) -> dict[str, float | None]:
+    """Medians of its latest steps, in seconds: the whole, on a CPU, and until its last gradient (or forward) of its own."""
+    events = rank.recording.events
+    ends = events[(events["kind"] == Kind.STEP) & (events["phase"] == Phase.END)][-RECENT - 1 :]
+    if len(ends) < 2:
+        ends = events[events["kind"] == Kind.STEP][-RECENT - 1 :]
+    if len(ends) < 2:
+        return {"step_s": None, "step_cpu_s": None, "work_s": None}
+    own = events[np.isin(events["kind"], BEFORE_STEPS) & (events["phase"] != Phase.END)]
+    places = np.searchsorted(own["t_ns"], ends["t_ns"][1:]) - 1
+    work = (own["t_ns"][places] - ends["t_ns"][:-1])[places >= 0] if len(own) else np.empty(0)
+    return {
+        "step_s": _median(np.diff(ends["t_ns"])),
+        "step_cpu_s": _median(np.diff(ends["b"])),
+        "work_s": _median(work),
+    }
+
+
+def _median(nanoseconds: Any) -> float | None:
+    return float(np.median(nanoseconds)) / 1e9 if len(nanoseconds) else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

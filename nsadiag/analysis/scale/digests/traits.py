@@ -1,0 +1,211 @@
+"""What makes one rank like another: evidence without what is a rank's own (its numbers, ports, addresses, times).
+
+Two ranks that agree in every trait are taken for each other. A difference that means nothing costs another close
+look; one that is overlooked costs the verdict. So a trait keeps what any detector reads of the evidence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nsadiag.analysis.facts.locations import of_faults
+from nsadiag.analysis.facts.open_spans import unended
+from nsadiag.analysis.facts.thread_state import main_thread, other_threads, syscall_of
+from nsadiag.analysis.records import CaptureEvidence, RankEvidence
+from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.reader import Label
+from nsadiag.evidence.user_code import counted, is_user, roots_in
+
+DIGITS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+PEERS = re.compile(r"\b(to|from)=\d+")
+OPEN_SHOWN = 6
+# A running process shows another of these at every moment.
+TELLING_STATES = ("T", "t", "D", "Z")
+# Where ranks of one job come from the same lines, and what they do there.
+VISITS = (Kind.FORWARD, Kind.BACKWARD, Kind.COLLECTIVE, Kind.PROCESS_GROUP, Kind.WRAP, Kind.DATA, Kind.IO)
+SETTINGS = ("versions", "flags", "attention", "autocast", "autocast_now", "model", "optimizer")
+# The end of what torch, NCCL or a native library say as they fail (analysis.facts.exits).
+LAST_LINES = 40
+
+
+def stack(rank: RankEvidence) -> Any:
+    """The main thread's frames, whether both looks showed the same, and the lines at which other threads stand."""
+    shown = [c for c in rank.captures if c.stacks]
+    if not shown:
+        return None
+    frames = [_frames(main_thread(c)) for c in shown[-2:]]
+    lines = {tuple(f) for t in other_threads(shown[-1]) for f in _frames(t) if is_user(f[1])}
+    return {"main": frames[-1], "same": frames[0] == frames[-1], "others": sorted(map(list, lines))}
+
+
+def process(rank: RankEvidence) -> Any:
+    """Alive or stopped, in which system call, who owns the GIL, whose bytes do not leave, what of the look failed."""
+    last = rank.last_capture
+    if last is None:
+        return None
+    owner = last.answers.get("gil_owner") or {}
+    call = syscall_of(last.proc)
+    return {
+        "states": [_state(c) for c in rank.captures[-2:]],
+        "call": call[0] if call else None,
+        "gil": [owner.get("function"), owner.get("file"), owner.get("line")],
+        "reads_as": last.answers.get("reads_as"),
+        "children": sorted({str(c.get("state")) for c in last.proc.get("children", [])} & {*TELLING_STATES}),
+        "unsent": _unsent(rank),
+        "gaps": sorted({str(g.get("capture")) for g in last.gaps}),
+    }
+
+
+def events(rank: RankEvidence) -> Any:
+    """What the main thread has begun and not ended, innermost first."""
+    recording = rank.recording
+    pid = recording.header.pid if recording.header else None
+    found = []
+    for event in unended(recording.events, pid):
+        kind, name = int(event["kind"]), recording.name(event)
+        found.append([kind, _general(name), _of_call(recording.label(event))])
+        if len(found) == OPEN_SHOWN:
+            break
+    return found
+
+
+def visited(rank: RankEvidence) -> Any:
+    """A sum over the lines from which it called what."""
+    recording = rank.recording
+    events, names = recording.events, recording.names
+    begun = events[(events["phase"] == Phase.BEGIN) & np.isin(events["kind"], VISITS)]
+    calls = set(zip(*(begun[field].tolist() for field in ("kind", "name", "c")), strict=True))
+    said = {(kind, _general(names.get(name, "")), Label.of(names.get(c, "")).site) for kind, name, c in calls}
+    return _sum(sorted(said))
+
+
+def end(rank: RankEvidence) -> Any:
+    """How it ended, and what it said."""
+    told = rank.end
+    return {
+        **{key: told.get(key) for key in ("exit_code", "signal", "by_us", "clean")},
+        "over": told.get("t_s") is not None,
+        "exception": _exception(rank.exception),
+        "leaving": _exception(rank.leaving),
+        "faults": repr(of_faults(rank.faults)) if rank.faults else None,
+        "steps": told.get("steps"),
+    }
+
+
+def raised(rank: RankEvidence) -> Any:
+    """Exceptions that did not end it."""
+    return sorted({_json(_exception(row)) for row in rank.raised})
+
+
+def settings(rank: RankEvidence) -> Any:
+    """Of the process and its model."""
+    return {key: rank.settings.get(key) for key in SETTINGS if key in rank.settings}
+
+
+def last_words(rank: RankEvidence) -> Any:
+    """What torch, NCCL or a native library said last."""
+    return _general("\n".join(rank.stderr_tail.splitlines()[-LAST_LINES:]))
+
+
+def replicas(rank: RankEvidence) -> Any:
+    """Copies of parameters are equal to the last bit."""
+    return [[row.get("step"), row.get("parameters"), row.get("buffers")] for row in rank.replicas]
+
+
+Trait = Callable[[RankEvidence], Any]
+
+# These travel whole, since they say at a glance what is going on.
+SHOWN: dict[str, Trait] = {"end": end, "stack": stack, "process": process, "events": events}
+# Of these, sums: whoever is unlike the others is looked at closely.
+SUMMED: dict[str, Trait] = {
+    "visited": visited,
+    "raised": raised,
+    "signals": lambda rank: len(rank.signals),
+    "wraps": lambda rank: rank.wraps,
+    "ddp": lambda rank: rank.ddp,
+    "units": lambda rank: rank.units,
+    "graph": lambda rank: rank.graph,
+    "recomputed": lambda rank: rank.recomputed,
+    "ungraded": lambda rank: [rank.ungraded, *(c.ungraded for c in rank.captures if c.ungraded)],
+    "unwaited": lambda rank: rank.unwaited,
+    "unheld": lambda rank: rank.unheld,
+    "evaluated": lambda rank: rank.evaluated,
+    "loaders": lambda rank: [row.get("place") for row in rank.loaders],
+    "settings": settings,
+    "damaged": lambda rank: rank.damaged,
+    "replicas": replicas,
+    "last words": last_words,
+}
+# The first tell most: where very many ranks all differ in one of the last, it is left out (digests.alike).
+TRAITS = (*SHOWN, "calls", *SUMMED)
+
+
+def traits_of(rank: RankEvidence) -> dict[str, Any]:
+    """By name; what the rank has nothing of is missing."""
+    with counted(roots_in(rank.meta)):
+        return _traits_of(rank)
+
+
+def _traits_of(rank: RankEvidence) -> dict[str, Any]:
+    shown = {name: trait(rank) for name, trait in SHOWN.items()}
+    summed = {name: _sum(_timeless(value)) for name, trait in SUMMED.items() if (value := trait(rank))}
+    return {name: value for name, value in {**shown, **summed}.items() if value}
+
+
+def _frames(thread: dict[str, Any]) -> list[list[Any]]:
+    return [[f["name"], f["filename"], f["line"]] for f in thread.get("frames", [])]
+
+
+def _state(capture: CaptureEvidence) -> str:
+    state = str(capture.proc.get("state", ""))
+    return state if state in TELLING_STATES else ""
+
+
+def _unsent(rank: RankEvidence) -> int:
+    """Connections on which bytes waited in both looks (analysis.rules.blocked.connections)."""
+    looks = [(c.proc.get("fds") or {}).get("open", []) for c in rank.captures[-2:]]
+    waiting = [{(row.get("local"), row.get("peer")) for row in rows if row.get("unsent")} for rows in looks]
+    return len(set.intersection(*waiting)) if waiting else 0
+
+
+def _general(text: str) -> str:
+    return DIGITS.sub("#", text)
+
+
+def _of_call(label: Label) -> str:
+    """With the shapes, which are the program's, and without the peers, which are the rank's."""
+    return PEERS.sub(r"\1=#", "\t".join(label[1:]).rstrip("\t"))
+
+
+def _exception(told: dict[str, Any] | None) -> Any:
+    if not told:
+        return None
+    frames = [[f.get("file"), f.get("line"), f.get("function")] for f in told.get("frames", [])]
+    message = _general(str(told.get("message", "")))[:500]
+    return [told.get("type"), message, frames, told.get("place"), told.get("code")]
+
+
+# Times, processes and ranks in documents.
+OWN = frozenset({"t_s", "pid", "rank", "ranks", "peer", "thread", "device", "global_ranks", "elapsed_s"})
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _timeless(v) for k, v in value.items() if k not in OWN and not str(k).startswith("t_")}
+    if isinstance(value, set):
+        return sorted(value)
+    return [_timeless(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _sum(value: Any) -> str:
+    return hashlib.sha256(_json(value).encode()).hexdigest()[:16]

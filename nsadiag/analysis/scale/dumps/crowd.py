@@ -1,0 +1,170 @@
+"""All ranks' dumps side by side: in which group someone waits, who never came, and who asked for something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from nsadiag.analysis.outliers import MAJORITY, NOVEL, Behaviour, odd_values, outliers
+from nsadiag.analysis.scale.dumps.columns import STARTED, Group, GroupColumn, RankColumns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """The first collective of a group that some rank is stuck in, and how each rank of the group stands to it."""
+
+    group: Group
+    seq: int
+    waiting: tuple[int, ...]  # issued it, and it is not over
+    started: tuple[int, ...]  # of those, the ones whose GPU has begun it
+    missing: tuple[int, ...]  # have a dump, and never issued it
+    odd: tuple[int, ...]  # issued something else under its number than most
+    unseen: tuple[int, ...]  # left no dump
+
+    @property
+    def late(self) -> tuple[int, ...]:
+        """Issued it, and their GPU has not come to it, while others' has."""
+        return tuple(sorted({*self.waiting} - {*self.started})) if self.started else ()
+
+    @property
+    def deviating(self) -> tuple[int, ...]:
+        """Whom the others wait for."""
+        return tuple(sorted({*self.missing, *self.odd})) or self.late
+
+    @property
+    def conforming(self) -> tuple[int, ...]:
+        """Those who wait."""
+        return tuple(sorted({*self.waiting} - {*self.deviating}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowd:
+    """Every dump there is."""
+
+    ranks: dict[int, RankColumns]
+
+    @cached_property
+    def groups(self) -> dict[Group, dict[int, GroupColumn]]:
+        """By group and rank."""
+        found: dict[Group, dict[int, GroupColumn]] = {}
+        for rank in sorted(self.ranks):
+            for column in self.ranks[rank].groups:
+                found.setdefault(column.group, {})[rank] = column
+        return found
+
+    @cached_property
+    def world_size(self) -> int:
+        """As the largest group says, or the highest rank."""
+        members = max((group.members[-1] + 1 for group in self.groups if group.members), default=0)
+        return max(members, max(self.ranks, default=-1) + 1)
+
+    @cached_property
+    def unseen(self) -> tuple[int, ...]:
+        """Ranks without a dump."""
+        return tuple(r for r in range(self.world_size) if r not in self.ranks)
+
+    @cached_property
+    def meetings(self) -> tuple[Meeting, ...]:
+        """One for each group in which anyone waits, the one that explains most first."""
+        found = [m for group, columns in self.groups.items() if (m := self._meeting(group, columns))]
+        return tuple(sorted(found, key=self._order))
+
+    def _order(self, meeting: Meeting) -> tuple[bool, bool, int, int, str]:
+        """Whoever is waited for, and waits for nobody, comes first; then the collective that GPUs are in."""
+        held_up = self.held_up_elsewhere(meeting)
+        free = [r for r in meeting.deviating if r not in held_up]
+        alike = not (meeting.missing or meeting.odd)
+        return alike, not free, -len(meeting.started), -len(meeting.waiting), meeting.group.key
+
+    def held_up_elsewhere(self, meeting: Meeting) -> set[int]:
+        """Of those waited for in it, the ones that wait for someone themselves, in another group."""
+        return {
+            rank
+            for rank in meeting.missing
+            if any(g != meeting.group.key for g in self._waits_in.get(rank, ()))
+        }
+
+    @cached_property
+    def _waits_in(self) -> dict[int, set[str]]:
+        """Groups by rank in which it waits for a peer that never came, or asked for something else."""
+        found: dict[int, set[str]] = {}
+        for group, columns in self.groups.items():
+            meeting = self._meeting(group, columns)
+            for rank in meeting.waiting if meeting and (meeting.missing or meeting.odd) else ():
+                found.setdefault(rank, set()).add(group.key)
+        return found
+
+    def _meeting(self, group: Group, columns: Mapping[int, GroupColumn]) -> Meeting | None:
+        seq = min((c.open_seqs[0] for c in columns.values() if c.open_seqs), default=None)
+        if seq is None:
+            return None
+        waiting = {r: c for r, c in columns.items() if c.open_seqs and c.open_seqs[0] <= seq <= c.last}
+        members = group.members or tuple(range(self.world_size))
+        return Meeting(
+            group=group,
+            seq=seq,
+            waiting=tuple(waiting),
+            started=tuple(r for r, c in waiting.items() if c.open_states[0] == STARTED),
+            # A member whose dump has nothing of this group never issued anything in it, or long ago.
+            missing=tuple(
+                r for r in members if r in self.ranks and (r not in columns or columns[r].last < seq)
+            ),
+            odd=_odd(columns, seq),
+            unseen=tuple(r for r in members if r not in self.ranks),
+        )
+
+    def disagreements(self) -> Iterable[tuple[Group, int, tuple[int, ...]]]:
+        """Collectives that are over, and in which ranks asked for different things: group, number, the minority."""
+        for group, columns in self.groups.items():
+            longest = max(columns.values(), key=lambda c: len(c.codes))
+            seqs = {seq for column in columns.values() for seq in _differing(longest, column)}
+            for seq in sorted(seqs):
+                if len(set((asked := _asked(columns, seq)).values())) > 1:
+                    yield group, seq, odd_values(asked)
+
+
+def _differing(one: GroupColumn, other: GroupColumn) -> list[int]:
+    """Numbers under which both have an entry, and not the same."""
+    first, last = max(one.first, other.first), min(one.last, other.last)
+    mine, theirs = (c.codes[first - c.first : max(last - c.first + 1, 0)] for c in (one, other))
+    if np.array_equal(mine, theirs):
+        return []
+    return [int(i) + first for i in np.flatnonzero((mine != theirs) & (mine != 0) & (theirs != 0))]
+
+
+def _asked(columns: Mapping[int, GroupColumn], seq: int) -> dict[int, int]:
+    return {rank: code for rank, column in columns.items() if (code := column.code(seq))}
+
+
+def _odd(columns: Mapping[int, GroupColumn], seq: int) -> tuple[int, ...]:
+    """Ranks that asked for something else than the rest; all that asked where nothing decides."""
+    asked = _asked(columns, seq)
+    if len(set(asked.values())) < 2:
+        return ()
+    doing = {r: Behaviour(now=code, is_novel=columns[r].is_new(seq)) for r, code in asked.items()}
+    return outliers(doing, (MAJORITY, NOVEL)).ranks
+
+
+def merged(columns: Iterable[RankColumns]) -> Crowd:
+    """Whatever the order in which they come; of two dumps of one rank, the one that got further."""
+    ranks: dict[int, RankColumns] = {}
+    groups: dict[str, Group] = {}
+    for each in columns:
+        for column in each.groups:
+            if column.group.members or column.group.key not in groups:
+                groups[column.group.key] = column.group
+        held = ranks.get(each.rank)
+        if held is None or _reach(each) > _reach(held):
+            ranks[each.rank] = each
+    return Crowd(ranks={rank: _named(ranks[rank], groups) for rank in sorted(ranks)})
+
+
+def _reach(columns: RankColumns) -> tuple[int, str]:
+    return sum(column.last for column in columns.groups), columns.file
+
+
+def _named(columns: RankColumns, groups: dict[str, Group]) -> RankColumns:
+    return replace(columns, groups=tuple(replace(c, group=groups[c.group.key]) for c in columns.groups))

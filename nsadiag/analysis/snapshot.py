@@ -1,0 +1,124 @@
+"""What every rank of a job is doing this moment, by its black box alone: nobody is asked, nobody is paused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nsadiag.analysis.facts.open_spans import unended
+from nsadiag.errors import UsageError
+from nsadiag.evidence.blackbox import Counter, Kind
+from nsadiag.evidence.header import Header
+from nsadiag.evidence.layout import RunDir, read_json
+from nsadiag.evidence.reader import Recording, read_blackbox
+
+RATE_S = 30.0  # the rate is of the steps of so many seconds
+KINDS = {int(kind) for kind in Kind}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankNow:
+    """One rank. Times in seconds; None where the black box does not tell."""
+
+    rank: int
+    host: str
+    pid: int | None
+    step: int
+    rate_per_s: float | None
+    phase: str  # what has begun and not ended, outermost first: "backward", "forward > all_reduce"
+    place: str  # the user's line of the innermost of them that has one: "train.py:41"
+    last: str  # the newest event
+    quiet_s: float | None  # since that event
+    ended: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def running_in(path: Path) -> list[RunDir]:
+    """The run in the directory, or the cells of a matrix that run now; before any does, none. Raises UsageError."""
+    cells = path / "cells"
+    if cells.is_dir() or (path / "matrix.json").exists():
+        found = [RunDir(path=p) for p in sorted(cells.iterdir())] if cells.is_dir() else []
+        return [cell for cell in found if (cell.path / "ranks").is_dir() and not cell.verdict.exists()]
+    if not path.is_dir() or not any((path / name).exists() for name in ("run.json", "ranks", "nodes")):
+        raise UsageError(f"{path} holds no run", "give what nsadiag run or nsadiag matrix was given as --out")
+    return [RunDir(path=path)]
+
+
+def is_over(path: Path) -> bool:
+    """Whether the run, or the whole matrix, has come to its end."""
+    return bool(read_json(path / "run.json", {}).get("ended_at"))
+
+
+def ranks_now(run: RunDir) -> Iterator[RankNow]:
+    """In order of rank; one whose black box cannot be read yet is left out."""
+    ends = read_json(run.ends, {})
+    for directory in run.ranks():
+        recording = read_blackbox(directory.blackbox)
+        if recording.header is not None:
+            yield _now(recording, recording.header, ended=str(directory.rank) in ends)
+
+
+def _now(recording: Recording, header: Header, *, ended: bool) -> RankNow:
+    events = recording.events
+    newest = events[-1] if len(events) else None
+    # The header ties the rank's own clock to the wall's, so that it may be another machine's.
+    now_ns = time.time_ns() - header.wall_ns + header.monotonic_ns
+    open_, place = _open(recording, header.pid)
+    return RankNow(
+        rank=header.rank,
+        host=header.host,
+        pid=header.pid,
+        step=int(header.counters.get(Counter.STEPS, 0)),
+        rate_per_s=_rate(events, now_ns),
+        phase="ended" if ended else " > ".join(open_) or ("starting" if not len(events) else "between"),
+        place="" if ended else place,
+        last=_said(newest, recording) if newest is not None else "",
+        quiet_s=round((now_ns - int(newest["t_ns"])) / 1e9, 1) if newest is not None else None,
+        ended=ended,
+    )
+
+
+def _rate(events: npt.NDArray[np.void], now_ns: int) -> float | None:
+    """Steps a second of late; up to now where the last one is long ago."""
+    t_ns = events["t_ns"][events["kind"] == Kind.STEP]
+    recent = t_ns[t_ns > now_ns - RATE_S * 1e9]
+    if len(recent) < 2:
+        return 0.0 if len(t_ns) > 1 else None
+    typical_ns = float(recent[-1] - recent[0]) / (len(recent) - 1)
+    silence_ns = max(now_ns - float(recent[-1]) - typical_ns, 0.0)
+    return round((len(recent) - 1) / ((float(recent[-1] - recent[0]) + silence_ns) / 1e9), 3)
+
+
+def _open(recording: Recording, pid: int) -> tuple[list[str], str]:
+    """What the main thread has begun and not ended, outermost first, and the innermost line that any of them names."""
+    found: list[str] = []
+    place = ""
+    for event in unended(recording.events, pid):
+        if event["kind"] not in (Kind.PROCESS, Kind.MODULE):
+            found.append(_said(event, recording))
+            place = place or _place(recording.label(event).site)
+    return found[::-1], place
+
+
+def _said(event: np.void, recording: Recording) -> str:
+    number = int(event["kind"])
+    kind = Kind(number).name.lower().replace("_", " ") if number in KINDS else f"kind {number}"
+    name = recording.name(event)
+    if number in (Kind.FORWARD, Kind.COLLECTIVE, Kind.PROCESS_GROUP, Kind.OPTIMIZER, Kind.UNIT) and name:
+        return name if number != Kind.FORWARD else f"forward {name}"
+    return f"{kind} {name}".strip()
+
+
+def _place(site: str) -> str:
+    """`train.py:41` of `/path/to/train.py:41:main`."""
+    file, _, rest = site.rpartition("/")
+    name, _, line = rest.partition(":")
+    return f"{name}:{line.partition(':')[0]}" if file or rest else ""

@@ -1,0 +1,1 @@
+"""The protocol between agents: sealed frames, the greeting, clock offsets and the messages of watches."""

@@ -1,0 +1,1 @@
+"""`nsadiag attach`: a running job is joined on this machine, or through Slurm on its nodes."""

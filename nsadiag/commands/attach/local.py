@@ -1,0 +1,92 @@
+"""`nsadiag attach`: a job that is already stuck, and was not started by us."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nsadiag.agent import attach
+from nsadiag.agent.state import RankState
+from nsadiag.commands import output
+from nsadiag.commands.run import RunResult, exit_code, judge_and_report
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import RunDir, read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachRequest:
+    """A parsed `nsadiag attach` line."""
+
+    targets: list[str]
+    run: Path | None = None
+    out: Path | None = None
+    force: bool = False
+
+
+def attach_once(request: AttachRequest) -> RunResult:
+    """Looks at the job twice and judges it. Raises NsadiagError before anything was written."""
+    if len(request.targets) == 1 and request.targets[0].startswith("slurm:") and not request.run:
+        from nsadiag.commands.attach.slurm import attach_slurm
+
+        return attach_slurm(request.targets[0].removeprefix("slurm:"), out=request.out, force=request.force)
+    run, about, ranks = _from_run(request) if request.run else _from_pids(request)
+    sockets = attach.socket_dir_of(rank.process for rank in ranks if rank.process)
+    watch = attach.AttachedWatch(attach.AttachedJob(socket_dir=sockets), run, ranks)
+    watch.attach()
+    verdict = judge_and_report(run, about)
+    return RunResult(
+        directory=run.path, verdict=verdict, exit_code=exit_code(verdict, None, passthrough=False)
+    )
+
+
+Found = tuple[RunDir, dict[str, Any], list[RankState]]
+
+
+def _from_pids(request: AttachRequest) -> Found:
+    pids = _pids(request.targets)
+    found, gaps = attach.find_ranks(pids)
+    run = output.prepare(request.out, f"attach-{pids[0]}", force=request.force)
+    about = _about(run, name=f"attach-{pids[0]}", command=["nsadiag", "attach", *request.targets], gaps=gaps)
+    return run, about, attach.states_of(found, run)
+
+
+def _from_run(request: AttachRequest) -> Found:
+    assert request.run is not None
+    if request.targets:
+        raise UsageError("pids and --run at once", "give either")
+    if not (request.run / "ranks").is_dir():
+        raise UsageError(f"{request.run} is not a run directory", "give what nsadiag run had as --out")
+    if request.out is not None and request.out.resolve() == request.run.resolve():
+        raise UsageError(
+            f"--out is {request.run} itself", "what it found at first stays: choose another --out"
+        )
+    name = f"attach-{request.run.resolve().name}"
+    source = RunDir(path=request.run)
+    attach.check_alive(source)
+    run = output.prepare(request.out, name, force=request.force)
+    command = read_json(source.run, {}).get("command") or ["nsadiag", "attach", "--run", str(request.run)]
+    return run, _about(run, name=name, command=command, gaps=[]), attach.ranks_of_run(source, run)
+
+
+def _about(run: RunDir, *, name: str, command: list[str], gaps: list[str]) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "kind": "attach",
+        "name": name,
+        "command": command,
+        "started_at": output.now(),
+        "gaps": gaps,
+    }
+    output.write_run(run, **about)
+    return about
+
+
+def _pids(targets: list[str]) -> list[int]:
+    if not targets:
+        raise UsageError("no process given", "nsadiag attach PID..., or nsadiag attach --run DIR")
+    for word in targets:
+        if word.startswith("slurm:"):
+            raise UsageError(f"{word} beside other targets", "one job at a time: nsadiag attach slurm:JOBID")
+        if not word.isdigit() or int(word) < 1:
+            raise UsageError(f"{word!r} is no pid", "pgrep -af torchrun shows a launcher's")
+    return list(dict.fromkeys(int(word) for word in targets))

@@ -1,0 +1,1 @@
+"""`nsadiag bisect` and `nsadiag shrink`."""

@@ -1,0 +1,86 @@
+"""`nsadiag analyze --why-not CLASS` and `--explain`: how each rule went on a run directory, in facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nsadiag.analysis.classes import CLASSES
+from nsadiag.analysis.resolve import Attempt, Resolution
+from nsadiag.analysis.verdict import resolution_of
+from nsadiag.commands.analyze import is_matrix, is_ours
+from nsadiag.errors import UsageError
+from nsadiag.spec.strict import nearest
+
+Candidates = tuple[tuple[str, bool], ...]
+
+
+def _resolution(path: Path) -> tuple[Resolution, Candidates]:
+    if is_matrix(path) or not is_ours(path):
+        raise UsageError(
+            f"{path} is no run directory", "give the directory of one run, or of one cell of a matrix"
+        )
+    return resolution_of(path)
+
+
+def why_not(path: Path, cls: str) -> dict[str, Any]:
+    """The attempts of the rules that conclude a class, as `--json` prints them. Raises UsageError."""
+    if cls not in CLASSES:
+        raise UsageError(f"no class is called {cls!r}", nearest(cls, list(CLASSES)))
+    resolution, _ = _resolution(path)
+    winner = resolution.winner
+    return {
+        "class": cls,
+        "verdict": winner.finding.cls if winner and winner.finding else "unknown",
+        "rules": [_row(t, winner) for t in resolution.attempts if cls in t.rule.concludes],
+    }
+
+
+def explain(path: Path) -> dict[str, Any]:
+    """Every rule in the order of trial, and every explanation of a divergence that was tried. Raises UsageError."""
+    resolution, candidates = _resolution(path)
+    return {
+        "rules": [_row(tried, resolution.winner) for tried in resolution.attempts],
+        "explanations": [{"name": name, "holds": holds} for name, holds in candidates],
+    }
+
+
+def _row(tried: Attempt, winner: Attempt | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"rule": tried.rule.name, "result": _result(tried, winner)}
+    if tried.finding:
+        row |= {"class": tried.finding.cls, "says": tried.finding.summary}
+    if row["result"] == "outranked" and winner:
+        row["by"] = winner.rule.name
+    if tried.failed:
+        row["failed"] = tried.failed
+    return row | {"declined": [{"fact": d.fact, "source": d.source} for d in tried.declined]}
+
+
+def _result(tried: Attempt, winner: Attempt | None) -> str:
+    if tried.finding:
+        return "concluded" if tried is winner else "outranked"
+    return "failed" if tried.failed else "declined"
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """The same to read, line by line."""
+    lines = [f"{document['class']} (the verdict is {document['verdict']})"] if "class" in document else []
+    for row in document["rules"]:
+        lines += _lines(row)
+    if tried := document.get("explanations"):
+        lines.append("explanations of the divergence")
+        lines += [f"  {row['name']}: {'holds' if row['holds'] else 'does not hold'}" for row in tried]
+    return "\n".join(lines)
+
+
+def _lines(row: dict[str, Any]) -> Iterator[str]:
+    yield f"{row['rule']}: {row['result']}" + (f" by {row['by']}" if "by" in row else "")
+    if "says" in row:
+        yield f"  {row['class']}: {row['says']}"
+    if "failed" in row:
+        yield f"  {row['failed']}"
+    for declined in row["declined"]:
+        yield f"  {declined['fact']}" + (f" ({declined['source']})" if declined["source"] else "")
+    if row["result"] == "declined" and not row["declined"]:
+        yield "  nothing that it looks for is in the evidence"

@@ -1,0 +1,1 @@
+"""`nsadiag matrix`: cells are chosen, run side by side, judged and settled into claims."""

@@ -1,0 +1,289 @@
+"""The table of blocking calls: what a blocked thread waits in, and who can wake it, for the agent and the analysis.
+
+Two readers ask for different halves of a row. The analysis asks for `state`, what the wait is for; the agent for `waker`,
+whose life makes the wait a healthy one. A healthy wait that was called hung, or a hang that was not, is mended here.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+State = Literal[
+    "collective",  # in a collective, or a wait for one
+    "transfer",  # in a send or receive
+    "rendezvous",  # creates, joins or ends a process group
+    "store",  # asks the key-value store
+    "backward",  # in a backward pass, and no sign of what holds it up
+    "loader",  # in torch's DataLoader
+    "queue",  # in queue.Queue or a multiprocessing queue
+    "lock",  # in a lock, condition, event or join of a thread
+    "process",  # waits for a child process
+    "socket",  # reads from or writes to a socket that is not torch's
+    "pipe",
+    "io",  # reads from or writes to a file
+    "sleep",  # a timed sleep
+    "signal",  # waits for a signal, with no limit
+    "leaving",  # past its work: exit handlers, joins at exit
+]
+
+
+class Waker(enum.Flag):
+    """Everyone who can end a wait."""
+
+    NOBODY = 0
+    THREAD = enum.auto()  # another thread of the process
+    TASK = enum.auto()  # any task of an event loop
+    CHILD = enum.auto()  # a process that it started
+    TOOL = enum.auto()  # a program that it started: no Python of its own
+    LOCAL = enum.auto()  # another process of the machine, its starter for one, by what they share
+    PEER = enum.auto()  # a rank of the job
+    OUTSIDE = enum.auto()  # the other end of a network, with an answer
+    CLIENT = enum.auto()  # anyone, with a request that may come as late as it likes
+    TIMER = enum.auto()
+    KERNEL = enum.auto()  # once a device has done its work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocking:
+    """One kind of wait: the frames, native functions or system call that show it, and what that says."""
+
+    frames: str = ""  # the end of a Python file's path, as a pattern, without `.py`
+    functions: str = ""  # of that file, by the last part of their names, as a pattern
+    native: str = ""  # the beginning of a native function's name, as a pattern
+    syscall: str = ""
+    wchan: tuple[str, ...] = ()  # how names of the kernel functions begin in which that call sleeps
+    state: State | None = None  # None: it may be any
+    waker: Waker
+
+
+THREAD, TASK, CHILD, TOOL, LOCAL = Waker.THREAD, Waker.TASK, Waker.CHILD, Waker.TOOL, Waker.LOCAL
+PEER, OUTSIDE, CLIENT, TIMER, KERNEL = Waker.PEER, Waker.OUTSIDE, Waker.CLIENT, Waker.TIMER, Waker.KERNEL
+
+C10D = "torch/distributed/distributed_c10d"
+TRANSFERS = r"^(i?send|i?recv|batch_isend_irecv|(send|recv)_object_list)$"
+RENDEZVOUS = (
+    r"^(init_process_group|_new_process_group_helper|new_group|_new_group_with_tag|new_subgroups\w*|split_group"
+    r"|destroy_process_group|_store_based_barrier|rendezvous|_\w+_rendezvous_handler|_create_c10d_store)$"
+)
+# Waits of torch, for what it started itself or for peers: it has limits of its own, and asks again and again.
+TORCH = (
+    Blocking(frames=C10D, functions=RENDEZVOUS, state="rendezvous", waker=PEER),
+    Blocking(frames="torch/distributed/rendezvous", state="rendezvous", waker=PEER),
+    Blocking(frames=C10D, functions=TRANSFERS, state="transfer", waker=PEER),
+    Blocking(frames=C10D, functions=r"^(?!wrapper$)", state="collective", waker=PEER),
+    Blocking(frames="torch/autograd/graph", functions="^_engine_run_backward$", state="backward", waker=PEER),
+    Blocking(frames="torch/utils/data/dataloader", state="loader", waker=CHILD),
+)
+# Waits of the standard library. For a stack the first row that fits any frame counts, so that what a wait is for stands
+# above what it is made of: a queue waits by a lock.
+LIBRARY = (
+    Blocking(frames="threading", functions="^_shutdown$", state="leaving", waker=THREAD),
+    Blocking(frames="concurrent/futures/thread", functions="^_python_exit$", state="leaving", waker=THREAD),
+    Blocking(frames="multiprocessing/util", functions="^_exit_function$", state="leaving", waker=CHILD),
+    Blocking(frames="queue", functions="(get|put|join)$", state="queue", waker=THREAD),
+    Blocking(frames="multiprocessing/queues", state="queue", waker=CHILD | LOCAL),
+    Blocking(frames="subprocess", state="process", waker=CHILD | TOOL),
+    Blocking(frames="multiprocessing/popen_fork", state="process", waker=CHILD | LOCAL),
+    Blocking(frames="multiprocessing/process", functions="join$", state="process", waker=CHILD | LOCAL),
+    # A future is a thread's or a process's: the stack does not say.
+    Blocking(frames="concurrent/futures/_base", state="lock", waker=THREAD | CHILD),
+    Blocking(frames="multiprocessing/synchronize", state="lock", waker=CHILD | LOCAL),
+    Blocking(
+        frames="threading",
+        functions="(wait|acquire|join|__enter__|wait_for|_wait_for_tstate_lock)$",
+        state="lock",
+        waker=THREAD,
+    ),
+    Blocking(frames="multiprocessing/connection", state="pipe", waker=CHILD | LOCAL),
+    Blocking(frames="ssl|socket", state="socket", waker=OUTSIDE | CLIENT),
+    Blocking(frames="http/client", state="socket", waker=OUTSIDE),
+    Blocking(frames="selectors", state="socket", waker=CLIENT),
+    # The rest of these packages. A server's loop may leave requests to threads of its own.
+    Blocking(frames="threading", waker=THREAD | CLIENT),
+    Blocking(frames="queue|concurrent/futures/thread", waker=THREAD),
+    Blocking(frames="concurrent/futures/process", waker=CHILD),
+    Blocking(frames=r"multiprocessing/\w+", waker=CHILD | LOCAL),
+    Blocking(frames=r"asyncio/\w+", waker=TASK | CLIENT),
+    Blocking(frames="http/server|grpc/_common", waker=CLIENT),
+)
+# The same of native frames, innermost first.
+NATIVE = (
+    # The sockets in `detail` are the store's; backends have their own.
+    Blocking(native="c10d::(TCPStore|FileStore|PrefixStore|detail::|tcputil::)", state="store", waker=PEER),
+    Blocking(
+        native=r".*c10d::.*(::send|::recv|SendWork|RecvWork)|gloo::transport.*(wait(Send|Recv))",
+        state="transfer",
+        waker=PEER,
+    ),
+    Blocking(native="c10d::|gloo::|nccl|pnccl", state="collective", waker=PEER),
+    Blocking(
+        native=".*(PyThread_acquire_lock|_PyMutex_Lock|rlock_acquire|lock_acquire)",
+        state="lock",
+        waker=THREAD,
+    ),
+    Blocking(native="os_waitpid|os_wait4|os_waitid", state="process", waker=CHILD),
+    # Where the interpreter was stripped of its names, libc's are left.
+    Blocking(native="time_sleep|pysleep|clock_nanosleep|nanosleep", state="sleep", waker=TIMER),
+    Blocking(
+        native="sock_recv|sock_connect|sock_accept|sock_send|select_poll|select_select|select_epoll",
+        state="socket",
+        waker=OUTSIDE | CLIENT,
+    ),
+    Blocking(
+        native="os_fsync|os_open|_io_FileIO|fcntl_flock|fcntl_lockf|_Py_open",
+        state="io",
+        waker=KERNEL | LOCAL,
+    ),
+)
+# And of the kernel. Where no state is given the call's descriptor says it.
+KERNEL_CALLS = (
+    Blocking(syscall="futex", wchan=("futex_",), state="lock", waker=THREAD),
+    Blocking(syscall="clock_nanosleep", wchan=("hrtimer_nanosleep",), state="sleep", waker=TIMER),
+    Blocking(syscall="nanosleep", state="sleep", waker=TIMER),
+    Blocking(syscall="wait4", wchan=("do_wait",), state="process", waker=CHILD),
+    Blocking(syscall="waitid", state="process", waker=CHILD),
+    Blocking(syscall="epoll_wait", wchan=("ep_poll",), waker=CLIENT),
+    Blocking(syscall="poll", wchan=("poll_schedule_timeout", "do_sys_poll"), waker=CLIENT),
+    Blocking(syscall="select", wchan=("do_select",), waker=CLIENT),
+    Blocking(syscall="read", wchan=("pipe_read", "anon_pipe_read"), waker=CHILD | LOCAL),
+    Blocking(syscall="write", wchan=("pipe_write", "anon_pipe_write"), waker=CHILD | LOCAL),
+    Blocking(syscall="accept", wchan=("inet_csk_accept",), waker=CLIENT),
+    Blocking(syscall="connect", wchan=("inet_wait_for_connect",), waker=OUTSIDE),
+    Blocking(syscall="recvfrom", wchan=("wait_woken", "sk_wait_data"), waker=OUTSIDE),
+    Blocking(syscall="recvfrom", wchan=("unix_stream_read", "unix_stream_data_wait"), waker=LOCAL),
+    Blocking(syscall="sendto", wchan=("sk_stream_wait_memory",), waker=OUTSIDE),
+    Blocking(syscall="flock", wchan=("locks_lock_inode_wait",), state="io", waker=LOCAL),
+    Blocking(syscall="fsync", state="io", waker=KERNEL),
+    Blocking(syscall="fdatasync", state="io", waker=KERNEL),
+    Blocking(syscall="rt_sigtimedwait", wchan=("do_sigtimedwait",), state="signal", waker=LOCAL),
+    Blocking(syscall="rt_sigsuspend", wchan=("sigsuspend",), state="signal", waker=LOCAL),
+    Blocking(syscall="pause", state="signal", waker=LOCAL),
+)
+# Numbers of the calls in which a thread can wait, by machine (x86_64, aarch64), with what the first argument is.
+SYSCALLS: dict[str, tuple[int, int, str]] = {
+    "read": (0, 63, "fd"),
+    "write": (1, 64, "fd"),
+    "poll": (7, -1, ""),
+    "pread64": (17, 67, "fd"),
+    "pwrite64": (18, 68, "fd"),
+    "readv": (19, 65, "fd"),
+    "writev": (20, 66, "fd"),
+    "select": (23, -1, ""),
+    "nanosleep": (35, 101, ""),
+    "connect": (42, 203, "fd"),
+    "accept": (43, 202, "fd"),
+    "sendto": (44, 206, "fd"),
+    "recvfrom": (45, 207, "fd"),
+    "sendmsg": (46, 211, "fd"),
+    "recvmsg": (47, 212, "fd"),
+    "wait4": (61, 260, "pid"),
+    "flock": (73, 32, "fd"),
+    "fcntl": (72, 25, "fd"),
+    "fsync": (74, 82, "fd"),
+    "fdatasync": (75, 83, "fd"),
+    "futex": (202, 98, ""),
+    "clock_nanosleep": (230, 115, ""),
+    "epoll_wait": (232, -1, "fd"),
+    "waitid": (247, 95, "pid"),
+    "openat": (257, 56, ""),
+    "pselect6": (270, 72, ""),
+    "ppoll": (271, 73, ""),
+    "epoll_pwait": (281, 22, "fd"),
+    "accept4": (288, 242, "fd"),
+    "rt_sigtimedwait": (128, 137, ""),
+    "pause": (34, -1, ""),
+    "rt_sigsuspend": (130, 133, ""),
+}
+BY_DESCRIPTOR: dict[str, State] = {
+    "tcp": "socket",
+    "unix": "socket",
+    "socket": "socket",
+    "pipe": "pipe",
+    "file": "io",
+}
+
+Frame = tuple[str, str]  # function, file
+
+
+def by_frames(frames: Sequence[Frame]) -> Blocking | None:
+    """The first row of the table, among those that know a state, that fits any of these frames of Python."""
+    return next(
+        (row for row in (*TORCH, *LIBRARY) if row.state and any(_fits(row, *f) for f in frames)), None
+    )
+
+
+def by_native(names: Iterable[str]) -> Blocking | None:
+    """The row of the innermost native function that has one."""
+    rows = ((row, name) for name in names for row in NATIVE)
+    return next((row for row, name in rows if re.match(row.native, name)), None)
+
+
+def by_kernel(call: str | None, descriptor: dict[str, Any] | None = None) -> Blocking | None:
+    """The row of a system call, with the state that its descriptor tells."""
+    row = next((row for row in KERNEL_CALLS if row.syscall == call), None)
+    if row is not None and row.state:
+        return row
+    state = BY_DESCRIPTOR.get((descriptor or {}).get("kind", ""))
+    if call is None or state is None:
+        return row
+    return dataclasses.replace(row or Blocking(syscall=call, waker=Waker.NOBODY), state=state)
+
+
+def by_wchan(wchan: str | None) -> Blocking | None:
+    """The row of a kernel function in which a thread sleeps."""
+    return next((row for row in KERNEL_CALLS if wchan and wchan.startswith(row.wchan)), None)
+
+
+@functools.lru_cache(maxsize=4096)
+def wakers(file: str) -> Waker:
+    """Everyone who can end a wait in that file, whatever its function."""
+    found = (row.waker for row in (*TORCH, *LIBRARY) if _is_in(row, file))
+    return functools.reduce(Waker.__or__, found, Waker.NOBODY)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library(file: str) -> bool:
+    """Whether the file is one of the standard library's on the way from its caller to a wait."""
+    return any(_is_in(row, file) for row in LIBRARY)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_lock(file: str) -> bool:
+    """Whether locks, events, queues and joins wait there, between threads or processes."""
+    return any(row.state in ("lock", "queue") and _is_in(row, file) for row in LIBRARY)
+
+
+def is_transfer(function: str, file: str) -> bool:
+    """Whether the frame is torch.distributed's for a send or receive."""
+    row = by_frames([(function, file)])
+    return row is not None and row.state == "transfer"
+
+
+def lets_go(file: str) -> bool:
+    """Whether a thread that has its innermost frame there lets other threads have the interpreter."""
+    return is_library(file) or bool(wakers(file) & PEER)
+
+
+def within(files: Iterable[str]) -> tuple[list[str], str]:
+    """The files of the standard library's wait on a stack, innermost first, and the file that called it."""
+    inner: list[str] = []
+    for file in files:
+        if not is_library(file):
+            return inner, file
+        inner.append(file)
+    return inner, ""
+
+
+def _is_in(row: Blocking, file: str) -> bool:
+    return re.search(rf"(?:^|/)(?:{row.frames})\.py$", file) is not None
+
+
+def _fits(row: Blocking, function: str, file: str) -> bool:
+    return _is_in(row, file) and re.search(row.functions, function.rpartition(".")[2]) is not None

@@ -1,0 +1,500 @@
+"""The documents of a run directory: each read once, with the types that its name promises (docs/contract.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nsadiag.evidence.files import read_evidence
+from nsadiag.evidence.shapes import (
+    NOTHING,
+    Shape,
+    anything,
+    between,
+    count,
+    either,
+    flag,
+    maybe,
+    measured,
+    nested,
+    number,
+    of,
+    record,
+    rows,
+    table,
+    text,
+    whole,
+)
+from nsadiag.evidence.spans import MOST_RANKS
+
+NAMED_FAULTS = 3
+LONGEST_LINE = 4 << 20
+HALF = r"\\u[dD][{}][0-9a-fA-F]{{2}}"
+PAIR_OR_HALF = re.compile(
+    f"(?P<pair>{HALF.format('89abAB')}{HALF.format('c-fC-F')})|{HALF.format('89a-fA-F')}"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfit:
+    """The parts of a file that could not be used."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.why}"
+
+
+Gaps = list[Unfit]
+
+RANK = between(0, MOST_RANKS)
+WORLD = between(1, MOST_RANKS)
+# A process of this machine: what counts or signals it must not be given another number.
+PID = between(1, 2**31)
+TEXTS, COUNTS, RANKS, NUMBERS = rows(text), rows(count), rows(RANK), rows(number)
+SIZES = rows(rows(whole))
+FRAMES = rows(record({"file": text, "line": count, "function": text}, {"code": text}))
+CAUSE = nested(
+    lambda cause: record(
+        {"type": text, "message": text}, {"meant": flag, "frames": FRAMES, "cause": maybe(cause)}
+    )
+)
+RAISED: dict[str, Shape] = {
+    "type": text,
+    "message": text,
+    "thread": text,
+    "t_mono_ns": whole,
+    "frames": FRAMES,
+}
+RAISED_MAY: dict[str, Shape] = {
+    "module": text, "t_wall_ns": whole, "cause": maybe(CAUSE), "hidden": maybe(CAUSE), "place": text, "how": text,
+    "during": text, "step": count, "group": text, "number": count, "stack": TEXTS, "pid": PID, "argv": TEXTS,
+    "spawned_as": maybe(count), "source": text,
+}  # fmt: skip
+EXCEPTION = record(RAISED, RAISED_MAY)
+STACK_FRAME = record({"name": text, "filename": text, "line": count})
+THREAD = record(
+    {"frames": rows(STACK_FRAME)},
+    {"pid": PID, "os_thread_id": maybe(count), "thread_name": maybe(text), "active": flag, "owns_gil": flag},
+)
+ENTRY = record(
+    {"process_group": of(text, text), "collective_seq_id": whole, "profiling_name": text},
+    {
+        "state": text, "retired": flag, "is_p2p": flag, "op_id": whole, "p2p_seq_id": whole, "pg_id": whole,
+        "input_sizes": SIZES, "output_sizes": SIZES, "input_dtypes": TEXTS, "output_dtypes": TEXTS,
+        "time_created_ns": maybe(whole), "time_discovered_started_ns": maybe(whole),
+        "time_discovered_completed_ns": maybe(whole), "thread_id": text, "thread_name": text,
+        "frames": rows(record({}, {"name": text, "filename": text, "line": maybe(whole)})), "record_id": whole,
+    },
+)  # fmt: skip
+DUMP = record(
+    {},
+    {
+        "version": text,
+        "entries": rows(ENTRY),
+        "pg_config": table(record({}, {"name": text, "ranks": text, "desc": text})),
+        "pg_status": table(anything),
+    },
+)
+PARAMETER = record({"name": text, "shape": rows(count), "dtype": text}, {"qualified": text})
+BUCKETS = rows(record({"index": count, "parameters": COUNTS}, {"elements": count, "bytes": count}))
+MODEL = record(
+    {"parameters": rows(PARAMETER)},
+    {
+        "settings": table(anything), "comm_hook": text, "ranks": RANKS, "buckets": BUCKETS, "rebuilt_buckets": BUCKETS,
+        "rebuilt_says": text, "group": text, "logged": table(anything), "bucket_cap_mb": number, "bucket_sizes": text,
+        "rebuilt_bucket_sizes": text,
+    },
+)  # fmt: skip
+UNIT = record(
+    {"unit": text, "kind": text, "parameters": rows(PARAMETER), "group": text, "ranks": RANKS},
+    {"mesh": maybe(table(anything)), "sharding_strategy": text},
+)
+CHILD = record(
+    {"pid": PID, "state": text, "cpu_s": number},
+    {
+        "command": text, "sleeps_until_mono_ns": maybe(whole), "wchan": maybe(text), "turns": maybe(count),
+        "parent": count, "queued_s": maybe(number), "locked_for_good": flag,
+    },
+)  # fmt: skip
+KERNEL_THREAD = record(
+    {"tid": count, "state": text, "cpu_s": number},
+    {
+        "name": text, "wchan": maybe(text), "sleeps_until_mono_ns": maybe(whole), "queued_s": maybe(number),
+        "waits_until_mono_ns": maybe(whole), "wait_limit_s": maybe(number),
+    },
+)  # fmt: skip
+OPEN = record(
+    {"fd": count, "kind": text},
+    {
+        "local": text, "peer": maybe(text), "state": text, "unsent": count, "unread": count, "inode": count,
+        "path": text, "position": count,
+    },
+)  # fmt: skip
+PROCESS = record(
+    {"t_mono_ns": whole, "pid": PID, "state": text, "cpu_s": number},
+    {
+        "rss_mib": maybe(number), "wchan": maybe(text), "syscall": maybe(text), "kernel_stack": maybe(text),
+        "sleeps_until_mono_ns": maybe(whole), "waits_until_mono_ns": maybe(whole), "wait_limit_s": maybe(number),
+        "oom_score": maybe(whole), "status": table(text), "io": table(whole), "threads": rows(KERNEL_THREAD),
+        "children": rows(CHILD), "fds": record({}, {"count": count, "kinds": table(count), "open": rows(OPEN)}),
+        "lock_held_by": maybe(record({"pid": PID, "cpu_s": number}, {"command": text, "path": text})),
+        "pipe_held_by": maybe(COUNTS),
+        "spawner": maybe(record(
+            {"pid": PID, "turns": count},
+            {"cpu_s": number, "family_cpu_s": number, "sleeps_until_mono_ns": rows(whole)},
+        )),
+    },
+)  # fmt: skip
+SOURCE = record(
+    {"answered": flag},
+    {"ms": number, "why": text, "paused": flag, "seen": count, "of": count, "failures": rows(anything)},
+)
+OWNER = record({}, {"thread": maybe(text), "os_thread_id": count, "function": maybe(text), "file": maybe(text), "line": maybe(count)})  # fmt: skip
+ANSWERS = record(
+    {},
+    {
+        "sources": table(SOURCE),
+        "state": maybe(text),
+        "gil_known": flag,
+        "gil_owner": maybe(OWNER),
+        "reads_as": text,
+    },
+)
+GAP = record({"gap": text}, {"capture": text, "seconds": number, "evidence": table(anything)})
+TASK = record(
+    {"name": text},
+    {
+        "main": flag, "waits_for": maybe(text), "of": TEXTS, "frames": rows(STACK_FRAME),
+        "failed": record({"type": text, "message": text}),
+    },
+)  # fmt: skip
+MISSING = record(
+    {"missing": TEXTS}, {"of": count, "count": count, "step": count, "t_mono_ns": whole, "optimizer": count}
+)
+END = record(
+    {},
+    {
+        "pid": PID, "t_s": maybe(number), "exit_code": maybe(whole), "signal": maybe(whole), "by_us": flag,
+        "clean": flag, "steps": maybe(count), "how": text,
+    },
+)  # fmt: skip
+LOOP = record(
+    {"file": text, "function": text, "line": count, "lines": COUNTS, "stacks": count, "samples": count},
+    {"changes": TEXTS, "decided": flag, "seconds": number, "hidden": flag},
+)
+MOTION = record(
+    {"rank": RANK},
+    {
+        "seconds": number, "cpu_share": number, "main_cpu_share": number, "frames_changed": flag,
+        "functions_changed": flag, "io_bytes": whole, "stopped": flag, "did": maybe(text), "gpu_pct": maybe(number),
+        "events": count, "collectives": whole, "wakes_in_s": maybe(number), "waits_for_peers": flag,
+        "grown_mib": number, "loop": maybe(LOOP), "loop_cpu_share": number, "endless": flag,
+        "child_cpu_share": number, "helper_wakes_in_s": maybe(number), "limit_s": maybe(number), "silent_s": number,
+        "outside": maybe(text), "outside_s": number, "idle": maybe(text), "idle_s": number,
+    },
+)  # fmt: skip
+LOOK = record(
+    {"judgement": text, "t_s": number, "first": count, "second": count},
+    {"reason": text, "motions": rows(MOTION)},
+)
+NODE = record(
+    {},
+    {
+        "node_rank": count,
+        "name": text,
+        "directory": text,
+        "shared": flag,
+        "lost_s": maybe(number),
+        "ranks": RANKS,
+    },
+)
+WATCH = record(
+    {},
+    {
+        "started_mono_ns": whole, "launcher_exit_code": maybe(whole), "ended_s": maybe(number),
+        "last_progress_s": maybe(number), "longest_quiet_s": maybe(number), "longest_start_quiet_s": maybe(number),
+        "patience_s": maybe(number), "stopped": maybe(text), "ending_s": maybe(number), "left_alive": maybe(COUNTS),
+        "looks": rows(LOOK), "gaps": maybe(TEXTS), "nodes": rows(NODE), "attached": flag,
+    },
+)  # fmt: skip
+META = record(
+    {},
+    {
+        "rank": RANK, "world_size": WORLD, "pid": PID, "local_rank": RANK, "ppid": count, "host": text, "python": text,
+        "argv": TEXTS, "cwd": text, "restart": count, "logs": table(text), "traceback_signal": maybe(count),
+        "memory": table(maybe(count)), "text_hash": text, "guessed": flag, "started_wall_ns": whole,
+    },
+)  # fmt: skip
+SUMMED = of(text, rows(count), measured, measured)
+PLACE = either(of(text, count, text), of(text, count))
+SAMPLE = record({"t_mono_ns": whole, "frames": rows(PLACE)}, {"beside": rows(PLACE)})
+SUMS = record(
+    {"step": count, "parameters": rows(SUMMED)},
+    {
+        "t_mono_ns": whole, "elements": count, "since": count, "subject": of(count, count), "issued": maybe(whole),
+        "backwards": count, "shadowed": count, "written": COUNTS, "left_out": COUNTS, "rates": rows(measured),
+        "buffers": rows(SUMMED), "model": text, "call": count, "place": text,
+    },
+)  # fmt: skip
+TENSORS = rows(
+    record({"dtype": text, "tensors": count, "elements": count}, {"device": text, "requires_grad": flag})
+)
+SETTINGS = record(
+    {},
+    {
+        "when": text, "step": count, "t_wall_ns": whole, "versions": table(anything), "flags": table(anything),
+        "attention": table(anything), "autocast": table(table(anything)), "autocast_now": table(table(anything)),
+        "model": record({}, {"parameters": TENSORS, "buffers": TENSORS, "gradients": TENSORS, "training": rows(flag), "roots": TEXTS}),
+        "optimizer": maybe(record({}, {"type": text, "groups": rows(table(anything))})),
+        "groups": rows(record({"name": text, "ranks": RANKS}, {"description": text, "backend": text, "timeout_s": table(number)})),
+        "environment": table(text),
+    },
+)  # fmt: skip
+PROCESS_ON_GPU = record({"pid": PID}, {"memory_mib": maybe(number), "sm_pct": maybe(number)})
+DEVICE = record(
+    {},
+    {
+        "index": count, "uuid": text, "name": text, "pci": text, "utilisation_pct": maybe(number),
+        "memory_used_mib": maybe(number), "memory_total_mib": maybe(number), "processes": rows(PROCESS_ON_GPU),
+        "power_w": maybe(number), "temperature_c": maybe(number), "sm_clock_mhz": maybe(number),
+        "memory_clock_mhz": maybe(number), "throttled_by": rows(text), "uncorrected_ecc_errors": maybe(count),
+    },
+)  # fmt: skip
+GPUS = record(
+    {},
+    {
+        "devices": rows(DEVICE),
+        "by": text,
+        "driver": text,
+        "xid_errors": rows(anything),
+        "xid_gap": maybe(text),
+    },
+)
+OOM = record(
+    {},
+    {
+        "grown": rows(record({"oom_kills_before": count, "oom_kills": count}, {"used_bytes": maybe(count), "limit_bytes": maybe(count)})),
+        "kernel": rows(record({"pid": PID, "line": text})),
+    },
+)  # fmt: skip
+FACTS = record(
+    {},
+    {
+        "losses": rows(measured), "backwards": count, "precisions": TEXTS, "inputs": rows(rows(measured)),
+        "random": whole, "drew": flag, "scale": maybe(measured),
+    },
+)  # fmt: skip
+# The words where not all of its numbers are finite.
+SKETCHED = either(text, rows(measured))
+PART = record(
+    {
+        "name": text,
+        "shape": rows(count),
+        "dtype": text,
+        # From an element to another of the flattened tensor, or start and size in each of its dimensions.
+        "at": either(of(count, count), rows(of(count, count))),
+        "gradient": maybe(SKETCHED),
+    },
+    {"value": SKETCHED},
+)
+FIRST_STEP = record(
+    {"step": count, "phase": text, "facts": FACTS, "parameters": rows(PART)},
+    {"optimizer": count, "t_mono_ns": whole, "unread": count},
+)
+COLLECTIVE = record(
+    {"op": text, "group": text}, {"seq": maybe(whole), "sizes": maybe(SIZES), "dtypes": maybe(TEXTS)}
+)
+LINE = record({"file": text, "line": count}, {"function": maybe(text), "code": maybe(text)})
+WHERE = record(
+    {},
+    {
+        "file": maybe(text), "line": maybe(count), "function": maybe(text), "code": maybe(text), "host": maybe(text),
+        "collective": maybe(COLLECTIVE), "parameter": maybe(text), "module": maybe(text), "bucket": maybe(count),
+        "step": maybe(count), "phase": maybe(text),
+    },
+)  # fmt: skip
+VERDICT = record(
+    {
+        "outcome": text, "class": text, "confidence": number, "summary": text, "guilty_ranks": RANKS,
+        "blocked_ranks": RANKS, "world_size": between(0, MOST_RANKS), "where": maybe(WHERE), "peers_at": maybe(LINE),
+        "progress": table(maybe(number)), "evidence": rows(record({"claim": text, "source": text})),
+        "rejected": rows(record({"class": text, "because": text})), "gaps": TEXTS, "fix": maybe(text),
+        "next": maybe(text), "times": table(maybe(number)),
+    },
+    {"signature": text},
+)  # fmt: skip
+CELL = record(
+    {},
+    {
+        "id": text, "factors": table(anything), "world_size": WORLD, "state": text, "wall_s": maybe(number),
+        "costs": maybe(table(maybe(number))), "predicted": maybe(table(table(anything))), "beside": maybe(number),
+        "gpus": maybe(TEXTS), "verdict": maybe(VERDICT), "command": either(TEXTS, text), "env": table(text),
+    },
+)  # fmt: skip
+RUN = record(
+    {},
+    {
+        "kind": text, "name": text, "command": either(TEXTS, text), "world_size": maybe(between(0, MOST_RANKS)),
+        "host": text, "started_at": text, "ended_at": maybe(text), "versions": table(anything), "machine": table(anything),
+        "environment": table(text), "gaps": maybe(TEXTS), "exit_code": maybe(whole), "nonce": text,
+    },
+)  # fmt: skip
+TRIAL = record({"outcome": text, "class": text, "summary": text, "directory": text}, {"fix": maybe(text)})
+POINT = record(
+    {"label": text, "state": text, "failures": count, "runs": rows(TRIAL)},
+    {"step_s": maybe(number), "subject": maybe(text)},
+)
+BISECTION = record(
+    {
+        "name": text, "axis": text, "fixed": maybe(text), "summary": text, "conclusion": text, "points": rows(POINT),
+        "points_in_all": count, "command": TEXTS, "first_bad": maybe(text),
+    },
+    {"last_good": maybe(text)},
+)  # fmt: skip
+SHRINKING = record(
+    {"name": text, "conclusion": text, "trials": count, "seconds": number, "notes": TEXTS},
+    {
+        "source": maybe(text), "script": maybe(text), "run": maybe(text), "why": maybe(text), "lines": count,
+        "lines_before": count, "confirmed": count, "confirmations": count,
+    },
+)  # fmt: skip
+
+# By the name of the file. A document that is not here is a mapping, or a list where that is asked for.
+DOCUMENTS: dict[str, Shape] = {
+    "answers.json": ANSWERS,
+    "bisect.json": BISECTION,
+    "cell.json": CELL,
+    "clock.json": record({}, {"mono_offset_ns": whole, "wall_offset_ns": whole, "rtt_ns": whole}),
+    "ddp.json": rows(MODEL),
+    "ends.json": table(END, key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
+    "exception.json": EXCEPTION,
+    "fr.json": DUMP,
+    "gaps.json": rows(GAP),
+    "gpu.json": GPUS,
+    "graph.json": record({}, {"step": count, "nodes": count, "capped": flag, "types": table(count), "modules": table(count)}),
+    "index.json": table(text),
+    "job.json": record({}, {"id": maybe(either(text, count))}),
+    "leaving.json": record({"call": text, "place": text}, {"arguments": text, "handling": maybe(EXCEPTION), "ended_with": maybe(whole)}),
+    "loaders.json": rows(record({"place": text}, {"pid": PID, "workers": COUNTS, "dataset": text, "iterator": text, "t_wall_ns": whole})),
+    "meta.json": META,
+    "oom.json": OOM,
+    "proc.json": PROCESS,
+    "py_spy.json": rows(THREAD),
+    "recorded_gradients.json": TEXTS,
+    "run.json": RUN,
+    "settings.json": SETTINGS,
+    "shrink.json": SHRINKING,
+    "tasks.json": rows(TASK),
+    "ungraded.json": record({}, {"step": count, "optimizers": count, "models": rows(MISSING)}),
+    "units.json": rows(UNIT),
+    "verdict.json": VERDICT,
+    "watch.json": WATCH,
+    "wraps.json": rows(
+        record(
+            {"wrapper": text, "model": text, "place": text, "parameters": rows(of(text, rows(count), text))},
+            {"t_mono_ns": whole, "ranks": RANKS, "buffers": rows(of(text, rows(count), text))},
+        )
+    ),
+}  # fmt: skip
+LINES: dict[str, Shape] = {
+    "evaluated.jsonl": SUMS,
+    "gaps.jsonl": record({"gap": text}),
+    "given.jsonl": record({"step": count, "tensors": rows(of(rows(count), measured, measured))}),
+    "names.jsonl": record({"id": count, "name": text}),
+    "parity.jsonl": FIRST_STEP,
+    "piles.jsonl": record({"kind": text, "place": text, "step": count, "steps": count, "alive": count, "made": count}),
+    "raised.jsonl": EXCEPTION,
+    "recomputed.jsonl": record({"function": text, "place": text, "step": count}, {"defined": text, "forward": TEXTS, "recomputed": TEXTS}),
+    "replicas.jsonl": SUMS,
+    "samples.jsonl": SAMPLE,
+    "signals.jsonl": record({"call": text, "to": whole, "signal": whole, "place": text}, {"t_mono_ns": whole}),
+    "threads.jsonl": record({"name": text, "place": text}, {"tid": maybe(count), "step": count}),
+    "ungraded.jsonl": MISSING,
+    "unheld.jsonl": record({"step": count, "optimizer": text, "of": count, "graded": count, "stale_count": count,
+                            "unheld_count": count, "alike": flag, "stale": SIZES, "unheld": rows(SUMMED)}),
+    "unnamed.jsonl": EXCEPTION,
+    "unwaited.jsonl": record({"op": text, "group": text, "number": count, "place": text}, {"issued_step": count, "step": count, "dropped": flag, "parameter": maybe(text)}),
+}  # fmt: skip
+
+
+def read(path: Path, default: Any = None, gaps: Gaps | None = None) -> Any:
+    """The document with what has the type that it should; `default` where there is none, or nothing of it has."""
+    try:
+        raw = read_evidence(path)
+    except FileNotFoundError:
+        return default
+    except OSError as error:
+        _note(gaps, path, error.strerror or "could not be read")
+        return default
+    try:
+        document = parsed(raw)
+    except (ValueError, RecursionError):
+        _note(gaps, path, "is half written or not JSON")
+        return default
+    return fitting(path.name, document, default, gaps)
+
+
+def fitting(name: str, document: Any, default: Any = None, gaps: Gaps | None = None) -> Any:
+    """The document as one of that name has to be."""
+    faults: list[str] = []
+    if document is None:
+        return default
+    shape = DOCUMENTS.get(name) or (rows(anything) if isinstance(default, list) else table(anything))
+    found = shape(document, faults)
+    if found is NOTHING:
+        _note(gaps, Path(name), f"does not hold what it should{_named(faults)}")
+        return default
+    if faults:
+        _note(gaps, Path(name), f"holds what it should not{_named(faults)}")
+    return found
+
+
+def read_lines(path: Path, gaps: Gaps | None = None) -> list[Any]:
+    """All whole rows that have the type that they should; a last line that its writer did not finish is skipped."""
+    try:
+        raw = read_evidence(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        _note(gaps, path, error.strerror or "could not be read")
+        return []
+    shape, faults, found = LINES.get(path.name, table(anything)), list[str](), []
+    for line in raw.split(b"\n"):
+        try:
+            row = parsed(line) if len(line) <= LONGEST_LINE else None
+        except (ValueError, RecursionError):
+            continue
+        if (fit := shape(row, faults)) is not NOTHING:
+            found.append(fit)
+        else:
+            faults.append("a row")
+    if faults:
+        _note(gaps, path, f"holds what it should not{_named(faults)}")
+    return found
+
+
+def parsed(raw: bytes) -> Any:
+    """The value. Raises ValueError and RecursionError."""
+    text = raw.decode(errors="replace")
+    # Half a pair is a string that cannot be written, printed, or put into a table.
+    return json.loads(PAIR_OR_HALF.sub(_whole_pair, text) if "\\ud" in text or "\\uD" in text else text)
+
+
+def _whole_pair(match: re.Match[str]) -> str:
+    return match[0] if match["pair"] else "\\ufffd"
+
+
+def _note(gaps: Gaps | None, path: Path, why: str) -> None:
+    if gaps is not None:
+        gaps.append(Unfit(name=path.name, why=why))
+
+
+def _named(faults: list[str]) -> str:
+    shown = list(dict.fromkeys(faults))
+    more = ", ..." if len(shown) > NAMED_FAULTS else ""
+    return f": {', '.join(shown[:NAMED_FAULTS])}{more}" if shown else ""

@@ -1,0 +1,70 @@
+"""The stacks of the last look, all ranks over each other: for speedscope.app, "left heavy"."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nsadiag.analysis.records import CaptureEvidence
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.reports.formats.perfetto import only_run
+from nsadiag.reports.model import Report
+
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+Frame = tuple[str, str, int]
+
+
+class _Frames:
+    """Each frame once, by number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Frame, int] = {}
+
+    def numbers(self, stack: list[Frame]) -> list[int]:
+        return [self._numbers.setdefault(frame, len(self._numbers)) for frame in stack]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [{"name": name, "file": file, "line": line} for name, file, line in self._numbers]
+
+
+def render_speedscope(report: Report) -> str:
+    """The document: one profile of all ranks' main threads, then one a rank with all its threads. Raises UsageError."""
+    run = only_run(report, "speedscope")
+    cell = load_cell(run.directory)
+    frames = _Frames()
+    looks = [(r.rank, r.last_capture) for r in cell.ranks if r.last_capture and r.last_capture.stacks]
+    mains = [stack for rank, look in looks for stack in _stacks(rank, look)[:1]]
+    profiles = [_profile(f"main threads of {len(mains)} ranks", mains, frames)] if mains else []
+    profiles += [_profile(f"rank {rank}", _stacks(rank, look), frames) for rank, look in looks]
+    document = {
+        "$schema": SCHEMA,
+        "name": run.name,
+        "exporter": "nsadiag",
+        "shared": {"frames": frames.to_json()},
+        "profiles": profiles,
+    }
+    return json.dumps(document) + "\n"
+
+
+def _stacks(rank: int, look: CaptureEvidence) -> list[list[Frame]]:
+    """Outermost first, the main thread's before the others."""
+    threads = sorted(look.stacks, key=lambda t: t.get("thread_name") != "MainThread")
+    found = []
+    for thread in threads:
+        stack = [(str(f["name"]), str(f["filename"]), int(f["line"])) for f in thread.get("frames", [])]
+        title = thread.get("thread_name") or f"thread {thread.get('thread_id')}"
+        # The rank goes innermost, so that ranks at the same place lie under one frame.
+        found.append([(str(title), "", 0), *stack[::-1], (f"rank {rank}", "", 0)])
+    return found
+
+
+def _profile(name: str, stacks: list[list[Frame]], frames: _Frames) -> dict[str, Any]:
+    return {
+        "type": "sampled",
+        "name": name,
+        "unit": "none",
+        "startValue": 0,
+        "endValue": len(stacks),
+        "samples": [frames.numbers(stack) for stack in stacks],
+        "weights": [1] * len(stacks),
+    }

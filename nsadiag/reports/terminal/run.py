@@ -1,0 +1,142 @@
+"""A verdict on a terminal: what happened, who, where, why, what to do; it fits on one screen."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from nsadiag.evidence.records import Verdict
+from nsadiag.reports.facts import Fact, facts_of, headline
+from nsadiag.reports.model import MatrixReport, Report, RunReport
+from nsadiag.reports.terminal.matrix import matrix_lines
+from nsadiag.reports.words import ascii_only, clean, duration, mark_of, one_line
+
+# One screen has room for the strongest few; the rest is in the report.
+EVIDENCE_SHOWN = 5
+REJECTED_SHOWN = 3
+
+
+def render_terminal(report: Report) -> str:
+    """The report as plain text, as wide as COLUMNS says (80 otherwise)."""
+    buffer = io.StringIO()
+    print_report(report, Console(file=buffer, no_color=True, force_terminal=False))
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Prints to the given console, whose NO_COLOR, width and encoding are kept to."""
+    lines = list(matrix_lines(report, console) if isinstance(report, MatrixReport) else run_lines(report))
+    if not console.options.ascii_only:
+        _print(console, lines)
+        return
+    with console.capture() as capture:
+        _print(console, lines)
+    console.file.write(ascii_only(capture.get()))
+
+
+def _print(console: Console, lines: Iterable[RenderableType]) -> None:
+    for line in lines:
+        whole = isinstance(line, Text) and line.no_wrap is True
+        console.print(line, soft_wrap=whole, highlight=False, markup=False, emoji=False)
+
+
+def run_lines(run: RunReport) -> Iterable[RenderableType]:
+    """The verdict from top to bottom, ready to print."""
+    yield _title(run)
+    verdict = run.verdict
+    if verdict:
+        yield _indented(Text(clean(verdict.summary), style="bold"))
+    yield Text()
+    yield _indented(_fact_table(facts_of(run)))
+    if verdict:
+        yield from _evidence(verdict)
+        yield from _section("Ruled out", _rejected(verdict))
+    yield from _section("Gaps", [Text(clean(gap)) for gap in (*run.gaps, *(verdict.gaps if verdict else ()))])
+    yield from _advice(run)
+
+
+def _title(run: RunReport) -> Text:
+    mark = mark_of(run.state)
+    title = Text(f" {mark.word.upper()} ", style=f"bold reverse {mark.style}")
+    said = headline(run.verdict) if run.verdict else "no verdict could be read"
+    title.append(f" {said}", style=f"not reverse bold {mark.style}")
+    took = "" if run.duration_s is None else f" · {duration(run.duration_s)}"
+    return title.append(f" · {clean(run.name)}{took}", style="not reverse not bold dim default")
+
+
+def _fact_table(facts: list[Fact]) -> Table:
+    table = _two_columns()
+    for fact in facts:
+        style = "bold" if fact.label in ("guilty", "at") else ""
+        table.add_row(Text(fact.label), Text(clean(fact.text), style=style, overflow="fold"))
+        if fact.code:
+            table.add_row("", Text(f"> {clean(fact.code).strip()}", style="cyan", overflow="fold"))
+    return table
+
+
+def _two_columns() -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _evidence(verdict: Verdict) -> Iterable[RenderableType]:
+    rows = []
+    for item in verdict.evidence[:EVIDENCE_SHOWN]:
+        rows.append(Text.assemble(clean(item.claim), " ", (clean(item.source), "dim"), overflow="fold"))
+    more = len(verdict.evidence) - EVIDENCE_SHOWN
+    yield from _section("Evidence", rows)
+    if more > 0:
+        yield _indented(Text(f"and {more} more in verdict.json", style="dim"), by=4)
+
+
+def _rejected(verdict: Verdict) -> list[RenderableType]:
+    rows: list[RenderableType] = []
+    for item in verdict.rejected[:REJECTED_SHOWN]:
+        rows.append(Text.assemble((item.cls, "bold"), f": {clean(item.because)}"))
+    return rows
+
+
+def _section(title: str, rows: Iterable[RenderableType]) -> Iterable[RenderableType]:
+    """A heading and its items; nothing at all without items."""
+    items = list(rows)
+    if not items:
+        return
+    yield Text()
+    yield _indented(Text(title, style="bold"))
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for item in items:
+        table.add_row(Text("·", style="dim"), item)
+    yield _indented(table)
+
+
+def _advice(run: RunReport) -> Iterable[RenderableType]:
+    """The advice, at the bottom, where a reader looks when a command ends."""
+    verdict = run.verdict
+    yield Text()
+    if verdict and verdict.fix:
+        table = _two_columns()
+        table.add_row("fix   ", Text(clean(verdict.fix), style="green"))
+        yield _indented(table)
+    if verdict and verdict.next:
+        yield _unbroken("next", one_line(verdict.next))
+    report = run.directory / "report.html"
+    if report.exists():
+        yield _unbroken("report", str(report))
+    else:
+        yield _unbroken("files", str(run.directory))
+
+
+def _unbroken(label: str, text: str) -> Text:
+    """A command or path that can be copied: the terminal may wrap it, we put no line end into it."""
+    return Text.assemble("  ", (f"{label:<8}", "dim"), text, no_wrap=True)
+
+
+def _indented(renderable: RenderableType, by: int = 2) -> Padding:
+    return Padding(renderable, (0, 0, 0, by), expand=False)

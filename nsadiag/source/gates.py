@@ -1,0 +1,98 @@
+"""What of a library lets one rank alone into a function: its decorator, or a call that is given the function."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from nsadiag.source.model import Function, Scope, SourceFile, last_name
+from nsadiag.source.provenance import Origins
+
+# `rank_zero_only`, `on_main_process`, `master_only`.
+ADMITS = re.compile(
+    r"^(rank_?(zero|0)(_only)?|(only_)?on_(\w+_)?(main|master|last)_(process|rank)|(\w+_)?(rank_?(zero|0)|main|master|chief|main_process|main_rank)_only)$"
+)
+# `on_process(process_index=2)` lets that one in.
+NAMES_IT = re.compile(r"^on_(local_)?process$")
+DEEPEST = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """One, with the line at which the function is put behind it."""
+
+    name: str
+    rank: int  # -1 for the last
+    line: int
+
+
+class Gates:
+    """Those of the user's files."""
+
+    def __init__(self, files: Mapping[str, SourceFile], origins: Origins) -> None:
+        self._files, self._origins = files, origins
+
+    def of(self, file: str, function: Function, scope: Scope) -> list[Gate]:
+        """Those that the function is behind for whoever calls it."""
+        decorators = ((d, d.lineno) for d in function.decorator_list)
+        wrapped = [] if self._called_plainly(function) else self._given.get(function.name, [])
+        around = (
+            (call.func, call.lineno if where[0] == file else function.lineno) for where, call in wrapped
+        )
+        found = []
+        for gate, line in (*decorators, *around):
+            named = self._named(gate, scope, 0)
+            if named is not None:
+                found.append(Gate(name=named[0], rank=named[1], line=line))
+        return found
+
+    def _called_plainly(self, function: Function) -> bool:
+        """Whether anybody calls it by its own name, which then is not, or not only, what came out of a gate."""
+        rebound = any(key[-1] == function.name for key in self._origins.bindings)
+        return bool(self._origins.calls.get(function.name)) and not rebound
+
+    @cached_property
+    def _given(self) -> dict[str, list[tuple[Scope, ast.Call]]]:
+        """By the name of what is their first argument: all calls that may be of a gate."""
+        found: dict[str, list[tuple[Scope, ast.Call]]] = {}
+        for path, file in self._files.items():
+            for call in file.calls:
+                if call.args and (name := last_name(call.args[0])):
+                    found.setdefault(name, []).append(((path, ""), call))
+        return found
+
+    def _named(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, int] | None:
+        """Name and rank of the gate that the expression is, or comes to; None where it is none."""
+        call = node if isinstance(node, ast.Call) else None
+        name = last_name(call.func if call else node)
+        if name in self._origins.functions:
+            return None
+        if ADMITS.search(name):
+            return name, -1 if "last" in name else 0
+        if call and name == "partial" and call.args:
+            return self._indexed(last_name(call.args[0]), call) or self._named(call.args[0], scope, depth)
+        if call:
+            return self._indexed(name, call)
+        return self._behind(node, scope, depth)
+
+    def _indexed(self, name: str, call: ast.Call) -> tuple[str, int] | None:
+        if not NAMES_IT.search(name):
+            return None
+        numbers = [
+            k.value.value
+            for k in call.keywords
+            if k.arg and k.arg.endswith("process_index") and isinstance(k.value, ast.Constant)
+        ]
+        return (name, numbers[0]) if numbers and type(numbers[0]) is int else None
+
+    def _behind(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, int] | None:
+        """Of a name that was given the gate: `main_only = accelerator.on_main_process`."""
+        if depth >= DEEPEST:
+            return None
+        values = [b for key in self._origins.keys_of(node, scope) for b in self._origins.bindings[key]]
+        if len(values) != 1 or values[0].by_flow:
+            return None
+        return self._named(values[0].value, values[0].scope, depth + 1)

@@ -1,0 +1,113 @@
+"""What the user's source says around a line: the loop it polls in, the locks that are held there, a branch on rank."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Literal
+
+from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE
+from nsadiag.evidence.records import Place
+from nsadiag.source.model import Loop, SourceModel, calls_in, name_of
+
+OF_CHILDREN = re.compile(r"is_alive\(|\.ready\(|\.done\(|running\(|exitcode")
+HARMLESS = {"sleep", "print", "len", "info", "debug", "warning", "range", "time", "monotonic"}
+ON_RANK = re.compile(
+    r"\b\w*rank\w*\b|\bis_(main|master)\w*|\bmain_process\w*|\bLOCAL_RANK\b|\bis_coordinator\b"
+)
+
+
+def head(code: SourceModel, at: Place) -> tuple[str, int] | None:
+    """Where the outermost loop around the line begins; None outside of loops."""
+    file = code.file(at.file)
+    nest = file.loops_around(at.line) if file else []
+    return (at.file, nest[-1].lineno) if nest else None
+
+
+def while_around(code: SourceModel, at: Place) -> ast.While | None:
+    """The innermost `while` around the line."""
+    file = code.file(at.file)
+    return next(iter(file.around(at.line, ast.While)), None) if file else None
+
+
+def counting_loop(code: SourceModel, at: Place) -> Loop | None:
+    """The loop around the line, if nothing but its rounds decides how often the line is run."""
+    file = code.file(at.file)
+    loop = next(iter(file.loops_around(at.line)), None) if file else None
+    decides = ast.If | ast.Try | ast.Match | ast.Continue | ast.Break | ast.Return
+    if loop is None or any(isinstance(n, decides) for each in loop.body for n in ast.walk(each)):
+        return None
+    return loop
+
+
+def polled(code: SourceModel, at: Place) -> tuple[Loop, str] | None:
+    """The loop around a nap, and the text of all that it asks, with that of the functions it calls in the same file."""
+    file = code.file(at.file)
+    loop = next(iter(file.loops_around(at.line)), None) if file else None
+    if file is None or loop is None:
+        return None
+    called = set(map(name_of, calls_in(loop)))
+    bodies = [function for function in file.functions if function.name in called]
+    return loop, "\n".join(map(ast.unparse, [loop, *bodies]))
+
+
+def asks(
+    code: SourceModel, at: Place, *, has_children: bool
+) -> tuple[Literal["outside", "inside"], str] | None:
+    """Whom a loop asks that naps between two questions, the world or its own process; and its condition, as written."""
+    found = polled(code, at)
+    if found is None:
+        return None
+    loop, text = found
+    children = has_children and OF_CHILDREN.search(text)
+    if (ASKS_OUTSIDE.search(text) or children) and not (ASKS_INSIDE.search(text) and not children):
+        return "outside", condition(loop)
+    calls = set(map(name_of, calls_in(loop)))
+    if (
+        ASKS_INSIDE.search(text)
+        or OF_CHILDREN.search(text)
+        or (isinstance(loop, ast.While) and calls <= HARMLESS)
+    ):
+        return "inside", condition(loop)
+    return None
+
+
+def held(code: SourceModel, at: Place) -> set[str]:
+    """What the `with` statements around the line hold, as they are written; at its own line one still asks for it."""
+    file = code.file(at.file)
+    statements = file.around(at.line, ast.With) if file else []
+    within = [s for s in statements if at.line > s.lineno or s.body[0].lineno == at.line]
+    return {ast.unparse(item.context_expr) for node in within for item in node.items}
+
+
+def wanted(code: SourceModel, at: Place) -> set[str]:
+    """What the statement at the line takes: `with lock:` or `lock.acquire()`."""
+    file = code.file(at.file)
+    if file is None:
+        return set()
+    statements = (node for node in file.all(ast.With) if node.lineno == at.line)
+    calls = (call.func for call in file.calls if call.lineno == at.line and name_of(call) == "acquire")
+    return {ast.unparse(item.context_expr) for node in statements for item in node.items} | {
+        ast.unparse(function.value) for function in calls if isinstance(function, ast.Attribute)
+    }
+
+
+def on_rank(code: SourceModel, frames: tuple[Place, ...]) -> bool:
+    """Whether any of these lines stands under an `if` that asks for the rank."""
+    branches = (
+        node for at in frames if (file := code.file(at.file)) for node in file.around(at.line, ast.If)
+    )
+    return any(ON_RANK.search(ast.unparse(node.test)) for node in branches)
+
+
+def condition(loop: Loop) -> str:
+    """What the loop asks, in one line."""
+    text = ast.unparse(loop.test) if isinstance(loop, ast.While) else ast.unparse(loop.iter)
+    if text == "True":
+        leaves = [n for n in ast.walk(loop) if isinstance(n, ast.If) and _leaves(n)]
+        text = ast.unparse(leaves[0].test) if leaves else text
+    return text.splitlines()[0][:120]
+
+
+def _leaves(node: ast.If) -> bool:
+    return any(isinstance(n, ast.Break | ast.Return) for n in ast.walk(node))

@@ -1,0 +1,1 @@
+"""One pattern of source a file: what single rules and candidates look for."""

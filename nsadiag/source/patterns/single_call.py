@@ -1,0 +1,118 @@
+"""The one line of the user's sources that does a certain thing; None where there is none, or several."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+from nsadiag.evidence.records import Place
+from nsadiag.source.model import Function, SourceModel, calls_in, given_to, name_of, place
+
+SEEDS = "manual_seed"
+SCHEDULER = re.compile(r"sched|plateau", re.IGNORECASE)
+
+
+def only_call(code: SourceModel, function: str) -> Place | None:
+    """The line that calls it."""
+    return only_where(code, lambda call: name_of(call) == function)
+
+
+def only_where(code: SourceModel, is_it: Callable[[ast.Call], bool]) -> Place | None:
+    """The line of the one call of which that is true."""
+    return _only((file, call.lineno) for file, call in _calls(code) if is_it(call))
+
+
+def only_keyword(code: SourceModel, keyword: str) -> Place | None:
+    """The line that gives an argument of that name: in the call itself, or in a dict that is unpacked into it."""
+    named = ((file, k) for file, call in _calls(code) for k in call.keywords if k.arg == keyword)
+    found = [(file, k.value.lineno) for file, k in named if not _is_none(k.value)]
+    for file, node in _nodes(code):
+        if isinstance(node, ast.Dict):
+            keys = zip(node.keys, node.values, strict=True)
+            found += [(file, v.lineno) for k, v in keys if isinstance(k, ast.Constant) and k.value == keyword and not _is_none(v)]  # fmt: skip
+    return _only(iter(found))
+
+
+def only_assignment(code: SourceModel, attribute: str) -> Place | None:
+    """The line that gives some object's attribute of that name a new value; `self.x = ...` is where it was made."""
+    targets = (
+        (file, target)
+        for file, node in _nodes(code)
+        if isinstance(node, ast.Assign) and attribute
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and target.attr == attribute
+    )
+    return _only((file, t.lineno) for file, t in targets if ast.unparse(t) != f"self.{attribute}")
+
+
+def scheduler_step(code: SourceModel) -> Place | None:
+    """The line that steps a scheduler: by a metric, which is each rank's own, rather than by a count."""
+    return only_where(code, lambda call: _steps(call) and bool(call.args)) or only_where(code, _steps)
+
+
+def _steps(call: ast.Call) -> bool:
+    function = call.func
+    stepped = isinstance(function, ast.Attribute) and function.attr == "step"
+    return stepped and bool(SCHEDULER.search(ast.unparse(function.value)))  # type: ignore[attr-defined]
+
+
+def thawed(code: SourceModel) -> Place | None:
+    """The line that makes parameters trainable: by a plain True, or else by what may be one."""
+    calls = [
+        (file, call.lineno, given_to(call))
+        for file, call in _calls(code)
+        if name_of(call) == "requires_grad_"
+    ]
+    sets = [
+        (file, node.lineno, [node.value])
+        for file, node in _nodes(code)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(t, ast.Attribute) and t.attr == "requires_grad" for t in node.targets)
+    ]
+    plain = [(file, line) for file, line, given in calls + sets if all(_is(True, g) for g in given)]
+    return _only(iter(plain)) or _only(
+        (file, line) for file, line, given in calls + sets if not any(_is(False, g) for g in given)
+    )
+
+
+def seeded_by_rank(code: SourceModel) -> Place | None:
+    """The line that seeds torch's generator, itself or through a function of the user's, with something named after the rank."""
+    seeding = {SEEDS} | {
+        node.name for _, node in _nodes(code) if isinstance(node, Function) and _hands_on_to_seed(node)
+    }
+    return _only(
+        (file, call.lineno)
+        for file, call in _calls(code)
+        if (name_of(call) in seeding or SEEDS in ast.unparse(call.func))
+        and any("rank" in ast.unparse(given).lower() for given in given_to(call))
+    )
+
+
+def _hands_on_to_seed(function: Function) -> bool:
+    """Whether it seeds with what it was given, as helpers do that seed several generators."""
+    arguments = {a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
+    seeded = (call for call in calls_in(function) if name_of(call) == SEEDS)
+    nodes = (n for call in seeded for given in given_to(call) for n in ast.walk(given))
+    return any(isinstance(n, ast.Name) and n.id in arguments for n in nodes)
+
+
+def _nodes(code: SourceModel) -> Iterator[tuple[str, ast.AST]]:
+    return ((file.path, node) for file in code.kept for node in file.nodes)
+
+
+def _calls(code: SourceModel) -> Iterator[tuple[str, ast.Call]]:
+    return ((file.path, call) for file in code.kept for call in file.calls)
+
+
+def _is(value: bool, node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _only(lines: Iterator[tuple[str, int]]) -> Place | None:
+    found = list(lines)
+    return place(*found[0], None) if len(found) == 1 else None

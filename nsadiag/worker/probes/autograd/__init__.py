@@ -1,0 +1,1 @@
+"""Forward and backward: module calls, gradients, the graph."""

@@ -1,0 +1,130 @@
+"""Gradients arriving, parameter by parameter; where steps are short, of parameters spread evenly over the model."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+
+import torch
+
+from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.layout import write_json
+from nsadiag.worker import session
+from nsadiag.worker.probes import budget
+from nsadiag.worker.probes.autograd import gradient_hooks, module_calls
+from nsadiag.worker.probes.autograd.modules import subscribe
+from nsadiag.worker.probes.patch import harmless
+
+_GRADIENT = int(Kind.GRADIENT)
+COST = 6.0  # of one gradient, in events: the engine takes the GIL for the hook, which writes one
+
+
+class _Hooked:
+    """One parameter, and its hook while it has one."""
+
+    def __init__(self, parameter: torch.Tensor, text: str, name: int, index: int) -> None:
+        self.parameter = weakref.ref(parameter)
+        self.text, self.name, self.index = text, name, index
+        self.undo: Callable[[], None] | None = None
+
+    def hook(self) -> None:
+        parameter, rank = self.parameter(), session.current()
+        if self.undo is None and parameter is not None and parameter.requires_grad and rank is not None:
+            # The black box's own function, without a frame of ours.
+            self.undo = gradient_hooks.follow(parameter, rank.emit.marker(_GRADIENT, self.name, self.index))
+
+    def unhook(self) -> None:
+        if self.undo is not None:
+            self.undo()
+            self.undo = None
+
+
+# By id, checked through the weak reference: tensors compare element by element.
+_known: dict[int, _Hooked] = {}
+_thinned = False
+
+
+def name_of(parameter: torch.Tensor) -> str | None:
+    """The qualified name of a parameter whose module has run."""
+    known = _known.get(id(parameter))
+    return known.text if known is not None and known.parameter() is parameter else None
+
+
+def gradient_at(addresses: set[int]) -> str | None:
+    """The parameter whose gradient lies at one of these addresses."""
+    for known in _known.values():
+        parameter = known.parameter()
+        if parameter is None or parameter.grad is None or hasattr(parameter.grad, "_local_tensor"):
+            continue
+        if parameter.grad.data_ptr() in addresses:
+            return known.text
+    return None
+
+
+@harmless
+def _hook_parameters(root: torch.nn.Module) -> None:
+    rank = session.current()
+    if rank is None:
+        return
+    trainable = ((n, p) for n, p in root.named_parameters() if p.requires_grad)
+    for index, (name, parameter) in enumerate(trainable):
+        known = _known.get(id(parameter))
+        if known is not None and known.parameter() is parameter:
+            continue
+        text = module_calls.qualified(name)
+        _known[id(parameter)] = hooked = _Hooked(parameter, text, rank.names(text), index)
+        hooked.hook()
+
+
+def spread(count: int, wanted: int) -> set[int]:
+    """That many of the numbers below `count`, about evenly: the first, the last, the middle, the quarters, ...
+
+    More of them are the same and some others: a budget that wavers looks at the same parameters.
+    """
+    if wanted >= count:
+        return set(range(count))
+    order = dict.fromkeys((0, count - 1))
+    number = 0
+    while len(order) < wanted:
+        number += 1
+        # Bits reversed behind the point: 1/2, 1/4, 3/4, 1/8, 5/8, ... (van der Corput's sequence)
+        order[round(int(f"{number:b}"[::-1], 2) * (count - 1) / (1 << number.bit_length()))] = None
+    return set(order)
+
+
+@harmless
+def _review(step_s: float) -> None:
+    """Keeps as many hooks as the budget has room for, spread over the model."""
+    global _thinned
+    living = [hooked for hooked in _known.values() if hooked.parameter() is not None]
+    afforded = budget.afforded(step_s, COST)
+    keep = spread(len(living), afforded)
+    for number, hooked in enumerate(living):
+        if number in keep:
+            hooked.hook()
+        else:
+            hooked.unhook()
+    rank = session.current()
+    if rank is None:
+        return
+    # Whoever reads the events must not take a gradient that nobody looks for to be missing.
+    write_json(rank.directory.recorded_gradients, sorted(h.text for h in living if h.undo is not None))
+    if budget.is_full() and len(keep) < len(living) and not _thinned:
+        _thinned = True
+        rank.gap(
+            f"gradients of {len(keep)} of {len(living)} parameters are recorded: a step takes only {step_s * 1e3:.1f} ms"
+        )
+
+
+@contextlib.contextmanager
+def gradients() -> Iterator[None]:
+    """Hooks the parameters of each root module when it first runs."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(module_calls.observed_calls())
+        subscribe(stack, module_calls.on_root, _hook_parameters)
+        subscribe(stack, budget.on_review, _review)
+        yield
+        for hooked in _known.values():
+            hooked.unhook()
+        _known.clear()

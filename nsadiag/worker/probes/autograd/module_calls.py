@@ -1,0 +1,324 @@
+"""Module calls, seen from one frame around `nn.Module.__call__`: no hook on any module, no trace in a pickled model.
+
+Global forward hooks would send every module down the slow path of `_call_impl`, and Dynamo traces them. The frame is
+around every module, or around the classes of the outermost ones alone: there it asks with every call what a class
+without it would have found, since `torch.fx` and others patch `nn.Module.__call__` while they work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch.fx._symbolic_trace as fx_trace
+from torch.compiler import is_compiling, is_dynamo_compiling
+
+from nsadiag.worker import raised, session
+from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced, unseen
+from nsadiag.worker.recorder import Recorder
+from nsadiag.worker.replacement import leave_no_frame
+
+EVERY_DEPTH = 1 << 30
+WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
+# Called with each root module the first time it runs; probes that need parameters subscribe here.
+on_root: list[Callable[[torch.nn.Module], None]] = []
+# Called with each outermost module, and what it is called with.
+on_call: list[Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]] = []
+# Called with each outermost module that does not train.
+on_evaluating: list[Callable[[torch.nn.Module], None]] = []
+# What the modules probe does around every observed call: (rank, number, depth, what it is called with), and
+# (number, depth, output).
+Enter = Callable[[Recorder, int, int, tuple[Any, ...], dict[str, Any]], None]
+Leave = Callable[[int, int, Any], None]
+_enter: Enter | None = None
+_leave: Leave | None = None
+
+calls_by_depth: Counter[int] = Counter()  # observed since the last review of the budget
+# Weak: the probe must not keep a model alive. Keyed by id, since modules may define __eq__.
+_names: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
+
+
+def qualified(name: str) -> str:
+    """The name the user knows: without the layers that wrappers add."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def name_of(module: torch.nn.Module, rank: Recorder) -> int:
+    """The number of the module's qualified name; a module under no known root becomes one."""
+    known = _names.get(id(module))
+    if known is None or known[0]() is not module:
+        _learn(module, rank)
+        known = _names[id(module)]
+    return known[1]
+
+
+def _learn(root: torch.nn.Module, rank: Recorder) -> None:
+    """Names all modules under a root that is met for the first time."""
+    patches.add_root(root)
+    for name, module in root.named_modules():
+        number = rank.names(qualified(name) or type(root).__name__)
+        _names[id(module)] = (weakref.ref(module), number)
+    for subscriber in on_root:
+        subscriber(root)
+
+
+@contextlib.contextmanager
+def entered() -> Iterator[list[int]]:
+    """Fills the list with the numbers of the modules that code in the block calls itself, however deep it is nested."""
+    before = calls.limit, calls.entered, calls.entered_at
+    calls.limit, calls.entered, calls.entered_at = max(calls.limit, calls.depth + 1), [], calls.depth
+    try:
+        yield calls.entered
+    finally:
+        calls.limit, calls.entered, calls.entered_at = before
+
+
+@contextlib.contextmanager
+def around_calls(enter: Enter, leave: Leave) -> Iterator[None]:
+    """Has the two called around every observed call."""
+    global _enter, _leave
+    _enter, _leave = enter, leave
+    try:
+        yield
+    finally:
+        _enter = _leave = None
+
+
+class _Calls:
+    """The state of the calls that run, and what is done around one.
+
+    The frames refer to nothing else of ours: a class that is pickled by value with a frame on it (cloudpickle, of a
+    script's own classes) takes along None in its place, and works where nsadiag is not installed.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0  # of nested calls, on whichever thread: two threads in forward at once see fewer of each other's
+        self.limit = EVERY_DEPTH  # calls nested deeper than this are not looked at
+        # Numbers of the modules that the checkpointed function running now has entered itself, and how deep it is nested.
+        self.entered: list[int] | None = None
+        self.entered_at = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def observe(
+        self, call: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The module's call, with an event on either side."""
+        nested = self.depth
+        if not nested and _is_transformed():
+            return call(*args, **kwargs)
+        number, output = 0, None
+        try:
+            number = self._enter(module, nested, args, kwargs)
+            # Not earlier: a signal handler may raise between any two calls of ours.
+            self.depth = nested + 1
+            output = call(*args, **kwargs)
+            return output
+        except Exception as error:
+            raised.left(error, "forward")
+            raise
+        finally:
+            self.depth = nested
+            if number and _leave is not None:
+                try:
+                    _leave(number, nested, output)
+                except Exception as error:
+                    failed(_Calls.observe, error)
+
+    def _enter(
+        self, module: torch.nn.Module, nested: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> int:
+        """The module's number, 0 where it is not recorded."""
+        number = 0
+        # Not through `harmless`, which costs a frame: this runs around every module where probes are full.
+        try:
+            rank = session.recorded.rank or session.ensure_rank()
+            if rank is not None:
+                known = _names.get(id(module))
+                number = known[1] if known is not None and known[0]() is module else name_of(module, rank)
+                calls_by_depth[nested] += 1
+                if self.entered is not None and nested == self.entered_at:
+                    self.entered.append(number)
+                if _enter is not None:
+                    _enter(rank, number, nested, args, kwargs)
+            if not nested:
+                for subscriber in on_call:
+                    subscriber(module, args, kwargs)
+                # Where it is not in there the module is no user's (a scripted one): asking it would run its code.
+                if not module.__dict__.get("training", True):
+                    for each in on_evaluating:
+                        each(module)
+        except Exception as error:
+            failed(_Calls.observe, error)
+        return number
+
+
+calls = _Calls()
+for _method in (_Calls.observe, _Calls._enter):
+    unseen(_method)
+
+
+def _is_transformed() -> bool:
+    """Whether the call is not the job's own: it is traced, exported, or a function is made of it."""
+    return (
+        fx_trace._is_fx_tracing_flag
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or is_compiling()
+    )
+
+
+not_compiled(_is_transformed)
+
+
+def _around_all(original: Callable[..., Any], compiling: Callable[[], Any]) -> Callable[..., Any]:
+    """For nn.Module itself."""
+    here, is_traced = calls, is_dynamo_compiling
+
+    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # Dynamo folds this test, so that what it traces is the original alone.
+        if is_traced():
+            return original(self, *args, **kwargs)
+        try:
+            # Under torch.compile whatever Python we ran here would be compiled, too: the outermost call is all there is.
+            if here.depth >= here.limit or compiling() is not None:
+                return original(self, *args, **kwargs)
+            return here.observe(MethodType(original, self), self, args, kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
+
+    return dressed(__call__, original)
+
+
+def _around_own(
+    owner: type[torch.nn.Module], original: Callable[..., Any], compiling: Callable[[], Any]
+) -> Callable[..., Any]:
+    """For a class of outermost modules, whether or not it has a `__call__` of its own."""
+    here: _Calls | None = calls
+    is_traced, cut = is_dynamo_compiling, _Cut()
+    inherited = "__call__" not in vars(owner)
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_traced():
+            return original(self, *args, **kwargs)
+        try:
+            call = MethodType(original, self)
+            if inherited and isinstance(self, owner):
+                call = super(owner, self).__call__
+            if here is None or here.depth >= here.limit or compiling() is not None:
+                return call(*args, **kwargs)
+            return here.observe(call, self, args, kwargs)
+        except BaseException as error:
+            if cut is not None:
+                cut(error)
+            raise
+
+    return dressed(__call__, original)
+
+
+class _Cut:
+    """`leave_no_frame`, and None out of a pickle."""
+
+    def __call__(self, error: BaseException) -> None:
+        leave_no_frame(error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+class _Patches:
+    """Where the frame is in place: around every module, or around the classes of the roots alone."""
+
+    def __init__(self) -> None:
+        self._undo = contextlib.ExitStack()
+        self._roots: set[type[torch.nn.Module]] = set()
+        self._users = 0
+        self.everywhere = False
+
+    def add_root(self, root: torch.nn.Module) -> None:
+        self._roots.add(type(root))
+
+    def expect(self, owner: type[torch.nn.Module]) -> None:
+        """Has calls of the class seen from now on, whether or not one was met while everything was looked at."""
+        if owner in self._roots:
+            return
+        self._roots.add(owner)
+        if self._users and not self.everywhere:
+            self.place(everywhere=False)
+
+    def acquire(self) -> None:
+        """Raises ImportError where this torch cannot say whether it compiles."""
+        self._users += 1
+        if self._users == 1:
+            calls.limit = EVERY_DEPTH
+            self.place(everywhere=True)
+
+    def release(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self._undo.close()
+            # Somebody may have kept a frame of ours, and put it back later.
+            calls.limit = 0
+            # Numbers are those of a recording that may be over.
+            _names.clear()
+
+    def place(self, *, everywhere: bool) -> None:
+        """Moves the frame. On a class it is found before the one of nn.Module, and nobody pays for it but the roots."""
+        if not self._users:
+            return
+        self._undo.close()
+        self.everywhere = everywhere
+        for owner in (torch.nn.Module,) if everywhere else tuple(self._roots):
+            self._undo.enter_context(_replaced_call(owner))
+
+
+@contextlib.contextmanager
+def _replaced_call(owner: type[torch.nn.Module]) -> Iterator[None]:
+    from torch._C._dynamo.eval_frame import get_eval_frame_callback
+
+    original: Any = owner.__call__
+    if not isinstance(original, FunctionType):
+        yield  # an object that is called in place of a method: what it makes of `self` is its own business
+        return
+    if owner is torch.nn.Module:
+        ours = _around_all(original, get_eval_frame_callback)
+    else:
+        ours = _around_own(owner, original, get_eval_frame_callback)
+    with replaced(owner, "__call__", ours):
+        yield
+
+
+patches = _Patches()
+
+
+def observe(limit: int, *, everywhere: bool) -> None:
+    """From the next call on, calls nested less than `limit` deep are observed; 1 is the outermost alone.
+
+    Whoever they are called on, or not `everywhere`: on the classes met so far as outermost, where 1 costs next to nothing.
+    """
+    calls.limit = limit
+    if patches.everywhere != everywhere:
+        patches.place(everywhere=everywhere)
+
+
+def observing_everywhere() -> bool:
+    """Whether calls are seen wherever they are made."""
+    return patches.everywhere
+
+
+@contextlib.contextmanager
+def observed_calls() -> Iterator[None]:
+    """Puts the frame around module calls, once, whoever asks first. Raises ImportError, see `acquire`."""
+    patches.acquire()
+    try:
+        yield
+    finally:
+        patches.release()

@@ -1,0 +1,1 @@
+"""Calls into torch.distributed, and what DDP and FSDP issue by themselves."""

@@ -1,0 +1,149 @@
+"""Handles of asynchronous collectives that the user's own code started: which were never waited for.
+
+A handle that was dropped, or is still open when the optimizer has used the gradients, means that they were read
+while they were being reduced. Torch's own code knows what it does: only calls from the user's lines count.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from nsadiag.evidence.layout import append_json_line
+from nsadiag.worker import session
+from nsadiag.worker.place import is_user_code, user_place
+from nsadiag.worker.probes.autograd.gradients import gradient_at
+from nsadiag.worker.probes.patch import harmless, replaced, stands_for
+from nsadiag.worker.recorder import Recorder
+
+MOST_OPEN = 4096
+MOST_REPORTS = 64
+MOST_ASKED = 512  # which gradient it is: all parameters are looked through
+# What counts as having looked after it: whoever asks whether it is done, or hands on its future, knows of it.
+ASKED = (
+    "is_completed",
+    "is_success",
+    "synchronize",
+    "result",
+    "get_future",
+    "get_future_result",
+    "block_current_stream",
+)
+
+
+@dataclass(kw_only=True, eq=False)
+class Handle:
+    """One call with async_op=True, and what became of it."""
+
+    op: str
+    group: str
+    number: int
+    place: str
+    step: int
+    parameter: str | None  # whose gradient it was handed
+    work: weakref.ref[Any] | None = None
+    dropped: bool = False
+
+
+opened: dict[int, Handle] = {}  # open ones; by the address of its Work, or of itself once that is gone
+_reports = 0
+_asked = 0
+
+
+def _gradient_among(tensors: Iterable[Any]) -> str | None:
+    """Asked at once: the memory of a buffer that is freed is a gradient's a moment later."""
+    global _asked
+    if _asked >= MOST_ASKED:
+        return None
+    _asked += 1
+    return gradient_at({t.data_ptr() for t in tensors if isinstance(t, torch.Tensor)})
+
+
+@harmless
+def started(work: Any, op: str, group: str, number: int, tensors: Iterable[Any], caller: FrameType) -> None:
+    """To be called with the frame that called the collective."""
+    rank = session.current()
+    if rank is None or not is_user_code(caller.f_code) or len(opened) >= MOST_OPEN:
+        return
+    handle = Handle(
+        op=op,
+        group=group,
+        number=number,
+        place=user_place(),
+        step=rank.box.step,
+        parameter=_gradient_among(tensors),
+    )
+    key = id(work)
+    handle.work = weakref.ref(work, functools.partial(_gone, key, handle))
+    opened[key] = handle
+
+
+def _gone(key: int, handle: Handle, _reference: Any) -> None:
+    if opened.get(key) is handle:
+        del opened[key]
+        handle.dropped = True
+        if len(opened) < MOST_OPEN:
+            opened[id(handle)] = handle
+
+
+def looked_after(work: Any) -> None:
+    """It was waited for, or asked."""
+    if opened:
+        opened.pop(id(work), None)
+
+
+@harmless
+def report(rank: Recorder, stepped: set[str], before: set[int]) -> None:
+    """After an optimizer's step over the parameters `stepped`: those in `before` that nobody waited for."""
+    global _reports
+    for key, handle in list(opened.items()):
+        parameter = handle.parameter if handle.parameter in stepped else None
+        if id(handle) not in before or (parameter is None and not handle.dropped):
+            continue
+        del opened[key]
+        _reports += 1
+        if _reports <= MOST_REPORTS:
+            append_json_line(
+                rank.directory.unwaited,
+                {
+                    "op": handle.op,
+                    "group": handle.group,
+                    "number": handle.number,
+                    "place": handle.place,
+                    "issued_step": handle.step,
+                    "step": rank.box.step,
+                    "dropped": handle.dropped,
+                    "parameter": parameter,
+                },
+            )
+
+
+def now_open() -> set[int]:
+    """Those that were started before the optimizer's step begins."""
+    return {id(handle) for handle in opened.values()}
+
+
+def _observed(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        looked_after(self)
+        return call(self, *args, **kwargs)
+
+    # pybind11 tells by the name of the calling frame that it is in an override already.
+    asked.__code__ = asked.__code__.replace(co_name=name)
+    return stands_for(call)(asked)
+
+
+def observe(stack: ExitStack, work: type) -> None:
+    """Follows what is asked of a Work, until the stack is left."""
+    for name in ASKED:
+        call = getattr(work, name, None)
+        if call is not None:
+            stack.enter_context(replaced(work, name, _observed(call, name)))
+    stack.callback(opened.clear)

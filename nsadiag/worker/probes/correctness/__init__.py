@@ -1,0 +1,1 @@
+"""Sums and sketches that show whether ranks compute the same."""

@@ -1,0 +1,1 @@
+"""Batches and checkpoints: what is read and written."""

@@ -1,0 +1,1 @@
+"""The process itself: threads, logging handlers, memory."""

@@ -1,0 +1,90 @@
+"""Handlers that speak of an exception and go on: by print, by logging, by formatting its traceback."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nsadiag.worker import raised
+from nsadiag.worker.place import is_user_code
+from nsadiag.worker.probes.patch import STEPS_OUT, replaced, stands_for
+from nsadiag.worker.replacement import faithful
+
+
+def _observed_print(call: Callable[..., Any]) -> Callable[..., Any]:
+    exc_info = sys.exc_info
+
+    @stands_for(call)
+    def print(*args: Any, **kwargs: Any) -> Any:
+        error = exc_info()[1]
+        if error is not None:
+            raised.handled(error, "print")
+        return call(*args, **kwargs)
+
+    # Not bound to an object whose class holds it, as a function would be.
+    return faithful(print, call)  # type: ignore[no-any-return]
+
+
+def _observed_handle(handle_record: Callable[..., None]) -> Callable[..., None]:
+    """Around what a logger does with a message that somebody wants, whoever makes its records."""
+
+    @stands_for(handle_record)
+    def handle(self: Any, record: Any) -> None:
+        told = getattr(record, "exc_info", None)
+        error = told[1] if isinstance(told, tuple) else sys.exc_info()[1]
+        if error is not None:
+            raised.handled(error, "logging")
+        handle_record(self, record)
+
+    return handle
+
+
+def _observed_question(ask: Callable[..., bool]) -> Callable[..., bool]:
+    """Around what a logger asks before anything else: a message that nobody wants tells of the exception as well.
+
+    Only the user's own: torch and others drop many at this level, and would fill what is kept.
+    """
+    exc_info, frame_of = sys.exc_info, sys._getframe
+
+    @stands_for(ask)
+    def isEnabledFor(self: Any, level: Any) -> bool:
+        wanted = ask(self, level)
+        if not wanted:
+            error = exc_info()[1]
+            # Between us and the user is the logger's own debug().
+            asked_by = frame_of(STEPS_OUT).f_back
+            if error is not None and asked_by is not None and is_user_code(asked_by.f_code):
+                raised.handled(error, "logging")
+        return wanted
+
+    return isEnabledFor
+
+
+def _observed_format(construct: Callable[..., None]) -> Callable[..., None]:
+    """All of `traceback` makes one of these, for the exception and for those that it was raised from."""
+
+    @stands_for(construct)
+    def __init__(self: Any, exc_type: Any, exc_value: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(exc_value, BaseException) and exc_value is sys.exc_info()[1]:
+            raised.handled(exc_value, "traceback")
+        construct(self, exc_type, exc_value, *args, **kwargs)
+
+    return __init__
+
+
+@contextlib.contextmanager
+def handlers() -> Iterator[None]:
+    """print, logging and traceback, while an exception is being handled (raised.jsonl)."""
+    construct = traceback.TracebackException.__init__
+    with (
+        replaced(builtins, "print", _observed_print(builtins.print)),
+        replaced(traceback.TracebackException, "__init__", _observed_format(construct)),
+        replaced(logging.Logger, "isEnabledFor", _observed_question(logging.Logger.isEnabledFor)),
+        replaced(logging.Logger, "handle", _observed_handle(logging.Logger.handle)),
+    ):
+        yield

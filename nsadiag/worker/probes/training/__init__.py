@@ -1,0 +1,1 @@
+"""The training loop: optimizer, gradient scaler, settings, stop flags."""

@@ -1,0 +1,147 @@
+"""Whether the optimizer holds what is trained: a layer that replaced another after the optimizer was made gets gradients
+that nobody uses, while the optimizer goes on holding the one that no forward enters.
+
+Looked for before the steps that follow steps 2, 4, 8, ... of the job, and at an optimizer's own second and fourth;
+written are only looks that found both sides of it (unheld.jsonl).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from nsadiag.evidence.layout import append_json_line
+from nsadiag.worker import session
+from nsadiag.worker.probes import budget
+from nsadiag.worker.probes.autograd import module_calls
+from nsadiag.worker.probes.autograd.modules import subscribe
+from nsadiag.worker.probes.patch import harmless
+from nsadiag.worker.probes.training import optimizer
+from nsadiag.worker.recorder import Recorder
+
+MOST_ROWS = 12
+LOOKED_AT = (2, 4)  # of a new optimizer's own steps
+SHOWN = 16
+
+# By id, and gone with the module: some jobs make a module, such as a loss, in every step.
+_roots: dict[int, weakref.ref[torch.nn.Module]] = {}
+# Steps that new optimizers have made; one that is gone before its fourth is waited for no longer.
+_fresh: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_doubled = False
+_rows = 0
+
+
+@harmless
+def _met(root: torch.nn.Module) -> None:
+    key = id(root)
+    if next(root.parameters(), None) is not None:
+        _roots[key] = weakref.ref(root, lambda gone: _forget(key, gone))
+
+
+def _forget(key: int, gone: weakref.ref[torch.nn.Module]) -> None:
+    if _roots.get(key) is gone:
+        del _roots[key]
+
+
+def _in_models() -> dict[int, tuple[str, torch.Tensor]]:
+    """By id, with its name: all that is in a module that has run, as the module is now."""
+    living = [root for reference in list(_roots.values()) if (root := reference()) is not None]
+    return {
+        id(p): (module_calls.qualified(name), p) for root in living for name, p in root.named_parameters()
+    }
+
+
+def _held() -> set[int]:
+    """By every optimizer there is: one that makes its first step later holds its parameters now."""
+    # The type alone: a proxy would be asked what it stands for, and might go and fetch it.
+    living = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
+    return {id(p) for optimizer in living for group in optimizer.param_groups for p in group["params"]}
+
+
+def _look(rank: Recorder, stepping: Any) -> None:
+    global _rows
+    mine = [p for group in stepping.param_groups for p in group["params"]]
+    idle = [p for p in mine if p.grad is None and p.requires_grad]
+    if not idle:
+        return
+    models = _in_models()
+    stale = [p for p in idle if id(p) not in models]
+    graded = {i: (n, p) for i, (n, p) in models.items() if p.grad is not None and p.requires_grad}
+    unheld = {i: each for i, each in graded.items() if i not in {id(p) for p in mine}} if stale else {}
+    held = _held() if unheld else set()
+    loose = [each for i, each in unheld.items() if i not in held]
+    if not loose:
+        return
+    _rows += 1
+    append_json_line(
+        rank.directory.unheld,
+        {
+            "step": rank.box.step,
+            "optimizer": type(stepping).__name__,
+            "of": len(mine),
+            "graded": len(graded),
+            # Of what replaced what the numbers are alike: layers have as many parameters of each rank of tensor.
+            "stale_count": len(stale),
+            "unheld_count": len(loose),
+            "alike": sorted(p.ndim for p in stale) == sorted(p.ndim for _, p in loose),
+            "stale": [list(p.shape) for p in stale[:SHOWN]],
+            "unheld": [[name, list(p.shape), *_sums(p)] for name, p in loose[:SHOWN]],
+        },
+    )
+
+
+def _sums(parameter: torch.Tensor) -> list[float]:
+    with torch.no_grad():
+        own = getattr(parameter, "_local_tensor", parameter).detach().double()
+        both: list[float] = torch.stack((own.sum(), own.abs().sum())).tolist()
+        return both
+
+
+def _listen(now: bool) -> None:
+    """To optimizers' steps."""
+    if now and _before_step not in optimizer.before_step:
+        optimizer.before_step.append(_before_step)
+    elif not now and _before_step in optimizer.before_step:
+        optimizer.before_step.remove(_before_step)
+
+
+def _on_doubling(doubled: bool) -> None:
+    global _doubled
+    _doubled = doubled
+    _listen(doubled or bool(_fresh))
+
+
+def _on_new(made: Any) -> None:
+    _fresh[made] = 0
+    _listen(True)
+
+
+@harmless
+def _before_step(stepping: Any) -> None:
+    made = _fresh.get(stepping, LOOKED_AT[-1]) + 1
+    if made < LOOKED_AT[-1]:
+        _fresh[stepping] = made
+    else:
+        _fresh.pop(stepping, None)
+    rank = session.current()
+    if rank is not None and _rows < MOST_ROWS and (made in LOOKED_AT or (_doubled and rank.box.step > 1)):
+        _look(rank, stepping)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Parameters that get gradients and that no optimizer holds, where one holds what is in no model (unheld.jsonl)."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(module_calls.observed_calls())
+        subscribe(stack, module_calls.on_root, _met)
+        stack.callback(_roots.clear)
+        subscribe(stack, optimizer.on_new, _on_new)
+        subscribe(stack, budget.on_doubling, _on_doubling)
+        stack.callback(_fresh.clear)
+        stack.callback(_listen, False)
+        yield

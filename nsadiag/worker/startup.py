@@ -1,0 +1,81 @@
+"""Starts the recording in a process of the job: the one place that knows the session, the probes and the worker server.
+
+Most processes of a job are no ranks, and pay for what is imported here: the rest is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nsadiag.worker import output, ptracer
+from nsadiag.worker.on_import import when_imported
+
+if TYPE_CHECKING:
+    from nsadiag.worker.recorder import Recorder
+
+
+def boot() -> None:
+    """Start-up of any Python process of the job; a rank is recorded from here on."""
+    output.forgive()
+    ptracer.allow()
+    if "RANK" in os.environ:
+        from nsadiag.worker import session
+
+        session.open_named_rank()
+    # A process without RANK may be a launcher, a helper, or a single-process job. The last one shows
+    # itself by training: the probes then open the recorder as rank 0 (see `session.ensure_rank`).
+    when_imported("torch", _on_torch)
+
+
+def attach_to_warm_process(rank: int, world_size: int) -> Recorder | None:
+    """For ranks forked from a process that had imported torch before it knew the run (agent.warm)."""
+    from nsadiag.worker import session
+
+    ptracer.allow()
+    session.open_rank(rank, world_size)
+    _on_torch()
+    return session.current()
+
+
+def _on_torch() -> None:
+    """torch has just been imported: patch it once, whatever this process turns out to be."""
+    from nsadiag.worker import session, unnamed
+    from nsadiag.worker.probes import install_probes  # they import torch
+
+    _name_recorder_size_for_older_torch()
+    install_probes()
+    rank = session.current()
+    if _start_server not in session.on_opened:
+        session.on_opened.append(_start_server)
+        session.on_leaving.append(_leave_server)
+        if rank is not None:
+            _start_server(rank)
+    if session.is_unnamed():
+        unnamed.listen(session.is_unnamed)
+
+
+def _name_recorder_size_for_older_torch() -> None:
+    """Before 2.8 the recorder read another variable, of which later ones warn that it is deprecated."""
+    import torch
+
+    if (
+        tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 8)
+        and "TORCH_FR_BUFFER_SIZE" in os.environ
+    ):
+        os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", os.environ["TORCH_FR_BUFFER_SIZE"])
+
+
+def _start_server(rank: Recorder) -> None:
+    from nsadiag.worker import server
+
+    try:
+        server.start(rank)
+    except Exception as error:
+        rank.gap(f"no worker server: {error!r}")
+
+
+def _leave_server(rank: Recorder) -> None:
+    from nsadiag.worker import server
+
+    server.leave(rank)

@@ -1,0 +1,8 @@
+# how: rank
+# slow
+# alone
+import atexit
+
+for n in range(4):
+    atexit.register(print, "bye", n)
+print("end")

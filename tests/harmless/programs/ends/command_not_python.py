@@ -1,0 +1,3 @@
+# how: shell
+# alone
+# line: echo from a shell; echo to stderr >&2; exit 42

@@ -1,0 +1,2 @@
+# how: rank
+raise ExceptionGroup("several", [ValueError(1), TypeError("two")])

@@ -1,0 +1,7 @@
+# how: rank
+# alone
+def deep(n):
+    return deep(n - 1) if n else 1 / 0
+
+
+deep(3)

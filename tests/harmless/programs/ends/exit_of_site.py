@@ -1,0 +1,2 @@
+# how: rank
+exit(4)

@@ -1,0 +1,11 @@
+# how: rank
+import weakref
+
+
+class Kept:
+    pass
+
+
+kept = Kept()
+weakref.finalize(kept, print, "finalized")
+print("end")

@@ -1,0 +1,3 @@
+# how: rank
+# alone
+raise KeyboardInterrupt

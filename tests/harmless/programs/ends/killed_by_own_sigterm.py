@@ -1,0 +1,8 @@
+# how: rank
+# slow
+# alone
+import os
+import signal
+
+print("now", flush=True)
+os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,9 @@
+# how: rank
+import resource
+
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+try:
+    bytearray(8 << 30)
+except MemoryError:
+    print("no memory")
+raise SystemExit(6)

@@ -1,0 +1,2 @@
+# how: rank
+import nowhere_to_be_found

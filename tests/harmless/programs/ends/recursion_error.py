@@ -1,0 +1,6 @@
+# how: rank
+def f(n):
+    return f(n + 1)
+
+
+f(0)

@@ -1,0 +1,4 @@
+# how: rank
+import seen
+
+seen.say("ran")

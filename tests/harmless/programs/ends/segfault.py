@@ -1,0 +1,8 @@
+# how: rank
+# alone
+import ctypes
+import resource
+
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+print("now", flush=True)
+ctypes.string_at(0)

@@ -1,0 +1,2 @@
+# how: shell
+# line: printf 'def f(:\n' > bad.py; RANK=0 WORLD_SIZE=1 python bad.py

@@ -1,0 +1,2 @@
+# how: rank
+raise SystemExit(5)

@@ -1,0 +1,6 @@
+# how: rank
+class Done(SystemExit):
+    pass
+
+
+raise Done(9)

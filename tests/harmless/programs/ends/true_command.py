@@ -1,0 +1,4 @@
+# how: shell
+# slow
+# alone
+# line: true

@@ -1,0 +1,22 @@
+# how: rank
+# alone
+# slow
+# apart: stdout stderr
+import os
+import pathlib
+import shutil
+
+if run := os.environ.get("NSADIAG_RUN_DIR"):
+    shutil.rmtree(run)
+    pathlib.Path(run).touch()
+
+import nets
+
+model = nets.Net()
+for n in range(30):
+    nets.train(model, 1)
+    nets.torch.save(model.state_dict(), f"c{n % 2}.pt")
+    print("line", n, flush=True)
+with open("result.txt", "w") as file:
+    file.write(nets.digest(model))
+raise SystemExit(7)

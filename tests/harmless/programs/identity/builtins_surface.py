@@ -1,0 +1,7 @@
+# how: many
+# by-design: wrappers
+import builtins
+
+import seen
+
+seen.surface(builtins)

@@ -1,0 +1,7 @@
+# how: many
+# by-design: wrappers
+import faulthandler
+
+import seen
+
+seen.surface(faulthandler)

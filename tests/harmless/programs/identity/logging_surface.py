@@ -1,0 +1,7 @@
+# how: many
+import logging
+
+import seen
+
+seen.surface(logging)
+seen.surface(logging.Logger)

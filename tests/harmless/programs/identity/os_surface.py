@@ -1,0 +1,7 @@
+# how: many
+# by-design: wrappers
+import os
+
+import seen
+
+seen.surface(os)

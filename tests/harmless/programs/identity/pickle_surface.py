@@ -1,0 +1,9 @@
+# how: many
+import copyreg
+import pickle
+
+import seen
+
+seen.surface(pickle)
+seen.surface(copyreg)
+seen.say(sorted(f"{k.__module__}.{k.__qualname__}" for k in copyreg.dispatch_table))

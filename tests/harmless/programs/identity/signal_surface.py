@@ -1,0 +1,7 @@
+# how: many
+# by-design: wrappers
+import signal
+
+import seen
+
+seen.surface(signal)

@@ -1,0 +1,7 @@
+# how: many
+# by-design: wrappers
+import sys
+
+import seen
+
+seen.surface(sys)

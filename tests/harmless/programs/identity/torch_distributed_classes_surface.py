@@ -1,0 +1,8 @@
+# how: many
+# differs-today: methods of dist.Work are Python functions
+import seen
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+for owner in (dist.Work, dist.ProcessGroup, dist.Store, dist.TCPStore, dist.HashStore, DeviceMesh):
+    seen.surface(owner)

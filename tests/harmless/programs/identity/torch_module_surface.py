@@ -1,0 +1,5 @@
+# how: many
+import seen
+from torch import nn
+
+seen.surface(nn.Module)

@@ -1,0 +1,14 @@
+# how: python
+import time
+
+import torch.multiprocessing as mp
+
+
+def work(rank):
+    if rank == 1:
+        raise ValueError("in rank one")
+    time.sleep(100)
+
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=2)

@@ -1,0 +1,5 @@
+# how: rank
+# by-design: descriptors
+import os
+
+print(len(os.listdir("/proc/self/fd")) - 1)

@@ -1,0 +1,6 @@
+# how: rank
+import nets
+import seen
+
+nets.train(nets.Net())
+seen.say(seen.descriptors(), seen.next_descriptor())

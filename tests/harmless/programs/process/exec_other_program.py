@@ -1,0 +1,5 @@
+# how: rank
+import os
+
+print("python", flush=True)
+os.execlp("bash", "bash", "-c", "echo bash; exit 3")

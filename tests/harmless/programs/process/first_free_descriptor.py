@@ -1,0 +1,5 @@
+# how: rank
+# alone
+import seen
+
+seen.say(seen.next_descriptor())

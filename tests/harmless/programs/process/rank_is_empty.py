@@ -1,0 +1,2 @@
+# how: shell
+# line: RANK= WORLD_SIZE= LOCAL_RANK= python -c 'print("ran")'

@@ -1,0 +1,6 @@
+# how: python
+# slow
+# alone
+import os
+
+print(os.getpid() == os.getpgid(0), os.getsid(0) == os.getpid())

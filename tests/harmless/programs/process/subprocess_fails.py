@@ -1,0 +1,7 @@
+# how: rank
+import subprocess
+import sys
+
+done = subprocess.run([sys.executable, "-c", "import sys; sys.exit(11)"])
+print(done.returncode)
+subprocess.run([sys.executable, "-c", "1/0"], check=True)

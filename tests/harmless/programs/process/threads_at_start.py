@@ -1,0 +1,4 @@
+# how: rank
+import seen
+
+seen.say(seen.threads(), seen.native_threads())

@@ -1,0 +1,4 @@
+# how: rank
+import faulthandler
+
+print(faulthandler.is_enabled())

@@ -1,0 +1,6 @@
+# how: python
+# alone
+# stdin: c
+x = 3
+breakpoint()
+print("continued", x)

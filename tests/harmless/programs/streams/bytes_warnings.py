@@ -1,0 +1,2 @@
+# how: rank -bb
+print("x")

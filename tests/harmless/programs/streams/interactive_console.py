@@ -1,0 +1,5 @@
+# how: shell
+# slow
+# alone
+# stdin: print(6 * 7)
+# line: python -i -q 2>/dev/null

@@ -1,0 +1,2 @@
+# how: shell
+# line: RANK=0 WORLD_SIZE=1 python -c 'import sys; print(sys.stdout.line_buffering)' | cat

@@ -1,0 +1,5 @@
+# how: rank
+import sys
+
+for n in range(5000):
+    print("e" * 100, n, file=sys.stderr)

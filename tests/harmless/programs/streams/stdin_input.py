@@ -1,0 +1,4 @@
+# how: python
+# alone
+# stdin: a name
+print("hello", input())

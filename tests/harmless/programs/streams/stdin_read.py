@@ -1,0 +1,6 @@
+# how: rank
+# alone
+# stdin: given on stdin
+import sys
+
+print("read", sys.stdin.read())

@@ -1,0 +1,4 @@
+# how: rank
+import sys
+
+print(sys.stderr.line_buffering)

@@ -1,0 +1,110 @@
+"""The job goes on, and ends as it would have, whatever becomes of the run directory and of the observer."""
+
+from pathlib import Path
+
+import faults
+import pytest
+import syscalls
+
+pytestmark = [
+    pytest.mark.skipif(
+        not syscalls.is_possible(), reason="system calls are supervised on Linux 5.5 and x86-64 alone"
+    ),
+    pytest.mark.timeout(900),
+]
+
+
+# Known today; a strict mark asks to be taken away when the defect is mended.
+RANK_WAITS = "a rank writes names and documents itself, and waits where the file system does"
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> faults.Fate:
+    """The job as it ends where nothing fails."""
+    fate = faults.fate_of(tmp_path_factory.mktemp("unharmed") / "run", faults.nothing)
+    assert fate.exit_code == faults.EXIT_CODE and fate.result and not fate.left, fate
+    return fate
+
+
+def expect_unharmed(fate: faults.Fate, unharmed: faults.Fate) -> None:
+    assert fate.started, fate
+    assert fate.result == unharmed.result, fate
+    assert fate.exit_code == faults.EXIT_CODE, fate
+    assert fate.left == 0, fate
+
+
+@pytest.mark.parametrize(
+    ("name", "from_nth"),
+    [
+        ("EIO", 3),
+        ("ESTALE", 12),
+        ("ENOSPC", 12),
+    ],
+)
+def test_a_rank_whose_evidence_cannot_be_written_ends_as_ever(
+    name: str, from_nth: int, unharmed: faults.Fate, tmp_path: Path
+) -> None:
+    expect_unharmed(
+        faults.fate_of(tmp_path / "run", faults.failing(name, from_nth=from_nth, at_observer=False)), unharmed
+    )
+
+
+def test_an_observer_that_can_write_nothing_passes_the_exit_code_on(
+    unharmed: faults.Fate, tmp_path: Path
+) -> None:
+    make = faults.failing("ENOSPC", from_nth=40, at_observer=True)
+    expect_unharmed(faults.fate_of(tmp_path / "run", make), unharmed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "at_observer",
+    [
+        pytest.param(False, id="rank"),
+        pytest.param(True, id="observer"),
+    ],
+)
+@pytest.mark.parametrize("from_nth", [0, 1, 2, 5, 10, 20, 40])
+@pytest.mark.parametrize("name", faults.ERRNOS)
+def test_each_errno_at_each_write(
+    name: str, from_nth: int, at_observer: bool, unharmed: faults.Fate, tmp_path: Path
+) -> None:
+    fate = faults.fate_of(tmp_path / "run", faults.failing(name, from_nth=from_nth, at_observer=at_observer))
+    if not fate.started:
+        # An observer that cannot make its directory at all says so before anything is started.
+        assert at_observer and fate.exit_code == 3, fate
+        return
+    expect_unharmed(fate, unharmed)
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(reason=RANK_WAITS, strict=True)
+@pytest.mark.parametrize("from_nth", [4, 12])
+def test_a_rank_does_not_wait_for_a_file_system_that_hangs(
+    from_nth: int, unharmed: faults.Fate, tmp_path: Path
+) -> None:
+    fate = faults.fate_of(tmp_path / "run", faults.frozen(from_nth=from_nth, at_observer=False))
+    assert not fate.stderr.startswith(("released", "killed")), fate
+    expect_unharmed(fate, unharmed)
+
+
+@pytest.mark.parametrize("share", [0.6])
+def test_the_job_outlives_an_observer_that_is_killed(
+    share: float, unharmed: faults.Fate, tmp_path: Path
+) -> None:
+    expect_outlived(share, unharmed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [n / 40 for n in range(1, 40)])
+def test_the_job_outlives_an_observer_that_is_killed_at_any_system_call(
+    share: float, unharmed: faults.Fate, tmp_path: Path
+) -> None:
+    expect_outlived(share, unharmed, tmp_path)
+
+
+def expect_outlived(share: float, unharmed: faults.Fate, tmp_path: Path) -> None:
+    fate = faults.fate_of(tmp_path / "run", faults.killed_observer(int(unharmed.calls * share)))
+    assert fate.left == 0, fate
+    if fate.started:
+        assert fate.result == unharmed.result, fate

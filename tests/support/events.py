@@ -1,0 +1,20 @@
+"""Tables of events by hand, as those that a black box is decoded into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from nsadiag.evidence.reader import Label
+
+
+def events(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows with `label` as the worker writes it, decoded into group and call site."""
+    return pd.DataFrame([_decoded(dict(row)) for row in rows])
+
+
+def _decoded(row: dict[str, Any]) -> dict[str, Any]:
+    label = Label.of(row.pop("label"))
+    return {"detail": label.detail, **row, "group": label.group, "site": label.site}

@@ -1,0 +1,109 @@
+"""Each rule and each hypothesis earns its place by a recording: switched off, it changes a recorded verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import GOLDEN, unpack
+
+from nsadiag.analysis import resolve, verdict
+from nsadiag.analysis.explain import explanation
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.records import Verdict
+
+# What no recording needs, and why it stays. This only shrinks: record its failure (CONTRIBUTING.md), or delete it.
+UNRECORDED: dict[str, str] = {
+    "lost_host": "takes two hosts: tests/cluster/test_two_hosts_run.py",
+    "collective_order_refused": "its cases are made by hand: tests/test_refused.py",
+    "missing_rank": "the last resort of a hang: each recorded one has a better explanation",
+    "unknown": "a verdict to which no rule contributes has that class as well",
+    "by_data_branch": "its cases are made by hand",
+    "by_value_told_alone": "takes Lightning: tests/test_told_alone.py",
+}
+
+Part = Callable[..., Any]
+
+
+def parts() -> dict[str, Part]:
+    """Everything that can be switched off, by name: the check of each rule, and each hypothesis."""
+    hypotheses = {part.__name__: part for part in explanation.HYPOTHESES}
+    return {**{rule.name: rule.check for rule in resolve.RULES}, **hypotheses}
+
+
+def with_only(patch: pytest.MonkeyPatch, changed: Callable[[str, Part], Part | None]) -> None:
+    """Put another part, or none, in the place of each one."""
+    rules = [(rule, changed(rule.name, rule.check)) for rule in resolve.RULES]
+    patch.setattr(resolve, "RULES", tuple(dataclasses.replace(r, check=check) for r, check in rules if check))
+    hypotheses = [changed(part.__name__, part) for part in explanation.HYPOTHESES]
+    patch.setattr(explanation, "HYPOTHESES", tuple(part for part in hypotheses if part))
+
+
+def essence(found: Verdict) -> tuple[Any, ...]:
+    """What a person acts upon."""
+    return found.cls, found.outcome, found.guilty_ranks, found.signature
+
+
+def listened_to(name: str, part: Part, spoke: set[str]) -> Part:
+    """The part, whose name is noted when it concludes."""
+
+    @functools.wraps(part)
+    def note(*arguments: Any) -> Any:
+        answer = part(*arguments)
+        if isinstance(answer, Iterator):
+            return map(heard, answer)
+        return answer if answer is None else heard(answer)
+
+    def heard(answer: Any) -> Any:
+        if not isinstance(answer, Declined):
+            spoke.add(name)
+        return answer
+
+    return note
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("golden")
+    archives = sorted(GOLDEN.rglob("*.tar.xz"))
+    return [unpack(each, folder / f"{n:03d}").path for n, each in enumerate(archives)]
+
+
+@pytest.fixture(scope="module")
+def heard_in(unpacked: list[Path]) -> dict[str, dict[Path, tuple[Any, ...]]]:
+    """By part: the recordings in which it concludes, and what their verdict is."""
+    found: dict[str, dict[Path, tuple[Any, ...]]] = {name: {} for name in parts()}
+    for path in unpacked:
+        spoke: set[str] = set()
+        with pytest.MonkeyPatch.context() as patch:
+            with_only(patch, lambda name, part, spoke=spoke: listened_to(name, part, spoke))
+            told = essence(verdict.judge(load_cell(path)))
+        for name in spoke:
+            found[name][path] = told
+    return found
+
+
+def is_needed(name: str, heard: dict[Path, tuple[Any, ...]], patch: pytest.MonkeyPatch) -> bool:
+    """Whether a recorded verdict is another one without it."""
+    with_only(patch, lambda each, part: None if each == name else part)
+    return any(essence(verdict.judge(load_cell(path))) != told for path, told in heard.items())
+
+
+@pytest.mark.parametrize("name", parts())
+def test_a_recorded_verdict_changes_without_it(
+    name: str, heard_in: dict[str, dict[Path, tuple[Any, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = is_needed(name, heard_in[name], monkeypatch)
+    if name in UNRECORDED:
+        assert not needed, f"a recording needs {name} now: take it out of UNRECORDED"
+    else:
+        assert needed, f"no recording needs {name}; it concludes in {len(heard_in[name])} of them"
+
+
+def test_every_exception_is_a_part_that_exists() -> None:
+    assert set(UNRECORDED) <= set(parts())

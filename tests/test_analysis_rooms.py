@@ -1,0 +1,114 @@
+"""The rooms of nsadiag/analysis: which may import which, none too full, and no circle anywhere in the package."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from test_architecture import ROOT, arrows, module_name
+
+ANALYSIS = "nsadiag.analysis"
+MOST_FILES = 15  # in one folder: what a reader takes in at a glance
+# Packages whose folders hold no more than that; to grow until it is all of them.
+GLANCED = tuple(
+    f"nsadiag/{package}"
+    for package in ("analysis", "cli", "cluster", "commands", "engines", "experiments", "reports", "spec")
+)
+# From the ground up. Besides its own files a room may import these rooms of analysis, also lazily and for types.
+ROOMS: dict[str, frozenset[str]] = {
+    "classes": frozenset(),
+    "outliers": frozenset(),
+    "records": frozenset(),
+    "ingest": frozenset({"records"}),
+    "facts": frozenset({"records", "ingest"}),
+    "case": frozenset({"records", "facts"}),
+    "relations": frozenset({"outliers", "records", "facts", "case"}),
+    "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations"}),
+    "scale": frozenset({"outliers", "records", "ingest", "facts"}),
+    "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
+    "judgement": frozenset({"records", "facts"}),
+    "resolve": frozenset({"records", "case", "rules"}),
+    "verdict": frozenset({"records", "ingest", "case", "scale", "explain", "resolve", "judgement"}),
+    "external": frozenset({"records", "ingest", "facts", "case", "scale", "judgement", "resolve"}),
+    "matrix": frozenset({"records", "case"}),
+    "diff": frozenset({"records", "case", "scale"}),
+    "snapshot": frozenset({"facts"}),
+}
+# Known misplacements, each to go with the mechanism that makes it needless.
+STILL_UPWARD = {
+    ("rules.exits.child_exceptions", "external.logs"),  # a reader of tracebacks in logs, wanted on the ground
+    ("rules.correctness.dead_gradients", "matrix.parity.record"),  # likewise of parity.jsonl
+}
+
+
+def imports(root: Path) -> dict[str, set[str]]:
+    """The modules of ours that each module imports: nested, lazy and type-only imports too."""
+    files = sorted(path for package in ("nsa", "nsadiag") for path in (root / package).rglob("*.py"))
+    modules = {module_name(path, root) for path in files}
+    return {
+        module_name(path, root): {a.target for a in arrows(path, root) if a.target in modules}
+        - {module_name(path, root)}
+        for path in files
+    }
+
+
+def room(module: str) -> str:
+    return module.removeprefix(ANALYSIS).removeprefix(".").partition(".")[0]
+
+
+def upward(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """Imports between rooms of analysis that the table does not allow, without their common prefix."""
+    return {
+        (source.removeprefix(f"{ANALYSIS}."), target.removeprefix(f"{ANALYSIS}."))
+        for source, targets in graph.items()
+        for target in targets
+        if source.startswith(f"{ANALYSIS}.") and target.startswith(f"{ANALYSIS}.")
+        if room(target) not in {room(source), *ROOMS[room(source)]}
+    }
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that cannot be put into an order in which each imports only earlier ones; empty if there are none."""
+    # A package's own file only gathers what lies in it.
+    left = {m: {t for t in ts if not m.startswith(f"{t}.")} for m, ts in graph.items()}
+    while free := {m for m, ts in left.items() if not ts & set(left)}:
+        left = {m: ts for m, ts in left.items() if m not in free}
+    return sorted(left)
+
+
+def test_rooms_of_the_analysis_import_only_what_lies_below_them() -> None:
+    assert upward(imports(ROOT)) == STILL_UPWARD
+
+
+def test_every_room_of_the_analysis_has_its_row_in_the_table() -> None:
+    entries = [
+        p for p in (ROOT / "nsadiag/analysis").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
+    ]
+    assert {p.stem for p in entries} - {"__init__"} == set(ROOMS)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert circle(imports(ROOT)) == []
+
+
+def test_no_folder_is_too_full_to_be_read_at_a_glance() -> None:
+    files = Counter(p.parent for room in GLANCED for p in (ROOT / room).rglob("*.py") if p.stem != "__init__")
+    assert {str(folder.relative_to(ROOT)): n for folder, n in files.items() if n > MOST_FILES} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("facts.exits", "relations.pending"),
+        ("case", "explain.context"),
+        ("relations.pending", "rules.exits.child_exceptions"),
+    ],
+)
+def test_a_planted_upward_import_is_found(source: str, target: str) -> None:
+    graph = {f"{ANALYSIS}.{source}": {f"{ANALYSIS}.{target}"}, f"{ANALYSIS}.{target}": set()}
+    assert upward(graph) == {(source, target)}
+
+
+def test_a_planted_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]

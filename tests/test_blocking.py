@@ -1,0 +1,189 @@
+"""The table of blocking calls: what each spelling of a frame or kernel function says to the analysis and to the agent.
+
+The spellings are those of the recordings and of the tests of stillness.
+"""
+
+import re
+
+import pytest
+
+from nsadiag.evidence import blocking
+from nsadiag.evidence.blocking import (
+    Waker,
+    by_frames,
+    by_kernel,
+    by_native,
+    by_wchan,
+    wakers,
+    within,
+)
+
+LIB = "/usr/lib/python3.11/"
+TORCH = LIB + "site-packages/torch/"
+THREAD, TASK, CHILD, TOOL, LOCAL = Waker.THREAD, Waker.TASK, Waker.CHILD, Waker.TOOL, Waker.LOCAL
+PEER, OUTSIDE, CLIENT, NOBODY = Waker.PEER, Waker.OUTSIDE, Waker.CLIENT, Waker.NOBODY
+
+# File and function, the state of the wait by the analysis, and by the agent everyone who may end it.
+FRAMES = [
+    ("threading.py", "Condition.wait", "lock", THREAD | CLIENT),
+    ("threading.py", "Event.wait", "lock", THREAD | CLIENT),
+    ("threading.py", "Semaphore.acquire", "lock", THREAD | CLIENT),
+    ("threading.py", "Thread.join", "lock", THREAD | CLIENT),
+    ("threading.py", "Thread._wait_for_tstate_lock", "lock", THREAD | CLIENT),
+    ("threading.py", "_shutdown", "leaving", THREAD | CLIENT),
+    ("threading.py", "Thread._bootstrap_inner", None, THREAD | CLIENT),
+    ("threading.py", "Thread.run", None, THREAD | CLIENT),
+    ("queue.py", "Queue.get", "queue", THREAD),
+    ("queue.py", "Queue.put", "queue", THREAD),
+    ("queue.py", "Queue.qsize", None, THREAD),
+    ("concurrent/futures/_base.py", "Future.result", "lock", THREAD | CHILD),
+    ("concurrent/futures/thread.py", "_python_exit", "leaving", THREAD),
+    ("concurrent/futures/thread.py", "_worker", None, THREAD),
+    ("concurrent/futures/process.py", "_ExecutorManagerThread.run", None, CHILD),
+    ("multiprocessing/queues.py", "Queue.get", "queue", CHILD | LOCAL),
+    ("multiprocessing/synchronize.py", "Event.wait", "lock", CHILD | LOCAL),
+    ("multiprocessing/connection.py", "_ConnectionBase.poll", "pipe", CHILD | LOCAL),
+    ("multiprocessing/process.py", "BaseProcess.join", "process", CHILD | LOCAL),
+    ("multiprocessing/process.py", "BaseProcess._bootstrap", None, CHILD | LOCAL),
+    ("multiprocessing/popen_fork.py", "Popen.poll", "process", CHILD | LOCAL),
+    ("multiprocessing/util.py", "_exit_function", "leaving", CHILD | LOCAL),
+    ("multiprocessing/pool.py", "ApplyResult.get", None, CHILD | LOCAL),
+    ("subprocess.py", "Popen._wait", "process", CHILD | TOOL),
+    ("socket.py", "SocketIO.readinto", "socket", OUTSIDE | CLIENT),
+    ("ssl.py", "SSLSocket.read", "socket", OUTSIDE | CLIENT),
+    ("http/client.py", "HTTPConnection.getresponse", "socket", OUTSIDE),
+    ("http/server.py", "BaseHTTPRequestHandler.handle", None, CLIENT),
+    ("urllib/request.py", "urlopen", None, NOBODY),
+    ("selectors.py", "_PollLikeSelector.select", "socket", CLIENT),
+    ("asyncio/base_events.py", "BaseEventLoop._run_once", None, TASK | CLIENT),
+    ("site-packages/grpc/_common.py", "wait", None, CLIENT),
+    ("site-packages/torch/distributed/distributed_c10d.py", "init_process_group", "rendezvous", PEER),
+    ("site-packages/torch/distributed/rendezvous.py", "_tcp_rendezvous_handler", "rendezvous", PEER),
+    ("site-packages/torch/distributed/distributed_c10d.py", "recv", "transfer", PEER),
+    ("site-packages/torch/distributed/distributed_c10d.py", "all_reduce", "collective", PEER),
+    ("site-packages/torch/distributed/distributed_c10d.py", "wrapper", None, PEER),
+    ("site-packages/torch/autograd/graph.py", "_engine_run_backward", "backward", PEER),
+    ("site-packages/torch/utils/data/dataloader.py", "_BaseDataLoaderIter.__next__", "loader", CHILD),
+    ("site-packages/torch/multiprocessing/spawn.py", "_wrap", None, CHILD | LOCAL),
+    ("site-packages/torch/nn/modules/module.py", "_call_impl", None, NOBODY),
+    ("site-packages/somebody/myqueue.py", "Queue.get", None, NOBODY),
+]
+WCHANS = [
+    ("futex_do_wait", "futex", "lock", THREAD),
+    ("futex_wait_queue_me", "futex", "lock", THREAD),
+    ("hrtimer_nanosleep", "clock_nanosleep", "sleep", Waker.TIMER),
+    ("do_wait", "wait4", "process", CHILD),
+    ("anon_pipe_read", "read", None, CHILD | LOCAL),
+    ("pipe_write", "write", None, CHILD | LOCAL),
+    ("wait_woken", "recvfrom", None, OUTSIDE),
+    ("inet_wait_for_connect", "connect", None, OUTSIDE),
+    ("sk_stream_wait_memory", "sendto", None, OUTSIDE),
+    ("unix_stream_read_generic", "recvfrom", None, LOCAL),
+    ("inet_csk_accept", "accept", None, CLIENT),
+    ("ep_poll", "epoll_wait", None, CLIENT),
+    ("poll_schedule_timeout.constprop.0", "poll", None, CLIENT),
+    ("do_sigtimedwait", "rt_sigtimedwait", "signal", LOCAL),
+]
+NATIVE = [
+    ("c10d::TCPStore::get(std::string const&)", "store"),
+    ("c10d::ProcessGroupGloo::SendWork::wait", "transfer"),
+    ("gloo::transport::tcp::UnboundBuffer::waitRecv", "transfer"),
+    ("virtual thunk to c10d::ProcessGroup::recv", "transfer"),
+    ("c10d::ProcessGroupNCCL::WorkNCCL::synchronize", "collective"),
+    ("PyThread_acquire_lock_timed", "lock"),
+    ("os_waitpid_impl", "process"),
+    ("clock_nanosleep@@GLIBC_2.17", "sleep"),
+    ("sock_recv_impl", "socket"),
+    ("fcntl_flock", "io"),
+    ("cudaStreamSynchronize", None),
+]
+
+
+def state_of(row: blocking.Blocking | None) -> str | None:
+    return row.state if row else None
+
+
+@pytest.mark.parametrize(("file", "function", "state", "waker"), FRAMES)
+def test_a_frame_tells_what_the_wait_is_for_and_who_ends_it(
+    file: str, function: str, state: str | None, waker: Waker
+) -> None:
+    assert state_of(by_frames([(function, LIB + file)])) == state
+    assert wakers(LIB + file) == waker
+
+
+@pytest.mark.parametrize(("wchan", "call", "state", "waker"), WCHANS)
+def test_a_kernel_function_tells_the_call(wchan: str, call: str, state: str | None, waker: Waker) -> None:
+    row = by_wchan(wchan)
+    assert row is not None
+    assert (row.syscall, row.state, row.waker) == (call, state, waker)
+
+
+@pytest.mark.parametrize("wchan", ["", "0", None, "do_signal_stop"])
+def test_no_wait_is_made_up_for_a_kernel_function_that_is_none(wchan: str | None) -> None:
+    assert by_wchan(wchan) is None
+
+
+@pytest.mark.parametrize(("name", "state"), NATIVE)
+def test_a_native_function_tells_what_the_wait_is_for(name: str, state: str | None) -> None:
+    assert state_of(by_native([name])) == state
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "state"),
+    [
+        ("read", "pipe", "pipe"),
+        ("read", "tcp", "socket"),
+        ("recvmsg", "unix", "socket"),
+        ("pwrite64", "file", "io"),
+        ("flock", "file", "io"),
+        ("epoll_wait", "eventpoll", None),
+        ("openat", None, None),
+        (None, "pipe", None),
+    ],
+)
+def test_where_a_call_may_wait_for_anything_its_descriptor_tells(
+    call: str | None, kind: str | None, state: str | None
+) -> None:
+    assert state_of(by_kernel(call, {"kind": kind} if kind else None)) == state
+
+
+def test_what_a_wait_is_for_counts_and_not_what_it_is_made_of() -> None:
+    waits = [("wait", LIB + "threading.py"), ("get", LIB + "queue.py")]
+    assert state_of(by_frames(waits)) == "queue"
+    loader = [*waits, ("_try_get_data", TORCH + "utils/data/dataloader.py")]
+    assert state_of(by_frames(loader)) == "loader"
+
+
+def test_the_caller_of_a_wait_is_the_first_file_that_only_passes_it_on() -> None:
+    inner = [LIB + "socket.py", LIB + "http/client.py"]
+    hub = [LIB + "urllib/request.py", TORCH + "hub.py", "/home/me/train.py"]
+    assert within([*inner, *hub]) == (inner, hub[0])
+    assert within(inner) == (inner, "")
+    assert within([TORCH + "utils/data/dataloader.py"])[0] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("threading.py", True),
+        ("asyncio/base_events.py", True),
+        ("site-packages/torch/distributed/distributed_c10d.py", True),
+        ("site-packages/torch/autograd/graph.py", True),
+        ("site-packages/torch/utils/data/dataloader.py", False),
+        ("json/encoder.py", False),
+    ],
+)
+def test_a_thread_in_a_wait_lets_go_of_the_interpreter(file: str, expected: bool) -> None:
+    assert blocking.lets_go(LIB + file) == expected
+
+
+def test_every_row_can_be_met_and_every_call_has_a_number() -> None:
+    rows = (*blocking.TORCH, *blocking.LIBRARY)
+    met = {
+        id(row)
+        for row in rows
+        for file, _, _, _ in FRAMES
+        if re.search(rf"(?:^|/)({row.frames})\.py$", LIB + file)
+    }
+    assert met == {id(row) for row in rows}
+    assert {row.syscall for row in blocking.KERNEL_CALLS} <= set(blocking.SYSCALLS)

@@ -1,0 +1,45 @@
+"""The documentation: links lead somewhere, and the pages that a reader meets first stay short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("", "docs", "docs/lab", "repro", "nsa", "packaging/nsa")
+PAGES = sorted(page for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+MOST_WORDS = {
+    "docs/architecture.md": 2000,
+    "docs/accuracy.md": 1000,
+    "docs/glossary.md": 500,
+    "docs/performance.md": 1500,
+}
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    missing = []
+    for path, anchor in LINK.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            missing.append(f"{path}#{anchor}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", MOST_WORDS)
+def test_the_first_pages_stay_short(page: str) -> None:
+    assert len((ROOT / page).read_text().split()) <= MOST_WORDS[page]
+
+
+def test_the_glossary_has_thirty_words_at_most() -> None:
+    rows = [row for row in (ROOT / "docs/glossary.md").read_text().splitlines() if row.startswith("| ")]
+    assert 0 < len(rows) - 1 <= 30

@@ -1,0 +1,94 @@
+"""Streams that lead to files of ours are the streams of a plain run, and a disk of ours never makes print() raise."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nsadiag
+
+BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
+ASKS = """
+import sys
+for stream in (sys.stdout, sys.stderr):
+    raw = getattr(stream.buffer, "raw", stream.buffer)
+    print(repr(stream), stream.name, stream.mode, stream.newlines, stream.encoding, stream.errors, stream.write_through,
+          stream.buffer.name, stream.buffer.mode, raw.name, raw.closefd, stream.fileno())
+print(sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__)
+sys.__stdout__.write("one\\n"); print("two"); sys.__stdout__.write("three\\n"); print("four")
+sys.stdout.buffer.write(bytes(range(256)) + b"\\n")
+"""
+
+
+def as_rank(folder: Path, source: str, *options: str, limit: int | None = None) -> tuple[int, bytes, str]:
+    """Exit code, and what came to the rank's own files, or to the launcher's where it has none."""
+    (folder / "run").mkdir(exist_ok=True)
+    seen = []
+    for name in ("stdout", "stderr"):
+        seen.append((folder / f"launcher.{name}").open("wb"))
+    ids = {
+        f"NSADIAG_{name}_ID": f"{os.fstat(file.fileno()).st_dev}:{os.fstat(file.fileno()).st_ino}"
+        for name, file in zip(("STDOUT", "STDERR"), seen, strict=True)
+    }
+    watched = {"NSADIAG_RUN_DIR": str(folder / "run"), "PYTHONPATH": str(BOOTSTRAP), "RANK": "0", **ids}
+
+    def limited() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done = subprocess.run(
+        [sys.executable, *options, "-c", source],
+        env={**os.environ, **watched},
+        stdout=seen[0],
+        stderr=seen[1],
+        preexec_fn=limited,
+        check=False,
+    )
+    for file in seen:
+        file.close()
+    rank = folder / "run/ranks/00000"
+    out, err = (
+        own if (own := rank / f"{name}.log").exists() else folder / f"launcher.{name}"
+        for name in ("stdout", "stderr")
+    )
+    return done.returncode, out.read_bytes(), err.read_text()
+
+
+@pytest.mark.parametrize("options", [(), ("-u",), ("-X", "utf8")])
+def test_a_program_that_asks_its_streams_gets_the_answers_of_a_plain_run(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    plain = subprocess.run([sys.executable, *options, "-c", ASKS], capture_output=True, check=False)
+    assert as_rank(tmp_path, ASKS, *options) == (0, plain.stdout, "")
+
+
+def test_a_file_that_may_not_grow_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+    source = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+for n in range(1000):
+    print("x" * 60)
+"""
+    code, out, err = as_rank(tmp_path, source)
+    assert (code, err) == (0, "")
+    assert len(out) == 8192
+
+
+@pytest.mark.parametrize("limit", [0, 100_000, 4_000_000])
+def test_a_rank_whose_files_may_not_grow_runs_without_a_recording(tmp_path: Path, limit: int) -> None:
+    code, out, _ = as_rank(tmp_path, "print('trains')", limit=limit)
+    assert (code, out) == (0, b"trains\n" if limit else b"")
+
+
+def test_a_stream_of_the_users_own_is_left_as_it_is(tmp_path: Path) -> None:
+    """Also that it is buffered: `python train.py | head -1` must not end otherwise."""
+    source = "import sys; print(sys.stdout.line_buffering, type(sys.stdout.buffer.raw).__name__)"
+    watched = {"NSADIAG_RUN_DIR": str(tmp_path), "PYTHONPATH": str(BOOTSTRAP), "RANK": "0"}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"} | watched
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False FileIO\n"
