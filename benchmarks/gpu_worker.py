@@ -62,7 +62,7 @@ class Switch:
         """Written so far."""
         if self._rank is None:
             return 0
-        from nsadiag.evidence.reader import Pulse
+        from nsadiag.evidence.ring.reader import Pulse
 
         last = Pulse(self._rank.directory.blackbox).last()
         return int(last["sequence"][0]) if last is not None else 0

@@ -267,7 +267,7 @@ def percent(watched: list[list[float]], plain: list[list[float]]) -> Percent:
 
 def event_us(count: int = 200_000) -> tuple[float, float]:
     """Microseconds of one event, name looked up, at the 50th and the 99th percentile; the clock's own time is taken off."""
-    from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
+    from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         box = BlackBox(Path(folder) / "blackbox.bin", rank=0, world_size=1)

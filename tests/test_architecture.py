@@ -180,7 +180,7 @@ def test_every_room_has_its_row_in_the_table() -> None:
         ("nsadiag/cli/run.py", "import torch"),
         ("nsadiag/commands/run.py", "import nsadiag.worker"),
         ("nsadiag/errors.py", "import rich"),
-        ("nsadiag/evidence/blackbox.py", "from nsadiag import worker"),
+        ("nsadiag/evidence/ring/blackbox.py", "from nsadiag import worker"),
         ("nsadiag/reports/formats/html.py", "class A:\n    from nsadiag.commands import run"),
         ("nsadiag/worker/probes/io.py", "import numpy"),
         ("nsadiag/worker/probes/io.py", "importlib.import_module('nsadiag.agent.watch')"),
@@ -221,7 +221,7 @@ def test_what_runs_inside_the_users_ranks_needs_no_numpy() -> None:
                 if arrow.target not in needed:
                     needed.add(arrow.target)
                     pending.append(arrow.target)
-    assert "nsadiag.evidence.blackbox" in needed
+    assert "nsadiag.evidence.ring.blackbox" in needed
     assert {room(target) for target in needed} - set(sys.stdlib_module_names) == {
         "nsadiag.evidence", "nsadiag.worker", "torch",
     }  # fmt: skip
@@ -245,7 +245,7 @@ def test_the_command_line_loads_nothing_heavy_before_it_knows_the_command() -> N
 
 # -- one door for evidence --------------------------------------------------------------------------
 
-# Calls by which a file is read. Whatever lies in a directory that others wrote is read by `evidence/files.py` alone.
+# Calls by which a file is read. Whatever lies in a directory that others wrote is read by `evidence/documents/files.py` alone.
 READS = {
     "open", "read_text", "read_bytes", "load", "fromfile", "memmap", "mmap", "copyfile", "copy2", "copytree", "getline",
 }  # fmt: skip
@@ -271,7 +271,7 @@ READS_ELSE = {
 
 
 def reads_in(tree: ast.Module) -> set[str]:
-    """Names of the reading calls in a module; a bare `read_text` is that of evidence/files.py."""
+    """Names of the reading calls in a module; a bare `read_text` is that of evidence/documents/files.py."""
     called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     names = {f.attr for f in called if isinstance(f, ast.Attribute)}
     return (names | {f.id for f in called if isinstance(f, ast.Name) and f.id == "open"}) & READS

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nsadiag.evidence.blackbox import (
+from nsadiag.evidence.ring.blackbox import (
     HEADER_BYTES,
     RECORD,
     RECORD_BYTES,
@@ -22,8 +22,8 @@ from nsadiag.evidence.blackbox import (
     Kind,
     Phase,
 )
-from nsadiag.evidence.names import CHUNK, Names
-from nsadiag.evidence.reader import Pulse, read_blackbox
+from nsadiag.evidence.ring.names import CHUNK, Names
+from nsadiag.evidence.ring.reader import Pulse, read_blackbox
 
 garbled = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -74,7 +74,7 @@ def test_every_event_reported_before_sigkill_is_there(tmp_path: Path) -> None:
     source = """
 import sys
 from pathlib import Path
-from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 here = Path(sys.argv[1])
 box = BlackBox(here / "box", rank=0, world_size=1)
 names = box.names
@@ -158,7 +158,7 @@ def test_a_forked_child_writes_nothing_of_its_parents(tmp_path: Path) -> None:
     source = """
 import os, sys
 from pathlib import Path
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import crash, session
 session.open_rank(0, 1)
 rank = session.current()
@@ -235,7 +235,7 @@ def test_whoever_adds_names_while_one_is_added_gets_numbers_that_are_read_back_r
     source = """
 import gc, itertools, json, os, signal, sys, threading, weakref
 from pathlib import Path
-from nsadiag.evidence.blackbox import BlackBox
+from nsadiag.evidence.ring.blackbox import BlackBox
 way, box = sys.argv[2], BlackBox(Path(sys.argv[1]) / "box", rank=0, world_size=1)
 names, numbers, count = box.names, {}, itertools.count()
 
@@ -341,7 +341,7 @@ def test_a_full_disk_is_an_oserror_at_opening_and_not_a_sigbus_later(tiny_disk: 
     source = """
 import sys
 from pathlib import Path
-from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 here = Path(sys.argv[1])
 (here / "filling").write_bytes(bytes(4_000_000))
 try:

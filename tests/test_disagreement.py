@@ -19,7 +19,7 @@ from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_or
 from nsadiag.analysis.relations.messages.outliers import _jumped, message_outliers
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, left_short, misfits
 from nsadiag.analysis.rules.setup.process_group_mismatch import _by_members_alone
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.loops import counting_loop
 from nsadiag.source.model import SourceModel
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.parting import Did, Frames, Job, step
 
-from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.ring.blackbox import Kind
 
 REPORTS = textwrap.dedent(
     """

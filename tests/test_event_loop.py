@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
-from nsadiag.evidence.blackbox import Phase
+from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.worker.tasks import told
 
 ASYNCIO = "/usr/lib/python3.11/asyncio/"

@@ -12,7 +12,7 @@ from support.sources import source_file
 from nsadiag.analysis.explain.candidates.collections import fillings, runs_its_items
 from nsadiag.analysis.explain.context import Divergence
 from nsadiag.analysis.facts.locations import place
-from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Program
 
 CALLBACKS = """

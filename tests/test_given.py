@@ -13,8 +13,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.worker.probes.data.data import _sampler_of
 
 

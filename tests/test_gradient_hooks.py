@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.jobs import Jobs
 
-from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Kind, Phase, make_emit
+from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD, RECORD_BYTES, Kind, Phase, make_emit
 from nsadiag.worker.probes.autograd.gradient_hooks import follow
 from nsadiag.worker.probes.autograd.gradients import spread
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.parting import Did, Job, step
 
-from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.ring.blackbox import Kind
 
 CACHE = """
     def stats(name, batch):

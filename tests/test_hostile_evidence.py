@@ -17,7 +17,7 @@ from support.judging import MOST_MIB
 
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
-from nsadiag.evidence.files import EvidenceRefused, open_evidence, read_evidence
+from nsadiag.evidence.documents.files import EvidenceRefused, open_evidence, read_evidence
 from nsadiag.evidence.layout import (
     RunDir,
     append_json_line,

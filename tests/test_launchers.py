@@ -8,9 +8,9 @@ import textwrap
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import RunDir
-from nsadiag.evidence.reader import read_blackbox
+from nsadiag.evidence.ring.blackbox import Kind
+from nsadiag.evidence.ring.reader import read_blackbox
 
 ACCELERATED = """
     import torch

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RankDir, RunDir
-from nsadiag.evidence.reader import read_blackbox
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import read_blackbox
 
 RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")
 HEAD = """

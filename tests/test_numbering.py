@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.evidence.reader import read_blackbox
+from nsadiag.evidence.ring.reader import read_blackbox
 
 # Without RANK in the environment: the parent starts both, each trains alone, and then they meet.
 WARM_UP = """

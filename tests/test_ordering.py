@@ -14,7 +14,7 @@ from nsadiag.analysis.explain.candidates.iteration_order import order_of
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.relations.call_outliers import took_new_turns
 from nsadiag.analysis.rules.desync.wait_cycles import in_conflict
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.control import Program
 
 FILE = "/u/sync.py"

@@ -32,8 +32,8 @@ from nsadiag.analysis.rules.correctness.replicas.replica_drift import (
 )
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_back
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import thawed
 from nsadiag.worker import session
 from nsadiag.worker.probes.autograd.backward import _begin, now

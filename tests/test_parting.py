@@ -10,7 +10,7 @@ from support.parting import Did, Job, step
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
-from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.ring.blackbox import Kind
 
 
 def gathered(unit: str, line: str) -> list[Did]:

@@ -14,9 +14,9 @@ from support.jobs import Jobs, wait_until
 import nsadiag
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
-from nsadiag.evidence.reader import Recording, read_blackbox
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import Recording, read_blackbox
 
 BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 # Each job says that it has come so far, and then never comes back.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nsadiag.agent.progress import Progress
-from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
-from nsadiag.evidence.reader import Pulse
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
+from nsadiag.evidence.ring.reader import Pulse
 
 Emit = Callable[..., None]
 

@@ -14,8 +14,8 @@ from nsadiag.analysis.facts.exits import MISMATCH
 from nsadiag.analysis.relations.transport_rejections import refused
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
-from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 
 REFUSED = (
     "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"

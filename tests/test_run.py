@@ -16,9 +16,9 @@ from nsadiag.agent import discovery
 from nsadiag.agent.state import WatchOptions
 from nsadiag.commands.quiet import QuietNotes
 from nsadiag.engines.local import run_command
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import RunDir
-from nsadiag.evidence.reader import read_blackbox
+from nsadiag.evidence.ring.blackbox import Kind
+from nsadiag.evidence.ring.reader import read_blackbox
 
 BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")

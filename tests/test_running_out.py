@@ -10,8 +10,8 @@ from nsadiag.analysis.explain.candidates.exhausted_data import (
     had_before,
     shared_loaders,
 )
-from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 
 FIT = "/home/me/train.py:9:main"
 

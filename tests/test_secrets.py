@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.evidence.secret_shapes import MASK, is_secret_name, mask_likely
-from nsadiag.evidence.secrets import mask_command, mask_text, mask_variables, secret_values
+from nsadiag.evidence.secrets.masking import mask_command, mask_text, mask_variables, secret_values
+from nsadiag.evidence.secrets.published import MASK, is_secret_name, mask_likely
 
 LOWER, UPPER, DIGITS = string.ascii_lowercase, string.ascii_uppercase, string.digits
 ALNUM, HEX, BASE32 = LOWER + UPPER + DIGITS, DIGITS + "abcdef", UPPER + "234567"

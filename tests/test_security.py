@@ -20,7 +20,7 @@ from support.jobs import BIN, Jobs, wait_until
 from nsadiag.analysis.scale.dumps import plain
 from nsadiag.evidence.layout import make_private_dir, open_private, write_json
 from nsadiag.evidence.pickles import PickleRefused
-from nsadiag.evidence.secrets import mask_command, mask_text, secret_values
+from nsadiag.evidence.secrets.masking import mask_command, mask_text, secret_values
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")

@@ -7,8 +7,8 @@ from pathlib import Path
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import Skipped, skipped
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 
 SCRIPT = """
 for x, y in loader:

@@ -10,8 +10,8 @@ from support.parting import Did, Job, step
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.explain.suppressed_exceptions import gone_on
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import append_json_line
+from nsadiag.evidence.ring.blackbox import Kind
 
 SOURCE = """
     def crop(points):

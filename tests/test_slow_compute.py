@@ -16,8 +16,8 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.relations.trend import Slowing, _given_more, grows, grows_at_best, slowing
 from nsadiag.analysis.rules.performance.slow_compute import slow_compute
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 
 
 def steps(elements: list[int], step_s: list[float]) -> pd.DataFrame:

@@ -9,8 +9,8 @@ import pytest
 
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence import secrets
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
+from nsadiag.evidence.secrets import masking as secrets
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.archive import keep_sources, read_sources
 from nsadiag.worker import place

@@ -33,9 +33,9 @@ from nsadiag.cluster.protocol.notes import (
 from nsadiag.commands.nodes import check_line, completed, line_of
 from nsadiag.engines.static import spread
 from nsadiag.errors import UsageError
-from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir
-from nsadiag.evidence.reader import read_blackbox
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
+from nsadiag.evidence.ring.reader import read_blackbox
 
 PLACE = Place(nnodes=2, node_rank=1, master_addr="hosta", token="t" * 20)
 JOB = """

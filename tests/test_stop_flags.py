@@ -13,9 +13,9 @@ import pytest
 from support.parting import Did, Job, step
 
 from nsadiag.analysis.explain.context import Divergence
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import RunDir, make_private_dir
-from nsadiag.evidence.reader import read_blackbox
+from nsadiag.evidence.ring.blackbox import Kind
+from nsadiag.evidence.ring.reader import read_blackbox
 from nsadiag.worker import session
 from nsadiag.worker.recorder import Recorder
 

@@ -19,7 +19,7 @@ from nsadiag.analysis.rules.performance.straggler_rank import (
     straggler_rank,
 )
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(9.0, [1]), (2.0, [])])

@@ -9,7 +9,7 @@ import pandas as pd
 from support.jobs import Jobs
 
 from nsadiag.analysis.rules.desync.fsdp_units import Apart, units_apart
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # As many layers are dropped on either rank, and all have one size: every gather meets one.
 DROPS = """

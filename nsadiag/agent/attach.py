@@ -20,10 +20,10 @@ from nsadiag.agent.state import Pair, RankState, WatchOptions
 from nsadiag.agent.stillness import Motion, joined
 from nsadiag.agent.watch import Watch
 from nsadiag.errors import MachineError, UsageError
-from nsadiag.evidence.files import read_evidence
+from nsadiag.evidence.documents.files import read_evidence
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node, write_json, write_private
-from nsadiag.evidence.reader import Pulse
-from nsadiag.evidence.secrets import mask_command
+from nsadiag.evidence.ring.reader import Pulse
+from nsadiag.evidence.secrets.masking import mask_command
 from nsadiag.evidence.user_code import count_as_well, roots_in, roots_of
 
 NO_REASON = "its owner, its user namespace, Yama and seccomp do not show why"

@@ -8,7 +8,7 @@ from typing import Any
 from nsadiag.agent.captures.py_spy import glance
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.processes import Process
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
 
 # torch's functions that are given a rank, innermost first, each with where its arguments say that ranks meet.
 STORE, GROUP = "_create_c10d_store", "init_process_group"

@@ -12,7 +12,7 @@ from nsadiag.agent.processes import End
 from nsadiag.agent.progress import Progress
 from nsadiag.agent.state import RankState
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
-from nsadiag.evidence.reader import Pulse
+from nsadiag.evidence.ring.reader import Pulse
 from nsadiag.evidence.user_code import count_as_well, roots_in
 
 PAUSES = 10.0  # times as long as a search took, there is none

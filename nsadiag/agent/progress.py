@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsadiag.evidence.blackbox import Kind, Phase
-from nsadiag.evidence.reader import Pulse
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import Pulse
 
 # A thread that ever wrote one of these trains: in the main thread, in one of Ray's, in one of autograd's own.
 TRAINING = {

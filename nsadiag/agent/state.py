@@ -8,8 +8,8 @@ from typing import Any, Literal
 from nsadiag.agent.processes import End, Process
 from nsadiag.agent.progress import Progress
 from nsadiag.agent.stillness import Judgement, Stance
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RankDir
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 LOOKS_APART_S = 2.0
 Stopped = Literal["hang", "timeout", "interrupt"]

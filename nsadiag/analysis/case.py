@@ -20,7 +20,7 @@ from nsadiag.analysis.facts.thread_state import Standing, standing_of
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence import recorder
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.reader import Recording
+from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import spans
 from nsadiag.source.model import SourceModel
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from nsadiag.analysis.facts.open_spans import unended
 from nsadiag.errors import UsageError
-from nsadiag.evidence.blackbox import Counter, Kind
-from nsadiag.evidence.header import Header
 from nsadiag.evidence.layout import RunDir, read_json
-from nsadiag.evidence.reader import Recording, read_blackbox
+from nsadiag.evidence.ring.blackbox import Counter, Kind
+from nsadiag.evidence.ring.header import Header
+from nsadiag.evidence.ring.reader import Recording, read_blackbox
 
 RATE_S = 30.0  # the rate is of the steps of so many seconds
 KINDS = {int(kind) for kind in Kind}

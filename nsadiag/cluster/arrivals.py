@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nsadiag.evidence.files import open_evidence
+from nsadiag.evidence.documents.files import open_evidence
 from nsadiag.evidence.layout import RunDir, make_private_dir, open_private, read_json
 
 CHUNK_BYTES = 192 * 1024

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.cluster.protocol.clock import Offset
-from nsadiag.evidence.files import read_text
+from nsadiag.evidence.documents.files import read_text
 from nsadiag.evidence.layout import CLOCK, RunDir, make_private_dir, read_json, write_json, write_private
 
 MOST_SOURCES = 64

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from nsadiag.cluster.arrivals import CHUNK_BYTES, PART, digest_of
-from nsadiag.evidence.files import open_evidence
+from nsadiag.evidence.documents.files import open_evidence
 
 ANSWER_S = 30.0
 RATE_BYTES = 64 * 2**20  # a second

@@ -14,7 +14,7 @@ from nsadiag.agent.state import WatchOptions
 from nsadiag.commands import output
 from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
 from nsadiag.evidence.layout import RunDir
-from nsadiag.evidence.secrets import mask_command
+from nsadiag.evidence.secrets.masking import mask_command
 
 
 def look_on(run: RunDir, job: BesideJob, expected: int, options: WatchOptions, argv: list[str]) -> None:

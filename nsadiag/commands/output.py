@@ -17,7 +17,7 @@ from typing import Any
 from nsadiag import __version__
 from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, make_private_dir, write_json
-from nsadiag.evidence.secrets import mask_command, mask_environment
+from nsadiag.evidence.secrets.masking import mask_command, mask_environment
 
 PACKAGES = (
     "torch",

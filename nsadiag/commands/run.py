@@ -21,7 +21,8 @@ from nsadiag.commands import output
 from nsadiag.commands.quiet import QuietNotes
 from nsadiag.engines.local import Front, run_command
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_TIMEOUT
-from nsadiag.evidence import cuda_core, kept
+from nsadiag.evidence import cuda_core
+from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from nsadiag.evidence import kept
-from nsadiag.evidence.files import check_own_folder, holds_anything, numbered
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.documents import kept
+from nsadiag.evidence.documents.files import check_own_folder, holds_anything, numbered
+from nsadiag.evidence.secrets.masking import mask_text
 
 if TYPE_CHECKING:
-    from nsadiag.evidence.documents import Unfit
+    from nsadiag.evidence.documents.types import Unfit
 
 SCHEMA_VERSION = 1
 # Folders of more ranks than this are looked into before any of them is read.
@@ -253,15 +253,15 @@ def append_json_line(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, default: Any = None, gaps: list[Unfit] | None = None) -> Any:
-    """The document, of the types that its name promises, or `default` where there is none (evidence/documents.py)."""
+    """The document, of the types that its name promises, or `default` where there is none (evidence/documents/types.py)."""
     # In a rank, which reads next to nothing, its start is not to pay for all the shapes.
-    from nsadiag.evidence import documents
+    from nsadiag.evidence.documents import types as documents
 
     return documents.read(path, default, gaps)
 
 
 def read_json_lines(path: Path, gaps: list[Unfit] | None = None) -> list[Any]:
     """All whole rows of the types that the file's name promises; a last one that its writer did not finish is skipped."""
-    from nsadiag.evidence import documents
+    from nsadiag.evidence.documents import types as documents
 
     return documents.read_lines(path, gaps)

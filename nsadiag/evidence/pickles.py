@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.files import EvidenceRefused, read_evidence
+from nsadiag.evidence.documents.files import EvidenceRefused, read_evidence
 
 MAX_DEPTH = 64  # a dump has six levels
 # One byte can ask for one of 64: a dump of 20,000 collectives with their stacks has under a million.

@@ -9,8 +9,8 @@ import re
 from typing import Any
 
 from nsadiag.evidence.blocking import lets_go
-from nsadiag.evidence.documents import Unfit
-from nsadiag.evidence.files import tail_of
+from nsadiag.evidence.documents.files import tail_of
+from nsadiag.evidence.documents.types import Unfit
 from nsadiag.evidence.layout import CaptureDir, read_json
 
 FAULT_THREAD = re.compile(

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.errors import UsageError
-from nsadiag.evidence.documents import Gaps, fitting
-from nsadiag.evidence.files import read_tail
+from nsadiag.evidence.documents.files import read_tail
+from nsadiag.evidence.documents.types import Gaps, fitting
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.records import Verdict
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.reports import load_claims, values
 from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
 from nsadiag.reports.scaling import scaling_of

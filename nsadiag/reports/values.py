@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from nsadiag.evidence.shapes import LARGEST
+from nsadiag.evidence.documents.shapes import LARGEST
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

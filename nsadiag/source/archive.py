@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.files import read_text
-from nsadiag.evidence.header import read_names
+from nsadiag.evidence.documents.files import read_text
 from nsadiag.evidence.layout import (
     RunDir,
     make_private_dir,
@@ -24,8 +23,9 @@ from nsadiag.evidence.layout import (
     write_json,
     write_private,
 )
-from nsadiag.evidence.secret_shapes import MASK
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.ring.header import read_names
+from nsadiag.evidence.secrets.masking import mask_text
+from nsadiag.evidence.secrets.published import MASK
 from nsadiag.evidence.stacks import stacks_in
 from nsadiag.evidence.user_code import counted, is_user, roots_in
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import append_json_line, read_json, write_json
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker.place import user_place
 from nsadiag.worker.replacement import Patches, cut_our_frames, is_ours
 

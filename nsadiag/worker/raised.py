@@ -11,8 +11,8 @@ import sys
 import threading
 from collections import deque
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import append_json_line
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import crash, session
 from nsadiag.worker.place import user_place, user_stack
 from nsadiag.worker.recorder import Recorder

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.blackbox import BlackBox, Counter, Kind, Phase
 from nsadiag.evidence.layout import RING_DIR, RankDir, append_json_line
-from nsadiag.evidence.names import CHUNKS_IN_MEMORY, DEFAULT_CHUNKS
+from nsadiag.evidence.ring.blackbox import BlackBox, Counter, Kind, Phase
+from nsadiag.evidence.ring.names import CHUNKS_IN_MEMORY, DEFAULT_CHUNKS
 from nsadiag.worker.descriptors import opened_high
 from nsadiag.worker.place import Places
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import RunDir, this_node, write_json
-from nsadiag.evidence.secrets import mask_command
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.secrets.masking import mask_command
 from nsadiag.worker import crash, numbering, output, ptracer
 from nsadiag.worker.faults import Faults
 from nsadiag.worker.place import learn_user_code

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from nsadiag.evidence.layout import RunDir, append_json_line
-from nsadiag.evidence.secrets import mask_command
+from nsadiag.evidence.secrets.masking import mask_command
 from nsadiag.worker import crash
 from nsadiag.worker.replacement import Patches, cut_our_frames, faithful, leave_no_frame
 

@@ -11,7 +11,7 @@ from support.jobs import BIN, wait_until
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 SCRIPT = """

@@ -13,9 +13,9 @@ from typing import Any
 from nsadiag.analysis.ingest.run_directory import load_ranks
 from nsadiag.analysis.scale.digests.make import digest_of
 from nsadiag.analysis.scale.digests.shape import Digest, Shown
-from nsadiag.evidence.blackbox import HEADER
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.pickles import read_pickle
+from nsadiag.evidence.ring.blackbox import HEADER
 
 
 class CannotBeCopied(Exception):

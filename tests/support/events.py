@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from nsadiag.evidence.reader import Label
+from nsadiag.evidence.ring.reader import Label
 
 
 def events(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from nsadiag.evidence.blackbox import CHUNKS_AT, CHUNKS_HEADER, HEADER, HEADER_BYTES, RECORD_BYTES
-from nsadiag.evidence.header import read_header, read_names
 from nsadiag.evidence.layout import RunDir, read_json
-from nsadiag.evidence.names import CHUNK, CHUNK_TEXT, names_in
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
-from nsadiag.evidence.reader import valid_records
+from nsadiag.evidence.ring.blackbox import CHUNKS_AT, CHUNKS_HEADER, HEADER, HEADER_BYTES, RECORD_BYTES
+from nsadiag.evidence.ring.header import read_header, read_names
+from nsadiag.evidence.ring.names import CHUNK, CHUNK_TEXT, names_in
+from nsadiag.evidence.ring.reader import valid_records
 
 from .promises import Promise, promises
 

@@ -11,8 +11,8 @@ from nsadiag.analysis.explain.context import Divergence
 from nsadiag.analysis.explain.explanation import explain
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 
 C10D = "/venv/lib/site-packages/torch/distributed/distributed_c10d.py"
 FUTEX = "202 0x1 0x189 0x0"

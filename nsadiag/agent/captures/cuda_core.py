@@ -13,7 +13,7 @@ from typing import Any
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
 from nsadiag.evidence import cuda_core as place
 from nsadiag.evidence.layout import FILE_MODE, RunDir, this_node, write_private
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
 
 BEGIN_S = 5.0  # until the first byte
 COMPLETE_S = 30.0

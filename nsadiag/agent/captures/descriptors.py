@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
 
 MOST_SCANNED = 4096
 MOST_LISTED = 64

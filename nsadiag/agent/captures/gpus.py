@@ -17,7 +17,7 @@ from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable
 from nsadiag.evidence.layout import write_json
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
 
 TIMEOUT_S = 5.0
 QUERY = Path(__file__).with_name("nvml_query.py")

@@ -13,7 +13,7 @@ from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable
 from nsadiag.evidence.layout import write_json, write_private
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
 
 DEFAULT_ADDRESS = "localhost:28028"
 PROTOCOL = 2

@@ -18,7 +18,7 @@ from nsadiag.agent.captures.spawner import spawner
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.processes import ZOMBIE, cpu_s, queued_s, stat_fields
 from nsadiag.evidence.layout import write_json
-from nsadiag.evidence.secrets import mask_command
+from nsadiag.evidence.secrets.masking import mask_command
 
 STATUS = frozenset(
     {

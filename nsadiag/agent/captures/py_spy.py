@@ -15,8 +15,8 @@ from typing import Any
 from nsadiag.agent.captures.failure import Refused
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.evidence.layout import write_json, write_private
-from nsadiag.evidence.secret_shapes import MASK, is_secret_name
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
+from nsadiag.evidence.secrets.published import MASK, is_secret_name
 
 NAMED = "NSADIAG_PY_SPY"  # such as a copy that has the capability to trace
 TIMEOUT_S = 5.0

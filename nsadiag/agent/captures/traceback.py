@@ -17,7 +17,7 @@ from typing import Any
 
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
 from nsadiag.agent.namespaces import pid_of
-from nsadiag.evidence.files import MOST_BYTES, open_evidence
+from nsadiag.evidence.documents.files import MOST_BYTES, open_evidence
 from nsadiag.evidence.layout import RankDir, read_json, write_private
 
 SERVER_THREAD = "pt_workerserver"[:15]  # as the kernel keeps names

@@ -12,7 +12,7 @@ from nsadiag.agent.captures.traceback import from_within
 from nsadiag.agent.checkup.check import Check, answered
 from nsadiag.agent.checkup.patient import Patient
 from nsadiag.evidence.layout import make_private_dir
-from nsadiag.evidence.reader import Pulse
+from nsadiag.evidence.ring.reader import Pulse
 
 START_S = 4.0
 TORCH_S = 15.0  # its import takes seconds, more on a busy machine

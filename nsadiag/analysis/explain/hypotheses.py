@@ -20,8 +20,8 @@ from nsadiag.analysis.explain.result import Case, line_of, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import Chain, apart, parted_at, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Token, suspects
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Guard
 from nsadiag.source.patterns.switches import entered_by, switched_by
 

@@ -14,7 +14,7 @@ from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.timeline import Histories
 from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # In these a rank meets its peers: whoever leaves one early is out of step from there on.
 SHARED = ("forward", "backward")

@@ -14,7 +14,7 @@ from nsadiag.analysis.external.nccl_log import Init
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
 from nsadiag.analysis.records import CaptureEvidence
-from nsadiag.evidence.files import read_tail
+from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_LOG_BYTES = 32 * 2**20

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from nsadiag.analysis.scale.dumps.pool import DumpFile
-from nsadiag.evidence.files import read_begin
+from nsadiag.evidence.documents.files import read_begin
 
 Kind = Literal["dump", "py_spy_json", "stacks", "error_json", "log", "nothing"]
 SNIFFED_BYTES = 16 * 1024

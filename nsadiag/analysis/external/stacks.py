@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.evidence.documents import fitting
+from nsadiag.evidence.documents.types import fitting
 from nsadiag.evidence.stacks import Threads, with_a_main_thread
 
 PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # What was not recorded is missing (None), never "no".
 BUCKET_COLUMNS = [

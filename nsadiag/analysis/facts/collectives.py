@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 ASKED_COLUMNS = [
     "rank",

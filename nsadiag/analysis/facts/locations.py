@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.blackbox import Phase
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import model
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.evidence.blackbox import Phase
+from nsadiag.evidence.ring.blackbox import Phase
 
 LOOKED_BACK = 4000  # events
 FIELDS = ("kind", "name", "phase")

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from nsadiag.analysis.facts import device_queue, locations
 from nsadiag.analysis.facts.open_spans import unended
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.blocking import SYSCALLS, State, by_frames, by_kernel, by_native, by_wchan
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.user_code import is_user
 
 Doing = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 TRANSFER_COLUMNS = [
     "rank",

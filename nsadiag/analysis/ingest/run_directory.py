@@ -9,11 +9,11 @@ from typing import Any
 
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
-from nsadiag.evidence.documents import Gaps, fitting
-from nsadiag.evidence.files import numbered, read_tail, tail_of
+from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
+from nsadiag.evidence.documents.types import Gaps, fitting
 from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
-from nsadiag.evidence.reader import read_blackbox
+from nsadiag.evidence.ring.reader import read_blackbox
 from nsadiag.evidence.spans import spans
 from nsadiag.evidence.stacks import stacks_in
 from nsadiag.source.archive import read_sources

@@ -6,7 +6,7 @@ import pandas as pd
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 
 def _median(values: pd.Series) -> float | None:

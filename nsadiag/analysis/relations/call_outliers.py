@@ -18,7 +18,7 @@ from nsadiag.analysis.outliers import (
     which,
 )
 from nsadiag.analysis.relations.call_mismatch import Disagreement
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 CALLS = (Kind.COLLECTIVE, Kind.BACKWARD, Kind.FORWARD)
 ARGUMENTS = ["op", "root", "tensors", "splits"]

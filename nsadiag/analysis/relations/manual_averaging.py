@@ -8,8 +8,8 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.replica_sums import summed
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 DEFAULT = "default_pg"
 FEW = 16  # numbers, of which losses and metrics have no more

@@ -14,8 +14,8 @@ import numpy as np
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import MAJORITY, NOVEL, SHORTER, Basis, Behaviour, outliers
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # Ranks of a pipeline rightly differ in these.
 TRANSFER = re.compile(r"send|recv|\.wait$|^store\.|^wait_tensor$")

@@ -23,7 +23,7 @@ from nsadiag.engines.pool import LauncherPool
 from nsadiag.engines.static import Lead, spread
 from nsadiag.errors import EXIT_HEALTHY, EXIT_INTERRUPTED, MachineError, NsadiagError, UsageError
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node
-from nsadiag.evidence.secrets import hide
+from nsadiag.evidence.secrets.masking import hide
 from nsadiag.spec import Cell, Matrix, find_spec, load_matrix
 
 # Jobs may share a node: each has a port of its own, as far as their numbers tell them apart.

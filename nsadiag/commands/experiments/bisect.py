@@ -15,7 +15,7 @@ from nsadiag.commands import output
 from nsadiag.commands.experiments.points import BisectRequest
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, MachineError, UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, read_json, write_json, write_private
-from nsadiag.evidence.secrets import hide, mask_command
+from nsadiag.evidence.secrets.masking import hide, mask_command
 from nsadiag.experiments.bisect import Bisection, Bisector, Conclusion, Point, Seen
 from nsadiag.experiments.commits import Worktree, top_of, worktree
 from nsadiag.experiments.trial import Slots, Trial, slots

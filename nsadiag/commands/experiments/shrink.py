@@ -23,7 +23,7 @@ from nsadiag.commands.experiments.targets import Origin, find_origin, target_of
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, make_private_dir, write_json, write_private
 from nsadiag.evidence.records import Verdict, Where
-from nsadiag.evidence.secrets import hide
+from nsadiag.evidence.secrets.masking import hide
 from nsadiag.experiments.axes import simplest
 from nsadiag.experiments.rewriting.program import Program
 from nsadiag.experiments.shrink import (

@@ -11,7 +11,7 @@ from typing import Any
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.records import Verdict
-from nsadiag.evidence.secret_shapes import MASK
+from nsadiag.evidence.secrets.published import MASK
 from nsadiag.experiments.shrink import Target
 from nsadiag.experiments.trial import Job
 from nsadiag.spec import Cell, Matrix

@@ -12,7 +12,7 @@ from nsadiag.commands.matrix.probes import probes_of
 from nsadiag.engines.local import WarmLauncher, run_warm
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
 from nsadiag.evidence.records import Verdict
-from nsadiag.evidence.secrets import mask_command, mask_variables
+from nsadiag.evidence.secrets.masking import mask_command, mask_variables
 from nsadiag.spec import Cell, Matrix
 
 

@@ -12,7 +12,7 @@ from nsadiag.commands.matrix.cells import CellResult
 from nsadiag.commands.matrix.claims import conclusions
 from nsadiag.commands.matrix.parity import compare_cells
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, write_json, write_private
-from nsadiag.evidence.secrets import mask_line, mask_text
+from nsadiag.evidence.secrets.masking import mask_line, mask_text
 from nsadiag.spec import Matrix
 
 

@@ -35,7 +35,7 @@ from nsadiag.evidence.layout import (
     read_json,
     this_node,
 )
-from nsadiag.evidence.secrets import hide, mask_line, mask_variables
+from nsadiag.evidence.secrets.masking import hide, mask_line, mask_variables
 from nsadiag.spec import Cell, Matrix
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import re
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
-from nsadiag.evidence.secret_shapes import MASK, mask_likely
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
+from nsadiag.evidence.secrets.published import MASK, mask_likely
 from nsadiag.evidence.user_code import is_ours
 from nsadiag.reports.formats.markdown import template_of
 from nsadiag.reports.model import MatrixReport, Report, RunReport

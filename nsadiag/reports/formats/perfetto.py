@@ -9,8 +9,8 @@ from typing import Any
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Verdict
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.reports.model import MatrixReport, Report, RunReport
 
 KINDS = {int(kind) for kind in Kind}

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
 from nsadiag.evidence.probes import is_light
+from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD_BYTES, make_emit
 from nsadiag.worker.probes.autograd.backward import now as backward_now
 
 # Of a step's time, for one kind of observation; what comes of it is measured by benchmarks/overhead.py.

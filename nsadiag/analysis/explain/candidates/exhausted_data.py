@@ -8,8 +8,8 @@ from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 Answer = tuple[
     str, str, bool

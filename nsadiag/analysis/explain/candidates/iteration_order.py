@@ -10,8 +10,8 @@ from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import Chain, apart, held_by, parted_at, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Token
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Guard, Program
 
 # What leaves a list in an order that may be another on each rank; by names alone all ranks sort alike.

@@ -11,8 +11,8 @@ from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import Chain, apart, held_by, is_in, passed_by, stands_behind
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Guard
 
 # An end that somebody outside asked for is the end of that rank, not a branch of the training.

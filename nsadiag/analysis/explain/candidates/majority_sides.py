@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsadiag.analysis.explain.candidates.usual_branch import unusual_side
 from nsadiag.analysis.explain.context import Situation
 from nsadiag.analysis.relations.timeline import Difference
-from nsadiag.evidence.blackbox import Kind
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Guard
 from nsadiag.source.patterns.empty_shares import merges_what_it_asks_for
 

@@ -15,8 +15,8 @@ from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import Chain, apart, held_by, is_in, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Histories, Token
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Guard, Program
 from nsadiag.source.model import last_name
 

@@ -13,8 +13,8 @@ from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, line_of, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.control import Guard, Program
 
 Rounds = tuple[int, int]  # backwards that were begun, and batches that the training's loader was asked for

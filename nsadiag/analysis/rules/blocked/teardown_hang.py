@@ -12,8 +12,8 @@ from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import Stuck, finding, stuck_inside, user_threads
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 FEEDER = "QueueFeederThread"
 FIX_OF_FEEDER = "Put nothing more once the process that reads the queue has ended, and join that process only after the last put; what may be lost can be let go by the queue's cancel_join_thread()."

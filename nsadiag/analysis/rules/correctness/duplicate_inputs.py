@@ -11,8 +11,8 @@ from typing import Any
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.pending import ran_together
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence
+from nsadiag.evidence.ring.blackbox import Kind
 
 LEAST = 4  # looks at which all ranks had the same, each time another batch
 # What a loader makes by itself where it is told nothing of ranks.

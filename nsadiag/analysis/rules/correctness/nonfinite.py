@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 TO_THE_END = 3  # losses at least: a batch that is skipped harms nobody
 

@@ -11,8 +11,8 @@ from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 READY_TWICE = re.compile(r"mark(?:ed)? (?:a variable )?(?:as )?ready (?:only once|twice)", re.IGNORECASE)
 PARAMETER = re.compile(r"Parameter at index (\d+)(?: with name (\S+))? has been marked as ready twice")

@@ -20,8 +20,8 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.evidence.ring.blackbox import Kind
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration"
 # Lightning puts words of its own, without the parameters, in the place of DDP's.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.outliers import odd_values
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.modules import branch_in
 
 GATHERS = "unshard "

@@ -11,8 +11,8 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.groups import raw_name
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import user_threads
 from nsadiag.analysis.relations.call_outliers import CALLS, took_new_turns
 from nsadiag.analysis.relations.wait_graph import Graph, graph_of
-from nsadiag.evidence.blackbox import Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.source import loops
 
 Call = tuple[str, str]  # group and call site

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from nsadiag.analysis.case import Tables
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 ALWAYS = 0.8  # share of the steps
 BY_LOADING = 0.5  # share of the lateness

@@ -15,8 +15,8 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.trend import Slowing, slowing
 from nsadiag.analysis.rules.performance.python_backward import loop_in_backward
 from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source import loops
 
 PARTS = ("input_s", "forward_s", "backward_s")

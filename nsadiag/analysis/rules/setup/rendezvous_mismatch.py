@@ -13,8 +13,8 @@ from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outlier
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 STORE_ERRORS = ("DistStoreError", "DistNetworkError")
 MEETING = re.compile(r"world_size=(?P<size>\S+) at=(?P<at>\S+)")

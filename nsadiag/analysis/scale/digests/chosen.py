@@ -15,7 +15,7 @@ from nsadiag.analysis.scale.digests.make import digest_of, kept, together
 from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Ranks, unpacked
 from nsadiag.analysis.scale.digests.wanted import FEW_RANKS, wanted
 from nsadiag.analysis.scale.dumps.pool import readers
-from nsadiag.evidence.files import read_evidence
+from nsadiag.evidence.documents.files import read_evidence
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.spans import spans
 

@@ -12,8 +12,8 @@ from nsadiag.analysis.facts.device_queue import end_of, first_unfinished
 from nsadiag.analysis.facts.groups import newest_dump
 from nsadiag.analysis.facts.open_spans import unended
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.recorder import TRANSFER
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 RECENT = 64  # steps
 PEER = re.compile(r"\b(?:to|from)=(\d+)")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.evidence.layout import SCHEMA_VERSION
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.evidence.spans import MOST_RANKS, ranks_in, spelled
 
 MOST_BYTES = 16 * 1024 * 1024  # of JSON

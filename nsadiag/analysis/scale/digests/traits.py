@@ -18,8 +18,8 @@ from nsadiag.analysis.facts.locations import of_faults
 from nsadiag.analysis.facts.open_spans import unended
 from nsadiag.analysis.facts.thread_state import main_thread, other_threads, syscall_of
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
-from nsadiag.evidence.reader import Label
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import Label
 from nsadiag.evidence.user_code import counted, is_user, roots_in
 
 DIGITS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)

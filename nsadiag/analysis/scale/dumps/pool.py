@@ -27,7 +27,7 @@ from nsadiag.analysis.scale.dumps.columns import (
 from nsadiag.analysis.scale.dumps.layouts import Unreadable
 from nsadiag.analysis.scale.dumps.plain import document_of, is_whole, plain_columns, seq_of
 from nsadiag.analysis.scale.dumps.quick import QuickReader
-from nsadiag.evidence.files import open_evidence
+from nsadiag.evidence.documents.files import open_evidence
 from nsadiag.evidence.pickles import PickleRefused
 
 # What one process may take beyond what it has when it begins; a dump of 100 MB becomes about 1 GiB.

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import raised, session
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced, stands_for
 from nsadiag.worker.recorder import Recorder

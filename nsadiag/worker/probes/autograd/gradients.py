@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from nsadiag.evidence.blackbox import Kind
 from nsadiag.evidence.layout import write_json
+from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
 from nsadiag.worker.probes.autograd import gradient_hooks, module_calls

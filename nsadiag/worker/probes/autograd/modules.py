@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
 from nsadiag.worker.probes.autograd import module_calls

@@ -19,8 +19,8 @@ import torch
 import torch.utils.checkpoint
 from torch.compiler import is_dynamo_compiling
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import append_json_line
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.autograd import module_calls

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 import torch
 import torch.distributed as dist
 
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.secrets.masking import mask_text
 
 # Where each takes its peer when it is not given by name.
 SENDS = {"send": 1, "isend": 1, "send_object_list": 1}

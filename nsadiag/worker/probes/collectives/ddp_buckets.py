@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session, structure
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.autograd import gradient_hooks

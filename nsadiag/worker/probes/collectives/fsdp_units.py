@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.probes import is_light
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session, structure
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.probes.autograd.module_calls import qualified

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import write_json
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import raised, session
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place

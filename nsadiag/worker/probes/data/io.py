@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from nsadiag.evidence.blackbox import Kind, Phase
-from nsadiag.evidence.secrets import mask_text
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.worker import raised, session
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place

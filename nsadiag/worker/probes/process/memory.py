@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.layout import read_json, write_json
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.probes.patch import harmless
 from nsadiag.worker.probes.training.optimizer import on_some_steps

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.compiler import is_dynamo_compiling
 
-from nsadiag.evidence.blackbox import Kind, Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
 from nsadiag.worker.probes.patch import failed, not_compiled

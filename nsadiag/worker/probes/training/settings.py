@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from nsadiag.evidence.layout import write_json
-from nsadiag.evidence.secrets import mask_environment
+from nsadiag.evidence.secrets.masking import mask_environment
 from nsadiag.worker import session
 from nsadiag.worker.probes.autograd.module_calls import on_root
 from nsadiag.worker.probes.collectives.collectives import on_group

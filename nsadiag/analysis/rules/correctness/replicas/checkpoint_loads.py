@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 OF_OPTIMIZER = "optimizer.load_state_dict"
 

@@ -15,8 +15,8 @@ from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTI
 from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_back
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import thawed
 
 WRAPPER = "DistributedDataParallel"

@@ -13,8 +13,8 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.call_paths import apart, passed_by
 from nsadiag.analysis.relations.timeline import Token
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.control import Guard
 
 

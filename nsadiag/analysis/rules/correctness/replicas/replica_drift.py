@@ -21,8 +21,8 @@ from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
 from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
 from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import beside_ddp
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import only_call, only_keyword, seeded_by_rank, thawed
 
 FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last look

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
-from nsadiag.evidence.blackbox import Kind, Phase
 from nsadiag.evidence.records import Place
+from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 
 @dataclass(frozen=True, kw_only=True)

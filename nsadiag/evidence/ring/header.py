@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsadiag.evidence.blackbox import (
+from nsadiag.evidence.documents.files import read_evidence
+from nsadiag.evidence.layout import read_json_lines
+from nsadiag.evidence.ring.blackbox import (
     CHUNKS_AT,
     CHUNKS_HEADER,
     COUNTER,
@@ -16,9 +18,7 @@ from nsadiag.evidence.blackbox import (
     RECORD_BYTES,
     Counter,
 )
-from nsadiag.evidence.files import read_evidence
-from nsadiag.evidence.layout import read_json_lines
-from nsadiag.evidence.names import CHUNK, names_in
+from nsadiag.evidence.ring.names import CHUNK, names_in
 
 MAGIC_BEFORE = b"NSADBOX1"  # its names are in names.jsonl beside it
 

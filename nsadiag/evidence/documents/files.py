@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import IO
 
-from nsadiag.evidence import kept
+from nsadiag.evidence.documents import kept
 
 MIB = 1 << 20
 # A JSON document takes up to 24 times its size once it is read.

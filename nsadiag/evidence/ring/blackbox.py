@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.names import CHUNK, DEFAULT_CHUNKS, Names
+from nsadiag.evidence.ring.names import CHUNK, DEFAULT_CHUNKS, Names
 
 MAGIC = b"NSADBOX2"
 HEADER_BYTES = 4096

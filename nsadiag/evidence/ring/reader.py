@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.evidence.blackbox import HEADER_BYTES, RECORD_BYTES, Counter, Kind
-from nsadiag.evidence.files import open_evidence, read_begin
-from nsadiag.evidence.header import Header, names_of, read_header
+from nsadiag.evidence.documents.files import open_evidence, read_begin
+from nsadiag.evidence.ring.blackbox import HEADER_BYTES, RECORD_BYTES, Counter, Kind
+from nsadiag.evidence.ring.header import Header, names_of, read_header
 
 RECORD_DTYPE = np.dtype(
     [

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from nsadiag.evidence.secret_shapes import MASK, is_secret_name, mask_forms
+from nsadiag.evidence.secrets.published import MASK, is_secret_name, mask_forms
 
 # Shorter ones are found in texts that hold no secret.
 MIN_SECRET = 6

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.evidence.files import read_evidence
-from nsadiag.evidence.shapes import (
+from nsadiag.evidence.documents.files import read_evidence
+from nsadiag.evidence.documents.shapes import (
     NOTHING,
     Shape,
     anything,

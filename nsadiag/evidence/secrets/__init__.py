@@ -1,0 +1,1 @@
+"""Secrets: their published shapes, and their masking in whatever is written down."""
