@@ -9,8 +9,11 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
-from nsadiag.evidence.ring.blackbox import Phase
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import RECORD_DTYPE, Recording
 from nsadiag.worker.tasks import told
 
 ASYNCIO = "/usr/lib/python3.11/asyncio/"
@@ -172,8 +175,9 @@ def awaits(*rows: dict[str, Any], trains_in: str = "") -> tuple[int, str] | None
     """The line and what is awaited there; `trains_in`: a function that samples have shown on the way to a collective."""
     stack = [["/home/u/rollout.py", 64, "update"], ["/home/u/rollout.py", 79, f"Learner.{trains_in}"]]
     names = {1: "default_pg\t/home/u/rollout.py:64:update"}
-    events = [{"phase": Phase.BEGIN, "c": 1}] if trains_in else []
-    recording = SimpleNamespace(events=events, names=names)
+    events = np.zeros(1 if trains_in else 0, RECORD_DTYPE)
+    events["kind"], events["phase"], events["c"] = Kind.COLLECTIVE, Phase.BEGIN, 1
+    recording = Recording(header=None, events=events, names=names)
     capture = SimpleNamespace(stacks=[{}], tasks=rows, source="ranks/00002/captures/02")
     rank: Any = SimpleNamespace(captures=(capture,), samples=[{"frames": stack}], recording=recording)
     found = now_awaits(rank)

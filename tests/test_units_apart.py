@@ -67,21 +67,11 @@ def told(*ranks: list[tuple[str, int, str]]) -> Apart | None:
                 continue
             begin, end = int(Phase.BEGIN), int(Phase.END)
             if unit == "a":  # each forward begins with it
-                rows.append((rank, int(Kind.FORWARD), begin, "Model", 0, number // 4, "/t.py:9:main"))
+                rows.append((rank, int(Kind.FORWARD), begin, "Model", 0, number // 4, ""))
             rows.append((rank, int(Kind.UNIT), begin, f"unshard {unit}", 0, number // 4, ""))
-            rows.append(
-                (
-                    rank,
-                    int(Kind.COLLECTIVE),
-                    begin,
-                    "all_gather_single",
-                    number,
-                    number // 4,
-                    group + "\t/t.py:9:main",
-                )
-            )
+            rows.append((rank, int(Kind.COLLECTIVE), begin, "all_gather_single", number, number // 4, group))
             rows.append((rank, int(Kind.UNIT), end, f"unshard {unit}", 0, number // 4, ""))
-    columns = ["rank", "kind", "phase", "name", "a", "step", "place"]
+    columns = ["rank", "kind", "phase", "name", "a", "step", "group"]
     tables: Any = SimpleNamespace(
         events=pd.DataFrame(rows, columns=columns),
         asked=pd.DataFrame(asked, columns=["rank", "group", "call", "thread"]),
