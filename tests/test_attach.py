@@ -17,9 +17,9 @@ import pytest
 from support.jobs import Jobs, wait_until
 
 from nsadiag.agent import processes
-from nsadiag.agent.attach import find_ranks
-from nsadiag.agent.attach_joining import told_by
-from nsadiag.agent.attach_recorder import dump_by_pipe, plain
+from nsadiag.agent.attaching.attach import find_ranks
+from nsadiag.agent.attaching.joining import told_by
+from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe, plain
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.evidence.layout import CaptureDir, read_json
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
 from nsadiag.evidence.ring.blackbox import Phase
-from nsadiag.worker.tasks import told
+from nsadiag.worker.introspection.event_loop_tasks import told
 
 ASYNCIO = "/usr/lib/python3.11/asyncio/"
 

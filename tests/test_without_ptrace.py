@@ -15,12 +15,12 @@ from support.promises import promises
 from support.without_ptrace import hide
 
 from nsadiag.agent import permission
-from nsadiag.agent.captures.py_spy import find_py_spy
+from nsadiag.agent.captures.python.nonblocking_stacks import Glances
+from nsadiag.agent.captures.python.py_spy import find_py_spy
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.checkup.check import Check
 from nsadiag.agent.checkup.patient import patients
 from nsadiag.agent.checkup.process import FAULTHANDLER, STACKS, with_faulthandler
-from nsadiag.agent.glances import Glances
 from nsadiag.agent.namespaces import pid_of
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nsadiag.agent import interrupts, scratch
-from nsadiag.agent.beside import BesideJob, BesideWatch
+from nsadiag.agent import interrupts
+from nsadiag.agent.job import scratch
 from nsadiag.agent.processes import Process
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching.state import WatchOptions
+from nsadiag.agent.watching.unlaunched import BesideJob, BesideWatch
 from nsadiag.commands import output
 from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
 from nsadiag.evidence.layout import RunDir

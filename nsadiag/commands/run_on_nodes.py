@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.follow import Follow
-from nsadiag.agent.launch import check_command
+from nsadiag.agent.job.launch import check_command
+from nsadiag.agent.job.log_tail import Follow
 from nsadiag.cluster.place import Place
 from nsadiag.commands import nodes, output
 from nsadiag.commands.quiet import QuietNotes

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.cluster.join import Seat, Stopped
 from nsadiag.cluster.link import Lost
 from nsadiag.cluster.member_watch import MemberWatch

@@ -16,8 +16,9 @@ from typing import Any
 from nsadiag.evidence.layout import RunDir, this_node, write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_command
-from nsadiag.worker import crash, numbering, output, ptracer
-from nsadiag.worker.faults import Faults
+from nsadiag.worker import numbering, output, ptracer
+from nsadiag.worker.failures import crash
+from nsadiag.worker.failures.fault_handler import Faults
 from nsadiag.worker.place import learn_user_code
 from nsadiag.worker.recorder import Recorder
 

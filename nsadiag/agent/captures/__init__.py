@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from nsadiag.agent.captures.answers import summed_up
-from nsadiag.agent.captures.children import children, workers
 from nsadiag.agent.captures.counters import wait_counters
-from nsadiag.agent.captures.cuda_core import cuda_core_dump
 from nsadiag.agent.captures.flight_recorder import flight_recorder, flight_recorder_pickle
-from nsadiag.agent.captures.gpus import gpu
-from nsadiag.agent.captures.nccl_ras import ras
-from nsadiag.agent.captures.proc import proc
-from nsadiag.agent.captures.py_spy import native_stack, python_stack
-from nsadiag.agent.captures.python import python
+from nsadiag.agent.captures.gpu.cuda_core import cuda_core_dump
+from nsadiag.agent.captures.gpu.gpus import gpu
+from nsadiag.agent.captures.gpu.nccl_ras import ras
+from nsadiag.agent.captures.kernel.proc import proc
+from nsadiag.agent.captures.python.children import children, workers
+from nsadiag.agent.captures.python.event_loop_tasks import tasks
+from nsadiag.agent.captures.python.interpreter_lock import python
+from nsadiag.agent.captures.python.missing_gradients import ungraded
+from nsadiag.agent.captures.python.py_spy import native_stack, python_stack
+from nsadiag.agent.captures.python.traceback import traceback
 from nsadiag.agent.captures.target import NodeTarget, NotApplicable, Target
-from nsadiag.agent.captures.tasks import tasks
-from nsadiag.agent.captures.traceback import traceback
-from nsadiag.agent.captures.ungraded import ungraded
 from nsadiag.agent.processes import stat_fields
 from nsadiag.evidence.layout import CaptureDir, RunDir, make_private_dir, read_json, this_node, write_json
 

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from nsadiag.agent.captures.flight_recorder import HANDLERS, PICKLE_HANDLERS
+from nsadiag.agent.captures.python.traceback import from_within
 from nsadiag.agent.captures.target import CaptureError
-from nsadiag.agent.captures.traceback import from_within
 from nsadiag.agent.checkup.check import Check, answered
 from nsadiag.agent.checkup.patient import Patient
 from nsadiag.evidence.layout import make_private_dir

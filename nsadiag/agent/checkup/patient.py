@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent import interrupts, scratch
+from nsadiag.agent import interrupts
 from nsadiag.agent.captures.target import Target
-from nsadiag.agent.launch import job_environment, new_run_id
+from nsadiag.agent.job import scratch
+from nsadiag.agent.job.launch import job_environment, new_run_id
 from nsadiag.evidence.layout import RunDir
 
 PLAIN = """

@@ -14,7 +14,8 @@ from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.worker import raised, session
+from nsadiag.worker import session
+from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
 
@@ -164,7 +165,7 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(tensors, *args, **kwargs)
         except Exception as error:
-            raised.left(error, "backward")
+            suppressed_exceptions.left(error, "backward")
             raise
         finally:
             now.depth -= 1

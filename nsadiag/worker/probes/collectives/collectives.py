@@ -20,9 +20,10 @@ import torch.distributed as dist
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_text
-from nsadiag.worker import raised, session
+from nsadiag.worker import session
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.collectives import async_handles
 from nsadiag.worker.probes.collectives.call_details import (
     CREATIONS,
@@ -143,7 +144,7 @@ def _begin(
     detail = detail_of(op, args, kwargs)
     event = (rank.names(op), next(counts), elements, rank.names(_label(group, detail)))
     rank.emit(kind, Phase.BEGIN, *event)
-    raised.in_flight(op, group, event[1])
+    suppressed_exceptions.in_flight(op, group, event[1])
     return group, detail, event
 
 
@@ -190,7 +191,7 @@ def _observed(
         try:
             result = call(*args, **kwargs)
         except Exception as error:
-            raised.left(error, op)
+            suppressed_exceptions.left(error, op)
             raise
         finally:
             _here.inside = False
@@ -221,7 +222,7 @@ def _begin_waiting(op: str, number: int, elements: int, label: str) -> Event | N
         if _here.given_up is not None:
             rank.emit(Kind.COLLECTIVE, Phase.END, *_here.given_up)
         rank.emit(Kind.COLLECTIVE, Phase.BEGIN, *event)
-        raised.in_flight(op, label.partition("\t")[0], number)
+        suppressed_exceptions.in_flight(op, label.partition("\t")[0], number)
     _here.given_up = event
     return event
 

@@ -20,10 +20,11 @@ import torch.distributed as dist
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.worker import session, structure
+from nsadiag.worker import session
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.autograd import gradient_hooks
 from nsadiag.worker.probes.autograd.module_calls import qualified
+from nsadiag.worker.probes.collectives import model_structure
 from nsadiag.worker.probes.collectives.collectives import group_name
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
@@ -184,7 +185,7 @@ def _begin(module: Any, group: Any) -> None:
         place = rank.names("\t" + user_place())
         rank.emit(Kind.WRAP, Phase.BEGIN, rank.names("DistributedDataParallel"), 0, 0, place)
         if isinstance(module, torch.nn.Module):
-            structure.note(rank, "DistributedDataParallel", module, group)
+            model_structure.note(rank, "DistributedDataParallel", module, group)
 
 
 @harmless

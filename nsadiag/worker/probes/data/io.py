@@ -15,9 +15,10 @@ import torch
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_text
-from nsadiag.worker import raised, session
+from nsadiag.worker import session
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 
 MAX_PATHS = 1024  # a file a step must not fill the table of names
@@ -87,7 +88,7 @@ def _observed(call: Callable[..., Any], op: str) -> Callable[..., Any]:
         try:
             return call(*args, **kwargs)
         except Exception as error:
-            raised.left(error, op)
+            suppressed_exceptions.left(error, op)
             raise
         finally:
             _here.inside = False
