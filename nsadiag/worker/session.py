@@ -34,7 +34,7 @@ on_leaving: list[Callable[[Recorder], None]] = []
 
 
 class Recorded:
-    """What runs in every step looks here, and spares itself the frame of `current`."""
+    """The recording that runs: what is called in every step looks here, and spares itself the frame of `current`."""
 
     rank: Recorder | None = None
 

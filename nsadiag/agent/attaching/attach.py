@@ -288,7 +288,7 @@ def _meta(rank: AttachedRank) -> dict[str, Any]:
 
 
 def socket_dir_of(ranks: Iterable[Process]) -> Path:
-    """Where the ranks' worker servers listen, if `nsadiag run` started them."""
+    """The directory of the ranks' worker-server sockets, if `nsadiag run` started them."""
     named = (processes.environment(r.pid, ("NSADIAG_SOCKET_DIR",)).get("NSADIAG_SOCKET_DIR") for r in ranks)
     return Path(next((name for name in named if name), "/nonexistent"))
 

@@ -29,7 +29,7 @@ class Told:
 
 
 def told_by(process: Process) -> Told | None:
-    """What the process gave to init_process_group, if it stands there and says which rank it is."""
+    """The arguments of init_process_group, of a process that is blocked in it and says which rank it is."""
     try:
         threads = glance(process.pid, with_locals=True)
     except (CaptureError, ValueError):

@@ -71,7 +71,7 @@ class NodeWatch(AttachedWatch):
         write_json(self._home / LOOK, document)
 
     def look_closer(self, number: int) -> None:
-        """What costs seconds a rank, with the captures of that number."""
+        """Takes the captures that cost seconds a rank, under that number."""
         try:
             capture_slow([self.captures.target(rank, number) for rank in self._alive()])
         finally:
@@ -105,7 +105,7 @@ def watch_of(ranks: list[AttachedRank], run: RunDir) -> NodeWatch:
 
 @dataclass(frozen=True, kw_only=True)
 class JointLook:
-    """What all nodes saw."""
+    """The observations of all nodes together."""
 
     judgement: Judgement
     reason: str
@@ -115,7 +115,7 @@ class JointLook:
 
 
 def join_looks(run: RunDir, expected: Iterable[str]) -> JointLook:
-    """Of the nodes that answered; those of `expected` that did not are gaps, and so are ranks that are nowhere."""
+    """Joins the nodes that answered; those of `expected` that did not are gaps, and so are ranks that are nowhere."""
     looks = {node: look for node in expected if isinstance(look := read_json(run.node(node) / LOOK), dict)}
     found = [_stance(each) for look in looks.values() for each in look["stances"]]
     sizes = [int(size) for look in looks.values() for size in look["world_sizes"].values()]

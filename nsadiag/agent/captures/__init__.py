@@ -65,7 +65,7 @@ def capture_rank(target: Target, names: tuple[str, ...]) -> None:
 
 
 def capture_node(target: NodeTarget) -> None:
-    """What a machine is asked once, whatever the number of ranks on it."""
+    """Takes the captures that a machine is asked for once, whatever the number of ranks on it."""
     answers = _take(target, NODE_CAPTURES)
     with contextlib.suppress(OSError):
         write_json(target.directory.answers, {"sources": answers})
@@ -88,13 +88,13 @@ def capture_all(targets: list[Target], *, native: bool, with_locals: bool = Fals
 
 
 def capture_slow(targets: list[Target]) -> None:
-    """What costs a second or more a rank, and may pause it for as long: for a job that is known to be stuck."""
+    """Takes the captures that cost a second or more a rank, and may pause it for as long: for a job that is known to be stuck."""
     with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as pool:
         list(pool.map(lambda target: capture_rank(target, THOROUGH), targets))
 
 
 def capture_last(targets: list[Target]) -> None:
-    """What the rank does not survive: only for a job that will be ended right afterwards."""
+    """Takes the captures that the rank does not survive: only for a job that will be ended right afterwards."""
     with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as pool:
         list(pool.map(lambda target: capture_rank(target, LAST), targets))
 

@@ -1,4 +1,4 @@
-"""What comes from inside a rank: the black box, start-up without a change to the job, and torch's own recorders."""
+"""Checks of what comes from inside a rank: the ring of events, start-up without a change to the job, torch's own recorders."""
 
 from __future__ import annotations
 

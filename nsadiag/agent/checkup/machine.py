@@ -1,4 +1,4 @@
-"""What the machine offers: room, the kernel's help, GPUs and NVIDIA's tools."""
+"""Checks of the machine: room, the kernel's help, GPUs and NVIDIA's tools."""
 
 from __future__ import annotations
 

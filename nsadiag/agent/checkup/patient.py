@@ -75,7 +75,7 @@ class Patient:
         raise TimeoutError(f"no word from Python in {seconds:g} s")
 
     def target(self) -> Target:
-        """What captures are pointed at."""
+        """The target of captures."""
         return Target(pid=self.pid, directory=self.directory.capture(1), socket=self._socket)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""What can be seen of a process from outside, tried on one; and what permission there is to look."""
+"""Checks of a process as seen from outside, tried on one; and of the permission to look."""
 
 from __future__ import annotations
 

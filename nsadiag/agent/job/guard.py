@@ -301,7 +301,7 @@ class Guard:
 
 
 def read_request(control: int) -> dict[str, Any] | None:
-    """What nsadiag writes first, behind its length; None if it is gone before that."""
+    """The first message from nsadiag, behind its length; None if it is gone before that."""
     data = b""
     while len(data) < 8 or len(data) < 8 + int.from_bytes(data[:8], "little"):
         more = os.read(control, 1 << 20)

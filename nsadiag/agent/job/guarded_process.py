@@ -181,7 +181,7 @@ class Guarded:
 
 
 def _copy_of_stderr() -> int:
-    """Where a guard that is left alone says so; nowhere if we have nowhere."""
+    """A descriptor on which a guard that is left alone says so; /dev/null if we have none."""
     try:
         return os.dup(2)
     except OSError:

@@ -58,7 +58,7 @@ class Job(Protocol):
 
 
 def job_environment(run: RunDir, run_id: str, socket_dir: Path, probes: str) -> dict[str, str]:
-    """What is added to the user's environment; PYTHONPATH keeps what it had, behind our bootstrap."""
+    """Variables to add to the user's environment; PYTHONPATH keeps what it had, behind our bootstrap."""
     path = os.pathsep.join(p for p in (str(BOOTSTRAP), os.environ.get("PYTHONPATH", "")) if p)
     added = {
         "NSADIAG_RUN_DIR": str(run.path.resolve()),
@@ -71,7 +71,7 @@ def job_environment(run: RunDir, run_id: str, socket_dir: Path, probes: str) -> 
 
 
 def recorder_environment(users: Mapping[str, str]) -> dict[str, str]:
-    """What switches the flight recorder on; a size that the user chose stays, by whatever name."""
+    """Variables that switch the flight recorder on; a size that the user chose stays, by whatever name."""
     chosen = {*users, *(("TORCH_FR_BUFFER_SIZE",) if OLDER_SIZE in users else ())}
     return {name: value for name, value in FLIGHT_RECORDER.items() if name not in chosen}
 

@@ -1,4 +1,4 @@
-"""Where black boxes are held while a job runs: in its run directory, or in memory, brought home at the end.
+"""The place of ring files while a job runs: its run directory, or memory, brought home at the end.
 
 A mapped file on a network file system sends each page over the network, and a server that stalls would stall the
 rank that writes. /dev/shm belongs to the node, and outlives every process on it.

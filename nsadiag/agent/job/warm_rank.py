@@ -1,4 +1,4 @@
-"""What a rank forked from the warm launcher does: become the user's command, as if freshly started."""
+"""A rank forked from the warm launcher: it becomes the user's command, as if freshly started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a silent rank uses of the machine, read from /proc twice a second: nearly free, and it needs no pause."""
+"""The machine's resources that a silent rank uses, read from /proc twice a second: nearly free, and it needs no pause."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _cpu_s(fields: list[str]) -> float:
 
 
 def usage(pid: int) -> Usage | None:
-    """What the rank has used so far; None once it is gone."""
+    """Counters of the rank at this moment; None once it is gone."""
     own, main = stat_fields(pid), stat_fields(pid, pid)
     if own is None or main is None:
         return None
@@ -143,7 +143,7 @@ def recorded(proc: dict[str, Any]) -> Usage | None:
 
 
 def work(before: Usage, after: Usage) -> str | None:
-    """What the rank did between two moments, in words; None if nothing to speak of.
+    """The rank's work between two moments, in words; None if nothing to speak of.
 
     A rank that spins in a collective works by this measure: its caller has to know.
     """

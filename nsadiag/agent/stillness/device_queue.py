@@ -1,4 +1,4 @@
-"""What a rank has queued and not finished, by the flight recorders of all ranks: work of its own, or waiting for peers?
+"""Pending entries of the ranks' flight recorders: does a rank wait for its peers, or is what it queued still work?
 
 NCCL's recorder says "scheduled" of what stands behind kernels that run, and of what spins because a peer is
 missing; only with TORCH_NCCL_ENABLE_TIMING does it say "started" of the latter.

@@ -24,7 +24,7 @@ Stack = list[tuple[Any, ...]]  # (function, file, line), innermost first
 def patience(
     before: dict[str, Any], after: dict[str, Any], frames: Stack, others: list[Stack]
 ) -> tuple[str | None, float]:
-    """What of the world the rank waits for, in words, and the silence in seconds in which that is no hang; None and 0 if nothing.
+    """The wait for something outside the job, in words, and the silence in seconds in which that is no hang; None and 0 if nothing.
 
     By two proc.json, the main thread's stack where it stood in both looks, and the other threads' at the second.
     """
@@ -88,7 +88,7 @@ def asks(proc: dict[str, Any], frames: Stack, others: list[Stack]) -> bool:
 
 
 def turns_of_tools(before: dict[str, Any], after: dict[str, Any], frames: Stack, others: list[Stack]) -> int:
-    """How often children woke, between two looks, of a main thread that waits for a tool, itself or by another thread.
+    """Number of times that children woke, between two looks, of a main thread that waits for a tool, itself or by another thread.
 
     What waits for good never wakes; what keeps a pace of its own does, and uses next to no CPU.
     """
@@ -106,7 +106,7 @@ def turns_of_tools(before: dict[str, Any], after: dict[str, Any], frames: Stack,
 
 
 def lock_of(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, float] | None:
-    """Where the main thread waits for a lock on a file: whose it is, and how long that may take; None where it does not."""
+    """The wait for a lock on a file, with its holder, and how long that may take; None where the main thread waits for none."""
     then, now = (proc.get("lock_held_by") or {} for proc in (before, after))
     if not now or now.get("pid") != then.get("pid"):
         return None

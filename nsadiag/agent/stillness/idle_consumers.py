@@ -28,7 +28,7 @@ LONG_S = 300.0
 def idleness(
     before: dict[str, Any], after: dict[str, Any], then: Stack, now: Stack, others: list[dict[str, Any]]
 ) -> tuple[str | None, float]:
-    """What a main thread waits for that has nothing to do, in words, and the silence in seconds in which that is no hang.
+    """The work that an idle main thread waits for, in words, and the silence in seconds in which that is no hang.
 
     By two proc.json, its stacks, and the other threads at the second look, as py-spy shows them. None and 0 where it is
     not idle, or nobody is left who could give it work.
@@ -110,7 +110,7 @@ def _sleeps(proc: dict[str, Any]) -> bool:
 def _elsewhere(
     before: dict[str, Any], after: dict[str, Any], inner: Stack, others: list[dict[str, Any]]
 ) -> tuple[str | None, float]:
-    """Who else may end such a wait: a child or thread that does not just stand in a lock itself, or the world."""
+    """Others who may end such a wait: a child or thread that is not itself blocked on a lock, or the world."""
     if any(_child_moves(before, after, child) for child in after.get("children", [])):
         return "something of a child that is not stuck itself", LONG_S
     files = [str(frame[1]) for frame in inner]

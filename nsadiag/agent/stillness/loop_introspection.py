@@ -1,4 +1,4 @@
-"""Whether a loop that calls into libraries gets anywhere: by what the rank itself tells of the values in it.
+"""Progress of a loop that calls into libraries, by the values in it that the rank itself reports.
 
 From outside a tensor is an address. The rank is asked only where its own `while` is one that ends by comparing
 variables alone, and while its interpreter runs.
@@ -22,7 +22,7 @@ FEWEST_ROUNDS = 3  # in one answer: else one round, slow as it may be, would pas
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What one answer says of the innermost such loop."""
+    """The innermost such loop, by one answer."""
 
     source: LoopSource
     function: str
@@ -50,7 +50,7 @@ class Rounds:
         self._known.clear()
 
     def of(self, rank: int, stacks: Sequence[tuple[Frame, ...]], ask: Ask) -> Round | None:
-        """What the rank tells, if `stacks` that were seen of it, outermost first, show a loop that is worth asking for."""
+        """The rank's own report, if `stacks` that were seen of it, outermost first, show a loop that is worth asking for."""
         # One that does not move may be a call that keeps the interpreter lock, and would never answer.
         if len(set(stacks)) < 2 or not _in_such_a_loop(stacks):
             return None
@@ -100,7 +100,7 @@ def _innermost(told: dict[str, Any]) -> tuple[LoopSource, str, list[int]] | None
 
 
 def rounds(loop: LoopSource, lines: Sequence[int]) -> int:
-    """How often an earlier statement of the loop's own came after a later one: what loops within it count as one."""
+    """Number of times that an earlier statement of the loop's own came after a later one: what loops within it count as one."""
     begins = [statement.lineno for statement in getattr(loop.node, "body", ())]
     places = [sum(begin <= line for begin in begins) for line in lines]
     return sum(after < before for before, after in itertools.pairwise(places))

@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """What the samples of one look, and those of the looks before, say of the innermost loop."""
+    """The innermost loop, by the samples of one look, and by those of the looks before."""
 
     file: str
     function: str
@@ -135,7 +135,7 @@ class Loops:
         )
 
     def of(self, rank: int) -> Loop | None:
-        """What this look says of the rank, to be asked once a look; None if it goes round in no loop of its own."""
+        """The loop of this look, to be asked for once a look; None if the rank is in no loop of its own."""
         samples = _whole(self._samples.get(rank, []))
         seen = len(samples) >= FEWEST and all(sample.values for sample in samples)
         depth = common_depth(samples) if seen else None
@@ -190,7 +190,7 @@ def running_in(proc: dict[str, Any]) -> int | None:
 
 
 def cpu_share_of(pid: int, before: dict[str, Any], after: dict[str, Any]) -> float:
-    """Of one CPU, by the main thread of the rank, or by one of its children, between two captures."""
+    """Share of one CPU used by the main thread of the rank, or by one of its children, between two captures."""
     used = [
         next((float(row["cpu_s"]) for row in (*proc.get("threads", []), *proc.get("children", []))
               if row.get("tid", row.get("pid")) == pid), 0.0)

@@ -37,7 +37,7 @@ HELPER_CREDIT_S = PACED_S
 
 @dataclass(frozen=True, kw_only=True)
 class Motion:
-    """What one rank did between two captures `seconds` apart."""
+    """One rank's activity between two captures `seconds` apart."""
 
     rank: int
     seconds: float
@@ -102,7 +102,7 @@ class Motion:
 
     @property
     def nap_s(self) -> float:
-        """How long it sleeps, or what it waits for, before another look can tell more."""
+        """Seconds for which it sleeps, or what it waits for, before another look can tell more."""
         outside_s = min(max(self.outside_s, self.idle_s) - self.silent_s, IDLE_S)
         limit_s = min(self.limit_s or 0.0, HELPER_CREDIT_S)
         return self.wakes_in_s or self.helper_wakes_in_s or max(outside_s, 0.0) or limit_s
@@ -142,7 +142,7 @@ def _frames(thread: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def gpu_pct(gpu: dict[str, Any], pid: int) -> float | None:
-    """How busy the process keeps its GPUs, by nodes/<host>/captures/NN/gpu.json; None where that does not say."""
+    """Utilisation of the process's GPUs, by nodes/<host>/captures/NN/gpu.json; None where that does not say."""
     found = []
     for device in gpu.get("devices", []):
         processes = device.get("processes", [])
@@ -169,7 +169,7 @@ def issued(fr: dict[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What was noted of one rank around a pair of captures, besides what the captures themselves hold."""
+    """Notes on one rank around a pair of captures, besides what the captures themselves hold."""
 
     before: Usage | None = None
     after: Usage | None = None
@@ -247,7 +247,7 @@ def joining(inside: dict[int, str | None], world: set[int]) -> set[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Stance:
-    """What of two captures of one rank has to be laid beside those of its peers, wherever they are."""
+    """The part of two captures of one rank that has to be laid beside those of its peers, wherever they are."""
 
     rank: int
     motion: Motion | None  # None if the process could not be looked at twice
@@ -261,7 +261,7 @@ def stances(
     seen: dict[int, Seen],
     gpus: list[dict[str, Any]] | None = None,
 ) -> list[Stance]:
-    """Of ranks that live on this machine; `looks` are the numbers of the two captures."""
+    """Stances of ranks that live on this machine; `looks` are the numbers of the two captures."""
     return [
         Stance(
             rank=rank.rank,
@@ -359,7 +359,7 @@ def judge(
 
 
 def _outside(free: list[Motion]) -> str | None:
-    """Who waits for the world, which may still answer; None where nobody does, or for longer than that takes.
+    """The reason to go on waiting for the world, which may still answer; None where nobody does, or for longer than that takes.
 
     Without knowing how long it has been silent that says nothing, but of a server.
     """
@@ -370,7 +370,7 @@ def _outside(free: list[Motion]) -> str | None:
 
 
 def _idle(moved: list[Motion]) -> str | None:
-    """Who has nothing to do, where that holds of every rank: one that peers wait for, or that hangs beside it, is no consumer."""
+    """The idle consumers, if every rank is one: one that peers wait for, or that hangs beside it, is no consumer."""
     if any(
         m.waits_for_peers or m.idle is None or not (0 < m.silent_s < m.idle_s or m.idle_s == ALWAYS_S)
         for m in moved

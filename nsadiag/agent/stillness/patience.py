@@ -1,4 +1,4 @@
-"""How long a silence may last before the job is worth a look: learnt from the job's own pauses."""
+"""The length of silence after which a job is worth a look: learnt from the job's own pauses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOK_AGAIN_S = 30.0  # at the latest: a rank that spins is told from one that wo
 
 
 def crowding() -> float:
-    """How many times as long as usual things take on this machine, by the load of the last minute; 1 where it is not crowded."""
+    """The factor by which things take longer on this machine than usual, by the load of the last minute; 1 if it is not crowded."""
     try:
         load = os.getloadavg()[0] / (os.cpu_count() or 1)
     except OSError:
@@ -81,7 +81,7 @@ class Patience:
         self.stirred = max(self.stirred, now)
 
     def stood_since(self, moment: float) -> None:
-        """What looked like work was a rank that spins: nothing has moved since then."""
+        """Takes back what looked like work of a rank that spins: nothing has moved since then."""
         self.stirred = max(self.moved, min(self.stirred, moment))
 
     def due(self, now: float) -> bool:

@@ -36,7 +36,7 @@ def naps(
     asks_for_child: bool = False,
     loops: Collection[int] = (),
 ) -> tuple[float | None, float | None]:
-    """Of two proc.json: how soon the main thread goes on by itself, and a thread that it may be waiting for.
+    """Seconds until the main thread goes on by itself, and until a thread does that it may be waiting for, by two proc.json.
 
     `frames`: the main thread's stack at the second look, innermost first. `asks_for_child`: it naps between questions
     whether a process of its own has ended. `loops`: other threads that stand in an event loop of theirs.
@@ -84,7 +84,7 @@ def in_event_loop(files: list[str]) -> bool:
 
 
 def _timers(before: dict[str, Any], after: dict[str, Any], loops: Collection[int]) -> list[float]:
-    """How long event loops of other threads wait at most, where a task of theirs sleeps for longer than the looks are apart.
+    """Longest waits of other threads' event loops, where a task of theirs sleeps for longer than the looks are apart.
 
     As with sleeps, a loop that asks more often than that only polls.
     """
@@ -94,7 +94,7 @@ def _timers(before: dict[str, Any], after: dict[str, Any], loops: Collection[int
 
 
 def _long_nap(before: dict[str, Any], after: dict[str, Any]) -> float | None:
-    """How soon it wakes from a sleep, longer than the looks are apart, that it was not in at the first look.
+    """Seconds left of a sleep, longer than the looks are apart, that it was not in at the first look.
 
     A poll naps for less, and asks more often; what backs off from a server that refuses sleeps longer each time.
     """
@@ -104,7 +104,7 @@ def _long_nap(before: dict[str, Any], after: dict[str, Any]) -> float | None:
 
 
 def _naps_beside(proc: dict[str, Any]) -> dict[int, int | None]:
-    """When threads other than the main one wake, and children, by their ids."""
+    """The times at which threads other than the main one wake, and children, by their ids."""
     threads = {t["tid"]: t.get("sleeps_until_mono_ns") for t in proc.get("threads", [])}
     threads.pop(proc.get("pid"), None)
     return threads | {c["pid"]: c.get("sleeps_until_mono_ns") for c in proc.get("children", [])}
@@ -116,7 +116,7 @@ def _is_one(first: int | None, second: int | None) -> bool:
 
 
 def limit_s(before: dict[str, Any], after: dict[str, Any], frames: list[tuple[Any, ...]]) -> float | None:
-    """How long the main thread waits at most where it stood both times: for a socket, a pipe, a timer of its event loop.
+    """Longest wait of the main thread where it stood both times: for a socket, a pipe, a timer of its event loop.
 
     None where torch waits.
     """

@@ -20,7 +20,7 @@ MOST_UNKNOWN = 16  # processes that are looked at where no rank is known
 
 
 class CaptureSeries:
-    """What has been taken so far, and by which paths and sockets."""
+    """The captures taken so far, and the paths and sockets by which they are taken."""
 
     def __init__(self, job: Job, directory: RunDir, *, with_locals: bool) -> None:
         self._job, self._directory, self._with_locals = job, directory, with_locals
@@ -46,7 +46,7 @@ class CaptureSeries:
         )
 
     def gpus(self, number: int) -> dict[str, Any]:
-        """What the GPUs of this node did then."""
+        """The state of this node's GPUs then."""
         found = read_json(self._of_node(number) / "gpu.json", {})
         return found if isinstance(found, dict) else {}
 
@@ -64,7 +64,7 @@ class CaptureSeries:
         return self._directory.node_capture(this_node(), number).path
 
     def _unknown_processes(self) -> list[Target]:
-        """Where no rank ever appeared, the stacks of whatever runs are all there is to show."""
+        """Targets where no rank ever appeared: the stacks of whatever runs are all there is to show."""
         folder = self._directory.node(this_node()) / "processes"
         found = sorted(processes.of_run(self._job.run_id), key=lambda p: p.pid)
         return [

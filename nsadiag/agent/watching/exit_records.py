@@ -1,4 +1,4 @@
-"""How a rank ended, as ends.json says it."""
+"""The end of a rank, as a record of ends.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsadiag.agent.watching.state import RankState
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Of a watch, on the monotonic clock: when it began, and from when on deaths are its own doing."""
+    """Times of a watch, on the monotonic clock: its begin, and the moment from which deaths are its own doing."""
 
     started_ns: int
     ending_since_ns: int | None

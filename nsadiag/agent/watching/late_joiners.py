@@ -19,7 +19,7 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def may_come(ranks: Collection[RankState], quiet_s: float) -> str | None:
-    """Why ranks that wait may still be joined by one that is missing; None where all are there, or nobody is left to come."""
+    """The reason why ranks that wait may still be joined by a missing one; None where all are there, or nobody is left to come."""
     said = [read_json(rank.directory.meta, {}).get("world_size", 1) for rank in ranks]
     expected = max(map(int, said), default=1)
     if len(ranks) >= expected or quiet_s > LATE_S:

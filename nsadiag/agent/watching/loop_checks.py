@@ -1,4 +1,4 @@
-"""What a pair of looks says of the loops of Python that ranks, or their children, go round in."""
+"""Endless loops of Python in ranks, or in their children, as seen by a pair of looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the kernel ended a process for want of memory while the job ran: its counters, and its own log."""
+"""Processes that the kernel ended for want of memory while the job ran: by its counters, and by its own log."""
 
 from __future__ import annotations
 

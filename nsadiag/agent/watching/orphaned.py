@@ -1,4 +1,4 @@
-"""What a guard does last that has outlived nsadiag: how the job ended is written down, and rings are brought home."""
+"""The last act of a guard that has outlived nsadiag: it writes down how the job ended, and brings rings home."""
 
 from __future__ import annotations
 

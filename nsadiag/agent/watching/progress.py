@@ -1,4 +1,4 @@
-"""Which events are progress: those of the threads that train, not those of a heartbeat beside them."""
+"""Events that are progress: those of the threads that train, not those of a heartbeat beside them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Sampler:
 
 
 def _cpu_s() -> float:
-    """Of this thread, and of the children that have ended: on a busy machine the clock would count waiting as cost."""
+    """CPU time of this thread, and of the children that have ended: on a busy machine the clock would count waiting as cost."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + children.ru_utime + children.ru_stime
 

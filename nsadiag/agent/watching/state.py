@@ -1,4 +1,4 @@
-"""What a watch knows of its job: how patient to be, each rank as seen from outside, and what closer looks showed."""
+"""The state of a watch: its options, each rank as seen from outside, and what closer looks showed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Stopped = Literal["hang", "timeout", "interrupt"]
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """How patient to be. `stall_after_s` None means: learn it from the job's own rhythm."""
+    """Options of a watch. `stall_after_s` None means: learn it from the job's own rhythm."""
 
     stall_after_s: float | None = None
     expected_quiet_s: float = 0.0  # the longest pause that jobs like this one make; only makes more patient

@@ -277,7 +277,7 @@ class Watch:
         return judgement
 
     def _joined(self, pair: Pair) -> list[Motion]:
-        """What all ranks did between the two captures."""
+        """The activity of all ranks between the two captures."""
         return joined(pair.stances, set(self.ranks), quiet_s=self.patience.quiet_s(time.monotonic()))
 
     def _all_seen(self, judgement: Judgement, reason: str) -> tuple[Judgement, str]:
@@ -314,11 +314,11 @@ class Watch:
         )
 
     def _server(self, rank: RankState, capture: int) -> WorkerServer:
-        """Who answers for the rank."""
+        """The server that answers for the rank."""
         return self.captures.target(rank, capture).server
 
     def _answer(self, capture: int) -> None:
-        """What the verdict needs is on disk; native stacks are for those who read on, and cost seconds."""
+        """Takes the answer's captures. The verdict's needs are on disk; native stacks are for those who read on, and cost seconds."""
         self.stopped = "hang"
         self.write()
         if self._on_stuck:
@@ -358,7 +358,7 @@ class Watch:
         return "busy", f"rank {rank} {did} {now - moment:.0f} s ago"
 
     def _worked(self, but: set[int]) -> dict[int, tuple[float, str]]:
-        """When each rank that worked in this silence last did, and what; `but` are those whose work is none."""
+        """The last work of each rank in this silence: its time, and what it was; `but` are those whose work is none."""
         return {n: (t, self._activity.did[n]) for n, t in self._activity.worked.items() if n not in but}
 
     def _nap_credit_s(self) -> float:

@@ -189,7 +189,7 @@ def _frames(trace: TracebackType | None) -> list[dict[str, Any]]:
 
 
 def _hidden(error: BaseException) -> dict[str, Any] | None:
-    """What was being handled when it was raised `from None`: not to be shown, but it says what came of a peer."""
+    """The exception that was being handled when it was raised `from None`: not to be shown, but it says what came of a peer."""
     earlier = error.__context__
     if earlier is None or error.__cause__ is not None or not error.__suppress_context__:
         return None
@@ -201,7 +201,7 @@ def _hidden(error: BaseException) -> dict[str, Any] | None:
 
 
 def _cause(error: BaseException, depth: int = 0) -> dict[str, Any] | None:
-    """What the exception was raised from (`meant`), or while handling, if anything; and what that was raised from."""
+    """The exception that it was raised from (`meant`), or while handling, if any; and what that was raised from."""
     earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if earlier is None or depth >= MAX_CHAIN:
         return None

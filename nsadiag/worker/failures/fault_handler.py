@@ -1,4 +1,4 @@
-"""What faulthandler writes for us, beside what the user has it do: there is one of it in a process, and the user's goes first."""
+"""Our output of faulthandler, beside the user's: there is one of it in a process, and the user's goes first."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _write(error: Exception, trace: TracebackType | None) -> None:
 
 
 def _number(trace: TracebackType | None) -> int | None:
-    """Which process of torch.multiprocessing.spawn it is, as that counts them; None of any other."""
+    """The number of a process of torch.multiprocessing.spawn, as that counts them; None of any other."""
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_name == "_wrap" and code.co_filename.endswith("torch/multiprocessing/spawn.py"):

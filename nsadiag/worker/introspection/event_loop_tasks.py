@@ -1,4 +1,4 @@
-"""What the tasks of an event loop wait for, told when it is asked for: the thread's stack shows only that the loop waits.
+"""The waits of an event loop's tasks, reported on request: the thread's stack shows only that the loop waits.
 
 Asked over torch's worker server, and only while nobody holds the GIL: the answer takes it for a moment.
 """
@@ -84,7 +84,7 @@ def _failed(task: Any) -> dict[str, Any]:
 
 
 def _frames(coroutine: Any) -> list[dict[str, Any]]:
-    """Of all coroutines that await one another, innermost first."""
+    """Frames of all coroutines that await one another, innermost first."""
     found: list[dict[str, Any]] = []
     while coroutine is not None and len(found) < MOST_FRAMES:
         frame = next(

@@ -1,4 +1,4 @@
-"""How a main thread that computes goes round, told when it is asked for: its lines, and whether what it holds changes.
+"""The rounds of a main thread that computes, reported on request: its lines, and whether what it holds changes.
 
 Asked over torch's worker server of a rank that is in a loop whose values nobody can see from outside: tensors, objects.
 Values leave the process as digests only.
@@ -26,12 +26,12 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def of_main_thread() -> dict[str, Any]:
-    """What `told` tells of it."""
+    """The report of `told` on the main thread."""
     return told(threading.main_thread().ident or 0)
 
 
 def told(thread: int) -> dict[str, Any]:
-    """Of the user's functions that the thread is in all the time, outermost first: the lines, in order.
+    """The lines of the user's functions that the thread is in all the time, outermost first, in order.
 
     And of each function that was seen, by variable, the values of the first half and of the second, as digests.
     """
@@ -116,7 +116,7 @@ def _words(value: Any, deep: int) -> str | None:
 
 
 def _numbers(value: Any) -> str | None:
-    """Of tensors of a CPU, and of numpy's arrays and numbers."""
+    """The numbers in tensors of a CPU, and in numpy's arrays and numbers."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         if value.device.type != "cpu" or value.layout is not torch.strided or value.numel() > MOST_ELEMENTS:

@@ -1,4 +1,4 @@
-"""Which parameters of the models in DDP have no gradient, told when it is asked for.
+"""Parameters of the models in DDP that have no gradient, reported on request.
 
 The optimizer's probe looks through them in few steps only, and the one in which a job hangs may be another. Asked over
 torch's worker server, and only while no thread of the rank is in a backward pass: that would be making gradients.

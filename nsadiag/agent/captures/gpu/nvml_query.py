@@ -48,7 +48,7 @@ def device(nvml: Any, index: int) -> dict[str, Any]:
 
 
 def processes(ask: Callable[..., Any]) -> list[dict[str, Any]]:
-    """Who computes on it; `sm_pct` is the latest sample of the last seconds."""
+    """The processes that compute on it; `sm_pct` is the latest sample of the last seconds."""
     samples = ask("nvmlDeviceGetProcessUtilization", int((time.time() - RECENT_S) * 1e6)) or []
     latest = {sample.pid: sample.smUtil for sample in sorted(samples, key=lambda s: s.timeStamp)}
     return [

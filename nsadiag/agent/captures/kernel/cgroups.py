@@ -16,7 +16,7 @@ def cgroup(pid: int) -> dict[str, Any]:
 
 
 def folders(pid: int) -> tuple[Path | None, Path | None]:
-    """Where the process is accounted for, in the unified hierarchy and in v1's memory controller."""
+    """The process's cgroup directories: in the unified hierarchy, and in v1's memory controller."""
     paths = _paths(pid)
     unified = _folder(ROOT, paths.get("")) or _folder(ROOT / "unified", paths.get(""))
     return unified, _folder(ROOT / "memory", paths.get("memory"))
@@ -76,7 +76,7 @@ def _version_1(folder: Path) -> dict[str, Any]:
 
 
 def _pressure(name: str, unified: Path | None) -> dict[str, dict[str, float]] | None:
-    """Of the cgroup, else of the whole machine: share of time in which some, or all, had to wait (percent)."""
+    """Pressure-stall figures of the cgroup, else of the whole machine: share of time in which some, or all, had to wait (percent)."""
     own = _text(unified / f"{name}.pressure") if unified else None
     text = own or _text(Path("/proc/pressure") / name)
     if text is None:

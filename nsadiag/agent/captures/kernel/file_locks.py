@@ -1,4 +1,4 @@
-"""Who holds the lock on a file that a thread waits for, by the kernel's list of locks."""
+"""The holder of the lock on a file that a thread waits for, by the kernel's list of locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of its own processes a main thread waits for that stands at a pipe, by who holds the pipe's other end."""
+"""The children that a main thread waits for at a pipe, by who holds the pipe's other end."""
 
 from __future__ import annotations
 

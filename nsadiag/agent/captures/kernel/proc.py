@@ -1,4 +1,4 @@
-"""What the kernel knows: state, CPU time per thread, where it sleeps, descriptors, I/O, memory, children."""
+"""The kernel's view of a rank: state, CPU time per thread, what it sleeps in, descriptors, I/O, memory, children."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _command(pid: int) -> str:
 
 
 def _holder(pid: int, syscall: str | None) -> dict[str, Any] | None:
-    """Of the lock on a file that the main thread waits for: whose it is, and how much it has worked."""
+    """The holder of the lock on a file that the main thread waits for, and how much it has worked."""
     found = holder(pid, syscall)
     fields = stat_fields(found) if found else None
     if found is None or fields is None:
@@ -103,7 +103,7 @@ def _holder(pid: int, syscall: str | None) -> dict[str, Any] | None:
 
 
 def _status(pid: int) -> dict[str, str]:
-    """What /proc/<pid>/status says of limits, signals and turns on a CPU."""
+    """Limits, signals and context switches, by /proc/<pid>/status."""
     lines = (_text(Path(f"/proc/{pid}/status")) or "").splitlines()
     pairs = (line.partition(":") for line in lines)
     return {key: " ".join(value.split()) for key, _, value in pairs if key in STATUS}

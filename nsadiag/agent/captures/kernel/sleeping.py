@@ -84,7 +84,7 @@ def _waits_for_own(pid: int, tid: int) -> bool:
 
 
 def wait_limit_s(pid: int, tid: int | None = None) -> float | None:
-    """How long a thread (the main one by default) waits at most; None if for ever, or it waits for no file or signal.
+    """The longest that a thread (the main one by default) may wait; None if without a limit, or it waits for no file or signal.
 
     The kernel does not say since when.
     """
@@ -109,7 +109,7 @@ def _syscall(pid: int, tid: int | None) -> list[int]:
 
 
 def _began_ns(pid: int) -> int:
-    """When the process started, by the monotonic clock."""
+    """The start of the process, by the monotonic clock."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     ticks = int(stat[stat.rindex(")") + 2 :].split()[19])
     since_boot_ns = ticks * 10**9 // os.sysconf("SC_CLK_TCK")

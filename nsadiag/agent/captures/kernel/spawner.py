@@ -17,7 +17,7 @@ STARTED_ANEW = (b"--multiprocessing-fork", OF_THE_SERVER)
 
 
 def spawner(pid: int) -> dict[str, Any] | None:
-    """How much it has worked, woken, and until when its threads sleep; None where the rank was started in another way.
+    """Its work, its context switches, and the ends of its threads' sleeps; None where the rank was started in another way.
 
     Its `family` is what else descends from it: brothers of the rank may be the ones that bring something.
     """
@@ -70,7 +70,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _turns(pid: int, tid: int) -> int:
-    """How often a thread has gone to sleep, which is as often as it woke."""
+    """Number of times that a thread has gone to sleep, which is as often as it woke."""
     try:
         text = Path(f"/proc/{pid}/task/{tid}/status").read_text()
     except OSError:

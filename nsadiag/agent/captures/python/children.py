@@ -49,7 +49,7 @@ def workers(target: Target) -> dict[str, Any]:
 
 
 def _called(pid: int) -> list[dict[str, Any]]:
-    """What the loader's loop has called in that process, innermost first, with the variables."""
+    """Functions that the loader's loop has called in that process, innermost first, with the variables."""
     try:
         frames = _main_frames(glance(pid, with_locals=True))
     except (CaptureError, ValueError, KeyError):
@@ -111,7 +111,7 @@ def _is_python(pid: int) -> bool:
 
 
 def _look(rank: Target, pid: int) -> str | None:
-    """Why it could not be looked at, if so: it may well have ended meanwhile."""
+    """Capture a child; the reason if it could not be read: it may well have ended meanwhile."""
     directory = rank.directory.child(pid)
     child = Target(pid=pid, directory=directory, socket=None, may_pause=False, with_locals=rank.with_locals)
     try:

@@ -1,4 +1,4 @@
-"""What the tasks of an event loop wait for: the rank tells, where its main thread stands in one, or waits beside one."""
+"""The waits of an event loop's tasks, reported by a rank whose main thread is in such a loop, or waits beside one."""
 
 from __future__ import annotations
 

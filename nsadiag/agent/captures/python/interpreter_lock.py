@@ -1,4 +1,4 @@
-"""Whether a rank's Python runs at all, where one thread seems to keep the interpreter lock to itself.
+"""A test of the interpreter lock: does a rank's Python run at all, where one thread seems to keep the lock to itself?
 
 py-spy shows the lines of Python code, and a loop around a quick call may show one and the same line whenever it is looked
 at. What answers in Python then has got the lock in between: no single call keeps it.
@@ -16,11 +16,9 @@ TIMEOUT_S = 2.0  # many times what a call takes that seems quick to a person
 
 
 def python(target: Target) -> None:
-    """Whether Python of the rank answers at all, where one line seems to keep the GIL to itself (in answers.json).
+    """Asks for an answer in Python, where one line seems to keep the GIL to itself (in answers.json).
 
-    Or where py-spy may not say who has it, and nothing moves.
-
-    Asked once, and again where it has answered: each question that gets no answer costs the rank a thread of its server.
+    Also where py-spy may not say who has it, and nothing moves. Asked once, and again where it has answered: each question that gets no answer costs the rank a thread of its server.
     """
     rank, number = RankDir(path=target.directory.path.parents[1]), target.directory.number
     before = rank.capture(number - 1)

@@ -46,7 +46,7 @@ class Glances:
         return pid not in self._refused
 
     def _told(self, rank: int) -> list[dict[str, Any]]:
-        """What torch's server says with the interpreter lock: safe while the rank runs."""
+        """Stacks from torch's server, which takes the interpreter lock: safe while the rank runs."""
         assert self._socket_of is not None
         text = WorkerServer(self._socket_of(rank)).ask("dump_traceback", timeout_s=ANSWER_S)
         return from_faulthandler(text.decode(errors="replace"))

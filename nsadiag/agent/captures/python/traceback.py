@@ -75,7 +75,7 @@ def _threads(pid: int) -> dict[str, tuple[str, int]]:
 
 
 def _by_signal(target: Target) -> bytes:
-    """What faulthandler appended to the rank's file. Raises CaptureError if the rank is not prepared, or does not react."""
+    """The text that faulthandler appended to the rank's file. Raises CaptureError if the rank is not prepared, or does not react."""
     rank = RankDir(path=target.directory.path.parents[1])
     meta = read_json(rank.meta, {})
     number, thread = meta.get("traceback_signal"), _idle_server_thread(target.pid)

@@ -31,7 +31,7 @@ on_backward: list[Callable[[Any, Any], None]] = []
 
 
 class Now:
-    """What other probes look at without a call."""
+    """Values that other probes look at without a call."""
 
     made = 0  # backwards, without nested ones
     depth = 0  # of nested backwards; in one, a forward that is seen is a recomputation
@@ -42,7 +42,7 @@ now = Now()
 
 
 class Census:
-    """Which module was running when each autograd node was made: nodes are numbered in order of creation."""
+    """The module that was running when each autograd node was made: nodes are numbered in order of creation."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
@@ -76,7 +76,7 @@ _census: Census | None = None  # of the forwards since the last backward, while 
 
 
 def census() -> Census | None:
-    """Where modules say that they begin and end; None while nobody will count."""
+    """The census to which modules report their begin and end; None while nobody will count."""
     global _census
     if _census is None and now.counting and now.depth == 0:
         _census = Census()

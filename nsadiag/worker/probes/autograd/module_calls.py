@@ -236,7 +236,7 @@ class _Cut:
 
 
 class _Patches:
-    """Where the frame is in place: around every module, or around the classes of the roots alone."""
+    """The places of the frame: around every module, or around the classes of the roots alone."""
 
     def __init__(self) -> None:
         self._undo = contextlib.ExitStack()

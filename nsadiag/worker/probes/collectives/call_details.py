@@ -1,4 +1,4 @@
-"""What tells one call into torch.distributed from another: peer and tag, root, tensors, splits, members of a group."""
+"""Details that tell one call into torch.distributed from another: peer and tag, root, tensors, splits, members of a group."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def told_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, in
 
 
 def _meeting(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """How large the rank takes the world to be, and where it goes to meet it."""
+    """The world size that the rank assumes, and the address at which it goes to meet the others."""
     size = argument(args, kwargs, "world_size", 3)
     if size is None or size < 0:
         told = told_numbers(args, kwargs)

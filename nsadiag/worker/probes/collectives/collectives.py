@@ -75,7 +75,7 @@ _works: weakref.WeakKeyDictionary[Any, tuple[str, str, str, Event]] = weakref.We
 
 
 class _Here(threading.local):
-    """What this thread does; another one that issues collectives has its own."""
+    """The calls of this thread; another one that issues collectives has its own."""
 
     inside = False  # a collective built from others is one call of the user's
     given_up: Event | None = None  # a wait that timed out
@@ -109,7 +109,7 @@ def _elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 def _counted_as(op: str, group: str) -> str:
-    """What calls are numbered by: the nth collective of a group is the same on all its ranks, whatever they send."""
+    """The key by which calls are numbered: the nth collective of a group is the same on all its ranks, whatever they send."""
     if op in GROUPS:
         return "groups" if op in CREATIONS else f"{group} itself"
     return f"{group} transfers" if op in POINT_TO_POINT else group

@@ -1,4 +1,4 @@
-"""What DDP reduces together: its buckets in order, their parameters, its settings. No communication hook is touched.
+"""DDP's buckets: their order, their parameters, DDP's settings. No communication hook is touched.
 
 Who is in which bucket is known in three steps: when the model is wrapped (as DDP asks torch for it), when DDP
 rebuilds the buckets in the order in which the first gradients arrived (counted from that order), and once
@@ -132,7 +132,7 @@ def describe(wrapped: Wrapped) -> dict[str, Any] | None:
 
 
 def own_buffers() -> list[tuple[str, torch.Tensor]]:
-    """What each rank keeps for itself of wrapped models whose buffers DDP does not broadcast, and what they save.
+    """Buffers that each rank keeps for itself, of wrapped models whose buffers DDP does not broadcast, and what they save.
 
     Without statistics of norms and observers, which may well be each rank's own while it trains.
     """

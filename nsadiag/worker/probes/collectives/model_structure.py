@@ -1,4 +1,4 @@
-"""What a model is made of at the moment it is wrapped: the wrapper assumes that all ranks bring the same (wraps.json)."""
+"""The structure of a model at the moment it is wrapped: the wrapper assumes that all ranks bring the same (wraps.json)."""
 
 from __future__ import annotations
 
