@@ -5,11 +5,19 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from nsadiag.agent.stillness.timed_waits import OF_THE_JOB, at_the_pipe, in_event_loop
-from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE, LIBRARIES, OF_CHILDREN, SERVERS
-from nsadiag.evidence.blocking import Waker, by_wchan, wakers, within
+from nsadiag.agent.stillness.timed_waits import at_the_pipe, in_event_loop
+from nsadiag.evidence.blocking import (
+    Waker,
+    by_wchan,
+    has_own_limits,
+    is_server,
+    polling_library,
+    wakers,
+    within,
+)
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.loop_exits import LoopSource, loop_around
+from nsadiag.source.polling import ASKS_CHILDREN, ASKS_INSIDE, ASKS_OUTSIDE
 
 IDLE_S = 60.0  # between two looks at somebody who has nothing to do
 # For how long a silence is believed to end by itself: of a server all night, many a service or database behind an interface
@@ -54,7 +62,7 @@ def serves(frames: Stack) -> bool:
     `frames`: its stack, where it stood in both looks.
     """
     files = _files(frames)
-    loop = next((n for n, file in enumerate(files) if SERVERS.search(file)), None)
+    loop = next((n for n, file in enumerate(files) if is_server(file)), None)
     if loop is not None:
         return all(wakers(file) & Waker.CLIENT for file in files[:loop])
     # A loop of the user's own, that takes one connection after the other.
@@ -83,7 +91,7 @@ def asks(proc: dict[str, Any], frames: Stack, others: list[Stack]) -> bool:
         return any(_within(Waker.OUTSIDE, each) or in_event_loop(each) for each in map(_files, others))
     if in_event_loop(files):
         return True  # of all tasks of an event loop nobody can see which would let it go on
-    in_kernel = _awaits_answer(proc) and bool(files) and not OF_THE_JOB.search(files[0])
+    in_kernel = _awaits_answer(proc) and bool(files) and not has_own_limits(files[0])
     return _within(Waker.OUTSIDE, files) or in_kernel
 
 
@@ -128,20 +136,20 @@ def _awaits_answer(proc: dict[str, Any]) -> bool:
 def _within(waker: Waker, files: list[str]) -> bool:
     """Whether a thread waits for it for the user's sake. Peers and its own workers torch asks itself, with limits."""
     inner, caller = within(files)
-    return any(wakers(file) & waker for file in inner) and bool(caller) and not OF_THE_JOB.search(caller)
+    return any(wakers(file) & waker for file in inner) and bool(caller) and not has_own_limits(caller)
 
 
 def polls_children(proc: dict[str, Any], frames: Stack) -> bool:
     """Whether the main thread naps in a loop of the user's that asks for processes of its own: what they do is what it does."""
     loop = _loop(frames[0]) if frames and proc.get("sleeps_until_mono_ns") and proc.get("children") else None
-    return loop is not None and OF_CHILDREN.search(loop.text) is not None
+    return loop is not None and ASKS_CHILDREN.search(loop.text) is not None
 
 
 def polls(proc: dict[str, Any], frames: Stack) -> str | None:
     """`with a limit` or `for ever`, where the main thread naps in a loop of the user's, or a library, that asks the world."""
     if not frames or not proc.get("sleeps_until_mono_ns"):
         return None
-    if LIBRARIES.search(str(frames[0][1])):
+    if polling_library(str(frames[0][1])):
         return "for ever"
     loop = _loop(frames[0])
     if loop is None or not ASKS_OUTSIDE.search(loop.text) or ASKS_INSIDE.search(loop.text):

@@ -12,8 +12,8 @@ from typing import Any
 
 from nsadiag.agent.stillness.activity import BUSY_SHARE
 from nsadiag.agent.stillness.external_waits import ALWAYS_S, PACED_S, Stack
-from nsadiag.agent.stillness.timed_waits import OF_THE_JOB, in_event_loop
-from nsadiag.evidence.blocking import Waker, by_wchan, is_library, is_lock, wakers
+from nsadiag.agent.stillness.timed_waits import in_event_loop
+from nsadiag.evidence.blocking import Waker, by_wchan, has_own_limits, is_library, is_lock, wakers
 from nsadiag.evidence.user_code import is_user
 
 # On the stack of a process that another one started to work for it; torchrun only watches those that it starts.
@@ -51,7 +51,7 @@ def _wait(frames: Stack) -> tuple[Stack, tuple[Any, ...] | None]:
     """The standard library's part of a stack that waits, and the user's function that called it."""
     inner = list(itertools.takewhile(lambda frame: is_library(str(frame[1])), frames))
     caller = next(iter(frames[len(inner) :]), None)
-    if caller is None or OF_THE_JOB.search(str(caller[1])) or not is_user(str(caller[1])):
+    if caller is None or has_own_limits(str(caller[1])) or not is_user(str(caller[1])):
         return inner, None
     return inner, caller[:2]
 

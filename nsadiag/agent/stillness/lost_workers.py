@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nsadiag.agent.captures.python.children import LOADER
 from nsadiag.agent.stillness.external_waits import Stack
-
-WAITS = "_try_get_data"
+from nsadiag.evidence.blocking import awaits_batch
 
 
 def lost_worker(
@@ -18,7 +16,7 @@ def lost_worker(
     By two proc.json, the main thread's stack where it stood in both, and loaders.json. Batches come in order, so that
     one such worker is enough.
     """
-    waits = any(str(name).endswith(WAITS) and str(file).endswith(LOADER) for name, file, *_ in frames)
+    waits = any(awaits_batch(str(name), str(file)) for name, file, *_ in frames)
     workers = {pid for loader in loaders for pid in loader.get("workers", ())} if waits else set()
     locked = [
         {c["pid"] for c in proc.get("children", []) if c.get("locked_for_good")} for proc in (before, after)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from nsadiag.evidence.blocking import Waker, by_wchan, is_lock, wakers, within
+from nsadiag.evidence.blocking import Waker, by_wchan, has_own_limits, is_lock, wakers, within
 
-# torch waits for peers, also in what probes wrap around it, with limits of its own, and asks again.
-OF_THE_JOB = re.compile(r"/torch/|/nsadiag/worker/")
 # When a process began is known to a tick of the kernel only.
 ONE_SLEEP_NS = 20_000_000
 
@@ -48,8 +45,7 @@ def naps(
         return own, None if own is not None else _long_nap(before, after)
     caller = next((file for file in files if not is_lock(file)), "")
     limits = [proc.get("waits_until_mono_ns") for proc in (before, after)]
-    # torch asks again and again, with limits of its own.
-    if _is_one(*limits) and "/torch/" not in caller:
+    if _is_one(*limits) and not has_own_limits(caller):
         own = (limits[1] - after["t_mono_ns"]) / 1e9
     then, now = _naps_beside(before), _naps_beside(after)
     ends = [
@@ -123,4 +119,4 @@ def limit_s(before: dict[str, Any], after: dict[str, Any], frames: list[tuple[An
     files = [str(frame[1]) for frame in frames]
     caller = within(files)[1]
     known: list[float] = [proc.get("wait_limit_s") or 0.0 for proc in (before, after)]
-    return known[0] if files and all(known) and not OF_THE_JOB.search(caller) else None
+    return known[0] if files and all(known) and not has_own_limits(caller) else None

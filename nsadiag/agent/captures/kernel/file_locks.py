@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-# flock, and fcntl, by which lockf works too.
-BY_CALL = {"x86_64": ("73", "72"), "aarch64": ("32", "25")}
+from nsadiag.evidence.blocking import syscall_name
+
+CALLS = ("flock", "fcntl")  # lockf works by fcntl
 
 
 def holder(pid: int, syscall: str | None, *, listed: str | None = None) -> int | None:
@@ -14,7 +15,8 @@ def holder(pid: int, syscall: str | None, *, listed: str | None = None) -> int |
 
     `syscall` is /proc/<pid>/syscall; `listed` stands for /proc/locks.
     """
-    if (syscall or "").partition(" ")[0] not in BY_CALL.get(platform.machine(), ()):
+    number = (syscall or "").partition(" ")[0]
+    if not number.isdigit() or syscall_name(int(number), platform.machine()) not in CALLS:
         return None
     try:
         text = Path("/proc/locks").read_text() if listed is None else listed

@@ -8,12 +8,11 @@ import re
 import stat
 from pathlib import Path
 
+from nsadiag.evidence.blocking import syscall_name
+
 READ, WRITE = stat.S_IRUSR, stat.S_IWUSR
-# read and readv, write and writev; the first argument is the descriptor.
-BY_CALL = {
-    "x86_64": {0: READ, 19: READ, 1: WRITE, 20: WRITE},
-    "aarch64": {63: READ, 65: READ, 64: WRITE, 66: WRITE},
-}
+# The first argument is the descriptor.
+BY_CALL = {"read": READ, "readv": READ, "write": WRITE, "writev": WRITE}
 PIPE = re.compile(r"pipe:\[(\d+)\]")
 
 
@@ -24,7 +23,8 @@ def far_end(pid: int, syscall: str | None, below: dict[int, int]) -> list[int]:
     inherited the rank's own end is none of them.
     """
     words = (syscall or "").split()
-    mode = BY_CALL.get(platform.machine(), {}).get(int(words[0])) if words and words[0].isdigit() else None
+    call = syscall_name(int(words[0]), platform.machine()) if words and words[0].isdigit() else None
+    mode = BY_CALL.get(call or "")
     at = _pipe(pid, int(words[1], 0)) if mode else None
     if at is None or not below:
         return []

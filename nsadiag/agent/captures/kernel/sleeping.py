@@ -8,21 +8,22 @@ import struct
 import time
 from pathlib import Path
 
-# Number of clock_nanosleep, which time.sleep uses from Python 3.11 on, with an absolute time to wake at.
-CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}
+from nsadiag.evidence.blocking import syscall_name
+
+# By which time.sleep waits from Python 3.11 on, with an absolute time to wake at.
+SLEEP = "clock_nanosleep"
 CLOCK_MONOTONIC = 1
 TIMER_ABSTIME = 1
-# And of futex, by which locks wait: with a time limit, if somebody gave one, as in `event.wait(20)`.
-FUTEX = {"x86_64": 202, "aarch64": 98}
+# By which locks wait: with a time limit, if somebody gave one, as in `event.wait(20)`.
+FUTEX = "futex"
 FUTEX_COMMAND, FUTEX_CLOCK_REALTIME = 0x7F, 0x100
 FUTEX_WAIT = 0
 FUTEX_WAIT_BITSET = 9  # the one whose time limit is a moment, not a length
 FUTEX_PRIVATE = 128  # only threads of the same process can end the wait
 # By which files, event loops and signals are waited for, and where the time limit, a length, stands among the arguments:
 # in milliseconds (-1: none), or in a timespec that it points to.
-MILLISECONDS = {"x86_64": {7: 2, 232: 3, 281: 3}, "aarch64": {22: 3}}  # poll, epoll_wait, epoll_pwait
-# sigtimedwait, pselect, ppoll
-POINTERS = {"x86_64": {128: 2, 270: 4, 271: 2}, "aarch64": {137: 2, 72: 4, 73: 2}}
+MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
+POINTERS = {"rt_sigtimedwait": 2, "pselect6": 4, "ppoll": 2}
 TIMESPEC = struct.Struct("qq")
 
 
@@ -32,8 +33,8 @@ def sleeps_until(pid: int, tid: int | None = None) -> int | None:
     None as well where the kernel may not be asked (no ptrace permission).
     """
     try:
-        number, clock, flags, address = _syscall(pid, tid)[:4]
-        if number != CLOCK_NANOSLEEP.get(platform.machine()):
+        call, (clock, flags, address, *_) = _syscall(pid, tid)
+        if call != SLEEP:
             return None
         if (clock, flags) == (CLOCK_MONOTONIC, TIMER_ABSTIME):
             wake_ns = _moment(pid, address)
@@ -54,8 +55,8 @@ def waits_until(pid: int, tid: int | None = None) -> int | None:
     clock of the day, which may be set: then this is wrong by as much.
     """
     try:
-        number, _, operation, _, address = _syscall(pid, tid)[:5]
-        waits = number == FUTEX.get(platform.machine()) and operation & FUTEX_COMMAND == FUTEX_WAIT_BITSET
+        call, (_, operation, _, address, *_) = _syscall(pid, tid)
+        waits = call == FUTEX and operation & FUTEX_COMMAND == FUTEX_WAIT_BITSET
         if not waits or not address:
             return None
         wake_ns = _moment(pid, address)
@@ -78,9 +79,9 @@ def locked_for_good(pid: int) -> bool:
 
 
 def _waits_for_own(pid: int, tid: int) -> bool:
-    number, _, operation, _, limit = _syscall(pid, tid)[:5]
+    call, (_, operation, _, limit, *_) = _syscall(pid, tid)
     waits = operation & FUTEX_COMMAND in (FUTEX_WAIT, FUTEX_WAIT_BITSET)
-    return number == FUTEX.get(platform.machine()) and waits and bool(operation & FUTEX_PRIVATE) and not limit
+    return call == FUTEX and waits and bool(operation & FUTEX_PRIVATE) and not limit
 
 
 def wait_limit_s(pid: int, tid: int | None = None) -> float | None:
@@ -89,13 +90,12 @@ def wait_limit_s(pid: int, tid: int | None = None) -> float | None:
     The kernel does not say since when.
     """
     try:
-        number, *arguments = _syscall(pid, tid)
-        in_ms = MILLISECONDS.get(platform.machine(), {}).get(number)
-        if in_ms is not None:
+        call, arguments = _syscall(pid, tid)
+        if in_ms := MILLISECONDS.get(call or ""):
             # An int: what lies above its 32 bits is left over from something else.
             limit_ms = arguments[in_ms] & 0xFFFFFFFF
             return limit_ms / 1e3 if 0 < limit_ms < 2**31 else None
-        at = POINTERS.get(platform.machine(), {}).get(number)
+        at = POINTERS.get(call or "")
         if at is None or not arguments[at]:
             return None
         return _moment(pid, arguments[at]) / 1e9
@@ -103,9 +103,10 @@ def wait_limit_s(pid: int, tid: int | None = None) -> float | None:
         return None
 
 
-def _syscall(pid: int, tid: int | None) -> list[int]:
-    """Its number and arguments. Raises ValueError if the thread is not in one."""
-    return [int(word, 0) for word in Path(f"/proc/{pid}/task/{tid or pid}/syscall").read_text().split()]
+def _syscall(pid: int, tid: int | None) -> tuple[str | None, list[int]]:
+    """The name of the call that a thread is in, if it may wait there, and the arguments. Raises ValueError if it is in none."""
+    number, *arguments = Path(f"/proc/{pid}/task/{tid or pid}/syscall").read_text().split()
+    return syscall_name(int(number), platform.machine()), [int(word, 0) for word in arguments]
 
 
 def _began_ns(pid: int) -> int:

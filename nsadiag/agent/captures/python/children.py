@@ -14,12 +14,13 @@ import psutil
 from nsadiag.agent.captures.kernel.proc import proc
 from nsadiag.agent.captures.python.py_spy import glance, python_stack
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
+from nsadiag.evidence.blocking import is_loader
 from nsadiag.evidence.layout import make_private_dir, read_json
 from nsadiag.evidence.stacks import stacks_in
 
 MOST = 8  # a rank
 MOST_RUNNING = 4  # the same, at a look that a healthy job gets as well
-LOADER, LOOP = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py"
+LOOP = "torch/utils/data/_utils/worker.py"
 # Values may be secret: whether they are the same as a look before is all that is told of them.
 KEY = os.urandom(16)
 
@@ -34,7 +35,7 @@ def children(target: Target) -> dict[str, Any]:
 
 def workers(target: Target) -> dict[str, Any]:
     """The same of those that run while the rank waits in its loader: whether they get anywhere, several looks tell."""
-    if not any(f["filename"].endswith(LOADER) for f in _main_frames(stacks_in(target.directory))):
+    if not any(is_loader(f["filename"]) for f in _main_frames(stacks_in(target.directory))):
         raise NotApplicable("the rank does not wait for a batch of its loader")
     rows = read_json(target.directory.proc, {}).get("children", [])
     found = sorted(int(row["pid"]) for row in rows if row.get("state") == "R" and _is_python(row["pid"]))
