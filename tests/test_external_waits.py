@@ -28,7 +28,8 @@ from nsadiag.agent.stillness.external_waits import (
     serves,
     turns_of_tools,
 )
-from nsadiag.agent.stillness.motion import NAP_S, Motion, judge
+from nsadiag.agent.stillness.judgement import NAP_S, judge
+from nsadiag.agent.stillness.motion import Motion
 from nsadiag.agent.stillness.timed_waits import naps
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge as verdict_of

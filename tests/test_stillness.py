@@ -13,7 +13,8 @@ import pytest
 from nsadiag.agent.captures.kernel.sleeping import waits_until
 from nsadiag.agent.stillness.activity import Activity, Usage, usage, work
 from nsadiag.agent.stillness.device_queue import held_up, queue_of
-from nsadiag.agent.stillness.motion import Motion, gpu_pct, joining, judge
+from nsadiag.agent.stillness.judgement import judge
+from nsadiag.agent.stillness.motion import Motion, gpu_pct, joining
 from nsadiag.agent.stillness.timed_waits import limit_s, naps, same_nap
 from nsadiag.agent.watching.sampler import is_torn, where_it_works
 

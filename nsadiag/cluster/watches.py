@@ -16,7 +16,8 @@ from typing import Any
 from nsadiag.agent import interrupts
 from nsadiag.agent.captures import capture_slow
 from nsadiag.agent.job.launch import Job
-from nsadiag.agent.stillness.motion import Judgement, Motion, joined
+from nsadiag.agent.stillness.judgement import Judgement
+from nsadiag.agent.stillness.motion import Motion, joined
 from nsadiag.agent.watching.state import Pair, RankState, WatchOptions
 from nsadiag.agent.watching.watch import LAUNCHER_GRACE_S, POLL_S, Watch
 from nsadiag.cluster.hub import Hub

@@ -22,7 +22,8 @@ from nsadiag.agent.attaching.attach import (
     states_of,
 )
 from nsadiag.agent.captures import capture_slow
-from nsadiag.agent.stillness.motion import Judgement, Motion, Stance, joined, judge
+from nsadiag.agent.stillness.judgement import Judgement, judge
+from nsadiag.agent.stillness.motion import Motion, Stance, joined
 from nsadiag.evidence.layout import DIRECTORY_MODE, RunDir, make_private_dir, read_json, this_node, write_json
 
 LOOK = "look.json"  # in a node's folder

@@ -1,23 +1,21 @@
-"""Did anything move between two captures? Only when nothing did, on any rank, is a job called still."""
+"""Motion of ranks between two captures: what each did, and which of them wait for their peers."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from nsadiag.agent.stillness.activity import BUSY_SHARE, IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
+from nsadiag.agent.stillness.activity import IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
 from nsadiag.agent.stillness.device_queue import held_up, queue_of
-from nsadiag.agent.stillness.external_waits import ALWAYS_S, IDLE_S, PACED_S, patience, polls_children
+from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, patience, polls_children
 from nsadiag.agent.stillness.idle_consumers import idleness
 from nsadiag.agent.stillness.lost_workers import lost_worker
 from nsadiag.agent.stillness.timed_waits import in_event_loop, limit_s, naps, waited_for
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json
 from nsadiag.evidence.stacks import stacks_in
 from nsadiag.evidence.user_code import is_user
-
-Judgement = Literal["progress", "busy", "asleep", "still", "unobserved"]
 
 SOME_SHARE = 0.03  # of the main thread, together with frames of it that change
 FULL_SHARE = 0.2  # the same, for a rank that has a collective under way and goes on meanwhile
@@ -27,9 +25,6 @@ BESIDE_SHARE = 0.06
 C10D = "torch/distributed/distributed_c10d.py"
 CONNECT_S = 15.0  # a communicator may take so long to make, whoever it is waiting for
 GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a result
-# A rank that polls wakes between two looks, so that no nap is the same in both; one that sleeps for hours is stuck by
-# any measure. Below zero: it should have woken just before the second look, and got no CPU yet.
-NAP_S = (-1.0, 300.0)
 # Which thread a lock waits for, or which timer a coroutine, nobody can see; many processes have one that naps for ever
 # and does not matter.
 HELPER_CREDIT_S = PACED_S
@@ -307,91 +302,3 @@ def at_work(run: RunDir, moved: list[Motion], capture: int) -> str | None:
     frames = main_frames(run.rank(free[0]).capture(capture)) if len(free) == 1 else []
     own = next((frame for frame in frames if is_user(str(frame[1]))), None)
     return f"{Path(str(own[1])).name}:{own[2]} in {own[0]}" if own else None
-
-
-def judge(
-    moved: list[Motion], *, nap_credit_s: float = NAP_S[1], believes_world: bool = True
-) -> tuple[Judgement, str]:
-    """The verdict on one pair of captures, with its reason.
-
-    `nap_credit_s`: how long sleepers may still be waited for. `believes_world`: so may what is outside the job.
-    """
-    if not moved:
-        return "unobserved", "no rank could be looked at twice"
-    for rank in moved:
-        if rank.events or rank.collectives:
-            return (
-                "progress",
-                f"rank {rank.rank} wrote {rank.events} events and issued {rank.collectives} collectives",
-            )
-    working = [rank for rank in moved if rank.works]
-    if working:
-        rank = max(working, key=lambda m: m.cpu_share)
-        return "busy", f"rank {rank.rank} {rank.doing}"
-    if all(rank.stopped and rank.silent_s for rank in moved) and nap_credit_s > 0:
-        return "asleep", f"all {len(moved)} ranks are stopped by a signal, as when a job is suspended"
-    free = [rank for rank in moved if not rank.waits_for_peers]
-    slept = _longest([(m.rank, m.wakes_in_s) for m in free], nap_credit_s)
-    if slept:
-        return "asleep", f"rank {slept[0]} is in a sleep that ends by itself in {slept[1]:.0f} s"
-    credit_s = nap_credit_s - NAP_S[1] + HELPER_CREDIT_S
-    slept = _longest(_helped(free, credit_s), credit_s)
-    if slept:
-        return (
-            "asleep",
-            f"rank {slept[0]} waits for something that a sleep or a time limit ends, and may for {slept[1]:.0f} s",
-        )
-    patient = (_outside(free) or _idle(moved)) if believes_world else None
-    if patient:
-        return "asleep", patient
-    spinning = [str(rank.rank) for rank in moved if rank.waits_for_peers and rank.cpu_share > BUSY_SHARE]
-    spins = f" (rank {', '.join(spinning)} spins in a collective)" if spinning else ""
-    spins += "".join(f" (rank {m.rank} goes round in a loop that changes nothing)" for m in moved if m.spins)
-    spins += "".join(
-        f" (rank {m.rank} waits for worker {m.lost_worker}, none of whose threads can go on)"
-        for m in moved
-        if m.is_lost
-    )
-    halted = [str(rank.rank) for rank in moved if rank.stopped]
-    spins += f" (rank {', '.join(halted)} is stopped by a signal)" if halted else ""
-    count, seconds = len(moved), moved[0].seconds
-    return "still", f"no event, no new collective, no work on any of {count} ranks in {seconds:.1f} s{spins}"
-
-
-def _outside(free: list[Motion]) -> str | None:
-    """The reason to go on waiting for the world, which may still answer; None where nobody does, or for longer than that takes.
-
-    Without knowing how long it has been silent that says nothing, but of a server.
-    """
-    for rank in free:
-        if rank.outside and (0 < rank.silent_s < rank.outside_s or rank.outside_s == ALWAYS_S):
-            return f"rank {rank.rank} {rank.outside}"
-    return None
-
-
-def _idle(moved: list[Motion]) -> str | None:
-    """The idle consumers, if every rank is one: one that peers wait for, or that hangs beside it, is no consumer."""
-    if any(
-        m.waits_for_peers or m.idle is None or not (0 < m.silent_s < m.idle_s or m.idle_s == ALWAYS_S)
-        for m in moved
-    ):
-        return None
-    return f"rank {moved[0].rank} {moved[0].idle}, and nobody waits for it"
-
-
-def _helped(free: list[Motion], credit_s: float) -> list[tuple[int, float | None]]:
-    """Ranks whose thread or child naps, or whose wait has a limit that the silence has not reached: so, not one of many.
-
-    Without knowing how long it has been silent that says nothing: many a process has a thread that naps.
-    """
-    known = [m for m in free if m.silent_s > 0]
-    # A longer limit than there is patience for deserves no less of it than a short one.
-    limited = [(m.rank, min(m.limit_s - m.silent_s, 0.99 * credit_s)) for m in known if m.limit_s is not None]
-    return [*((m.rank, m.helper_wakes_in_s) for m in known), *limited]
-
-
-def _longest(sleepers: list[tuple[int, float | None]], credit_s: float) -> tuple[int, float] | None:
-    """The rank that sleeps longest, and for how long; None where nobody does, or it is too long to wait for."""
-    found = [(wakes_in_s, rank) for rank, wakes_in_s in sleepers if wakes_in_s is not None]
-    wakes_in_s, rank = max((nap for nap in found if nap[0] > NAP_S[0]), default=(credit_s, -1))
-    return (rank, max(wakes_in_s, 0.0)) if wakes_in_s < credit_s else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from nsadiag.agent.stillness.motion import Judgement
+from nsadiag.agent.stillness.judgement import Judgement
 
 MIN_STALL_S = 5.0
 CROWDED = 2.0  # runnable threads a core, from which on everything takes longer than it does on a machine of one's own

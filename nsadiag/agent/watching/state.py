@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nsadiag.agent.processes import End, Process
-from nsadiag.agent.stillness.motion import Judgement, Stance
+from nsadiag.agent.stillness.judgement import Judgement
+from nsadiag.agent.stillness.motion import Stance
 from nsadiag.agent.watching.progress import Progress
 from nsadiag.evidence.layout import RankDir
 from nsadiag.evidence.ring.blackbox import Kind, Phase

@@ -16,7 +16,8 @@ from nsadiag.agent.job.launch import Job
 from nsadiag.agent.job.stop import end_job
 from nsadiag.agent.processes import DeathWatch, Process
 from nsadiag.agent.stillness.activity import Activity, Usage, usage
-from nsadiag.agent.stillness.motion import NAP_S, Judgement, Motion, Seen, at_work, joined, judge, stances
+from nsadiag.agent.stillness.judgement import NAP_S, Judgement, judge
+from nsadiag.agent.stillness.motion import Motion, Seen, at_work, joined, stances
 from nsadiag.agent.stillness.patience import MIN_STALL_S, Patience, crowding
 from nsadiag.agent.watching.capture_series import CaptureSeries
 from nsadiag.agent.watching.discovery import Discovery
