@@ -73,7 +73,7 @@ def running(tmp_path: Path, extra: str) -> Iterator[tuple[Path, Callable[[], Any
     assert ready.wait(60)
     ident = thread.ident or 0
     try:
-        yield script, lambda: json.loads(json.dumps(loop_rounds.told(ident)))
+        yield script, lambda: json.loads(json.dumps(loop_rounds.report(ident)))
     finally:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(SystemExit))
         thread.join(30)

@@ -66,7 +66,7 @@ def run_once(request: RunRequest) -> RunResult:
     follow = Follow()
     interrupted, watch = False, None
     try:
-        with interrupts.told(say_stopping):
+        with interrupts.notifying(say_stopping):
             watch = run_command(
                 request.command,
                 run,

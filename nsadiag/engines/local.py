@@ -86,7 +86,7 @@ def run_command(
             cwd=cwd,
             elsewhere=memory,
         )
-        with _ended_or_left(job), interrupts.told(job.ending):
+        with _ended_or_left(job), interrupts.notifying(job.ending):
             watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, on_quiet=on_quiet)
             with _shown(job, run, front):
                 watch.run()

@@ -68,7 +68,7 @@ def open_named_rank() -> None:
         open_rank(*named)
 
 
-def told_rank(rank: int, world_size: int) -> Recorder | None:
+def adopt_rank(rank: int, world_size: int) -> Recorder | None:
     """The same for a process that says which rank it is; one that was taken for another before becomes that one."""
     global _guessed
     if _settled and not _guessed:

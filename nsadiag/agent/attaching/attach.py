@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import permission, processes
-from nsadiag.agent.attaching.joining import told_by
+from nsadiag.agent.attaching.joining import init_arguments
 from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.namespaces import pid_of
@@ -164,7 +164,7 @@ def _joining(family: list[Process]) -> list[AttachedRank]:
     found = [
         AttachedRank(rank=t.rank, world_size=t.world_size, process=p, environment={}, meeting=t.meeting)
         for p in family
-        if (t := told_by(p))
+        if (t := init_arguments(p))
     ]
     sizes = {rank.world_size for rank in found}
     return found if len(found) >= max(sizes, default=1) else []

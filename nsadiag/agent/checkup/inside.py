@@ -23,7 +23,7 @@ KEEPS_US_OUT = re.compile(r"\s-[a-zA-Z]*[IES]")
 def black_box(patient: Patient) -> Check:
     """A ring that the rank writes and that we read from outside."""
     name = "black box"
-    python = patient.told(START_S)["python"]
+    python = patient.report(START_S)["python"]
     if not patient.directory.blackbox.exists():
         return Check(
             name=name, status="missing", detail=f"Python {python} started without our probes", essential=True,
@@ -62,7 +62,7 @@ def worker_server(patient: Patient) -> list[Check]:
     """torch's server in a rank, and the flight recorders that it hands out."""
     name, recorder = "worker server", "flight recorder"
     try:
-        told = patient.told(TORCH_S)
+        told = patient.report(TORCH_S)
     except TimeoutError:
         busy = f"torch was not imported within {TORCH_S:g} s"
         return [

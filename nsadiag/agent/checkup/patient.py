@@ -61,7 +61,7 @@ class Patient:
     def pid(self) -> int:
         return self._process.pid
 
-    def told(self, seconds: float) -> dict[str, Any]:
+    def report(self, seconds: float) -> dict[str, Any]:
         """Raises TimeoutError, or ChildProcessError if it ended without a word."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + seconds

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nsadiag.agent.captures.python.nonblocking_stacks import Glances
+from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.stillness.activity import RUNNABLE
 from nsadiag.agent.stillness.loop_introspection import Ask, Rounds
@@ -82,8 +82,8 @@ class _Known:
 class Loops:
     """Samples ranks during a look; remembers from look to look what their loops had shown."""
 
-    def __init__(self, glances: Glances | None = None) -> None:
-        self._glances = glances or Glances()
+    def __init__(self, stacks: NonblockingStacks | None = None) -> None:
+        self._stacks = stacks or NonblockingStacks()
         self._samples: dict[int, list[Sample]] = {}
         self._known: dict[int, _Known] = {}
         self._next = 0.0
@@ -95,16 +95,16 @@ class Loops:
         self._next = 0.0
 
     def sample(self, pids: dict[int, int]) -> None:
-        """One glance at each of the ranks (of rank to pid), if it is due: 10 ms of CPU each, and no pause."""
+        """One sample of each of the ranks (of rank to pid), if it is due: 10 ms of CPU each, and no pause."""
         now = time.monotonic()
         if now < self._next:
             return
         for rank, pid in pids.items():
             try:
-                found = sample_of(self._glances.at(rank, pid, with_locals=True))
+                found = sample_of(self._stacks.at(rank, pid, with_locals=True))
             except (CaptureError, ValueError, KeyError):
                 continue
-            if found and not self._glances.shows_variables(pid):
+            if found and not self._stacks.shows_variables(pid):
                 found = replace(found, values=())
             if found:
                 self._samples.setdefault(rank, []).append(found)
@@ -115,7 +115,7 @@ class Loops:
         self._known.clear()
         self._rounds.forget()
 
-    def told(self, rank: int, ask: Ask) -> Loop | None:
+    def reported(self, rank: int, ask: Ask) -> Loop | None:
         """The same where the loop calls into libraries: by what the rank tells of itself, to be asked once a look."""
         samples = _whole(self._samples.get(rank, []))
         found = self._rounds.of(rank, [s.frames for s in samples], ask) if len(samples) >= FEWEST else None

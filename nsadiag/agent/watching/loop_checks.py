@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 
-from nsadiag.agent.captures.python.nonblocking_stacks import Glances
+from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.agent.stillness.loop_sampling import Loops, cpu_share_of, running_in
 from nsadiag.agent.stillness.motion import Stance
@@ -13,11 +13,11 @@ from nsadiag.agent.watching.state import RankState
 from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json
 
 
-class LoopLooks:
+class LoopChecks:
     """Samples, between two captures, the processes that ran at the first one."""
 
-    def __init__(self, directory: RunDir, glances: Glances) -> None:
-        self._directory, self._loops = directory, Loops(glances)
+    def __init__(self, directory: RunDir, stacks: NonblockingStacks) -> None:
+        self._directory, self._loops = directory, Loops(stacks)
         self._ranks: Mapping[int, RankState] = {}
         self._running: dict[int, int] = {}  # pid, by rank: of the rank itself, or else of a child that runs
 
@@ -50,7 +50,7 @@ class LoopLooks:
         loop = self._loops.of(stance.rank)
         if loop is None and state is not None and state.process and state.process.pid == pid:
             asked = server(state, looks[1])
-            loop = self._loops.told(stance.rank, lambda: asked.ask_json(ROUNDS_HANDLER))
+            loop = self._loops.reported(stance.rank, lambda: asked.ask_json(ROUNDS_HANDLER))
         if loop is None or pid is None or stance.motion is None:
             return stance
         procs = (read_json(self._directory.rank(stance.rank).capture(n).proc, {}) for n in looks)

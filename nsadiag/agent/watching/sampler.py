@@ -1,4 +1,4 @@
-"""Now and then, a glance at where each rank is: it names the line that a slow rank spends its time in."""
+"""Samples of stacks, taken now and then without a pause: they name the line that a slow rank spends its time in."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import resource
 import time
 from typing import Any
 
-from nsadiag.agent.captures.python.nonblocking_stacks import Glances
+from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.evidence.layout import RankDir, open_private
 
 MIN_INTERVAL_S = 0.5
-# A glance that took t of CPU time is followed by 20 t without one, which is 5 % of one CPU, and each by 10 t more than the one
+# A sample that took t of CPU time is followed by 20 t without one, which is 5 % of one CPU, and each by 10 t more than the one
 # before: a job of half a minute has a dozen, and one of hours does not pay for what nobody will ask.
 PAUSE_PER_COST, MORE_EACH_TIME = 20, 10
 AT_MOST = 400  # samples a rank
@@ -21,22 +21,22 @@ MOST_LINES = 10**7  # of a file
 
 
 class Sampler:
-    """Decides when the next glance is due, and appends what it shows to samples.jsonl."""
+    """Decides when the next sample is due, and appends what it shows to samples.jsonl."""
 
-    def __init__(self, glances: Glances | None = None) -> None:
-        self._glances = glances or Glances()
+    def __init__(self, stacks: NonblockingStacks | None = None) -> None:
+        self._stacks = stacks or NonblockingStacks()
         self._next = time.monotonic() + MIN_INTERVAL_S
         self._taken = 0
 
     def sample(self, ranks: dict[RankDir, int]) -> None:
-        """One glance at each of `ranks` (directory to pid), if it is due."""
+        """One sample of each of `ranks` (directory to pid), if it is due."""
         if time.monotonic() < self._next or not ranks or self._taken >= AT_MOST:
             return
         began_s = _cpu_s()
         for directory, pid in ranks.items():
             # A process that ends meanwhile, or a stack that was torn, is no loss: there will be others.
             with contextlib.suppress(CaptureError, OSError, ValueError):
-                self._append(directory, self._glances.at(directory.rank, pid))
+                self._append(directory, self._stacks.at(directory.rank, pid))
         pause = PAUSE_PER_COST + MORE_EACH_TIME * self._taken
         self._taken += 1
         self._next = time.monotonic() + max(MIN_INTERVAL_S, pause * (_cpu_s() - began_s))
@@ -50,7 +50,7 @@ class Sampler:
                 {
                     "t_mono_ns": time.monotonic_ns(),
                     "frames": [[f["filename"], f["line"], f["name"]] for f in frames],
-                    "beside": [[f["filename"], f["line"], f["name"]] for f in beside_it(threads)],
+                    "beside": [[f["filename"], f["line"], f["name"]] for f in other_lines(threads)],
                 }
             )
             + "\n"
@@ -66,7 +66,7 @@ def _cpu_s() -> float:
 
 
 def is_torn(frame: dict[str, Any]) -> bool:
-    """Whether it was read while the thread was changing it: a glance does not stop the process."""
+    """Whether it was read while the thread was changing it: a sample does not stop the process."""
     file, line = str(frame["filename"]), int(frame["line"])
     return not (0 <= line <= MOST_LINES and any(mark in file for mark in "/<."))
 
@@ -86,7 +86,7 @@ def where_it_works(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return next((f + main for f in others if f and not f[-1]["name"].endswith("_bootstrap")), main)
 
 
-def beside_it(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def other_lines(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The frames of a thread of the user's own that has the interpreter while the main thread trains."""
     owner = next((t for t in threads if t.get("owns_gil") and t.get("thread_name") != "MainThread"), None)
     frames: list[dict[str, Any]] = (owner or {}).get("frames", [])

@@ -14,7 +14,7 @@ ARRIVE_S = 60.0  # for the other ranks of the node to open their black boxes
 
 
 @dataclass(kw_only=True)
-class BesideJob:
+class UnlaunchedJob:
     """Over once the ranks have left the block or died; never ended by us unless that was asked for."""
 
     socket_dir: Path
@@ -40,10 +40,10 @@ class BesideJob:
         return
 
 
-class BesideWatch(Watch):
+class UnlaunchedWatch(Watch):
     """The same watch; who leaves the block is done, and nobody is ended but a job that hangs, on request."""
 
-    job: BesideJob
+    job: UnlaunchedJob
     expected = 1  # ranks on this node
 
     def _feel_pulses(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.captures import capture_last, capture_slow
-from nsadiag.agent.captures.python.nonblocking_stacks import Glances
+from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.agent.job.launch import Job
 from nsadiag.agent.job.stop import end_job
@@ -23,7 +23,7 @@ from nsadiag.agent.watching.capture_series import CaptureSeries
 from nsadiag.agent.watching.discovery import Discovery
 from nsadiag.agent.watching.exit_records import Times, end_of
 from nsadiag.agent.watching.late_joiners import may_come
-from nsadiag.agent.watching.loop_checks import LoopLooks
+from nsadiag.agent.watching.loop_checks import LoopChecks
 from nsadiag.agent.watching.oom import OomWatch
 from nsadiag.agent.watching.sampler import Sampler
 from nsadiag.agent.watching.state import Look, Pair, RankState, Stopped, WatchOptions
@@ -74,10 +74,10 @@ class Watch:
         self._waiting: set[int] = set()  # ranks that the last look found waiting for their peers
         self.captures = CaptureSeries(job, directory, with_locals=options.with_locals)
         self._discovery = Discovery(directory, self.ranks, self._is_here)
-        glances = Glances(lambda rank: job.socket_dir / f"{rank}.sock")
-        self._sampler = Sampler(glances)
+        stacks = NonblockingStacks(lambda rank: job.socket_dir / f"{rank}.sock")
+        self._sampler = Sampler(stacks)
         self._oom = OomWatch()
-        self._loops = LoopLooks(directory, glances)
+        self._loops = LoopChecks(directory, stacks)
         self._ending_since_ns: int | None = None  # deaths from here on are our doing
         self._launcher_gone_at: float | None = None
         self._home = directory.path  # of watch.json and ends.json

@@ -15,7 +15,7 @@ MOST_FRAMES = 32
 OF_ASYNCIO = ("/asyncio/", "/uvloop/")
 
 
-def told() -> list[dict[str, Any]]:
+def report() -> list[dict[str, Any]]:
     """A row for each task that waits, and for each that has failed, of the main thread's loop; else of those of other threads.
 
     The latter name the `thread`. Empty without a loop.

@@ -18,7 +18,7 @@ from typing import Any
 from nsadiag.worker.place import is_user_code
 
 SECONDS, INTERVAL_S = 0.8, 0.01
-FEWEST, MOST_S = 40, 2.5  # glances, also on a busy machine, where there is time for so many
+FEWEST, MOST_S = 40, 2.5  # samples, also on a busy machine, where there is time for so many
 MOST_FRAMES, MOST_NAMES, MOST_VALUES = 32, 200, 64
 MOST_ITEMS, LONGEST_TEXT = 16, 1000
 FEW_ELEMENTS, MOST_ELEMENTS = 64, 1 << 20  # of a tensor: told one by one; told by their sum
@@ -26,11 +26,11 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def of_main_thread() -> dict[str, Any]:
-    """The report of `told` on the main thread."""
-    return told(threading.main_thread().ident or 0)
+    """The report on the main thread."""
+    return report(threading.main_thread().ident or 0)
 
 
-def told(thread: int) -> dict[str, Any]:
+def report(thread: int) -> dict[str, Any]:
     """The lines of the user's functions that the thread is in all the time, outermost first, in order.
 
     And of each function that was seen, by variable, the values of the first half and of the second, as digests.

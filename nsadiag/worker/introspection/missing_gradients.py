@@ -21,7 +21,7 @@ PROBES = (
 )
 
 
-def told() -> dict[str, Any]:
+def report() -> dict[str, Any]:
     """The step, how many optimizers have stepped, and a row for each model that is still there, as DDP counts parameters."""
     rank = session.recorded.rank
     calls, buckets, around_steps = (sys.modules.get(name) for name in PROBES)

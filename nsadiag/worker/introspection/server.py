@@ -46,9 +46,9 @@ def start(recorder: Recorder) -> None:
         server = _WorkerServer(path, -1)
     os.chmod(path, 0o600)  # noqa: PTH101 - made by torch, with the user's umask
     python_handlers.offer(PYTHON_HANDLER, dict)  # that it answers says all
-    python_handlers.offer(TASKS_HANDLER, event_loop_tasks.told)
+    python_handlers.offer(TASKS_HANDLER, event_loop_tasks.report)
     python_handlers.offer(ROUNDS_HANDLER, loop_rounds.of_main_thread)
-    python_handlers.offer(UNGRADED_HANDLER, missing_gradients.told)
+    python_handlers.offer(UNGRADED_HANDLER, missing_gradients.report)
     # Never destroyed: its destructor logs three warnings into the job's output, and joins a thread.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 

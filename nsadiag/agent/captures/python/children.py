@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from nsadiag.agent.captures.kernel.proc import proc
-from nsadiag.agent.captures.python.py_spy import glance, python_stack
+from nsadiag.agent.captures.python.py_spy import nonblocking_stacks, python_stack
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
 from nsadiag.evidence.blocking import is_loader
 from nsadiag.evidence.layout import make_private_dir, read_json
@@ -52,7 +52,7 @@ def workers(target: Target) -> dict[str, Any]:
 def _called(pid: int) -> list[dict[str, Any]]:
     """Functions that the loader's loop has called in that process, innermost first, with the variables."""
     try:
-        frames = _main_frames(glance(pid, with_locals=True))
+        frames = _main_frames(nonblocking_stacks(pid, with_locals=True))
     except (CaptureError, ValueError, KeyError):
         return []
     depth = next((n for n, frame in enumerate(frames) if frame["filename"].endswith(LOOP)), 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.captures.failure import Refused
-from nsadiag.agent.captures.python.py_spy import glance
+from nsadiag.agent.captures.python.py_spy import nonblocking_stacks
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.evidence.stacks import from_faulthandler
@@ -15,7 +15,7 @@ from nsadiag.evidence.stacks import from_faulthandler
 ANSWER_S = 1.0
 
 
-class Glances:
+class NonblockingStacks:
     """Remembers into whom py-spy may not look, and whose server is silent: each question costs that one a thread."""
 
     def __init__(self, socket_of: Callable[[int], Path] | None = None) -> None:
@@ -28,13 +28,13 @@ class Glances:
         """All threads; of the rank's own word without variables. Raises CaptureError where neither tells."""
         try:
             if pid not in self._refused:
-                return glance(pid, with_locals=with_locals)
+                return nonblocking_stacks(pid, with_locals=with_locals)
         except Refused:
             # Not where py-spy was only late: the rank pays for its own word with the interpreter lock.
             if self._socket_of is None or pid in self._silent:
                 raise
         try:
-            found = self._told(rank)
+            found = self._by_server(rank)
         except CaptureError:
             self._silent.add(pid)
             self._refused.discard(pid)
@@ -45,7 +45,7 @@ class Glances:
     def shows_variables(self, pid: int) -> bool:
         return pid not in self._refused
 
-    def _told(self, rank: int) -> list[dict[str, Any]]:
+    def _by_server(self, rank: int) -> list[dict[str, Any]]:
         """Stacks from torch's server, which takes the interpreter lock: safe while the rank runs."""
         assert self._socket_of is not None
         text = WorkerServer(self._socket_of(rank)).ask("dump_traceback", timeout_s=ANSWER_S)

@@ -106,7 +106,7 @@ def _shown(thread: dict[str, Any]) -> dict[str, Any]:
     return {**thread, "process_info": None}
 
 
-def glance(pid: int, *, with_locals: bool = False) -> list[dict[str, Any]]:
+def nonblocking_stacks(pid: int, *, with_locals: bool = False) -> list[dict[str, Any]]:
     """The threads' stacks without pausing the process: may fail or be slightly torn, and costs the job nothing.
 
     Values of variables are for who asks, and are not to be written down.

@@ -33,7 +33,7 @@ from nsadiag.worker.probes.collectives.call_details import (
     bounded,
     detail_of,
     group_in,
-    told_numbers,
+    rank_and_world,
 )
 from nsadiag.worker.probes.patch import STEPS_OUT, harmless, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
@@ -123,8 +123,8 @@ def _rank_of(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorder
     """The recorder; a process that joins a group by arguments, and not by its environment, tells here who it is."""
     if op != "init_process_group":
         return session.ensure_rank()
-    told = told_numbers(args, kwargs)
-    return session.told_rank(*told) if told else session.ensure_rank()
+    told = rank_and_world(args, kwargs)
+    return session.adopt_rank(*told) if told else session.ensure_rank()
 
 
 @harmless
@@ -253,7 +253,7 @@ def _observed_work_wait(call: Callable[..., Any]) -> Callable[..., Any]:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or _here.inside:
             return call(self, *args, **kwargs)
-        async_handles.looked_after(self)
+        async_handles.mark_waited(self)
         event = _begin_wait(self)
         result = call(self, *args, **kwargs)
         _end_waiting(event)
