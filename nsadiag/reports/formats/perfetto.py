@@ -67,7 +67,7 @@ def _of_rank(rank: int, rows: list[dict[Any, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _told(row: dict[Any, Any]) -> dict[str, str]:
-    return {key: str(row[column]) for key, column in (("at", "place"), ("detail", "detail")) if row[column]}
+    return {key: str(row[column]) for key, column in (("at", "site"), ("detail", "detail")) if row[column]}
 
 
 def _moments(verdict: Verdict) -> Iterator[dict[str, Any]]:
