@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from test_architecture import ROOT, arrows, module_name
 
 ANALYSIS = "nsadiag.analysis"
 MOST_FILES = 15  # in one folder: what a reader takes in at a glance
+MOST_LINES = 60  # of a function, its signature included
 # From the ground up. Besides its own files a room may import these rooms of analysis, also lazily and for types.
 ROOMS: dict[str, frozenset[str]] = {
     "classes": frozenset(),
@@ -110,6 +112,23 @@ def test_no_folder_imports_itself_by_way_of_others() -> None:
 def test_no_folder_is_too_full_to_be_read_at_a_glance() -> None:
     files = Counter(p.parent for p in (ROOT / "nsadiag").rglob("*.py") if p.stem != "__init__")
     assert {str(folder.relative_to(ROOT)): n for folder, n in files.items() if n > MOST_FILES} == {}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    # The rules of the analysis build long findings still.
+    paths = [
+        p
+        for p in sorted((ROOT / "nsadiag").rglob("*.py"))
+        if ROOT / "nsadiag/analysis/rules" not in p.parents
+    ]
+    found = {
+        f"{path.relative_to(ROOT)}:{node.name}": lines
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MOST_LINES
+    }
+    assert found == {}
 
 
 @pytest.mark.parametrize(
