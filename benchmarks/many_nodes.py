@@ -26,8 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent.state import LOOKS_APART_S
-from nsadiag.agent.stillness import stances
+from nsadiag.agent.stillness.motion import stances
+from nsadiag.agent.watching.state import LOOKS_APART_S
 from nsadiag.analysis.scale.digests.make import write_digest
 from nsadiag.analysis.scale.digests.shape import packed
 from nsadiag.cluster.protocol.seal import new_token

@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.cluster.arrivals import Arrivals
 from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.join import Crew, farewell

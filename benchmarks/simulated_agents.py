@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent.stillness import Motion, Stance
+from nsadiag.agent.stillness.motion import Motion, Stance
 from nsadiag.cluster.link import Lost
 from nsadiag.cluster.protocol import clock
 from nsadiag.cluster.protocol.connection import Connection

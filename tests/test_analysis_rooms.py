@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from pathlib import Path
 
@@ -10,11 +11,7 @@ from test_architecture import ROOT, arrows, module_name
 
 ANALYSIS = "nsadiag.analysis"
 MOST_FILES = 15  # in one folder: what a reader takes in at a glance
-# Packages whose folders hold no more than that; to grow until it is all of them.
-GLANCED = tuple(
-    f"nsadiag/{package}"
-    for package in ("analysis", "cli", "cluster", "commands", "engines", "experiments", "reports", "spec")
-)
+MOST_LINES = 60  # of a function, its signature included
 # From the ground up. Besides its own files a room may import these rooms of analysis, also lazily and for types.
 ROOMS: dict[str, frozenset[str]] = {
     "classes": frozenset(),
@@ -70,8 +67,7 @@ def upward(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
     """Modules that cannot be put into an order in which each imports only earlier ones; empty if there are none."""
-    # A package's own file only gathers what lies in it.
-    left = {m: {t for t in ts if not m.startswith(f"{t}.")} for m, ts in graph.items()}
+    left = dict(graph)
     while free := {m for m, ts in left.items() if not ts & set(left)}:
         left = {m: ts for m, ts in left.items() if m not in free}
     return sorted(left)
@@ -92,9 +88,47 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert circle(imports(ROOT)) == []
 
 
+def folders(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The same between folders; one and another inside it count as one place."""
+    found: dict[str, set[str]] = {}
+    for source, targets in graph.items():
+        here = found.setdefault(folder(source), set())
+        here |= {there for there in map(folder, targets) if not is_inside(folder(source), there)}
+    return found
+
+
+def folder(module: str) -> str:
+    return module if ROOT.joinpath(*module.split(".")).is_dir() else module.rpartition(".")[0]
+
+
+def is_inside(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def test_no_folder_imports_itself_by_way_of_others() -> None:
+    assert circle(folders(imports(ROOT))) == []
+
+
 def test_no_folder_is_too_full_to_be_read_at_a_glance() -> None:
-    files = Counter(p.parent for room in GLANCED for p in (ROOT / room).rglob("*.py") if p.stem != "__init__")
+    files = Counter(p.parent for p in (ROOT / "nsadiag").rglob("*.py") if p.stem != "__init__")
     assert {str(folder.relative_to(ROOT)): n for folder, n in files.items() if n > MOST_FILES} == {}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    # The rules of the analysis build long findings still.
+    paths = [
+        p
+        for p in sorted((ROOT / "nsadiag").rglob("*.py"))
+        if ROOT / "nsadiag/analysis/rules" not in p.parents
+    ]
+    found = {
+        f"{path.relative_to(ROOT)}:{node.name}": lines
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MOST_LINES
+    }
+    assert found == {}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +142,12 @@ def test_no_folder_is_too_full_to_be_read_at_a_glance() -> None:
 def test_a_planted_upward_import_is_found(source: str, target: str) -> None:
     graph = {f"{ANALYSIS}.{source}": {f"{ANALYSIS}.{target}"}, f"{ANALYSIS}.{target}": set()}
     assert upward(graph) == {(source, target)}
+
+
+def test_a_planted_circle_of_folders_is_found() -> None:
+    graph = {"nsa.data.batches": {"nsa.train.loop"}, "nsa.train.loop": {"nsa.data.streams"}}
+    assert circle(graph) == []
+    assert circle(folders(graph)) == ["nsa.data", "nsa.train"]
 
 
 def test_a_planted_circle_is_found() -> None:

@@ -66,11 +66,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 # The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command; agents meet in
 # torch's store, in a process of its own.
 ONLY_INSIDE_FUNCTIONS = {
-    ("nsadiag.agent.warm", "torch"),
-    ("nsadiag.agent.warm_rank", "torch"),
+    ("nsadiag.agent.job.warm_launcher", "torch"),
+    ("nsadiag.agent.job.warm_rank", "torch"),
     ("nsadiag.cluster.meeting", "torch"),
 }
-ANYWHERE = {("nsadiag.agent.warm_rank", "nsadiag.worker")}
+ANYWHERE = {("nsadiag.agent.job.warm_rank", "nsadiag.worker")}
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,11 @@ def test_every_room_has_its_row_in_the_table() -> None:
     ("file", "source"),
     [
         ("nsa/model.py", "import nsadiag.errors"),
-        ("nsadiag/agent/watch.py", "import nsa.model"),
-        ("nsadiag/agent/watch.py", "import torch"),
-        ("nsadiag/agent/watch.py", "def f():\n    import torch.distributed"),
-        ("nsadiag/agent/warm.py", "import torch"),
-        ("nsadiag/agent/warm.py", "from nsadiag.worker import session"),
+        ("nsadiag/agent/watching/watch.py", "import nsa.model"),
+        ("nsadiag/agent/watching/watch.py", "import torch"),
+        ("nsadiag/agent/watching/watch.py", "def f():\n    import torch.distributed"),
+        ("nsadiag/agent/job/warm_launcher.py", "import torch"),
+        ("nsadiag/agent/job/warm_launcher.py", "from nsadiag.worker import session"),
         ("nsadiag/analysis/ingest/run_directory.py", "def f():\n    if True:\n        from torch import nn"),
         ("nsadiag/analysis/ingest/run_directory.py", "from nsadiag import agent"),
         ("nsadiag/analysis/ingest/run_directory.py", "from ...agent import watch"),
@@ -183,7 +183,7 @@ def test_every_room_has_its_row_in_the_table() -> None:
         ("nsadiag/evidence/ring/blackbox.py", "from nsadiag import worker"),
         ("nsadiag/reports/formats/html.py", "class A:\n    from nsadiag.commands import run"),
         ("nsadiag/worker/probes/io.py", "import numpy"),
-        ("nsadiag/worker/probes/io.py", "importlib.import_module('nsadiag.agent.watch')"),
+        ("nsadiag/worker/probes/io.py", "importlib.import_module('nsadiag.agent.watching.watch')"),
         ("nsadiag/stray.py", "import nsadiag.worker"),
     ],
 )
@@ -199,10 +199,10 @@ def test_a_planted_violation_is_caught(tmp_path: Path, file: str, source: str) -
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("nsadiag/agent/warm.py", "def f():\n    import torch"),
-        ("nsadiag/agent/warm_rank.py", "from nsadiag.worker import crash"),
+        ("nsadiag/agent/job/warm_launcher.py", "def f():\n    import torch"),
+        ("nsadiag/agent/job/warm_rank.py", "from nsadiag.worker import crash"),
         ("nsadiag/worker/probes/io.py", "import torch, os.path\nfrom nsadiag.evidence import layout"),
-        ("nsadiag/agent/launch.py", "import nsadiag\nfrom nsadiag.errors import UsageError"),
+        ("nsadiag/agent/job/launch.py", "import nsadiag\nfrom nsadiag.errors import UsageError"),
         ("nsa/model.py", "from .attention import layer\nimport triton.language as tl"),
     ],
 )

@@ -17,9 +17,9 @@ import pytest
 from support.jobs import Jobs, wait_until
 
 from nsadiag.agent import processes
-from nsadiag.agent.attach import find_ranks
-from nsadiag.agent.attach_joining import told_by
-from nsadiag.agent.attach_recorder import dump_by_pipe, plain
+from nsadiag.agent.attaching.attach import find_ranks
+from nsadiag.agent.attaching.joining import init_arguments
+from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe, plain
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.evidence.layout import CaptureDir, read_json
 
@@ -280,7 +280,7 @@ def test_a_rank_that_meets_alone_says_nothing_of_those_on_their_way(jobs: Jobs) 
     job = subprocess.Popen([sys.executable, "spawns.py"], cwd=jobs.directory, env=jobs.environment())
     jobs.signals.wait()
     children = [p for pid in processes.children(job.pid) if (p := processes.identify(pid))]
-    wait_until(lambda: any(map(told_by, children)), "the one in init_process_group")
+    wait_until(lambda: any(map(init_arguments, children)), "the one in init_process_group")
     (found,), gaps = find_ranks([job.pid])
     assert (found.process.pid, found.meeting, len(gaps)) == (job.pid, "", 1)
     jobs.close_left()

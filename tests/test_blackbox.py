@@ -159,7 +159,8 @@ def test_a_forked_child_writes_nothing_of_its_parents(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.worker import crash, session
+from nsadiag.worker import session
+from nsadiag.worker.failures import crash
 session.open_rank(0, 1)
 rank = session.current()
 crash_hook = sys.excepthook

@@ -10,10 +10,16 @@ import pytest
 from nsadiag.evidence import blocking
 from nsadiag.evidence.blocking import (
     Waker,
+    awaits_batch,
     by_frames,
     by_kernel,
     by_native,
     by_wchan,
+    has_own_limits,
+    is_loader,
+    is_server,
+    polling_library,
+    syscall_name,
     wakers,
     within,
 )
@@ -187,3 +193,59 @@ def test_every_row_can_be_met_and_every_call_has_a_number() -> None:
     }
     assert met == {id(row) for row in rows}
     assert {row.syscall for row in blocking.KERNEL_CALLS} <= set(blocking.SYSCALLS)
+
+
+@pytest.mark.parametrize(
+    ("number", "machine", "name"),
+    [
+        (202, "x86_64", "futex"),
+        (202, "aarch64", "accept"),
+        (98, "aarch64", "futex"),
+        (39, "x86_64", None),  # getpid: nobody waits in it
+        (-1, "aarch64", None),  # in no call; what a machine lacks has the same number in the table
+        (202, "riscv64", None),
+    ],
+)
+def test_a_system_call_has_its_number_by_machine(number: int, machine: str, name: str | None) -> None:
+    assert syscall_name(number, machine) == name
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("socketserver.py", True),
+        ("site-packages/uvicorn/server.py", True),
+        ("site-packages/grpc/_server.py", True),
+        ("site-packages/uvicorn/config.py", False),
+        ("site-packages/my_socketserver.py", False),
+    ],
+)
+def test_the_loop_of_a_server_is_told_by_its_file(file: str, expected: bool) -> None:
+    assert is_server(LIB + file) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "library"),
+    [
+        ("site-packages/filelock/_api.py", "filelock"),
+        ("site-packages/boto3/session.py", "boto3"),
+        ("site-packages/torch/utils/file_baton.py", "file_baton.py"),
+        ("site-packages/torch/utils/data/dataloader.py", None),
+    ],
+)
+def test_a_library_that_polls_is_named(file: str, library: str | None) -> None:
+    assert polling_library(LIB + file) == library
+
+
+def test_only_the_wait_for_a_batch_is_one_of_the_loader() -> None:
+    file = TORCH + "utils/data/dataloader.py"
+    assert awaits_batch("_MultiProcessingDataLoaderIter._try_get_data", file)
+    assert not awaits_batch("_MultiProcessingDataLoaderIter._shutdown_workers", file)
+    assert not awaits_batch("_try_get_data", "/home/me/loaders.py")
+    assert is_loader(file)
+
+
+def test_waits_of_torch_and_of_probes_have_limits_of_their_own() -> None:
+    assert has_own_limits(TORCH + "distributed/distributed_c10d.py")
+    assert has_own_limits(LIB + "site-packages/nsadiag/worker/replacement.py")
+    assert not has_own_limits("/home/me/train.py")

@@ -21,19 +21,20 @@ import pytest
 from support.jobs import wait_until
 
 import nsadiag
-from nsadiag.agent.captures import QUICK, THOROUGH, capture_all, capture_node, capture_rank, nccl_ras
-from nsadiag.agent.captures import cuda_core as cuda_core_capture
-from nsadiag.agent.captures import gpus as gpu_capture
-from nsadiag.agent.captures.cgroups import _version_1, _version_2, cgroup
-from nsadiag.agent.captures.descriptors import descriptors
-from nsadiag.agent.captures.py_spy import find_py_spy
+from nsadiag.agent.captures import QUICK, THOROUGH, capture_all, capture_node, capture_rank
+from nsadiag.agent.captures.gpu import cuda_core as cuda_core_capture
+from nsadiag.agent.captures.gpu import gpus as gpu_capture
+from nsadiag.agent.captures.gpu import nccl_ras
+from nsadiag.agent.captures.kernel.cgroups import _version_1, _version_2, cgroup
+from nsadiag.agent.captures.kernel.descriptors import descriptors
+from nsadiag.agent.captures.python.py_spy import find_py_spy
+from nsadiag.agent.captures.python.traceback import catches, rests
 from nsadiag.agent.captures.target import CaptureError, NodeTarget, NotApplicable, Target
-from nsadiag.agent.captures.traceback import catches, rests
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence import cuda_core
 from nsadiag.evidence.layout import CaptureDir, RunDir, read_json
 from nsadiag.evidence.pickles import read_pickle
-from nsadiag.worker.traceback_signal import NUMBER
+from nsadiag.worker.failures.traceback_signal import NUMBER
 
 BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 HOST = os.uname().nodename

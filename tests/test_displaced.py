@@ -12,7 +12,7 @@ from nsadiag.analysis.ingest.masked_exceptions import marked
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
-from nsadiag.worker.crash import describe
+from nsadiag.worker.failures.crash import describe
 
 PEER_GONE = "Connection closed by peer [10.0.0.2]:4711"
 SCRIPT = """

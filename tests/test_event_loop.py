@@ -14,7 +14,7 @@ import numpy as np
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import RECORD_DTYPE, Recording
-from nsadiag.worker.tasks import told
+from nsadiag.worker.introspection.event_loop_tasks import report
 
 ASYNCIO = "/usr/lib/python3.11/asyncio/"
 
@@ -27,7 +27,7 @@ def told_meanwhile(coroutine: Any) -> dict[str, dict[str, Any]]:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def ask() -> None:
-            answer.extend(told())
+            answer.extend(report())
             loop.call_soon_threadsafe(done.set)
 
         task = asyncio.create_task(coroutine, name="asked")
@@ -84,7 +84,7 @@ def test_the_tasks_of_another_threads_loop_are_told_with_its_name_where_the_main
     rows: list[dict[str, Any]] = []
     deadline = time.monotonic() + 10.0
     while not any(len(row["frames"]) > 1 for row in rows) and time.monotonic() < deadline:
-        rows = told()
+        rows = report()
     held[0].call_soon_threadsafe(held[1].cancel)
     thread.join()
     (row,) = rows
@@ -93,7 +93,7 @@ def test_the_tasks_of_another_threads_loop_are_told_with_its_name_where_the_main
 
 
 def test_without_a_loop_there_is_nothing_to_tell() -> None:
-    assert told() == []
+    assert report() == []
 
 
 def frames(*inner: tuple[str, str], line: int = 7) -> list[dict[str, Any]]:

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from support.golden import archive_of, unpack
 
-from nsadiag.agent.captures.file_locks import holder
-from nsadiag.agent.captures.pipes import far_end
-from nsadiag.agent.external_waits import (
+from nsadiag.agent.captures.kernel.file_locks import holder
+from nsadiag.agent.captures.kernel.pipes import far_end
+from nsadiag.agent.stillness.external_waits import (
     ALWAYS_S,
     ANSWER_S,
     PACED_S,
@@ -28,8 +28,9 @@ from nsadiag.agent.external_waits import (
     serves,
     turns_of_tools,
 )
-from nsadiag.agent.stillness import NAP_S, Motion, judge
-from nsadiag.agent.timed_waits import naps
+from nsadiag.agent.stillness.judgement import NAP_S, judge
+from nsadiag.agent.stillness.motion import Motion
+from nsadiag.agent.stillness.timed_waits import naps
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge as verdict_of
 

@@ -13,7 +13,8 @@ import pytest
 from support.golden import missed
 from support.promises import promises
 
-from nsadiag.agent.stillness import judge, motions
+from nsadiag.agent.stillness.judgement import judge
+from nsadiag.agent.stillness.motion import motions
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.evidence import recorder
 from nsadiag.evidence.layout import RunDir, read_json

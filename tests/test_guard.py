@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from support.jobs import BIN, Jobs, wait_until
 
-from nsadiag.agent import scratch
-from nsadiag.agent.patience import MIN_STALL_S
+from nsadiag.agent.job import scratch
 from nsadiag.agent.processes import identify
+from nsadiag.agent.stillness.patience import MIN_STALL_S
 from nsadiag.evidence.layout import RunDir
 
 SAYS = """

@@ -13,11 +13,12 @@ import pytest
 from support.golden import archive_of, unpack
 from support.jobs import Jobs, wait_until
 
-from nsadiag.agent.captures.sleeping import waits_until
-from nsadiag.agent.captures.spawner import spawner
-from nsadiag.agent.external_waits import ALWAYS_S, PACED_S
-from nsadiag.agent.idle_consumers import LONG_S, idleness
-from nsadiag.agent.stillness import Motion, Seen, judge, motion
+from nsadiag.agent.captures.kernel.sleeping import waits_until
+from nsadiag.agent.captures.kernel.spawner import spawner
+from nsadiag.agent.stillness.external_waits import ALWAYS_S, PACED_S
+from nsadiag.agent.stillness.idle_consumers import LONG_S, idleness
+from nsadiag.agent.stillness.judgement import judge
+from nsadiag.agent.stillness.motion import Motion, Seen, motion
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.relations.blocked import may_be_idle, stuck_inside
 from nsadiag.analysis.rules.blocked.local_lock_deadlock import _why

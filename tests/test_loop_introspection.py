@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.agent import loop_introspection, loop_sampling
-from nsadiag.agent.loop_introspection import Round, Rounds
+from nsadiag.agent.stillness import loop_introspection, loop_sampling
+from nsadiag.agent.stillness.loop_introspection import Round, Rounds
 from nsadiag.evidence.layout import read_json
 from nsadiag.source.loop_exits import loop_around
-from nsadiag.worker import rounds
+from nsadiag.worker.introspection import loop_rounds
 
 LOOP = """
 import torch
@@ -73,7 +73,7 @@ def running(tmp_path: Path, extra: str) -> Iterator[tuple[Path, Callable[[], Any
     assert ready.wait(60)
     ident = thread.ident or 0
     try:
-        yield script, lambda: json.loads(json.dumps(rounds.told(ident)))
+        yield script, lambda: json.loads(json.dumps(loop_rounds.report(ident)))
     finally:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(SystemExit))
         thread.join(30)
@@ -82,8 +82,8 @@ def running(tmp_path: Path, extra: str) -> Iterator[tuple[Path, Callable[[], Any
 
 def looked_at(tmp_path: Path, extra: str, monkeypatch: pytest.MonkeyPatch) -> Round | None:
     """What the second of two answers says."""
-    monkeypatch.setattr(rounds, "SECONDS", 0.5)
-    monkeypatch.setattr(rounds, "INTERVAL_S", 0.002)
+    monkeypatch.setattr(loop_rounds, "SECONDS", 0.5)
+    monkeypatch.setattr(loop_rounds, "INTERVAL_S", 0.002)
     known, found = Rounds(), None
     with running(tmp_path, extra) as (script, ask):
         stacks = [((str(script), "work", line),) for line in (16, 17)]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.agent import loop_sampling
-from nsadiag.agent.loop_sampling import Loop, Loops
+from nsadiag.agent.stillness import loop_sampling
+from nsadiag.agent.stillness.loop_sampling import Loop, Loops
 from nsadiag.source.loop_exits import loop_around
 
 SPINNING = {

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from support.jobs import wait_until
 
-from nsadiag.agent.captures.sleeping import locked_for_good
-from nsadiag.agent.lost_workers import lost_worker
+from nsadiag.agent.captures.kernel.sleeping import locked_for_good
 from nsadiag.agent.processes import stat_fields
-from nsadiag.agent.stillness import Motion, judge
+from nsadiag.agent.stillness.judgement import judge
+from nsadiag.agent.stillness.lost_workers import lost_worker
+from nsadiag.agent.stillness.motion import Motion
 from nsadiag.analysis.rules.blocked.dataloader_worker_fault import _locked
 
 FORKED = """

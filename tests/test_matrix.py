@@ -70,7 +70,9 @@ def test_one_cells_death_does_not_end_the_matrix(jobs: Jobs, matrix: Path) -> No
     launchers = set()
     for _ in range(7):
         jobs.signals.wait()
-        launchers |= {pid for pid, line in jobs.left().items() if "-m nsadiag.agent.warm " in line}
+        launchers |= {
+            pid for pid, line in jobs.left().items() if "-m nsadiag.agent.job.warm_launcher " in line
+        }
     done = jobs.finish(started)
     assert len(launchers) == 2, "one, and another for the last cell, which has an environment of its own"
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
@@ -152,7 +154,7 @@ def test_an_ended_matrix_is_taken_up_where_it_stopped(jobs: Jobs, matrix: Path) 
 
 def test_an_interrupt_before_the_first_cell_leaves_nothing_running(jobs: Jobs, matrix: Path) -> None:
     started = jobs.start("matrix", "spec.yaml", "--out", matrix)
-    wait_until(lambda: "-m nsadiag.agent.warm" in str(jobs.left()), "the launcher started")
+    wait_until(lambda: "-m nsadiag.agent.job.warm_launcher" in str(jobs.left()), "the launcher started")
     started.send_signal(signal.SIGINT)
     done = jobs.finish(started)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr

@@ -64,7 +64,7 @@ def test_later_cells_have_a_predicted_time_in_their_verdict(matrix: Path) -> Non
         if run_s:
             told[folder.name] = run_s
             assert run_s["low"] < run_s["value"] < run_s["high"]
-    assert told, "nothing was foretold"
+    assert told, "nothing was predicted"
     assert not {"size=1,kind=a", "size=1,kind=b"} & set(told), "of the first cells nobody can know"
 
 
@@ -118,7 +118,7 @@ def test_the_time_left_is_what_was_foretold_divided_by_the_cells_side_by_side() 
     assert tally.eta_s is None
     tally.finish("b", None, 10.0)
     assert tally.eta_s == pytest.approx(10.0), "two at a time, as long as the others took on average"
-    tally.foretold = {"c": 40.0, "d": 60.0}
+    tally.predicted = {"c": 40.0, "d": 60.0}
     assert tally.eta_s == pytest.approx(50.0)
     tally.running = {"c": 10.0}
     now = 30.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsadiag.agent.oom import kernel_says
+from nsadiag.agent.watching.oom import kernel_says
 from nsadiag.analysis.facts.model_structure import differences
 from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.scale.digests.cell import load_cell

@@ -57,7 +57,8 @@ def look(value):
 probes_named = sys.argv[1]
 os.environ["NSADIAG_PROBES"] = probes_named
 os.environ.setdefault("NSADIAG_RUN_DIR", os.getcwd())
-from nsadiag.worker import probes, session, crash
+from nsadiag.worker import probes, session
+from nsadiag.worker.failures import crash
 before = snapshot()
 by_place = dict(owners())
 same = {}

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from nsadiag.agent.patience import LOOK_AGAIN_S, MIN_STALL_S, MOST_CROWDED, Patience, crowding
+from nsadiag.agent.stillness.patience import LOOK_AGAIN_S, MIN_STALL_S, MOST_CROWDED, Patience, crowding
 
 
 def trained(pauses: list[float], fixed_s: float | None = None) -> tuple[Patience, float]:

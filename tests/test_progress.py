@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsadiag.agent.progress import Progress
+from nsadiag.agent.watching.progress import Progress
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 from nsadiag.evidence.ring.reader import Pulse
 

@@ -12,8 +12,8 @@ import pytest
 from support.jobs import Jobs
 
 import nsadiag
-from nsadiag.agent import discovery
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching import discovery
+from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.commands.quiet import QuietNotes
 from nsadiag.engines.local import run_command
 from nsadiag.evidence.layout import RunDir

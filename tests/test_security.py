@@ -378,7 +378,7 @@ def calls(path: Path) -> set[str]:
 # The one that dumps of thousands of ranks need for its speed: it may import pickle for a subclass that finds no name.
 NAMELESS = ROOT / "nsadiag/analysis/scale/dumps/plain.py"
 # What nsadiag tells the guard that it has just started, over a socket that only these two have.
-GUARD = [ROOT / "nsadiag/agent/guard.py", ROOT / "nsadiag/agent/guarded.py"]
+GUARD = [ROOT / "nsadiag/agent/job/guard.py", ROOT / "nsadiag/agent/job/guarded_process.py"]
 
 
 def test_no_part_of_nsadiag_has_an_unpickler_or_runs_text() -> None:

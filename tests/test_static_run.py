@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.agent.queued import held_up, queue_of
-from nsadiag.agent.stillness import Motion, Stance
+from nsadiag.agent.stillness.device_queue import held_up, queue_of
+from nsadiag.agent.stillness.motion import Motion, Stance
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cluster.merge import Story, merge

@@ -10,12 +10,13 @@ import time
 
 import pytest
 
-from nsadiag.agent.activity import Activity, Usage, usage, work
-from nsadiag.agent.captures.sleeping import waits_until
-from nsadiag.agent.queued import held_up, queue_of
-from nsadiag.agent.sampler import is_torn, where_it_works
-from nsadiag.agent.stillness import Motion, gpu_pct, joining, judge
-from nsadiag.agent.timed_waits import limit_s, naps, same_nap
+from nsadiag.agent.captures.kernel.sleeping import waits_until
+from nsadiag.agent.stillness.activity import Activity, Usage, usage, work
+from nsadiag.agent.stillness.device_queue import held_up, queue_of
+from nsadiag.agent.stillness.judgement import judge
+from nsadiag.agent.stillness.motion import Motion, gpu_pct, joining
+from nsadiag.agent.stillness.timed_waits import limit_s, naps, same_nap
+from nsadiag.agent.watching.sampler import is_torn, where_it_works
 
 WAITING = Motion(
     rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0, waits_for_peers=True

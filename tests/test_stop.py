@@ -15,7 +15,7 @@ import pytest
 from support.jobs import Jobs
 
 from nsadiag.agent import processes
-from nsadiag.agent.stop import DUMP_QUIET_S, wait_for_dumps
+from nsadiag.agent.job.stop import DUMP_QUIET_S, wait_for_dumps
 from nsadiag.evidence.layout import RunDir
 
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")

@@ -13,7 +13,7 @@ from nsadiag.analysis.rules.exits.missing_files import Unmade, unmade
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.records import Place
-from nsadiag.worker.crash import describe
+from nsadiag.worker.failures.crash import describe
 
 SCRIPT = """
 DONE = "finished"

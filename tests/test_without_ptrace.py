@@ -15,12 +15,12 @@ from support.promises import promises
 from support.without_ptrace import hide
 
 from nsadiag.agent import permission
-from nsadiag.agent.captures.py_spy import find_py_spy
+from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
+from nsadiag.agent.captures.python.py_spy import find_py_spy
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.checkup.check import Check
 from nsadiag.agent.checkup.patient import patients
 from nsadiag.agent.checkup.process import FAULTHANDLER, STACKS, with_faulthandler
-from nsadiag.agent.glances import Glances
 from nsadiag.agent.namespaces import pid_of
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
@@ -191,12 +191,12 @@ def test_a_process_of_a_namespace_below_ours_is_found_by_its_number_there() -> N
 
 def test_where_py_spy_is_refused_the_rank_itself_says_where_it_is(refusing: Path, tmp_path: Path) -> None:
     with patients(sys.executable, tmp_path) as (_, with_torch):
-        with_torch.told(IMPORT_S)
-        glances = Glances(lambda rank: with_torch.target().socket or tmp_path)
+        with_torch.report(IMPORT_S)
+        stacks = NonblockingStacks(lambda rank: with_torch.target().socket or tmp_path)
         for _ in range(2):
-            threads = glances.at(0, with_torch.pid, with_locals=True)
+            threads = stacks.at(0, with_torch.pid, with_locals=True)
             assert [t["thread_name"] for t in threads].count("MainThread") == 1
-        assert not glances.shows_variables(with_torch.pid)
+        assert not stacks.shows_variables(with_torch.pid)
 
 
 def test_a_rank_that_does_not_answer_is_not_asked_again(refusing: Path, tmp_path: Path) -> None:
@@ -206,10 +206,10 @@ def test_a_rank_that_does_not_answer_is_not_asked_again(refusing: Path, tmp_path
         asked.append(rank)
         return tmp_path / "none.sock"
 
-    glances = Glances(socket_of)
+    stacks = NonblockingStacks(socket_of)
     for _ in range(3):
         with pytest.raises(CaptureError):
-            glances.at(0, os.getpid())
+            stacks.at(0, os.getpid())
     assert asked == [0]
 
 

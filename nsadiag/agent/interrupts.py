@@ -61,7 +61,7 @@ def hurried() -> bool:
 
 
 @contextlib.contextmanager
-def told(listener: Callable[[], None]) -> Iterator[None]:
+def notifying(listener: Callable[[], None]) -> Iterator[None]:
     """Calls `listener` at the first of them, at once, whatever is held off; inner ones come first."""
     _listeners.append(listener)
     try:

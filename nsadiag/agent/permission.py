@@ -1,4 +1,4 @@
-"""Why a process may not be looked into, as far as the kernel tells, and what would change that."""
+"""Reasons why a process may not be looked into, as far as the kernel tells, and what would change that."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def obstacles(pid: int) -> list[str]:
 
 
 def remedy(pid: int) -> str:
-    """What would let us read this process's memory; the first obstacle first."""
+    """Advice on how to be allowed to read this process's memory; the first obstacle first."""
     owner, scope, capable = owner_of(pid), ptrace_scope(), is_capable()
     if owner is not None and owner != os.geteuid() and not capable:
         return f"run nsadiag as {user_name(owner)}, whose process it is, or as root with CAP_SYS_PTRACE"

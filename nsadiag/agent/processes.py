@@ -122,7 +122,7 @@ def with_children(processes: Iterable[Process]) -> set[Process]:
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """How a process ended, as far as could be seen: `exit_code` and `signal` are None where nobody could tell."""
+    """The end of a process, as far as could be seen: `exit_code` and `signal` are None where nobody could tell."""
 
     t_mono_ns: int
     exit_code: int | None = None

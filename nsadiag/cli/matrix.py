@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,7 @@ from nsadiag.errors import UsageError
 if TYPE_CHECKING:
     from nsadiag.cluster.place import Place
     from nsadiag.commands.matrix.run import MatrixRequest
-    from nsadiag.spec import Matrix
+    from nsadiag.spec import Cell, Matrix
 
 # Engines that run cells where nsadiag runs, without a scheduler.
 ON_NODES = ("local", "static")
@@ -231,48 +232,35 @@ def _check_engine(engine: str, **options: Any) -> None:
     check_engine(engine)
 
 
-def _print_cells(cells: list[Any], *, nnodes: int, as_json: bool) -> None:
-    import shlex
-
-    def command(cell: Any) -> list[str]:
-        """The command of node 0, on one node or on several."""
-        words: list[str] = cell.command()
-        if nnodes == 1 or cell.world_size == 1 or "--standalone" not in words:
-            return words
-        from nsadiag.engines.static import spread
-
-        used = [count for count in spread(cell.world_size, nnodes) if count]
-        at = words.index("--standalone")
-        told = [
-            "--nnodes",
-            str(len(used)),
-            "--node-rank",
-            "0",
-            "--master-addr",
-            "HOST",
-            "--master-port",
-            "PORT",
-        ]
-        words = [*words[:at], *told, *words[at + 1 :]]
-        words[words.index("--nproc-per-node") + 1] = str(used[0])
-        return words
-
+def _print_cells(cells: list[Cell], *, nnodes: int, as_json: bool) -> None:
     if as_json:
-        print(
-            json.dumps(
-                [
-                    {
-                        "id": c.id,
-                        "factors": c.factors,
-                        "world_size": c.world_size,
-                        "env": c.env,
-                        "command": command(c),
-                    }
-                    for c in cells
-                ],
-                indent=1,
-            )
-        )
+        rows = [
+            {
+                "id": cell.id,
+                "factors": cell.factors,
+                "world_size": cell.world_size,
+                "env": cell.env,
+                "command": _command(cell, nnodes),
+            }
+            for cell in cells
+        ]
+        print(json.dumps(rows, indent=1))
         return
     for cell in cells:
-        print(f"{cell.id}\n    {shlex.join([*(f'{k}={v}' for k, v in cell.env.items()), *command(cell)])}")
+        variables = [f"{name}={value}" for name, value in cell.env.items()]
+        print(f"{cell.id}\n    {shlex.join([*variables, *_command(cell, nnodes)])}")
+
+
+def _command(cell: Cell, nnodes: int) -> list[str]:
+    """The command of node 0, on one node or on several."""
+    words = cell.command()
+    if nnodes == 1 or cell.world_size == 1 or "--standalone" not in words:
+        return words
+    from nsadiag.engines.static import spread
+
+    used = [count for count in spread(cell.world_size, nnodes) if count]
+    at = words.index("--standalone")
+    meeting = f"--nnodes {len(used)} --node-rank 0 --master-addr HOST --master-port PORT"
+    words = [*words[:at], *meeting.split(), *words[at + 1 :]]
+    words[words.index("--nproc-per-node") + 1] = str(used[0])
+    return words

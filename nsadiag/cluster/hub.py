@@ -109,7 +109,7 @@ class Hub:
         with self._lock:
             return self._nodes[node_rank].clock.offset()
 
-    def all_told(self) -> bool:
+    def all_sent(self) -> bool:
         """Whether everything that was to be told has left for every node that is connected."""
         with self._lock:
             standing = [n for n in self._nodes.values() if n.connection]

@@ -227,7 +227,7 @@ def farewell(crew: Crew, body: dict[str, Any], seconds: float = 3.0) -> None:
     """The last note; waits for it to leave, and for the others to close."""
     crew.hub.tell("bye", body)
     deadline = time.monotonic() + seconds
-    while not crew.hub.all_told() and time.monotonic() < deadline:
+    while not crew.hub.all_sent() and time.monotonic() < deadline:
         time.sleep(0.02)
     crew.hub.close()
     crew.arrivals.close()

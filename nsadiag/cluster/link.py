@@ -71,7 +71,7 @@ class Link:
     def is_connected(self) -> bool:
         return self._connection is not None
 
-    def all_told(self) -> bool:
+    def all_sent(self) -> bool:
         """Whether everything that was to be told has left."""
         with self._lock:
             standing = self._connection

@@ -10,10 +10,10 @@ from typing import Any
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.captures import capture_slow
-from nsadiag.agent.launch import Job
-from nsadiag.agent.state import Look, Pair, WatchOptions
-from nsadiag.agent.stillness import Motion, joined
-from nsadiag.agent.watch import POLL_S
+from nsadiag.agent.job.launch import Job
+from nsadiag.agent.stillness.motion import Motion, joined
+from nsadiag.agent.watching.state import Look, Pair, WatchOptions
+from nsadiag.agent.watching.watch import POLL_S
 from nsadiag.cluster.link import Link
 from nsadiag.cluster.protocol.notes import (
     Looked,

@@ -15,10 +15,11 @@ from typing import Any
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.captures import capture_slow
-from nsadiag.agent.launch import Job
-from nsadiag.agent.state import Pair, RankState, WatchOptions
-from nsadiag.agent.stillness import Judgement, Motion, joined
-from nsadiag.agent.watch import LAUNCHER_GRACE_S, POLL_S, Watch
+from nsadiag.agent.job.launch import Job
+from nsadiag.agent.stillness.judgement import Judgement
+from nsadiag.agent.stillness.motion import Motion, joined
+from nsadiag.agent.watching.state import Pair, RankState, WatchOptions
+from nsadiag.agent.watching.watch import LAUNCHER_GRACE_S, POLL_S, Watch
 from nsadiag.cluster.hub import Hub
 from nsadiag.cluster.protocol.notes import (
     Looked,

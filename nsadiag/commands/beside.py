@@ -7,17 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nsadiag.agent import interrupts, scratch
-from nsadiag.agent.beside import BesideJob, BesideWatch
+from nsadiag.agent import interrupts
+from nsadiag.agent.job import scratch
 from nsadiag.agent.processes import Process
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching.state import WatchOptions
+from nsadiag.agent.watching.unlaunched import UnlaunchedJob, UnlaunchedWatch
 from nsadiag.commands import output
 from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.secrets.masking import mask_command
 
 
-def look_on(run: RunDir, job: BesideJob, expected: int, options: WatchOptions, argv: list[str]) -> None:
+def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOptions, argv: list[str]) -> None:
     """Until the ranks are done, dead or stuck; then the verdict, the reports, and a line on stderr."""
     about: dict[str, Any] = {
         "kind": "run",
@@ -26,7 +27,7 @@ def look_on(run: RunDir, job: BesideJob, expected: int, options: WatchOptions, a
         "started_at": output.now(),
     }
     output.write_run(run, **about)
-    watch = BesideWatch(job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run))
+    watch = UnlaunchedWatch(job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run))
     watch.expected = expected
     with interrupts.held_off():
         watch.run()
@@ -49,5 +50,5 @@ def main(
     scratch.adopt(Path(sockets))
     # A hang that is left as it is outlives us, with its sockets.
     scratch.add_owner(Path(sockets), Process(*map(int, run_id.split("-"))))
-    job = BesideJob(socket_dir=Path(sockets), run_id=run_id)
+    job = UnlaunchedJob(socket_dir=Path(sockets), run_id=run_id)
     look_on(RunDir(path=Path(directory)), job, int(expected), options, list(argv))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.follow import Follow
-from nsadiag.agent.launch import check_command
-from nsadiag.agent.log_limit import close_holes
-from nsadiag.agent.rings import Choice
-from nsadiag.agent.state import WatchOptions
-from nsadiag.agent.watch import Watch
+from nsadiag.agent.job.launch import check_command
+from nsadiag.agent.job.log_limit import close_holes
+from nsadiag.agent.job.log_tail import Follow
+from nsadiag.agent.job.ring_storage import Choice
+from nsadiag.agent.watching.state import WatchOptions
+from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
 from nsadiag.commands.quiet import QuietNotes
 from nsadiag.engines.local import Front, run_command
@@ -66,7 +66,7 @@ def run_once(request: RunRequest) -> RunResult:
     follow = Follow()
     interrupted, watch = False, None
     try:
-        with interrupts.told(say_stopping):
+        with interrupts.notifying(say_stopping):
             watch = run_command(
                 request.command,
                 run,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.follow import Follow
-from nsadiag.agent.launch import check_command
+from nsadiag.agent.job.launch import check_command
+from nsadiag.agent.job.log_tail import Follow
 from nsadiag.cluster.place import Place
 from nsadiag.commands import nodes, output
 from nsadiag.commands.quiet import QuietNotes
@@ -64,7 +64,7 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
     follow = Follow()
     interrupted, watch = False, None
     try:
-        with interrupts.told(say_stopping):
+        with interrupts.notifying(say_stopping):
             watch = run_command(
                 nodes.completed(line, place, part.endpoint),
                 run,
@@ -107,7 +107,7 @@ def _take_part(request: RunRequest, place: Place, line: nodes.Line) -> nodes.Nod
 
 def _run_part(request: RunRequest, command: list[str], member: Member, part: Part) -> None:
     run, follow = member.directory(part), Follow()
-    with interrupts.told(say_stopping):
+    with interrupts.notifying(say_stopping):
         run_command(
             command,
             run,

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent import interrupts, log_limit, processes, rings, scratch
-from nsadiag.agent.follow import Follow
-from nsadiag.agent.guarded import Guarded
-from nsadiag.agent.launch import CommandJob, job_environment, new_run_id, recorder_environment
+from nsadiag.agent import interrupts, processes
+from nsadiag.agent.job import log_limit, ring_storage, scratch
+from nsadiag.agent.job.guarded_process import Guarded
+from nsadiag.agent.job.launch import CommandJob, job_environment, new_run_id, recorder_environment
+from nsadiag.agent.job.log_tail import Follow
 from nsadiag.agent.processes import Process
-from nsadiag.agent.state import WatchOptions
-from nsadiag.agent.watch import Watch
+from nsadiag.agent.watching.state import WatchOptions
+from nsadiag.agent.watching.watch import Watch
 from nsadiag.evidence.layout import (
     NODE,
     RankDir,
@@ -59,7 +60,7 @@ def run_command(
     on_silence: Callable[[], None] | None = None,
     on_stuck: Callable[[], None] | None = None,
     on_quiet: Callable[[float, str], None] | None = None,
-    ring: rings.Choice = "auto",
+    ring: ring_storage.Choice = "auto",
     die_with_me: bool = True,
     cwd: Path | None = None,
     make_watch: MakeWatch = Watch,
@@ -71,7 +72,7 @@ def run_command(
     """
     with (
         scratch.made(run) as sockets,
-        rings.held(run, ring) as (more, memory),
+        ring_storage.held(run, ring) as (more, memory),
         interrupts.held_off(),
     ):
         job = CommandJob(
@@ -85,7 +86,7 @@ def run_command(
             cwd=cwd,
             elsewhere=memory,
         )
-        with _ended_or_left(job), interrupts.told(job.ending):
+        with _ended_or_left(job), interrupts.notifying(job.ending):
             watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, on_quiet=on_quiet)
             with _shown(job, run, front):
                 watch.run()
@@ -163,7 +164,7 @@ class WarmLauncher:
         environment.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         with open_private(self._log, "ab") as log:
             self._guarded = Guarded(
-                [sys.executable, "-m", "nsadiag.agent.warm", str(writer), *self._preload],
+                [sys.executable, "-m", "nsadiag.agent.job.warm_launcher", str(writer), *self._preload],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, pass_fds=(writer,), die_with_me=True,
             )  # fmt: skip
         os.close(writer)
@@ -274,7 +275,7 @@ def run_warm(
 ) -> Watch:
     """Runs one cell to its end, watched; `world_size` is of the ranks here."""
     make_private_dir(run.path)
-    with scratch.made(run) as sockets, rings.held(run) as (more, _), interrupts.held_off():
+    with scratch.made(run) as sockets, ring_storage.held(run) as (more, _), interrupts.held_off():
         job = launcher.job(
             argv, run, sockets, world_size=world_size, probes=probes, env=more, cwd=cwd, among=among
         )

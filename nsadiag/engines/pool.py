@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.launch import new_run_id
+from nsadiag.agent.job.launch import new_run_id
 from nsadiag.engines.local import WarmLauncher
 
 # A launcher is two processes with torch in them. One that waits for its environment to come again saves its start.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.cluster.join import Crew
 from nsadiag.cluster.merge import Story, merge
 from nsadiag.cluster.place import free_port

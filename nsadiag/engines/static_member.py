@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.cluster.join import Seat, Stopped
 from nsadiag.cluster.link import Lost
 from nsadiag.cluster.member_watch import MemberWatch
@@ -175,7 +175,7 @@ class Member:
 
     def _say_it(self) -> None:
         deadline = time.monotonic() + 5.0
-        while not self.link.all_told() and time.monotonic() < deadline:
+        while not self.link.all_sent() and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def _wait_for(self, kind: str) -> dict[str, Any]:

@@ -81,6 +81,22 @@ TORCH = (
     Blocking(frames="torch/autograd/graph", functions="^_engine_run_backward$", state="backward", waker=PEER),
     Blocking(frames="torch/utils/data/dataloader", state="loader", waker=CHILD),
 )
+# Of these, the one in which the main thread waits for a worker's next batch.
+NEXT_BATCH = Blocking(
+    frames="torch/utils/data/dataloader", functions="_try_get_data$", state="loader", waker=CHILD
+)
+# Loops of servers, which call the user's code once a request has come.
+SERVER = Blocking(
+    frames=r"socketserver|uvicorn/server|hypercorn/\w+|waitress/\w+|gunicorn/\w+|aiohttp/web|tornado/ioloop|grpc/_server",
+    waker=CLIENT,
+)
+# Libraries that nap until a file, a lock or a server lets them go on.
+POLLING = re.compile(
+    r"/(torch/utils/file_baton\.py|torch/utils/_filelock\.py|filelock/|fasteners/|portalocker/|huggingface_hub/|fsspec/"
+    r"|s3fs/|gcsfs/|boto\w*/|urllib3/|requests/|redis/|etcd\w*/|wandb/|mlflow/|ray/|paramiko/)"
+)
+# torch waits for peers, also in what probes wrap around it, with limits of its own, and asks again.
+OWN_LIMITS = re.compile(r"/torch/|/nsadiag/worker/")
 # Waits of the standard library. For a stack the first row that fits any frame counts, so that what a wait is for stands
 # above what it is made of: a queue waits by a lock.
 LIBRARY = (
@@ -166,7 +182,8 @@ KERNEL_CALLS = (
     Blocking(syscall="rt_sigsuspend", wchan=("sigsuspend",), state="signal", waker=LOCAL),
     Blocking(syscall="pause", state="signal", waker=LOCAL),
 )
-# Numbers of the calls in which a thread can wait, by machine (x86_64, aarch64), with what the first argument is.
+# Numbers of the calls in which a thread can wait, by machine (-1: has none), with what the first argument is.
+MACHINES = ("x86_64", "aarch64")
 SYSCALLS: dict[str, tuple[int, int, str]] = {
     "read": (0, 63, "fd"),
     "write": (1, 64, "fd"),
@@ -236,6 +253,19 @@ def by_kernel(call: str | None, descriptor: dict[str, Any] | None = None) -> Blo
     return dataclasses.replace(row or Blocking(syscall=call, waker=Waker.NOBODY), state=state)
 
 
+def syscall_name(number: int, machine: str) -> str | None:
+    """The name of a system call in which a thread can wait; None of any other, and of a machine that is not in the table."""
+    return _names(machine).get(number)
+
+
+@functools.cache
+def _names(machine: str) -> dict[int, str]:
+    if machine not in MACHINES:
+        return {}
+    column = MACHINES.index(machine)
+    return {int(row[column]): name for name, row in SYSCALLS.items() if int(row[column]) >= 0}
+
+
 def by_wchan(wchan: str | None) -> Blocking | None:
     """The row of a kernel function in which a thread sleeps."""
     return next((row for row in KERNEL_CALLS if wchan and wchan.startswith(row.wchan)), None)
@@ -258,6 +288,34 @@ def is_library(file: str) -> bool:
 def is_lock(file: str) -> bool:
     """Whether locks, events, queues and joins wait there, between threads or processes."""
     return any(row.state in ("lock", "queue") and _is_in(row, file) for row in LIBRARY)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_loader(file: str) -> bool:
+    """Whether torch's DataLoader waits there for its workers."""
+    return _is_in(NEXT_BATCH, file)
+
+
+def awaits_batch(function: str, file: str) -> bool:
+    """Whether the frame is the DataLoader's wait for a worker's next batch."""
+    return _fits(NEXT_BATCH, function, file)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_server(file: str) -> bool:
+    """Whether the file holds the loop of a server."""
+    return _is_in(SERVER, file)
+
+
+def polling_library(file: str) -> str | None:
+    """The library, if that file belongs to one that naps between questions to the world."""
+    found = POLLING.search(file)
+    return found[1].strip("/").rpartition("/")[2] if found else None
+
+
+def has_own_limits(file: str) -> bool:
+    """Whether torch, or a probe around it, waits there: with limits of its own, and it asks again."""
+    return OWN_LIMITS.search(file) is not None
 
 
 def is_transfer(function: str, file: str) -> bool:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.state import WatchOptions
-from nsadiag.agent.watch import Watch
+from nsadiag.agent.watching.state import WatchOptions
+from nsadiag.agent.watching.watch import Watch
 from nsadiag.engines.local import WarmLauncher, run_command, run_warm
 from nsadiag.evidence.layout import RunDir, make_private_dir
 from nsadiag.evidence.records import Verdict, Where

@@ -55,7 +55,7 @@ class Tally:
         self.marks: dict[str, str] = {}
         self.running: dict[str, float] = {}
         self.walls: list[float] = []
-        self.foretold: Mapping[str, float] = {}
+        self.predicted: Mapping[str, float] = {}
         self.ran_s = 0.0  # of cells that ended since the start, one beside another or not
         self.started_at = clock()
 
@@ -81,14 +81,14 @@ class Tally:
         if len(self.walls) < 2:
             return None
         mean = sum(self.walls) / len(self.walls)
-        seconds = {i: self.foretold.get(i, mean) for i in self.cell_ids if i not in self.marks}
+        seconds = {i: self.predicted.get(i, mean) for i in self.cell_ids if i not in self.marks}
         had = sum(min(self.clock() - at, seconds.get(i, mean)) for i, at in self.running.items())
         side_by_side = self.ran_s / self.elapsed_s if self.elapsed_s else 1.0
         return max(0.0, sum(seconds.values()) - had) / max(side_by_side, 1.0)
 
     def time_of(self, cell_id: str) -> str:
         """The elapsed time of a running cell, `3 s`, with its prediction if there is one, `3 of about 12 s`."""
-        ran_s, whole_s = self.clock() - self.running[cell_id], self.foretold.get(cell_id)
+        ran_s, whole_s = self.clock() - self.running[cell_id], self.predicted.get(cell_id)
         if whole_s is None or whole_s < 1:
             return roughly(ran_s)
         return f"{roughly(ran_s)} of about {roughly(whole_s)}"
@@ -172,7 +172,7 @@ class LiveProgress:
     def foretell(self, seconds: Mapping[str, float]) -> None:
         """By cell, of those to come and those that run."""
         with self._lock:
-            self._tally.foretold = dict(seconds)
+            self._tally.predicted = dict(seconds)
 
     def note(self, text: str) -> None:
         """Printed above the live lines, where it stays."""

@@ -65,7 +65,7 @@ class Scaling:
     offs: tuple[str, ...]
     cut_short: tuple[str, ...]
 
-    def foretold(self, key: str) -> dict[str, float]:
+    def predicted(self, key: str) -> dict[str, float]:
         """By cell, what the others foretell of this measure."""
         return {p.id: p.predicted for m in self.measures if m.key == key for p in m.points}
 

@@ -70,7 +70,7 @@ def scatter_of(measure: MeasureReport) -> Scatter:
     span = side - 2 * margin
 
     def dot(point: Measured) -> Dot:
-        said = f"{point.id}: {shown(measure.key, point.measured)}, foretold {shown(measure.key, point.predicted)}"
+        said = f"{point.id}: {shown(measure.key, point.measured)}, predicted {shown(measure.key, point.predicted)}"
         x = margin + span * _share(point.predicted, low, high)
         y = side - margin - span * _share(point.measured, low, high)
         return Dot(x=round(x, 1), y=round(y, 1), text=said, is_off=point.is_off)

@@ -6,9 +6,9 @@ import ast
 import re
 from typing import Literal
 
-from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE
 from nsadiag.evidence.records import Place
 from nsadiag.source.model import Loop, SourceModel, calls_in, name_of
+from nsadiag.source.polling import ASKS_INSIDE, ASKS_OUTSIDE
 
 OF_CHILDREN = re.compile(r"is_alive\(|\.ready\(|\.done\(|running\(|exitcode")
 HARMLESS = {"sleep", "print", "len", "info", "debug", "warning", "range", "time", "monotonic"}

@@ -15,12 +15,14 @@ import torch
 import torch.distributed as dist
 
 from nsadiag.evidence.layout import RunDir, make_private_dir, this_node, write_private
-from nsadiag.worker import crash, server, session, startup
+from nsadiag.worker import session, startup
+from nsadiag.worker.failures import crash
+from nsadiag.worker.introspection import server
 from nsadiag.worker.probes import PROBES_VARIABLE, remove_probes
 from nsadiag.worker.probes.autograd import module_calls
 
 RUN_DIR, RUN_ID = "NSADIAG_RUN_DIR", "NSADIAG_RUN_ID"
-FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}  # as in agent.launch
+FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}  # as in agent.job.launch
 # Not a child of the rank: it is not to be ended with it, nor waited for.
 STARTER = (
     "import os, sys; os.fork() and os._exit(0); from nsadiag.commands.beside import main; main(*sys.argv[1:])"

@@ -1,4 +1,4 @@
-"""Which directory a rank writes to: claims it, and moves what was recorded of a process that was taken for another rank."""
+"""The directory of a rank: claims it, and moves what was recorded of a process that was taken for another rank."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _rename_socket(before: int, now: int) -> None:
 
 
 def _home(directory: RankDir) -> Path:
-    """Where this process's files are: the rank for which it was taken may have come meanwhile."""
+    """The directory of this process's files: the rank for which it was taken may have come meanwhile."""
     meta: Any = read_json(directory.meta, {})
     return directory.path if meta.get("pid") == os.getpid() else _aside(directory, os.getpid())
 

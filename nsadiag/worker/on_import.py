@@ -37,7 +37,7 @@ class _After:
     def _found_elsewhere(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
-        """What the finders behind this one say, as they would without it."""
+        """The answer of the finders behind this one, as they would give it without it."""
         behind = dropwhile(lambda finder: finder is not self, list(sys.meta_path))
         for finder in islice(behind, 1, None):
             find = getattr(finder, "find_spec", None)

@@ -21,7 +21,7 @@ _MISSING = object()
 
 
 def faithful(around: Callable[..., Any], original: Callable[..., Any]) -> Any:
-    """What may stand where `original` stood: `around`, which takes the same arguments and calls the original itself.
+    """A stand-in for `original`: `around`, which takes the same arguments and calls the original itself.
 
     A builtin is replaced by an object that is not bound as a method either; a Python function by a function.
     """
@@ -73,7 +73,7 @@ class _Builtin:
 
 
 def noted(before: Callable[..., Any], original: Callable[..., Any]) -> Any:
-    """What may stand where `original` stood, and calls `before` with the same arguments first."""
+    """A stand-in for `original` that calls `before` with the same arguments first."""
 
     def around(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -118,7 +118,7 @@ class Patches:
         setattr(owner, name, value)
 
     def undo(self) -> None:
-        """What others have put over ours stays, and goes on to call ours."""
+        """Removes ours; what others have put over it stays, and goes on to call it."""
         while self._placed:
             owner, name, before, ours = self._placed.pop()
             if vars(owner).get(name) is not ours:

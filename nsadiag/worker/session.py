@@ -16,8 +16,9 @@ from typing import Any
 from nsadiag.evidence.layout import RunDir, this_node, write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_command
-from nsadiag.worker import crash, numbering, output, ptracer
-from nsadiag.worker.faults import Faults
+from nsadiag.worker import numbering, output, ptracer
+from nsadiag.worker.failures import crash
+from nsadiag.worker.failures.fault_handler import Faults
 from nsadiag.worker.place import learn_user_code
 from nsadiag.worker.recorder import Recorder
 
@@ -33,7 +34,7 @@ on_leaving: list[Callable[[Recorder], None]] = []
 
 
 class Recorded:
-    """What runs in every step looks here, and spares itself the frame of `current`."""
+    """The recording that runs: what is called in every step looks here, and spares itself the frame of `current`."""
 
     rank: Recorder | None = None
 
@@ -67,7 +68,7 @@ def open_named_rank() -> None:
         open_rank(*named)
 
 
-def told_rank(rank: int, world_size: int) -> Recorder | None:
+def adopt_rank(rank: int, world_size: int) -> Recorder | None:
     """The same for a process that says which rank it is; one that was taken for another before becomes that one."""
     global _guessed
     if _settled and not _guessed:

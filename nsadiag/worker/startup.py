@@ -29,7 +29,7 @@ def boot() -> None:
 
 
 def attach_to_warm_process(rank: int, world_size: int) -> Recorder | None:
-    """For ranks forked from a process that had imported torch before it knew the run (agent.warm)."""
+    """For ranks forked from a process that had imported torch before it knew the run (agent.job.warm_launcher)."""
     from nsadiag.worker import session
 
     ptracer.allow()
@@ -40,7 +40,8 @@ def attach_to_warm_process(rank: int, world_size: int) -> Recorder | None:
 
 def _on_torch() -> None:
     """torch has just been imported: patch it once, whatever this process turns out to be."""
-    from nsadiag.worker import session, unnamed
+    from nsadiag.worker import session
+    from nsadiag.worker.failures import unranked
     from nsadiag.worker.probes import install_probes  # they import torch
 
     _name_recorder_size_for_older_torch()
@@ -52,7 +53,7 @@ def _on_torch() -> None:
         if rank is not None:
             _start_server(rank)
     if session.is_unnamed():
-        unnamed.listen(session.is_unnamed)
+        unranked.listen(session.is_unnamed)
 
 
 def _name_recorder_size_for_older_torch() -> None:
@@ -67,7 +68,7 @@ def _name_recorder_size_for_older_torch() -> None:
 
 
 def _start_server(rank: Recorder) -> None:
-    from nsadiag.worker import server
+    from nsadiag.worker.introspection import server
 
     try:
         server.start(rank)
@@ -76,6 +77,6 @@ def _start_server(rank: Recorder) -> None:
 
 
 def _leave_server(rank: Recorder) -> None:
-    from nsadiag.worker import server
+    from nsadiag.worker.introspection import server
 
     server.leave(rank)

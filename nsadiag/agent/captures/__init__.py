@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from nsadiag.agent.captures.answers import summed_up
-from nsadiag.agent.captures.children import children, workers
 from nsadiag.agent.captures.counters import wait_counters
-from nsadiag.agent.captures.cuda_core import cuda_core_dump
 from nsadiag.agent.captures.flight_recorder import flight_recorder, flight_recorder_pickle
-from nsadiag.agent.captures.gpus import gpu
-from nsadiag.agent.captures.nccl_ras import ras
-from nsadiag.agent.captures.proc import proc
-from nsadiag.agent.captures.py_spy import native_stack, python_stack
-from nsadiag.agent.captures.python import python
+from nsadiag.agent.captures.gpu.cuda_core import cuda_core_dump
+from nsadiag.agent.captures.gpu.gpus import gpu
+from nsadiag.agent.captures.gpu.nccl_ras import ras
+from nsadiag.agent.captures.kernel.proc import proc
+from nsadiag.agent.captures.python.children import children, workers
+from nsadiag.agent.captures.python.event_loop_tasks import tasks
+from nsadiag.agent.captures.python.interpreter_lock import python
+from nsadiag.agent.captures.python.missing_gradients import ungraded
+from nsadiag.agent.captures.python.py_spy import native_stack, python_stack
+from nsadiag.agent.captures.python.traceback import traceback
 from nsadiag.agent.captures.target import NodeTarget, NotApplicable, Target
-from nsadiag.agent.captures.tasks import tasks
-from nsadiag.agent.captures.traceback import traceback
-from nsadiag.agent.captures.ungraded import ungraded
 from nsadiag.agent.processes import stat_fields
 from nsadiag.evidence.layout import CaptureDir, RunDir, make_private_dir, read_json, this_node, write_json
 
@@ -65,7 +65,7 @@ def capture_rank(target: Target, names: tuple[str, ...]) -> None:
 
 
 def capture_node(target: NodeTarget) -> None:
-    """What a machine is asked once, whatever the number of ranks on it."""
+    """Takes the captures that a machine is asked for once, whatever the number of ranks on it."""
     answers = _take(target, NODE_CAPTURES)
     with contextlib.suppress(OSError):
         write_json(target.directory.answers, {"sources": answers})
@@ -88,13 +88,13 @@ def capture_all(targets: list[Target], *, native: bool, with_locals: bool = Fals
 
 
 def capture_slow(targets: list[Target]) -> None:
-    """What costs a second or more a rank, and may pause it for as long: for a job that is known to be stuck."""
+    """Takes the captures that cost a second or more a rank, and may pause it for as long: for a job that is known to be stuck."""
     with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as pool:
         list(pool.map(lambda target: capture_rank(target, THOROUGH), targets))
 
 
 def capture_last(targets: list[Target]) -> None:
-    """What the rank does not survive: only for a job that will be ended right afterwards."""
+    """Takes the captures that the rank does not survive: only for a job that will be ended right afterwards."""
     with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as pool:
         list(pool.map(lambda target: capture_rank(target, LAST), targets))
 

@@ -1,4 +1,4 @@
-"""Which endpoints of a rank answered and which kept silent: the silence of some is evidence too."""
+"""The endpoints of a rank that answered and those that kept silent: the silence of some is evidence too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why evidence could not be had."""
+"""Reasons why evidence could not be had."""
 
 from __future__ import annotations
 

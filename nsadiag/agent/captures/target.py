@@ -1,4 +1,4 @@
-"""What a capture is pointed at."""
+"""The target of a capture: a rank, or a node."""
 
 from __future__ import annotations
 

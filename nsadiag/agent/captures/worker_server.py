@@ -76,7 +76,7 @@ class WorkerServer:
         return self._exchange("POST", f"/handler/{handler}{query}", timeout_s)
 
     def ask_json(self, handler: str, timeout_s: float = TIMEOUT_S) -> Any:
-        """What a handler of ours tells. Raises as `ask` does, and CaptureError where it failed or is cut off."""
+        """The answer of one of our handlers. Raises as `ask` does, and CaptureError where it failed or is cut off."""
         try:
             told = json.loads(self.ask(handler, timeout_s=timeout_s))
         except ValueError:

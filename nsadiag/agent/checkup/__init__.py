@@ -1,4 +1,4 @@
-"""Which evidence could be had here: each source is tried on a small job of our own, and each obstacle has its remedy."""
+"""The sources of evidence on this machine: each is tried on a small job of our own, and each obstacle has its remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def checkup(python: str, where: Path) -> list[Check]:
 
 
 def check_process(pid: int) -> list[Check]:
-    """What could be seen of a process that runs already; it is not paused."""
+    """Checks of a process that runs already; it is not paused."""
     with tempfile.TemporaryDirectory(prefix="nsadiag-doctor-") as folder:
         directory = RunDir(path=Path(folder)).rank(0).capture(1)
         target = Target(pid=pid, directory=directory, socket=None, may_pause=False)
@@ -46,7 +46,7 @@ def check_process(pid: int) -> list[Check]:
 
 
 def _of(patient: Patient) -> list[Check]:
-    """What can be seen of the one without torch: native stacks of one with it take longer to read."""
+    """Checks of the patient without torch: native stacks of one with it take longer to read."""
     first = answered("black box", lambda: inside.black_box(patient), essential=True)
     target = patient.target()
     return [

@@ -13,7 +13,7 @@ Status = Literal["works", "limited", "missing", "not here"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What was tried, what came of it, and what to change."""
+    """One check: its subject, its result, and what to change."""
 
     name: str
     status: Status

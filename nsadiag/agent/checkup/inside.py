@@ -1,4 +1,4 @@
-"""What comes from inside a rank: the black box, start-up without a change to the job, and torch's own recorders."""
+"""Checks of what comes from inside a rank: the ring of events, start-up without a change to the job, torch's own recorders."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from nsadiag.agent.captures.flight_recorder import HANDLERS, PICKLE_HANDLERS
+from nsadiag.agent.captures.python.traceback import from_within
 from nsadiag.agent.captures.target import CaptureError
-from nsadiag.agent.captures.traceback import from_within
 from nsadiag.agent.checkup.check import Check, answered
 from nsadiag.agent.checkup.patient import Patient
 from nsadiag.evidence.layout import make_private_dir
@@ -23,7 +23,7 @@ KEEPS_US_OUT = re.compile(r"\s-[a-zA-Z]*[IES]")
 def black_box(patient: Patient) -> Check:
     """A ring that the rank writes and that we read from outside."""
     name = "black box"
-    python = patient.told(START_S)["python"]
+    python = patient.report(START_S)["python"]
     if not patient.directory.blackbox.exists():
         return Check(
             name=name, status="missing", detail=f"Python {python} started without our probes", essential=True,
@@ -62,7 +62,7 @@ def worker_server(patient: Patient) -> list[Check]:
     """torch's server in a rank, and the flight recorders that it hands out."""
     name, recorder = "worker server", "flight recorder"
     try:
-        told = patient.told(TORCH_S)
+        told = patient.report(TORCH_S)
     except TimeoutError:
         busy = f"torch was not imported within {TORCH_S:g} s"
         return [

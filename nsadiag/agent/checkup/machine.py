@@ -1,4 +1,4 @@
-"""What the machine offers: room, the kernel's help, GPUs and NVIDIA's tools."""
+"""Checks of the machine: room, the kernel's help, GPUs and NVIDIA's tools."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from nsadiag.agent.captures import gpus, nccl_ras
-from nsadiag.agent.captures.cgroups import cgroup
+from nsadiag.agent.captures.gpu import gpus, nccl_ras
+from nsadiag.agent.captures.kernel.cgroups import cgroup
 from nsadiag.agent.captures.target import CaptureError, NotApplicable
 from nsadiag.agent.checkup.check import Check, Status
 

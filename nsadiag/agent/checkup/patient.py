@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent import interrupts, scratch
+from nsadiag.agent import interrupts
 from nsadiag.agent.captures.target import Target
-from nsadiag.agent.launch import job_environment, new_run_id
+from nsadiag.agent.job import scratch
+from nsadiag.agent.job.launch import job_environment, new_run_id
 from nsadiag.evidence.layout import RunDir
 
 PLAIN = """
@@ -60,7 +61,7 @@ class Patient:
     def pid(self) -> int:
         return self._process.pid
 
-    def told(self, seconds: float) -> dict[str, Any]:
+    def report(self, seconds: float) -> dict[str, Any]:
         """Raises TimeoutError, or ChildProcessError if it ended without a word."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + seconds
@@ -74,7 +75,7 @@ class Patient:
         raise TimeoutError(f"no word from Python in {seconds:g} s")
 
     def target(self) -> Target:
-        """What captures are pointed at."""
+        """The target of captures."""
         return Target(pid=self.pid, directory=self.directory.capture(1), socket=self._socket)
 
     def end(self) -> None:

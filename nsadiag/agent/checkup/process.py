@@ -1,12 +1,12 @@
-"""What can be seen of a process from outside, tried on one; and what permission there is to look."""
+"""Checks of a process as seen from outside, tried on one; and of the permission to look."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 
-from nsadiag.agent.captures.proc import proc
-from nsadiag.agent.captures.py_spy import find_py_spy, native_stack, python_stack
+from nsadiag.agent.captures.kernel.proc import proc
+from nsadiag.agent.captures.python.py_spy import find_py_spy, native_stack, python_stack
 from nsadiag.agent.captures.target import CaptureError, Target
 from nsadiag.agent.checkup.check import Check
 from nsadiag.agent.permission import (

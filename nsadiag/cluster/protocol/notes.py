@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nsadiag.agent.stillness import Motion, Stance
+from nsadiag.agent.stillness.motion import Motion, Stance
 from nsadiag.evidence.spans import ranks_in, spelled
 
 Document = Mapping[str, Any]

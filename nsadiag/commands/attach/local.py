@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent import attach
-from nsadiag.agent.state import RankState
+from nsadiag.agent.attaching import attach
+from nsadiag.agent.watching.state import RankState
 from nsadiag.commands import output
 from nsadiag.commands.run import RunResult, exit_code, judge_and_report
 from nsadiag.errors import UsageError

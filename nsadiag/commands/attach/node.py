@@ -6,8 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from nsadiag.agent import attach_nodes, interrupts
-from nsadiag.agent.attach_nodes import LOOK
+from nsadiag.agent import interrupts
+from nsadiag.agent.attaching import nodes
+from nsadiag.agent.attaching.nodes import LOOK
 from nsadiag.evidence.layout import NODE, RunDir, make_private_dir, read_json, this_node, write_json
 
 JOB = "SLURM_JOB_ID"
@@ -22,17 +23,17 @@ def main(directory: str, job: str, nonce: str, number: str = "") -> int:
     if read_json(run.run, {}).get("nonce") != nonce:
         print(f"error: {this_node()} does not see {directory}", file=sys.stderr)
         return 3
-    ranks = attach_nodes.ranks_of_job(JOB, job)
+    ranks = nodes.ranks_of_job(JOB, job)
     if number:
-        attach_nodes.watch_of(ranks, run).look_closer(int(number))
+        nodes.watch_of(ranks, run).look_closer(int(number))
         return 0
-    if twice := attach_nodes.claim(ranks, run):
+    if twice := nodes.claim(ranks, run):
         print(f"error: {twice}", file=sys.stderr)
         return 2
     if not ranks:
-        write_json(make_private_dir(run.node(this_node())) / LOOK, attach_nodes.nothing_here())
+        write_json(make_private_dir(run.node(this_node())) / LOOK, nodes.nothing_here())
         return 0
-    attach_nodes.watch_of(ranks, run).look_here(ranks)
+    nodes.watch_of(ranks, run).look_here(ranks)
     return 0
 
 

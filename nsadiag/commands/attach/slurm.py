@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent.attach_nodes import join_looks, write_joint
+from nsadiag.agent.attaching.nodes import join_looks, write_joint
 from nsadiag.commands import output
 from nsadiag.commands.run import RunResult, exit_code, judge_and_report
 from nsadiag.engines import slurm_steps

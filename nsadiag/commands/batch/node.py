@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.cluster.place import Place
 from nsadiag.commands import nodes
 from nsadiag.commands.matrix.cells import CellResult, Outcome, directory_of, note_done, run_cell

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag.agent.launch import check_script
+from nsadiag.agent.job.launch import check_script
 from nsadiag.errors import UsageError
 from nsadiag.experiments.bisect import Point
 from nsadiag.experiments.commits import Commit, commits_between, top_of

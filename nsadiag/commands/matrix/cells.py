@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.commands.matrix.probes import probes_of
 from nsadiag.engines.local import WarmLauncher, run_warm
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json

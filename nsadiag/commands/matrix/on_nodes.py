@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.cluster.join import Crew
 from nsadiag.cluster.place import Place
 from nsadiag.commands import nodes, output

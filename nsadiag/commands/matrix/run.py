@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsadiag.agent.launch import check_script
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.job.launch import check_script
+from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.commands import output
 from nsadiag.commands.matrix.cells import (
     CellResult,

@@ -21,7 +21,7 @@ MOST_OF_KIND = {".bin": 64 * MIB, ".pickle": 32 * MIB, ".py": MIB}
 MOST_OF_NAME = {"matrix.json": 64 * MIB}
 NUMBER = re.compile(r"[0-9]{1,9}")
 RANK = re.compile(r"[0-9]{5,9}")
-# Rings that are held in memory while a job runs (agent/rings.py): the only links that nsadiag makes.
+# Rings that are held in memory while a job runs (agent/job/ring_storage.py): the only links that nsadiag makes.
 RING = re.compile(r"/dev/shm/nsadiag-[\w.-]+/[\w.-]+")
 RING_NAMES = frozenset({"blackbox.bin", "names.bin"})
 KINDS = (

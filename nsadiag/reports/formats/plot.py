@@ -34,15 +34,15 @@ class Line:
     label: str
     number: int
     points: tuple[Point, ...]
-    foretold: tuple[Point, ...] = ()  # what the other cells say of these, where a cost model could be fitted
+    predicted: tuple[Point, ...] = ()  # what the other cells say of these, where a cost model could be fitted
 
     @property
     def path(self) -> str:
         return _path(self.points)
 
     @property
-    def foretold_path(self) -> str:
-        return _path(self.foretold)
+    def predicted_path(self) -> str:
+        return _path(self.predicted)
 
 
 def _path(points: tuple[Point, ...]) -> str:
@@ -84,7 +84,7 @@ def panels_of(matrix: MatrixReport) -> list[Panel]:
     xs = dict(zip(labels, _positions(labels), strict=True))
     top = _round_up(max(steps))
     rest = list(dict.fromkeys(row.labels[1:] for row in grid.rows))
-    told = matrix.scaling.foretold("step_s") if matrix.scaling else {}
+    told = matrix.scaling.predicted("step_s") if matrix.scaling else {}
     return [_panel(grid, labels_of_rest, xs, top, told) for labels_of_rest in rest[:MOST_PANELS]]
 
 
@@ -106,7 +106,7 @@ def _lines(
     grid: Grid, rows: list[GridRow], xs: dict[str, float], top: float, told: Mapping[str, float]
 ) -> Iterable[Line]:
     for number, label in enumerate(grid.columns):
-        points, foretold = [], []
+        points, predicted = [], []
         for row in rows:
             named, x = f"{grid.row_axes[0]} {row.labels[0]}, {label}", xs[row.labels[0]]
             step_s = _step_s(row.slots[number])
@@ -116,9 +116,9 @@ def _lines(
             if known:
                 # One far above all that was measured stays at the edge.
                 y = _y(min(median(known), top), top)
-                foretold.append(Point(x=x, y=y, text=f"{named}, foretold: {duration(median(known))}"))
+                predicted.append(Point(x=x, y=y, text=f"{named}, predicted: {duration(median(known))}"))
         if points:
-            yield Line(label=label, number=number, points=tuple(points), foretold=tuple(foretold))
+            yield Line(label=label, number=number, points=tuple(points), predicted=tuple(predicted))
 
 
 def _step_s(slot: Slot) -> float | None:

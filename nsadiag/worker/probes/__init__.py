@@ -1,4 +1,4 @@
-"""What is observed inside a rank: one probe a file, each a context manager that patches and restores.
+"""Probes inside a rank: one a file, each a context manager that patches and restores.
 
 A probe may fail and the training job may not: what goes wrong is recorded as a gap.
 """

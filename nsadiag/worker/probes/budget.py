@@ -1,4 +1,4 @@
-"""How much a probe may cost: a share of the job's own step, learnt while it trains."""
+"""The budget of a probe: a share of the job's own step, learnt while it trains."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def step_s() -> float:
 
 
 def afforded(step_s: float, events: float) -> int:
-    """How many observations a step of `step_s` seconds has room for, each as dear as so many events."""
+    """Number of observations that a step of `step_s` seconds has room for, each as dear as so many events."""
     probes = "full" if is_full() else "light"
     return max(AT_LEAST[probes], int(step_s * SHARE[probes] / (events * COLDER[probes] * event_s())))
 

@@ -16,7 +16,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, of_a_thread, stands_for
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, not_still
 from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.asking import LIBRARIES
+from nsadiag.evidence.blocking import polling_library
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 from nsadiag.source import loops
 
@@ -163,9 +163,8 @@ def _library(stuck: Stuck) -> str | None:
     """The library's function that naps within the user's line."""
     frames = main_thread(stuck.capture).get("frames", [])
     for frame in frames[: _user_index(frames, stuck.standing.place)]:
-        found = LIBRARIES.search(frame["filename"])
-        if found:
-            return f"{frame['name']} of {found[1].strip('/').rpartition('/')[2]}"
+        if library := polling_library(frame["filename"]):
+            return f"{frame['name']} of {library}"
     return None
 
 

@@ -20,7 +20,7 @@ from nsadiag.analysis.rules.blocked.event_loop import LoopWait, loops_beside, of
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead, waits_for_children
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.asking import SERVERS
+from nsadiag.evidence.blocking import is_server
 from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
 from nsadiag.source import loops
 
@@ -68,7 +68,7 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
             "Take the locks in the same order everywhere, and hold none while waiting for something else.",
             0.9,
         )
-    if any(SERVERS.search(str(f["filename"])) for t in other_threads(stuck.capture) for f in t["frames"]):
+    if any(is_server(str(f["filename"])) for t in other_threads(stuck.capture) for f in t["frames"]):
         return (
             "no thread of the process does anything that could let it go on, but one is a server's, without a request",
             "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",

@@ -18,7 +18,7 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 RECENT = 64  # steps
 PEER = re.compile(r"\b(?:to|from)=(\d+)")
 BEFORE_STEPS = (Kind.FORWARD, Kind.BACKWARD, Kind.GRADIENT)
-# Of a look's motions (agent.stillness.Motion).
+# Of a look's motions (agent.stillness.motion.Motion).
 MOTIONS = (
     "cpu_share", "main_cpu_share", "frames_changed", "io_bytes", "grown_mib", "gpu_pct", "events", "collectives",
     "waits_for_peers",

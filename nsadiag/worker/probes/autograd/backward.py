@@ -14,7 +14,8 @@ from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.worker import raised, session
+from nsadiag.worker import session
+from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
 
@@ -30,7 +31,7 @@ on_backward: list[Callable[[Any, Any], None]] = []
 
 
 class Now:
-    """What other probes look at without a call."""
+    """Values that other probes look at without a call."""
 
     made = 0  # backwards, without nested ones
     depth = 0  # of nested backwards; in one, a forward that is seen is a recomputation
@@ -41,7 +42,7 @@ now = Now()
 
 
 class Census:
-    """Which module was running when each autograd node was made: nodes are numbered in order of creation."""
+    """The module that was running when each autograd node was made: nodes are numbered in order of creation."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
@@ -75,7 +76,7 @@ _census: Census | None = None  # of the forwards since the last backward, while 
 
 
 def census() -> Census | None:
-    """Where modules say that they begin and end; None while nobody will count."""
+    """The census to which modules report their begin and end; None while nobody will count."""
     global _census
     if _census is None and now.counting and now.depth == 0:
         _census = Census()
@@ -164,7 +165,7 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(tensors, *args, **kwargs)
         except Exception as error:
-            raised.left(error, "backward")
+            suppressed_exceptions.left(error, "backward")
             raise
         finally:
             now.depth -= 1

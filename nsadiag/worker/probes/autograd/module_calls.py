@@ -18,7 +18,8 @@ import torch
 import torch.fx._symbolic_trace as fx_trace
 from torch.compiler import is_compiling, is_dynamo_compiling
 
-from nsadiag.worker import raised, session
+from nsadiag.worker import session
+from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced, unseen
 from nsadiag.worker.recorder import Recorder
 from nsadiag.worker.replacement import leave_no_frame
@@ -122,7 +123,7 @@ class _Calls:
             output = call(*args, **kwargs)
             return output
         except Exception as error:
-            raised.left(error, "forward")
+            suppressed_exceptions.left(error, "forward")
             raise
         finally:
             self.depth = nested
@@ -235,7 +236,7 @@ class _Cut:
 
 
 class _Patches:
-    """Where the frame is in place: around every module, or around the classes of the roots alone."""
+    """The places of the frame: around every module, or around the classes of the roots alone."""
 
     def __init__(self) -> None:
         self._undo = contextlib.ExitStack()

@@ -54,7 +54,7 @@ def _enter(rank: Recorder, name: int, nested: int, args: tuple[Any, ...], kwargs
 
 
 def _elements(values: Iterable[Any]) -> int:
-    """Of tensors, also those in a mapping or a sequence (a batch as a dictionary)."""
+    """Number of elements of tensors, also of those in a mapping or a sequence (a batch as a dictionary)."""
     total = 0
     for value in values:
         if isinstance(value, torch.Tensor):

@@ -93,7 +93,7 @@ def _gone(key: int, handle: Handle, _reference: Any) -> None:
             opened[id(handle)] = handle
 
 
-def looked_after(work: Any) -> None:
+def mark_waited(work: Any) -> None:
     """It was waited for, or asked."""
     if opened:
         opened.pop(id(work), None)
@@ -132,7 +132,7 @@ def now_open() -> set[int]:
 
 def _observed(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        looked_after(self)
+        mark_waited(self)
         return call(self, *args, **kwargs)
 
     # pybind11 tells by the name of the calling frame that it is in an override already.

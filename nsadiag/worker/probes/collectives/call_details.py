@@ -1,4 +1,4 @@
-"""What tells one call into torch.distributed from another: peer and tag, root, tensors, splits, members of a group."""
+"""Details that tell one call into torch.distributed from another: peer and tag, root, tensors, splits, members of a group."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _members(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return f"ranks={shown}" + (" local" if kwargs.get("use_local_synchronization") else "")
 
 
-def told_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int] | None:
+def rank_and_world(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int] | None:
     """Rank and world size of a call of init_process_group: of its environment, its arguments, or its address."""
     url = str(argument(args, kwargs, "init_method", 1) or "")
     query = dict(parse_qsl(urlsplit(url).query))
@@ -178,10 +178,10 @@ def told_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, in
 
 
 def _meeting(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """How large the rank takes the world to be, and where it goes to meet it."""
+    """The world size that the rank assumes, and the address at which it goes to meet the others."""
     size = argument(args, kwargs, "world_size", 3)
     if size is None or size < 0:
-        told = told_numbers(args, kwargs)
+        told = rank_and_world(args, kwargs)
         size = told[1] if told else os.environ.get("WORLD_SIZE", "?")
     if argument(args, kwargs, "store", 5) is not None:
         return f"world_size={size} at=store"

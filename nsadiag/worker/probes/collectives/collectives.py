@@ -20,9 +20,10 @@ import torch.distributed as dist
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_text
-from nsadiag.worker import raised, session
+from nsadiag.worker import session
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.collectives import async_handles
 from nsadiag.worker.probes.collectives.call_details import (
     CREATIONS,
@@ -32,7 +33,7 @@ from nsadiag.worker.probes.collectives.call_details import (
     bounded,
     detail_of,
     group_in,
-    told_numbers,
+    rank_and_world,
 )
 from nsadiag.worker.probes.patch import STEPS_OUT, harmless, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
@@ -74,7 +75,7 @@ _works: weakref.WeakKeyDictionary[Any, tuple[str, str, str, Event]] = weakref.We
 
 
 class _Here(threading.local):
-    """What this thread does; another one that issues collectives has its own."""
+    """The calls of this thread; another one that issues collectives has its own."""
 
     inside = False  # a collective built from others is one call of the user's
     given_up: Event | None = None  # a wait that timed out
@@ -108,7 +109,7 @@ def _elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 def _counted_as(op: str, group: str) -> str:
-    """What calls are numbered by: the nth collective of a group is the same on all its ranks, whatever they send."""
+    """The key by which calls are numbered: the nth collective of a group is the same on all its ranks, whatever they send."""
     if op in GROUPS:
         return "groups" if op in CREATIONS else f"{group} itself"
     return f"{group} transfers" if op in POINT_TO_POINT else group
@@ -122,8 +123,8 @@ def _rank_of(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorder
     """The recorder; a process that joins a group by arguments, and not by its environment, tells here who it is."""
     if op != "init_process_group":
         return session.ensure_rank()
-    told = told_numbers(args, kwargs)
-    return session.told_rank(*told) if told else session.ensure_rank()
+    told = rank_and_world(args, kwargs)
+    return session.adopt_rank(*told) if told else session.ensure_rank()
 
 
 @harmless
@@ -143,7 +144,7 @@ def _begin(
     detail = detail_of(op, args, kwargs)
     event = (rank.names(op), next(counts), elements, rank.names(_label(group, detail)))
     rank.emit(kind, Phase.BEGIN, *event)
-    raised.in_flight(op, group, event[1])
+    suppressed_exceptions.in_flight(op, group, event[1])
     return group, detail, event
 
 
@@ -190,7 +191,7 @@ def _observed(
         try:
             result = call(*args, **kwargs)
         except Exception as error:
-            raised.left(error, op)
+            suppressed_exceptions.left(error, op)
             raise
         finally:
             _here.inside = False
@@ -221,7 +222,7 @@ def _begin_waiting(op: str, number: int, elements: int, label: str) -> Event | N
         if _here.given_up is not None:
             rank.emit(Kind.COLLECTIVE, Phase.END, *_here.given_up)
         rank.emit(Kind.COLLECTIVE, Phase.BEGIN, *event)
-        raised.in_flight(op, label.partition("\t")[0], number)
+        suppressed_exceptions.in_flight(op, label.partition("\t")[0], number)
     _here.given_up = event
     return event
 
@@ -252,7 +253,7 @@ def _observed_work_wait(call: Callable[..., Any]) -> Callable[..., Any]:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or _here.inside:
             return call(self, *args, **kwargs)
-        async_handles.looked_after(self)
+        async_handles.mark_waited(self)
         event = _begin_wait(self)
         result = call(self, *args, **kwargs)
         _end_waiting(event)

@@ -1,4 +1,4 @@
-"""What DDP reduces together: its buckets in order, their parameters, its settings. No communication hook is touched.
+"""DDP's buckets: their order, their parameters, DDP's settings. No communication hook is touched.
 
 Who is in which bucket is known in three steps: when the model is wrapped (as DDP asks torch for it), when DDP
 rebuilds the buckets in the order in which the first gradients arrived (counted from that order), and once
@@ -20,10 +20,11 @@ import torch.distributed as dist
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.worker import session, structure
+from nsadiag.worker import session
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.autograd import gradient_hooks
 from nsadiag.worker.probes.autograd.module_calls import qualified
+from nsadiag.worker.probes.collectives import model_structure
 from nsadiag.worker.probes.collectives.collectives import group_name
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
@@ -131,7 +132,7 @@ def describe(wrapped: Wrapped) -> dict[str, Any] | None:
 
 
 def own_buffers() -> list[tuple[str, torch.Tensor]]:
-    """What each rank keeps for itself of wrapped models whose buffers DDP does not broadcast, and what they save.
+    """Buffers that each rank keeps for itself, of wrapped models whose buffers DDP does not broadcast, and what they save.
 
     Without statistics of norms and observers, which may well be each rank's own while it trains.
     """
@@ -184,7 +185,7 @@ def _begin(module: Any, group: Any) -> None:
         place = rank.names("\t" + user_place())
         rank.emit(Kind.WRAP, Phase.BEGIN, rank.names("DistributedDataParallel"), 0, 0, place)
         if isinstance(module, torch.nn.Module):
-            structure.note(rank, "DistributedDataParallel", module, group)
+            model_structure.note(rank, "DistributedDataParallel", module, group)
 
 
 @harmless

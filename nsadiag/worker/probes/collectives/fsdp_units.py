@@ -20,9 +20,10 @@ import torch.distributed as dist
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.probes import is_light
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.worker import session, structure
+from nsadiag.worker import session
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.probes.autograd.module_calls import qualified
+from nsadiag.worker.probes.collectives import model_structure
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
 
@@ -176,7 +177,9 @@ def _begin_wrap(module: Any, group: Any) -> None:
     if rank is None or not isinstance(module, torch.nn.Module):
         return
     # Hybrid sharding takes two groups; both together are what it shards over, and any rank of it is a replica.
-    structure.note(rank, "FullyShardedDataParallel", module, None if isinstance(group, tuple) else group)
+    model_structure.note(
+        rank, "FullyShardedDataParallel", module, None if isinstance(group, tuple) else group
+    )
 
 
 def _observed_init(construct: Callable[..., None]) -> Callable[..., None]:

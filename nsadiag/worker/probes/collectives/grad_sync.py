@@ -1,4 +1,4 @@
-"""Where a rank only accumulates gradients: `no_sync` of DDP and FSDP1, `set_requires_gradient_sync` of FSDP2.
+"""Regions in which a rank only accumulates gradients: `no_sync` of DDP and FSDP1, `set_requires_gradient_sync` of FSDP2.
 
 An event on the way in and one on the way out: forwards between them reduce nothing, and jobs that always reduce pay nothing.
 """

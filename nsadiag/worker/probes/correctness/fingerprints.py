@@ -1,4 +1,4 @@
-"""What goes into a step, in a few numbers: its data, its precision, and whether it drew random numbers.
+"""Fingerprints of a step, in a few numbers: its data, its precision, and whether it drew random numbers.
 
 Two runs whose gradients differ are compared only where these say that both were given the same.
 """

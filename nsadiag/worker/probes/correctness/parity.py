@@ -1,4 +1,4 @@
-"""What the first steps computed: loss, data, and sketches of each parameter and its gradient (parity.jsonl).
+"""Results of the first steps: loss, data, and sketches of each parameter and its gradient (parity.jsonl).
 
 Runs that should compute the same are compared by it afterwards, whatever they are spread over. On request alone: it
 reads every gradient. It adds nothing to the graph, draws no random number, and waits for the device once a step.
@@ -47,7 +47,7 @@ CLIPPING = ("clip_grad_norm_", "clip_grad_value_")
 
 
 class _Step:
-    """What is known of the step that runs, before its optimizer is called."""
+    """The step that runs, as known before its optimizer is called."""
 
     def __init__(self) -> None:
         self.losses: list[torch.Tensor] = []
@@ -81,7 +81,7 @@ def _learn_root(root: torch.nn.Module) -> None:
 
 @harmless
 def _see_inputs(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Of an outermost module that is called for training."""
+    """Notes the inputs of an outermost module that is called for training."""
     if _over or now.depth or not torch.is_grad_enabled() or _capturing():
         return
     if _step.before is None:

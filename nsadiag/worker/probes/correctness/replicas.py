@@ -95,7 +95,7 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def optimizers_seen() -> int:
-    """How many have stepped so far."""
+    """Number of optimizers that have stepped so far."""
     return len(_optimizers)
 
 

@@ -1,4 +1,4 @@
-"""Which elements of which parameter lie on this rank: whole, in FSDP1's flat parameters, or in DTensors."""
+"""Elements of each parameter that lie on this rank: whole, in FSDP1's flat parameters, or in DTensors."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def signs(index: torch.Tensor) -> torch.Tensor:
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
-    """Of a contiguous tensor, in elements."""
+    """Strides of a contiguous tensor, in elements."""
     return [math.prod(shape[n + 1 :]) for n in range(len(shape))]
 
 
@@ -57,7 +57,7 @@ def run_of(shape: Sequence[int], box: Box) -> tuple[int, int] | None:
 
 
 def sketch_run(tensors: Sequence[torch.Tensor], begin: int) -> torch.Tensor:
-    """Of tensors that hold the elements from `begin` on of the flattened whole: [tensors, BUCKETS + 1], on their device.
+    """Sketches of tensors that hold the elements from `begin` on of the flattened whole: [tensors, BUCKETS + 1], on their device.
 
     The last column is the sum of squares.
     """

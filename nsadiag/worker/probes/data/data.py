@@ -16,9 +16,10 @@ from typing import Any
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.worker import raised, session
+from nsadiag.worker import session
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 from nsadiag.worker.recorder import Recorder
 
@@ -110,7 +111,7 @@ def _observed(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
             ran_out = True
             raise
         except Exception as error:
-            raised.left(error, "input")
+            suppressed_exceptions.left(error, "input")
             raise
         finally:
             _here.inside = False

@@ -1,4 +1,4 @@
-"""What the model is given while it trains, as sums: ranks whose loaders know nothing of one another may all get the same.
+"""Sums of the model's inputs while it trains: ranks whose loaders know nothing of one another may all get the same.
 
 Of the first outermost call after steps 0, 1, 2, 4, 8, ...: where the batch is on a GPU each costs a wait for it. In
 between nobody is called.

@@ -15,9 +15,10 @@ import torch
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_text
-from nsadiag.worker import raised, session
+from nsadiag.worker import session
 from nsadiag.worker.on_import import when_imported
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 
 MAX_PATHS = 1024  # a file a step must not fill the table of names
@@ -42,7 +43,7 @@ _here = _Here()
 
 
 def _path(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Where to or from: a path, an open file's or a storage's path, or else what kind of object it is."""
+    """The source or destination: a path, an open file's or a storage's path, or else what kind of object it is."""
     position = POSITIONS.get(op, len(args))
     given = [kwargs[name] for name in PATH_NAMES if kwargs.get(name) is not None]
     for value in (*given, *args[position : position + 1]):
@@ -87,7 +88,7 @@ def _observed(call: Callable[..., Any], op: str) -> Callable[..., Any]:
         try:
             return call(*args, **kwargs)
         except Exception as error:
-            raised.left(error, op)
+            suppressed_exceptions.left(error, op)
             raise
         finally:
             _here.inside = False
@@ -98,7 +99,7 @@ def _observed(call: Callable[..., Any], op: str) -> Callable[..., Any]:
 
 
 def _wrap_distributed(stack: ExitStack, module: str, name: str) -> None:
-    """Where it is defined, so that an async save's own thread is seen, and where the package exports it."""
+    """Patches it in the module that defines it, so that an async save's own thread is seen, and in the package that exports it."""
     call = getattr(sys.modules[module], name, None)
     if call is None:
         return

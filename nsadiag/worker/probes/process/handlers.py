@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nsadiag.worker import raised
 from nsadiag.worker.place import is_user_code
+from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import STEPS_OUT, replaced, stands_for
 from nsadiag.worker.replacement import faithful
 
@@ -23,7 +23,7 @@ def _observed_print(call: Callable[..., Any]) -> Callable[..., Any]:
     def print(*args: Any, **kwargs: Any) -> Any:
         error = exc_info()[1]
         if error is not None:
-            raised.handled(error, "print")
+            suppressed_exceptions.handled(error, "print")
         return call(*args, **kwargs)
 
     # Not bound to an object whose class holds it, as a function would be.
@@ -38,7 +38,7 @@ def _observed_handle(handle_record: Callable[..., None]) -> Callable[..., None]:
         told = getattr(record, "exc_info", None)
         error = told[1] if isinstance(told, tuple) else sys.exc_info()[1]
         if error is not None:
-            raised.handled(error, "logging")
+            suppressed_exceptions.handled(error, "logging")
         handle_record(self, record)
 
     return handle
@@ -59,7 +59,7 @@ def _observed_question(ask: Callable[..., bool]) -> Callable[..., bool]:
             # Between us and the user is the logger's own debug().
             asked_by = frame_of(STEPS_OUT).f_back
             if error is not None and asked_by is not None and is_user_code(asked_by.f_code):
-                raised.handled(error, "logging")
+                suppressed_exceptions.handled(error, "logging")
         return wanted
 
     return isEnabledFor
@@ -71,7 +71,7 @@ def _observed_format(construct: Callable[..., None]) -> Callable[..., None]:
     @stands_for(construct)
     def __init__(self: Any, exc_type: Any, exc_value: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(exc_value, BaseException) and exc_value is sys.exc_info()[1]:
-            raised.handled(exc_value, "traceback")
+            suppressed_exceptions.handled(exc_value, "traceback")
         construct(self, exc_type, exc_value, *args, **kwargs)
 
     return __init__

@@ -23,12 +23,12 @@ PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def resident_kib() -> int:
-    """What the process holds in memory now."""
+    """Resident memory of the process now."""
     return int(STATM.read_text().split()[1]) * PAGE_KIB
 
 
 def device_kib() -> tuple[int, int]:
-    """What the allocator of the current device has given out, and the most that it ever had; the device is not asked."""
+    """Memory that the allocator of the current device has given out, and the most that it ever had; the device is not asked."""
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return 0, 0
     allocated = torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]

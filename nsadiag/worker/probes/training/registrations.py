@@ -1,4 +1,4 @@
-"""What the user's code registers, by its line: hooks, handlers, groups of parameters, that may pile up step by step.
+"""Registrations by the user's code, by line: hooks, handlers, groups of parameters, that may pile up step by step.
 
 Nothing runs in a step that registers nothing. What is written is how much of it lives, when the first, second, third,
 fifth, ninth ... step comes that registers at a line (piles.jsonl), every 50 steps, and once more at exit.
@@ -31,7 +31,7 @@ ROOM = 64  # entries that may be dead before they are looked through
 
 
 class _Pile:
-    """What one line has registered of one kind."""
+    """Registrations of one kind by one line."""
 
     def __init__(self, kind: str, place: str) -> None:
         self.kind, self.place = kind, place
@@ -47,7 +47,7 @@ class _Pile:
             self.alive()
 
     def alive(self) -> int:
-        """How many have neither been removed nor gone with what they were registered at."""
+        """Number of those that have neither been removed nor gone with what they were registered at."""
         self._entries = [each for each in self._entries if _lives(*each)]
         self._lived = len(self._entries)
         return self._lived

@@ -77,7 +77,7 @@ def _flags() -> dict[str, Any]:
 
 
 def _attention() -> dict[str, Any]:
-    """Which backends scaled_dot_product_attention may choose from; which it chose shows in profiles only."""
+    """Backends that scaled_dot_product_attention may choose from; which it chose shows in profiles only."""
     cuda = torch.backends.cuda
     return _asked(
         {
@@ -102,7 +102,7 @@ def _autocast_now() -> dict[str, Any]:
 
 
 def census(tensors: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
-    """How many tensors and elements there are of each dtype, device and requires_grad."""
+    """Number of tensors and elements of each dtype, device and requires_grad."""
     counts: dict[tuple[str, str, bool], list[int]] = defaultdict(lambda: [0, 0])
     for tensor in tensors:
         entry = counts[str(tensor.dtype), str(tensor.device), tensor.requires_grad]
@@ -115,7 +115,7 @@ def census(tensors: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
 
 
 def _model(optimizer: Any) -> dict[str, Any]:
-    """Of all root modules, or where none was seen (under torch.compile) of what the optimizer steps."""
+    """Sizes of all root modules, or where none was seen (under torch.compile) of what the optimizer steps."""
     roots = [module for module in (ref() for ref in _roots) if module is not None]
     parameters = {id(p): p for root in roots for p in root.parameters()}
     buffers = {id(b): b for root in roots for b in root.buffers()}

@@ -1,4 +1,4 @@
-"""Whether the optimizer holds what is trained: a layer that replaced another after the optimizer was made gets gradients
+"""Parameters that are trained and not held by the optimizer: a layer that replaced another after the optimizer was made gets gradients
 that nobody uses, while the optimizer goes on holding the one that no forward enters.
 
 Looked for before the steps that follow steps 2, 4, 8, ... of the job, and at an optimizer's own second and fourth;

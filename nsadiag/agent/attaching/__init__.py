@@ -1,0 +1,1 @@
+"""Snapshots of jobs that nsadiag did not start."""

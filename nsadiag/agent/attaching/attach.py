@@ -1,0 +1,344 @@
+"""Finds the ranks of a job that was not started by us, from pids or from a run directory, and looks at them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nsadiag.agent import permission, processes
+from nsadiag.agent.attaching.joining import init_arguments
+from nsadiag.agent.attaching.recorder_pipe import dump_by_pipe
+from nsadiag.agent.captures.target import CaptureError
+from nsadiag.agent.namespaces import pid_of
+from nsadiag.agent.processes import End, Process
+from nsadiag.agent.stillness.motion import Motion, joined
+from nsadiag.agent.watching.progress import Progress
+from nsadiag.agent.watching.state import Pair, RankState, WatchOptions
+from nsadiag.agent.watching.watch import Watch
+from nsadiag.errors import MachineError, UsageError
+from nsadiag.evidence.documents.files import read_evidence
+from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node, write_json, write_private
+from nsadiag.evidence.ring.reader import Pulse
+from nsadiag.evidence.secrets.masking import mask_command
+from nsadiag.evidence.user_code import count_as_well, roots_in, roots_of
+
+NO_REASON = "its owner, its user namespace, Yama and seccomp do not show why"
+APART_S = 5.0  # there was no silence to listen to beforehand, so the looks themselves are further apart
+NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT", "NSADIAG_SOCKET_DIR")
+BACKEND_THREADS = ("pt_gloo_", "gloo_", "pt_nccl_")
+RECORDED = ("blackbox.bin", "ddp.json", "exception.json", "leaving.json", "faults.log",
+            "samples.jsonl", "gaps.jsonl", "meta.json")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachedRank:
+    """One rank's process, and what its environment says of it."""
+
+    rank: int
+    world_size: int
+    process: Process
+    environment: dict[str, str]
+    meeting: str = (
+        ""  # what it gave to init_process_group, where it stands there and its environment does not say
+    )
+
+
+@dataclass(kw_only=True)
+class AttachedJob:
+    """Somebody else's job: asked for nothing, and never ended."""
+
+    socket_dir: Path
+    run_id: str = ""
+    ended: dict[int, int] = field(default_factory=dict)
+
+    def poll(self) -> int | None:
+        return None
+
+    def roots(self) -> list[Process]:
+        return []
+
+    def family(self) -> set[Process]:
+        return set()
+
+    def reported_ends(self) -> dict[int, int]:
+        return self.ended
+
+    def ending(self) -> None:
+        return
+
+    def abandon(self) -> None:
+        raise AssertionError("a job that we attached to is not ours to end")
+
+
+class AttachedWatch(Watch):
+    """Looks, and writes down what it saw; the job goes on as it was."""
+
+    def __init__(self, job: AttachedJob, directory: RunDir, ranks: Iterable[RankState]) -> None:
+        super().__init__(job, directory, WatchOptions(on_hang="leave"))
+        self.ranks = {rank.directory.rank: rank for rank in ranks}
+        # What was recorded before we came is no movement of now.
+        for rank in self.ranks.values():
+            count_as_well(roots_in(read_json(rank.directory.meta)))
+            if rank.progress:
+                rank.progress.advance()
+
+    def attach(self) -> None:
+        """One pair of captures and its judgement, in watch.json and ends.json."""
+        try:
+            if self.look(APART_S) == "still":
+                self.stopped = "hang"
+            self.write()
+        finally:
+            self.close()
+
+    def _joined(self, pair: Pair) -> list[Motion]:
+        """Nobody watched before: it may have stood there since yesterday."""
+        return joined(pair.stances, set(self.ranks))
+
+    def _capture(self) -> int:
+        number = super()._capture()
+        for rank in self._alive():
+            capture = rank.directory.capture(number)
+            if rank.process and not capture.flight_recorder.exists():
+                try:
+                    dump_by_pipe(rank.process.pid, rank.directory.rank, capture)
+                except (CaptureError, OSError) as error:
+                    gaps = read_json(capture.gaps, [])
+                    write_json(capture.gaps, [*gaps, {"capture": "fr_pipe", "gap": str(error)}])
+        return number
+
+    def _about(self) -> dict[str, Any]:
+        newest = [r.progress.pulse.last() for r in self.ranks.values() if r.progress]
+        moments = [int(last["t_ns"][0]) for last in newest if last is not None]
+        last_s = (max(moments) - self._started_ns) / 1e9 if moments else None
+        return {**super()._about(), "attached": True, "last_progress_s": last_s}
+
+
+# -- from pids -----------------------------------------------------------------------------------
+
+
+def find_ranks(pids: list[int]) -> tuple[list[AttachedRank], list[str]]:
+    """The ranks among the processes and their descendants, and what could not be told.
+
+    Raises UsageError for a pid that is nobody's, or runs no Python; MachineError for one that may not be read.
+    """
+    found: dict[int, AttachedRank] = {}
+    without: list[Process] = []
+    for pid in pids:
+        _check(pid)
+        family = [p for p in _family(pid) if is_python(p.pid)]
+        if not family:
+            name = _name(pid)
+            raise UsageError(
+                f"process {pid} ({name}) runs no Python",
+                "give the pid of a rank, or of its launcher: pgrep -af torchrun",
+            )
+        ranks = [rank for process in family if (rank := as_rank(process))]
+        for rank in ranks:
+            _add(found, rank)
+        if not ranks:
+            grouped = [p for p in family if in_process_group(p.pid)]
+            for rank in [] if grouped else _joining(family):
+                _add(found, rank)
+            without += grouped or family[:1]
+    if found:
+        return [found[n] for n in sorted(found)], []
+    numbered = [
+        AttachedRank(rank=number, world_size=len(without), process=process, environment={})
+        for number, process in enumerate(without)
+    ]
+    if len(numbered) == 1:
+        return numbered, [f"process {without[0].pid} has no RANK in its environment: taken for rank 0"]
+    listed = ", ".join(str(process.pid) for process in without)
+    return numbered, [
+        f"processes {listed} have no RANK in their environment: taken for ranks in the order of their start"
+    ]
+
+
+def _joining(family: list[Process]) -> list[AttachedRank]:
+    """Those that stand in init_process_group, if they are the whole world: one that is not there may be on its way."""
+    found = [
+        AttachedRank(rank=t.rank, world_size=t.world_size, process=p, environment={}, meeting=t.meeting)
+        for p in family
+        if (t := init_arguments(p))
+    ]
+    sizes = {rank.world_size for rank in found}
+    return found if len(found) >= max(sizes, default=1) else []
+
+
+def _check(pid: int) -> None:
+    if processes.stat_fields(pid) is None:
+        hidden = (
+            "/proc hides other users' processes (hidepid): attach as the user who runs the job, or as root"
+        )
+        shown = "pgrep -af torchrun, or ps -ef, show what runs; a container's processes have other numbers outside"
+        raise UsageError(f"there is no process {pid}", hidden if permission.hides_processes() else shown)
+    try:
+        processes.read_environment(pid, NEEDED)
+    except PermissionError:
+        why = "; ".join(permission.obstacles(pid)) or NO_REASON
+        raise MachineError(
+            f"process {pid} may not be read: {why}",
+            f"{permission.remedy(pid)}; nsadiag doctor --pid {pid} tries each source of evidence on it",
+        ) from None
+    except OSError:
+        raise UsageError(f"there is no process {pid}", "it has just ended") from None
+
+
+def _family(pid: int) -> list[Process]:
+    """The process and its descendants, parents before their children."""
+    ordered, pending = [], [pid]
+    while pending:
+        process = processes.identify(pending.pop(0))
+        if process:
+            ordered.append(process)
+            pending += processes.children(process.pid)
+    return ordered
+
+
+def is_python(pid: int) -> bool:
+    try:
+        if Path(f"/proc/{pid}/exe").readlink().name.startswith("python"):
+            return True
+        return "libpython" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+def in_process_group(pid: int) -> bool:
+    """Whether threads of a backend run in it: no launcher has them, and no fork of a rank inherits them."""
+    return any(comm.startswith(BACKEND_THREADS) for comm in _threads(pid))
+
+
+def _threads(pid: int) -> list[str]:
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found.append((task / "comm").read_text().strip())
+    return found
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "?"
+
+
+def as_rank(process: Process) -> AttachedRank | None:
+    environment = processes.environment(process.pid, NEEDED)
+    try:
+        rank, world_size = int(environment["RANK"]), int(environment.get("WORLD_SIZE", 1))
+    except (KeyError, ValueError):
+        return None
+    return AttachedRank(rank=rank, world_size=world_size, process=process, environment=environment)
+
+
+def _add(found: dict[int, AttachedRank], new: AttachedRank) -> None:
+    """Loaders' workers inherit RANK: of a family the first, which is the topmost, is the rank."""
+    known = found.setdefault(new.rank, new)
+    if known is new or known.process == new.process:
+        return
+    if new.process.pid not in {p.pid for p in processes.with_children([known.process])}:
+        raise UsageError(
+            f"processes {known.process.pid} and {new.process.pid} are both rank {new.rank}",
+            "give the pids of one job only",
+        )
+
+
+def states_of(ranks: list[AttachedRank], run: RunDir) -> list[RankState]:
+    """The ranks as the watch knows them, each with its meta.json written."""
+    found = []
+    for rank in ranks:
+        directory = run.rank(rank.rank)
+        make_private_dir(directory.path)
+        write_json(directory.meta, _meta(rank))
+        found.append(
+            RankState(directory=directory, pid=rank.process.pid, process=rank.process, progress=None)
+        )
+    return found
+
+
+def _meta(rank: AttachedRank) -> dict[str, Any]:
+    pid, environment = rank.process.pid, rank.environment
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+        cwd = str(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError:
+        words, cwd = [], ""
+    return {
+        "rank": rank.rank,
+        "world_size": rank.world_size,
+        "local_rank": int(environment.get("LOCAL_RANK", rank.rank)),
+        "pid": pid,
+        "ppid": processes.parent(rank.process.pid),
+        "host": this_node(),
+        "argv": mask_command(words),
+        "cwd": cwd,
+        "restart": int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
+        "logs": {},
+        "user_code": roots_of(words, processes.parent(rank.process.pid) or 0),
+        **({"meeting": rank.meeting} if rank.meeting else {}),
+    }
+
+
+def socket_dir_of(ranks: Iterable[Process]) -> Path:
+    """The directory of the ranks' worker-server sockets, if `nsadiag run` started them."""
+    named = (processes.environment(r.pid, ("NSADIAG_SOCKET_DIR",)).get("NSADIAG_SOCKET_DIR") for r in ranks)
+    return Path(next((name for name in named if name), "/nonexistent"))
+
+
+# -- from a run directory ------------------------------------------------------------------------
+
+
+def check_alive(source: RunDir) -> None:
+    """Raises UsageError if no rank of that run is alive."""
+    metas = [meta for rank in source.ranks() if "pid" in (meta := read_json(rank.meta, {}))]
+    if not any(_living(pid_of(meta), source) for meta in metas):
+        raise UsageError(
+            f"no rank of {source.path} is alive", f"nsadiag analyze {source.path} judges what it left"
+        )
+
+
+def ranks_of_run(source: RunDir, run: RunDir) -> list[RankState]:
+    """The ranks that `nsadiag run` has, or left, in `source`, with what they recorded copied into `run`."""
+    found = []
+    for theirs in source.ranks():
+        meta = read_json(theirs.meta, {})
+        if "pid" not in meta:
+            continue
+        directory = run.rank(theirs.rank)
+        make_private_dir(directory.path)
+        for name in RECORDED:
+            with contextlib.suppress(OSError):
+                write_private(directory.path / name, read_evidence(theirs.path / name))
+        try:
+            # The living ring, not the copy: it may move while we look.
+            progress = Progress(Pulse(theirs.blackbox), meta["pid"])
+        except (OSError, ValueError):
+            progress = None
+        process = _living(pid_of(meta), source)
+        end = None if process else End(t_mono_ns=_last_moment(progress))
+        found.append(
+            RankState(directory=directory, pid=meta["pid"], process=process, progress=progress, end=end)
+        )
+    return found
+
+
+def _living(pid: int, source: RunDir) -> Process | None:
+    """The process, unless its pid was given to somebody else meanwhile."""
+    process = processes.identify(pid)
+    if process is None or not processes.is_alive(process):
+        return None
+    named = processes.environment(pid, ("NSADIAG_RUN_DIR",)).get("NSADIAG_RUN_DIR")
+    return process if named and Path(named).resolve() == source.path.resolve() else None
+
+
+def _last_moment(progress: Progress | None) -> int:
+    last = progress.pulse.last() if progress else None
+    return int(last["t_ns"][0]) if last is not None else time.monotonic_ns()

@@ -1,0 +1,157 @@
+"""Waits for the world outside a job that are no hang yet: for requests of clients, for answers over a network, for tools."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from nsadiag.agent.stillness.timed_waits import at_the_pipe, in_event_loop
+from nsadiag.evidence.blocking import (
+    Waker,
+    by_wchan,
+    has_own_limits,
+    is_server,
+    polling_library,
+    wakers,
+    within,
+)
+from nsadiag.evidence.user_code import is_user
+from nsadiag.source.loop_exits import LoopSource, loop_around
+from nsadiag.source.polling import ASKS_CHILDREN, ASKS_INSIDE, ASKS_OUTSIDE
+
+IDLE_S = 60.0  # between two looks at somebody who has nothing to do
+# For how long a silence is believed to end by itself: of a server all night, many a service or database behind an interface
+# takes 20 s, and a minute is the limit that many a call has.
+ALWAYS_S, ANSWER_S, PACED_S = 1e9, 20.0, 62.0
+TURNS = 2  # of a tool between two looks
+
+
+Stack = list[tuple[Any, ...]]  # (function, file, line), innermost first
+
+
+def patience(
+    before: dict[str, Any], after: dict[str, Any], frames: Stack, others: list[Stack]
+) -> tuple[str | None, float]:
+    """The wait for something outside the job, in words, and the silence in seconds in which that is no hang; None and 0 if nothing.
+
+    By two proc.json, the main thread's stack where it stood in both looks, and the other threads' at the second.
+    """
+    if serves(frames):
+        return "is a server that waits for a request", ALWAYS_S
+    if frames and wakers(str(frames[0][1])) & Waker.THREAD and any(map(serves, others)):
+        # Or that thread only hands out metrics.
+        return "waits beside a server's thread, maybe for a request that comes in there", PACED_S
+    turns = turns_of_tools(before, after, frames, others)
+    if turns >= TURNS:
+        return f"waits for a tool that woke {turns} times", PACED_S
+    found = lock_of(before, after)
+    if found:
+        return found
+    if asks(after, frames, others):
+        return "waits for an answer over the network", ANSWER_S
+    asked = polls(after, frames)
+    if asked:
+        # Who looks at the clock as well gives up by himself.
+        return "asks the world again and again", PACED_S if asked == "with a limit" else ANSWER_S
+    return None, 0.0
+
+
+def serves(frames: Stack) -> bool:
+    """Whether the main thread is in a server's loop without a request: peers rightly wait for what will come of one.
+
+    `frames`: its stack, where it stood in both looks.
+    """
+    files = _files(frames)
+    loop = next((n for n, file in enumerate(files) if is_server(file)), None)
+    if loop is not None:
+        return all(wakers(file) & Waker.CLIENT for file in files[:loop])
+    # A loop of the user's own, that takes one connection after the other.
+    inner = list(itertools.takewhile(lambda frame: frame[0].endswith("accept"), frames))
+    caller = next(iter(frames[len(inner) :]), None)
+    return bool(inner and caller and _loop(caller))
+
+
+def _loop(frame: tuple[Any, ...]) -> LoopSource | None:
+    """The loop of the user's in which that line is."""
+    function, file, line = frame
+    return loop_around(str(file), str(function), {int(line)}) if is_user(str(file)) else None
+
+
+def asks(proc: dict[str, Any], frames: Stack, others: list[Stack]) -> bool:
+    """Whether the main thread waits, itself or by a thread or child, for whoever is at the other end of a network.
+
+    `others`: the stacks of the threads at the second look.
+    """
+    files = _files(frames)
+    by_children = _within(Waker.CHILD, files) or polls_children(proc, frames)
+    children = proc.get("children", []) if by_children else at_the_pipe(proc)
+    if any(_awaits_answer(child) for child in children):
+        return True
+    if files and wakers(files[0]) & Waker.THREAD:
+        return any(_within(Waker.OUTSIDE, each) or in_event_loop(each) for each in map(_files, others))
+    if in_event_loop(files):
+        return True  # of all tasks of an event loop nobody can see which would let it go on
+    in_kernel = _awaits_answer(proc) and bool(files) and not has_own_limits(files[0])
+    return _within(Waker.OUTSIDE, files) or in_kernel
+
+
+def turns_of_tools(before: dict[str, Any], after: dict[str, Any], frames: Stack, others: list[Stack]) -> int:
+    """Number of times that children woke, between two looks, of a main thread that waits for a tool, itself or by another thread.
+
+    What waits for good never wakes; what keeps a pace of its own does, and uses next to no CPU.
+    """
+    files = _files(frames)
+    if not files:
+        return 0
+    beside = others if wakers(files[0]) & Waker.THREAD else []
+    runs = any(_within(Waker.TOOL, each) for each in (files, *map(_files, beside)))
+    tools = after.get("children", []) if runs or polls_children(after, frames) else at_the_pipe(after)
+    then, now = (
+        {child["pid"]: child.get("turns") for child in children}
+        for children in (before.get("children", []), tools)
+    )
+    return sum(turns - (then.get(pid) or turns) for pid, turns in now.items() if turns)
+
+
+def lock_of(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, float] | None:
+    """The wait for a lock on a file, with its holder, and how long that may take; None where the main thread waits for none."""
+    then, now = (proc.get("lock_held_by") or {} for proc in (before, after))
+    if not now or now.get("pid") != then.get("pid"):
+        return None
+    used_s = now["cpu_s"] - then["cpu_s"]
+    who = f"waits for a lock on a file that process {now['pid']} holds"
+    return (f"{who} and works", PACED_S) if used_s > 0 else (who, ANSWER_S)
+
+
+def _files(frames: Stack) -> list[str]:
+    return [str(frame[1]) for frame in frames]
+
+
+def _awaits_answer(proc: dict[str, Any]) -> bool:
+    """Whether the kernel lets it wait for an answer over the network."""
+    called = by_wchan(proc.get("wchan"))
+    return called is not None and Waker.OUTSIDE in called.waker
+
+
+def _within(waker: Waker, files: list[str]) -> bool:
+    """Whether a thread waits for it for the user's sake. Peers and its own workers torch asks itself, with limits."""
+    inner, caller = within(files)
+    return any(wakers(file) & waker for file in inner) and bool(caller) and not has_own_limits(caller)
+
+
+def polls_children(proc: dict[str, Any], frames: Stack) -> bool:
+    """Whether the main thread naps in a loop of the user's that asks for processes of its own: what they do is what it does."""
+    loop = _loop(frames[0]) if frames and proc.get("sleeps_until_mono_ns") and proc.get("children") else None
+    return loop is not None and ASKS_CHILDREN.search(loop.text) is not None
+
+
+def polls(proc: dict[str, Any], frames: Stack) -> str | None:
+    """`with a limit` or `for ever`, where the main thread naps in a loop of the user's, or a library, that asks the world."""
+    if not frames or not proc.get("sleeps_until_mono_ns"):
+        return None
+    if polling_library(str(frames[0][1])):
+        return "for ever"
+    loop = _loop(frames[0])
+    if loop is None or not ASKS_OUTSIDE.search(loop.text) or ASKS_INSIDE.search(loop.text):
+        return None
+    return "with a limit" if loop.asks_a_clock([]) else "for ever"

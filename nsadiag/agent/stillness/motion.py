@@ -1,0 +1,304 @@
+"""Motion of ranks between two captures: what each did, and which of them wait for their peers."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nsadiag.agent.stillness.activity import IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
+from nsadiag.agent.stillness.device_queue import held_up, queue_of
+from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, patience, polls_children
+from nsadiag.agent.stillness.idle_consumers import idleness
+from nsadiag.agent.stillness.lost_workers import lost_worker
+from nsadiag.agent.stillness.timed_waits import in_event_loop, limit_s, naps, waited_for
+from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json
+from nsadiag.evidence.stacks import stacks_in
+from nsadiag.evidence.user_code import is_user
+
+SOME_SHARE = 0.03  # of the main thread, together with frames of it that change
+FULL_SHARE = 0.2  # the same, for a rank that has a collective under way and goes on meanwhile
+GPU_WORKS_PCT = 10.0
+# Of other threads and children: with more, what the main thread spins for may come of them.
+BESIDE_SHARE = 0.06
+C10D = "torch/distributed/distributed_c10d.py"
+CONNECT_S = 15.0  # a communicator may take so long to make, whoever it is waiting for
+GROWS_MIB = 1.0  # of memory between two looks: what is kept of each round is a result
+# Which thread a lock waits for, or which timer a coroutine, nobody can see; many processes have one that naps for ever
+# and does not matter.
+HELPER_CREDIT_S = PACED_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motion:
+    """One rank's activity between two captures `seconds` apart."""
+
+    rank: int
+    seconds: float
+    cpu_share: float  # CPU seconds a second, children included
+    main_cpu_share: float = 0.0  # of the main thread alone, and of the time in which there was a CPU for it
+    child_cpu_share: float = 0.0  # the same of living children, where the main thread waits for them
+    frames_changed: bool  # of the main thread: any line of its stack
+    functions_changed: bool = False  # of the main thread: other functions, not just other lines of them
+    io_bytes: int
+    grown_mib: float = 0.0  # resident memory
+    stopped: bool = False  # by SIGSTOP, or a debugger
+    did: str | None = None  # by the counters of the kernel; None: nothing to speak of
+    gpu_pct: float | None = None  # how busy its GPU is; None where nobody could say
+    events: int  # black-box records written by threads that train
+    collectives: int  # issued, by the flight recorder
+    wakes_in_s: float | None = (
+        None  # after the second look, where it, or the child it waits for, is in one and the same timed sleep
+    )
+    helper_wakes_in_s: float | None = (
+        None  # the same, of a thread or child that the main thread may be waiting for
+    )
+    limit_s: float | None = None  # how long the wait lasts at most in which it stood both times
+    outside: str | None = None  # what of the world it waits for, in words
+    outside_s: float = 0.0  # the silence in which that is no hang
+    idle: str | None = None  # what it waits for, as a consumer without work, in words
+    idle_s: float = 0.0  # the silence in which that is no hang, as long as no rank waits for peers
+    silent_s: float = 0.0  # for how long the whole job has written no event; 0 if nobody watched
+    waits_for_peers: bool  # a collective is pending that only peers can complete
+    lost_worker: int | None = None  # of the loader in which it waits: a process that can never go on
+    loop: dict[str, Any] | None = (
+        None  # of Python, that the main thread, or a child's, was seen in (loop_sampling)
+    )
+    loop_cpu_share: float = 0.0  # of the thread that is in it
+    endless: bool = False  # that loop goes round without a change, for longer than any that gets somewhere
+
+    @property
+    def works(self) -> bool:
+        """Uses the machine for something other than spinning, in a collective or in a loop of its own."""
+        # What its children do helps nobody while the process itself is stopped.
+        if self.spins or (self.stopped and self.main_cpu_share < SOME_SHARE):
+            return False
+        if self.waits_for_peers:
+            # An asynchronous collective lets its rank go on; a wait for it never changes the function.
+            return self.functions_changed and self.main_cpu_share > FULL_SHARE
+        # A kernel of a collective that spins shows a busy GPU too, but then the rank waits for its peers.
+        on_gpu = self.gpu_pct is not None and self.gpu_pct >= GPU_WORKS_PCT
+        moves = self.frames_changed and self.main_cpu_share > SOME_SHARE
+        did = self.did is not None and not self.is_lost
+        return did or moves or on_gpu or self.child_cpu_share > SOME_SHARE
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it waits for a process that can never go on: what its other threads do does not help."""
+        return self.lost_worker is not None
+
+    @property
+    def spins(self) -> bool:
+        """In a loop without an end, and nothing else in the process does anything that could end it."""
+        beside = self.cpu_share - self.loop_cpu_share
+        idle_else = beside < BESIDE_SHARE and self.io_bytes < IO_RATE * self.seconds
+        return self.endless and idle_else and self.grown_mib < GROWS_MIB
+
+    @property
+    def nap_s(self) -> float:
+        """Seconds for which it sleeps, or what it waits for, before another look can tell more."""
+        outside_s = min(max(self.outside_s, self.idle_s) - self.silent_s, IDLE_S)
+        limit_s = min(self.limit_s or 0.0, HELPER_CREDIT_S)
+        return self.wakes_in_s or self.helper_wakes_in_s or max(outside_s, 0.0) or limit_s
+
+    @property
+    def doing(self) -> str:
+        """For a sentence about a rank that works."""
+        if self.did:
+            return self.did
+        if self.gpu_pct is not None and self.gpu_pct >= GPU_WORKS_PCT:
+            return f"kept its GPU {self.gpu_pct:.0f} % busy"
+        if self.child_cpu_share > SOME_SHARE:
+            return f"waits for children that used {self.child_cpu_share:.2f} CPUs"
+        return f"used {self.main_cpu_share:.2f} CPUs, at other lines each time"
+
+
+def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
+    """The main thread's stack as (function, file, line), to compare."""
+    threads = stacks_in(capture)
+    main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
+    return _frames(main) if main else []
+
+
+def _others(capture: CaptureDir) -> list[dict[str, Any]]:
+    """The threads beside the main one."""
+    return [t for t in stacks_in(capture) if t.get("thread_name") != "MainThread"]
+
+
+def _event_loops(threads: list[dict[str, Any]]) -> set[int]:
+    """Those that stand in an event loop of their own."""
+    found = {t.get("os_thread_id") for t in threads if in_event_loop([f["filename"] for f in t["frames"]])}
+    return {int(tid) for tid in found if tid}
+
+
+def _frames(thread: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [(f["name"], f["filename"], f["line"]) for f in thread["frames"]]
+
+
+def gpu_pct(gpu: dict[str, Any], pid: int) -> float | None:
+    """Utilisation of the process's GPUs, by nodes/<host>/captures/NN/gpu.json; None where that does not say."""
+    found = []
+    for device in gpu.get("devices", []):
+        processes = device.get("processes", [])
+        for process in processes:
+            if process.get("pid") == pid:
+                share = process.get("sm_pct")
+                if share is None and any(other.get("sm_pct") for other in processes):
+                    share = 0.0  # the driver has samples of those that did compute
+                # Without any figure the process is taken for who keeps the device busy.
+                found.append(share if share is not None else device.get("utilisation_pct"))
+    known = [float(share) for share in found if share is not None]
+    return max(known) if known else None
+
+
+def issued(fr: dict[str, Any]) -> dict[str, int]:
+    """Per group, the highest sequence number this rank issued."""
+    counts: dict[str, int] = {}
+    for entry in fr.get("entries", []):
+        group = str(entry["process_group"][0])
+        number = max(int(entry["collective_seq_id"]), int(entry.get("p2p_seq_id") or 0))
+        counts[group] = max(counts.get(group, 0), number)
+    return counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """Notes on one rank around a pair of captures, besides what the captures themselves hold."""
+
+    before: Usage | None = None
+    after: Usage | None = None
+    events: int = 0
+    beside: int = 0  # events of threads that do not train
+
+
+def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[str, Any]]) -> Motion | None:
+    """Compares two captures; None if the process could not be looked at twice. `gpus`: one document a capture."""
+    a, b = rank.capture(looks[0]), rank.capture(looks[1])
+    procs = read_json(a.proc, {}), read_json(b.proc, {})
+    before, after = seen.before or recorded(procs[0]), seen.after or recorded(procs[1])
+    if before is None or after is None:
+        return None
+    seconds, free_s = max(after.t_s - before.t_s, 1e-3), unqueued_s(before, after)
+    counts = [sum(issued(read_json(c.flight_recorder, {})).values()) for c in (a, b)]
+    then, now = main_frames(a), main_frames(b)
+    busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
+    stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
+    others = _others(b)
+    own_nap_s, helper_nap_s = naps(
+        *procs, now, asks_for_child=polls_children(procs[1], stands), loops=_event_loops(others)
+    )
+    outside, outside_s = patience(*procs, stands, [_frames(thread) for thread in others])
+    idle, idle_s = idleness(*procs, then, now, others)
+    return Motion(
+        rank=rank.rank,
+        seconds=seconds,
+        cpu_share=(after.cpu_s - before.cpu_s) / seconds,
+        main_cpu_share=(after.main_cpu_s - before.main_cpu_s) / free_s,
+        child_cpu_share=_children_cpu_s(procs[0], waited_for(procs[1], stands)) / free_s,
+        frames_changed=bool(then and now) and then != now,
+        functions_changed=bool(then and now) and [f[:2] for f in then] != [f[:2] for f in now],
+        io_bytes=after.io_bytes - before.io_bytes,
+        grown_mib=float(procs[1].get("rss_mib") or 0.0) - float(procs[0].get("rss_mib") or 0.0),
+        stopped=before.state in STOPPED and after.state in STOPPED,
+        did=work(before, after),
+        gpu_pct=min(busy) if busy else None,
+        events=seen.events,
+        # The recorder does not know threads: what a heartbeat issues beside the training looks the same to it.
+        collectives=0 if seen.beside and not seen.events else max(counts[1] - counts[0], 0),
+        wakes_in_s=own_nap_s,
+        helper_wakes_in_s=helper_nap_s,
+        limit_s=limit_s(*procs, stands),
+        outside=outside,
+        outside_s=outside_s,
+        idle=idle,
+        idle_s=idle_s,
+        lost_worker=lost_worker(*procs, stands, read_json(rank.loaders, [])),
+        waits_for_peers=False,
+    )
+
+
+def _children_cpu_s(before: dict[str, Any], children: list[dict[str, Any]]) -> float:
+    """CPU seconds, between two looks, of these children, as the second one shows them, if they lived at both."""
+    then = {child["pid"]: float(child["cpu_s"]) for child in before.get("children", [])}
+    now = {child["pid"]: float(child["cpu_s"]) for child in children}
+    return sum(used - then[pid] for pid, used in now.items() if pid in then)
+
+
+def _stands_in(rank: RankDir, looks: tuple[int, int]) -> str | None:
+    """The function of torch.distributed in which the main thread stood both times; None if it is elsewhere."""
+    then, now = (main_frames(rank.capture(number)) for number in looks)
+    return str(now[0][0]) if now and now == then and now[0][1].endswith(C10D) else None
+
+
+def joining(inside: dict[int, str | None], world: set[int]) -> set[int]:
+    """Ranks in a call, of torch.distributed, in which some other rank is not.
+
+    The first collective of a group makes NCCL's communicator: that spins, and no recorder has it yet.
+    """
+    apart = len({inside.get(rank) for rank in world}) > 1
+    return {rank for rank, call in inside.items() if apart and call is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stance:
+    """The part of two captures of one rank that has to be laid beside those of its peers, wherever they are."""
+
+    rank: int
+    motion: Motion | None  # None if the process could not be looked at twice
+    queue: dict[str, Any]  # of its flight recorder, what is pending
+    inside: str | None  # the function of torch.distributed in which it stood both times
+
+
+def stances(
+    ranks: list[RankDir],
+    looks: tuple[int, int],
+    seen: dict[int, Seen],
+    gpus: list[dict[str, Any]] | None = None,
+) -> list[Stance]:
+    """Stances of ranks that live on this machine; `looks` are the numbers of the two captures."""
+    return [
+        Stance(
+            rank=rank.rank,
+            motion=motion(rank, looks, seen.get(rank.rank, Seen()), gpus or []),
+            queue=queue_of(read_json(rank.capture(looks[1]).flight_recorder, {})),
+            inside=_stands_in(rank, looks),
+        )
+        for rank in ranks
+    ]
+
+
+def joined(found: list[Stance], world: set[int], *, quiet_s: float = 0.0) -> list[Motion]:
+    """All living ranks at once: whether one waits for its peers depends on what those issued.
+
+    `world` holds the dead as well: they are waited for, too. `quiet_s`: for how long nothing has moved.
+    """
+    queues = {stance.rank: stance.queue for stance in found}
+    inside = {stance.rank: stance.inside for stance in found} if quiet_s > CONNECT_S else {}
+    waiting = held_up(queues, world) | joining(inside, world)
+    return [
+        dataclasses.replace(stance.motion, waits_for_peers=stance.rank in waiting, silent_s=quiet_s)
+        for stance in found
+        if stance.motion is not None
+    ]
+
+
+def motions(
+    ranks: list[RankDir],
+    looks: tuple[int, int],
+    seen: dict[int, Seen],
+    world: set[int],
+    gpus: list[dict[str, Any]] | None = None,
+    *,
+    quiet_s: float = 0.0,
+) -> list[Motion]:
+    """The same where all ranks are on this machine."""
+    return joined(stances(ranks, looks, seen, gpus), world, quiet_s=quiet_s)
+
+
+def at_work(run: RunDir, moved: list[Motion], capture: int) -> str | None:
+    """The user's line of the one rank that waits for none of its peers, as that capture shows it."""
+    free = [m.rank for m in moved if not m.waits_for_peers]
+    frames = main_frames(run.rank(free[0]).capture(capture)) if len(free) == 1 else []
+    own = next((frame for frame in frames if is_user(str(frame[1]))), None)
+    return f"{Path(str(own[1])).name}:{own[2]} in {own[0]}" if own else None

@@ -1,0 +1,76 @@
+"""The state of a watch: its options, each rank as seen from outside, and what closer looks showed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nsadiag.agent.processes import End, Process
+from nsadiag.agent.stillness.judgement import Judgement
+from nsadiag.agent.stillness.motion import Stance
+from nsadiag.agent.watching.progress import Progress
+from nsadiag.evidence.layout import RankDir
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+
+LOOKS_APART_S = 2.0
+Stopped = Literal["hang", "timeout", "interrupt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """Options of a watch. `stall_after_s` None means: learn it from the job's own rhythm."""
+
+    stall_after_s: float | None = None
+    expected_quiet_s: float = 0.0  # the longest pause that jobs like this one make; only makes more patient
+    timeout_s: float = 0.0  # 0: none
+    on_hang: Literal["stop", "leave"] = "stop"
+    with_locals: bool = False  # values of local variables in the stacks
+    looks_apart_s: float = LOOKS_APART_S
+    thorough: bool = True  # of a job that is stuck, what costs a second or more a rank as well
+    believes_world: bool = (
+        True  # that what a rank waits for outside may still come (stillness.external_waits)
+    )
+    most_steps: int | None = None  # a job that gets further than this is ended, without a look
+
+
+@dataclass(kw_only=True)
+class RankState:
+    """One rank as seen from outside; one that is not recorded shows no progress."""
+
+    directory: RankDir
+    pid: int
+    process: Process | None
+    progress: Progress | None
+    end: End | None = None
+    guessed: bool = False  # taken for this rank until it says who it is (worker.numbering)
+
+    @property
+    def steps(self) -> int:
+        return self.progress.steps if self.progress else 0
+
+    @property
+    def said_goodbye(self) -> bool:
+        """Whether the interpreter got as far as its exit handlers."""
+        last = self.progress.pulse.last() if self.progress else None
+        return last is not None and (int(last["kind"][0]), int(last["phase"][0])) == (Kind.PROCESS, Phase.END)
+
+
+@dataclass(kw_only=True)
+class Look:
+    """A pair of captures and what it showed."""
+
+    t_s: float
+    first: int
+    second: int
+    judgement: Judgement
+    reason: str
+    motions: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two captures, by number, and what they say of each rank."""
+
+    first: int
+    second: int
+    stances: list[Stance]
