@@ -15,11 +15,12 @@ from nsadiag.analysis.ingest import masked_exceptions, sources
 from nsadiag.analysis.judgement import citations, framework_frames, library_frames, own_fault
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.deadlock import deadlock_of
 from nsadiag.analysis.resolve import Resolution, resolve
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.evidence.layout import RunDir, read_json, write_json
-from nsadiag.evidence.records import Progress, Times, Verdict
+from nsadiag.evidence.records import Certainty, Evidence, Finding, Progress, Times, Verdict
 from nsadiag.evidence.user_code import counted, roots_in
 
 RECENT_STEPS = 10
@@ -42,13 +43,28 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     if any(r.damaged for r in cell.ranks) or cell.absent - set(cause.guilty_ranks):
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, confidence=min(cause.confidence, UNREAD_CONFIDENCE))
+    cause, certainty = _with_certainty(cell, tables, cause)
     cause = citations.checked(cell, cause)
     # Whether a branch, a loop's end or a module led to the other collective stands in the source.
     if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
         gap = f"the source of {cause.where.file} is not at hand: why the ranks parted could not be read"
         confidence = min(cause.confidence, UNREAD_CONFIDENCE)
         cause = dataclasses.replace(cause, confidence=confidence, gaps=(*cause.gaps, gap))
-    return verdict_of(cell, cause, failed, progress=_progress(cell, tables), times=_times(cell, verdict_s))
+    verdict = verdict_of(cell, cause, failed, progress=_progress(cell, tables), times=_times(cell, verdict_s))
+    return dataclasses.replace(verdict, certainty=certainty)
+
+
+def _with_certainty(
+    cell: CellEvidence, tables: Tables, cause: Finding
+) -> tuple[Finding, Certainty | None]:
+    """Whether a hang is proven, with the deadlock that proves it as evidence."""
+    if cause.outcome != "hung":
+        return cause, None
+    deadlock = tables.once(deadlock_of)
+    if deadlock is None:
+        return cause, "suspected"
+    proof = Evidence(claim=f"nothing can wake them: {deadlock.reason}", source=deadlock.source)
+    return dataclasses.replace(cause, evidence=(*cause.evidence, proof)), "proven"
 
 
 def _has_source(cell: CellEvidence, file: str | None) -> bool:

@@ -19,7 +19,7 @@ from nsadiag.agent.follow import Follow
 from nsadiag.agent.guarded import Guarded
 from nsadiag.agent.launch import CommandJob, job_environment, new_run_id, recorder_environment
 from nsadiag.agent.processes import Process
-from nsadiag.agent.state import WatchOptions
+from nsadiag.agent.state import Answer, Notices, WatchOptions
 from nsadiag.agent.watch import Watch
 from nsadiag.evidence.layout import (
     NODE,
@@ -57,8 +57,8 @@ def run_command(
     env: Mapping[str, str] | None = None,
     front: Front | None = None,
     on_silence: Callable[[], None] | None = None,
-    on_stuck: Callable[[], None] | None = None,
-    on_quiet: Callable[[float, str], None] | None = None,
+    on_stuck: Callable[[], Answer | None] | None = None,
+    notices: Notices | None = None,
     ring: rings.Choice = "auto",
     die_with_me: bool = True,
     cwd: Path | None = None,
@@ -66,7 +66,7 @@ def run_command(
 ) -> Watch:
     """Runs a launcher line to its end, watched.
 
-    `on_silence`, `on_stuck` and `on_quiet` are those of `Watch`; `make_watch` makes one that others take part in.
+    `on_silence`, `on_stuck` and `notices` are those of `Watch`; `make_watch` makes one that others take part in.
     `die_with_me`: the job is ended should we be killed; else it goes on unwatched.
     """
     with (
@@ -86,7 +86,7 @@ def run_command(
             elsewhere=memory,
         )
         with _ended_or_left(job), interrupts.told(job.ending):
-            watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, on_quiet=on_quiet)
+            watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, notices=notices)
             with _shown(job, run, front):
                 watch.run()
             if watch.left_running:

@@ -16,7 +16,7 @@ from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
 from nsadiag.analysis.relations.wait_graph import Graph, graph_of
-from nsadiag.evidence.blocking import Waker, by_frames
+from nsadiag.evidence.blocking import Waker, by_frames, by_wchan
 
 # Waits that another thread of the process ends, and nobody else.
 FOR_THREADS = ("lock", "queue")
@@ -29,6 +29,7 @@ class Deadlock:
     waiting: tuple[int, ...]
     inert: tuple[int, ...]
     reason: str
+    source: str
 
 
 def deadlock_of(cell: CellEvidence, tables: Tables) -> Deadlock | None:
@@ -49,6 +50,7 @@ def deadlock_of(cell: CellEvidence, tables: Tables) -> Deadlock | None:
         waiting=tuple(sorted(waiting)),
         inert=tuple(sorted(inert)),
         reason=_reason(cell, waiting, locked, ended, stopped),
+        source=f"{tables.standings[min(waiting)].source}/py_spy.json",
     )
 
 
@@ -81,7 +83,7 @@ def _is_locked(cell: CellEvidence, rank: RankEvidence, at: Standing | None) -> b
         return False
     capture = [c for c in rank.captures if c.stacks][-1]
     children = [c for c in capture.proc.get("children", []) if c.get("state") != "Z"]
-    return not children and not any(_may_act(thread) for thread in other_threads(capture))
+    return not children and not any(_may_act(thread, capture) for thread in other_threads(capture))
 
 
 def _has_limit(cell: CellEvidence, rank: int) -> bool:
@@ -90,9 +92,13 @@ def _has_limit(cell: CellEvidence, rank: int) -> bool:
     return any(mine.get(key) for key in ("limit_s", "wakes_in_s", "helper_wakes_in_s", "idle", "outside"))
 
 
-def _may_act(thread: dict[str, Any]) -> bool:
-    """Whether a thread could still do something by itself: all but waits for other threads."""
-    row = by_frames([(f["name"], f["filename"]) for f in thread["frames"]])
+def _may_act(thread: dict[str, Any], capture: CaptureEvidence) -> bool:
+    """Whether a thread could still do something by itself: all but those that wait for other threads without a limit."""
+    rows = capture.proc.get("threads", [])
+    seen: dict[str, Any] = next((row for row in rows if row.get("tid") == thread.get("os_thread_id")), {})
+    if seen.get("sleeps_until_mono_ns") or seen.get("wait_limit_s"):
+        return True
+    row = by_frames([(f["name"], f["filename"]) for f in thread["frames"]]) or by_wchan(seen.get("wchan"))
     return row is None or bool(row.waker & ~Waker.THREAD)
 
 
