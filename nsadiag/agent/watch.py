@@ -237,6 +237,7 @@ class Watch:
                     rank.end = end
                     self._discovery.look_everywhere()
             if self._ending_since_ns is None:
+                self._suspicion = None  # neither borne out nor withdrawn: another silence begins
                 self._progress()
 
     # -- a closer look ----------------------------------------------------------------------------
@@ -337,7 +338,9 @@ class Watch:
         self.stopped = None
         if self._suspicion is None:
             now = time.monotonic()
-            suspicion = Suspicion(t_s=now - self._started, quiet_s=self.patience.quiet_s(now), says=answer.says)
+            suspicion = Suspicion(
+                t_s=now - self._started, quiet_s=self.patience.quiet_s(now), says=answer.says
+            )
             self._suspicion = suspicion
             self.suspicions.append(suspicion)
             if self._notices:

@@ -54,9 +54,7 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     return dataclasses.replace(verdict, certainty=certainty)
 
 
-def _with_certainty(
-    cell: CellEvidence, tables: Tables, cause: Finding
-) -> tuple[Finding, Certainty | None]:
+def _with_certainty(cell: CellEvidence, tables: Tables, cause: Finding) -> tuple[Finding, Certainty | None]:
     """Whether a hang is proven, with the deadlock that proves it as evidence."""
     if cause.outcome != "hung":
         return cause, None

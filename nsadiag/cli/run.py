@@ -55,7 +55,9 @@ Timeout = Annotated[float, typer.Option(help="Hard limit in seconds; 0: none", m
 StallAfter = Annotated[str, typer.Option(help="Seconds without progress before a closer look, or auto")]
 OnHang = Annotated[
     str,
-    typer.Option(help="stop a job that hangs (a suspected hang after --patience), stop-proven alone, or leave it"),
+    typer.Option(
+        help="stop a job that hangs (a suspected hang after --patience), stop-proven alone, or leave it"
+    ),
 ]
 Patience = Annotated[
     str,

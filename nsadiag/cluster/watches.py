@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.captures import capture_slow
 from nsadiag.agent.launch import Job
 from nsadiag.agent.state import Pair, RankState, WatchOptions
 from nsadiag.agent.stillness import Judgement, Motion, joined

@@ -27,7 +27,9 @@ def look_on(run: RunDir, job: BesideJob, expected: int, options: WatchOptions, a
         "started_at": output.now(),
     }
     output.write_run(run, **about)
-    watch = BesideWatch(job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run), notices=Lines())
+    watch = BesideWatch(
+        job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run), notices=Lines()
+    )
     watch.expected = expected
     with interrupts.held_off():
         watch.run()

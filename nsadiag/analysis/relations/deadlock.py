@@ -37,7 +37,9 @@ def deadlock_of(cell: CellEvidence, tables: Tables) -> Deadlock | None:
     graph = tables.once(graph_of)
     ended = {rank.rank for rank in cell.ranks if not was_alive(rank.end)}
     stopped = {rank for rank, at in tables.standings.items() if at.doing == "stopped"} - ended
-    locked = {rank.rank for rank in cell.ranks if _is_locked(cell, rank, tables.standings.get(rank.rank))} - ended
+    locked = {
+        rank.rank for rank in cell.ranks if _is_locked(cell, rank, tables.standings.get(rank.rank))
+    } - ended
     peers = {rank for rank, at in tables.standings.items() if at.waits_for_peers} - ended
     inert = ended | stopped
     stuck = _largest(graph, inert | locked, peers)
@@ -66,9 +68,7 @@ def _largest(graph: Graph, never: set[int], waiting: set[int]) -> set[int]:
     return stuck
 
 
-def _all_disagree(
-    cell: CellEvidence, tables: Tables, graph: Graph, peers: set[int], inert: set[int]
-) -> bool:
+def _all_disagree(cell: CellEvidence, tables: Tables, graph: Graph, peers: set[int], inert: set[int]) -> bool:
     """Whether no living rank does anything but wait for its peers, and what they wait in can never match."""
     living = {rank for rank in range(cell.world_size)} - inert
     if not living or living - peers:
