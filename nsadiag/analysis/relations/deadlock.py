@@ -70,7 +70,7 @@ def _largest(graph: Graph, never: set[int], waiting: set[int]) -> set[int]:
 
 def _all_disagree(cell: CellEvidence, tables: Tables, graph: Graph, peers: set[int], inert: set[int]) -> bool:
     """Whether no living rank does anything but wait for its peers, and what they wait in can never match."""
-    living = {rank for rank in range(cell.world_size)} - inert
+    living = set(range(cell.world_size)) - inert
     if not living or living - peers:
         return False
     differ = any([*in_recorders(cell, tables), *in_black_boxes(cell, tables)])
