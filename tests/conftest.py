@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from support.jobs import Jobs
 
+# Most tests wait for a verdict on a job that does hang: a suspicion counts at once. Those about patience name their own.
+os.environ.setdefault("NSADIAG_PATIENCE", "0")
+
 # A shell starts what stands before `&` with Ctrl-C ignored, nohup with SIGHUP, and every process from there on inherits
 # it: tests that interrupt a command would find it deaf. A handler of Python's is not inherited: children have the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -24,7 +24,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations"}),
     "scale": frozenset({"outliers", "records", "ingest", "facts"}),
     "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
-    "judgement": frozenset({"records", "facts"}),
+    "judgement": frozenset({"records", "facts", "case", "relations"}),
     "resolve": frozenset({"records", "case", "rules"}),
     "verdict": frozenset({"records", "ingest", "case", "scale", "explain", "resolve", "judgement"}),
     "external": frozenset({"records", "ingest", "facts", "case", "scale", "judgement", "resolve"}),

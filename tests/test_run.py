@@ -14,7 +14,7 @@ from support.jobs import Jobs
 import nsadiag
 from nsadiag.agent.watching import discovery
 from nsadiag.agent.watching.state import WatchOptions
-from nsadiag.commands.quiet import QuietNotes
+from nsadiag.commands.notices import Lines
 from nsadiag.engines.local import run_command
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.ring.blackbox import Kind
@@ -338,12 +338,17 @@ w.sum().backward(); o.step()
 def test_who_waits_for_a_silent_job_is_told_what_it_is_at(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(WORKS_IN_SILENCE)
     told: list[tuple[float, str]] = []
+
+    class Noted(Lines):
+        def quiet(self, quiet_s: float, seen: str) -> None:
+            told.append((quiet_s, seen))
+
     watched = run_command(
         [sys.executable, str(tmp_path / "job.py")],
         RunDir(path=tmp_path / "out"),
         WatchOptions(stall_after_s=1.0, timeout_s=100),
         cwd=tmp_path,
-        on_quiet=lambda quiet_s, seen: told.append((quiet_s, seen)),
+        notices=Noted(),
     )
     assert watched.stopped is None
     assert told and told[0][0] > 1
@@ -351,9 +356,9 @@ def test_who_waits_for_a_silent_job_is_told_what_it_is_at(tmp_path: Path) -> Non
 
 
 def test_a_silence_is_told_of_again_when_it_is_twice_as_long(capsys: pytest.CaptureFixture[str]) -> None:
-    notes = QuietNotes()
+    lines = Lines()
     for quiet_s in (7.0, 16.0, 25.0, 33.0, 64.0, 70.0, 15.5):  # the last is of another silence
-        notes(quiet_s, "rank 1 used 1.00 CPUs")
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split()[4] for line in lines] == ["16", "33", "70", "16"]
-    assert lines[0].endswith("rank 1 used 1.00 CPUs. Ctrl-C ends the job with a verdict.")
+        lines.quiet(quiet_s, "rank 1 used 1.00 CPUs")
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[4] for line in told] == ["16", "33", "70", "16"]
+    assert told[0].endswith("rank 1 used 1.00 CPUs. Ctrl-C ends the job with a verdict.")

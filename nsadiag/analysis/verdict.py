@@ -12,7 +12,7 @@ import pandas as pd
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.explain.explanation import attempts
 from nsadiag.analysis.ingest import masked_exceptions, sources
-from nsadiag.analysis.judgement import citations, framework_frames, library_frames, own_fault
+from nsadiag.analysis.judgement import certainty, citations, framework_frames, library_frames, own_fault
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.resolve import Resolution, resolve
@@ -42,13 +42,15 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     if any(r.damaged for r in cell.ranks) or cell.absent - set(cause.guilty_ranks):
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, confidence=min(cause.confidence, UNREAD_CONFIDENCE))
+    cause, weight = certainty.weighed(cell, tables, cause)
     cause = citations.checked(cell, cause)
     # Whether a branch, a loop's end or a module led to the other collective stands in the source.
     if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
         gap = f"the source of {cause.where.file} is not at hand: why the ranks parted could not be read"
         confidence = min(cause.confidence, UNREAD_CONFIDENCE)
         cause = dataclasses.replace(cause, confidence=confidence, gaps=(*cause.gaps, gap))
-    return verdict_of(cell, cause, failed, progress=_progress(cell, tables), times=_times(cell, verdict_s))
+    verdict = verdict_of(cell, cause, failed, progress=_progress(cell, tables), times=_times(cell, verdict_s))
+    return dataclasses.replace(verdict, certainty=weight)
 
 
 def _has_source(cell: CellEvidence, file: str | None) -> bool:

@@ -30,6 +30,7 @@ from nsadiag.cli.shared import (
     print_of_node,
     stall,
 )
+from nsadiag.cli.shared import patience as seconds_of_patience
 from nsadiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +53,19 @@ def _last_word(code: int | None) -> Iterator[None]:
 
 Timeout = Annotated[float, typer.Option(help="Hard limit in seconds; 0: none", min=0)]
 StallAfter = Annotated[str, typer.Option(help="Seconds without progress before a closer look, or auto")]
-OnHang = Annotated[str, typer.Option(help="stop or leave a job that hangs")]
+OnHang = Annotated[
+    str,
+    typer.Option(
+        help="stop a job that hangs (a suspected hang after --patience), stop-proven alone, or leave it"
+    ),
+]
+Patience = Annotated[
+    str,
+    typer.Option(
+        envvar="NSADIAG_PATIENCE",
+        help="Seconds of silence after which a suspected hang is taken for one, or auto: ten times the longest pause, two minutes at least",
+    ),
+]
 Probes = Annotated[str, typer.Option(help="light, full, none, or names with commas: light,parity")]
 Passthrough = Annotated[bool, typer.Option("--passthrough", help="End with the job's own exit code")]
 WithLocals = Annotated[
@@ -93,6 +106,7 @@ def run(
     out: Annotated[Path | None, OUT] = None,
     timeout: Timeout = 0.0,
     stall_after: StallAfter = "auto",
+    patience: Patience = "auto",
     on_hang: OnHang = "stop",
     probes: Probes = "light",
     passthrough: Passthrough = False,
@@ -124,6 +138,7 @@ def run(
         out=out,
         timeout_s=timeout,
         stall_after_s=stall(stall_after),
+        patience_s=seconds_of_patience(patience),
         on_hang=on_hang,  # type: ignore[arg-type]
         probes=probes,
         passthrough=passthrough,
@@ -139,8 +154,8 @@ def run(
 
 
 def _check_choices(on_hang: str, ring: str) -> None:
-    if on_hang not in ("stop", "leave"):
-        raise UsageError(f"--on-hang is {on_hang!r}", "choose stop or leave")
+    if on_hang not in ("stop", "stop-proven", "leave"):
+        raise UsageError(f"--on-hang is {on_hang!r}", "choose stop, stop-proven or leave")
     if ring not in ("auto", "disk", "memory"):
         raise UsageError(f"--ring is {ring!r}", "choose auto, disk or memory")
 

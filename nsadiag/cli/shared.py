@@ -112,14 +112,27 @@ def count_as_user_code(packages: str | None) -> None:
 
 
 def stall(text: str) -> float | None:
+    """Seconds of --stall-after; None to learn them."""
+    seconds = _seconds("--stall-after", text)
+    if seconds == 0:
+        raise UsageError("--stall-after is 0", "give a positive number of seconds, or auto")
+    return seconds
+
+
+def patience(text: str) -> float | None:
+    """Seconds of --patience; None to learn them."""
+    return _seconds("--patience", text)
+
+
+def _seconds(option: str, text: str) -> float | None:
     if text == "auto":
         return None
     try:
         seconds = float(text)
     except ValueError:
-        raise UsageError(f"--stall-after is {text!r}", "give seconds, or auto") from None
-    if not seconds > 0:  # not a number is not positive either
-        raise UsageError(f"--stall-after is {text}", "give a positive number of seconds, or auto")
+        raise UsageError(f"{option} is {text!r}", "give seconds, or auto") from None
+    if not seconds >= 0:  # not a number is not positive either
+        raise UsageError(f"{option} is {text}", "give a positive number of seconds, or auto")
     return seconds
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.agent import interrupts
-from nsadiag.agent.captures import capture_slow
 from nsadiag.agent.job.launch import Job
 from nsadiag.agent.stillness.judgement import Judgement
 from nsadiag.agent.stillness.motion import Motion, joined
@@ -260,17 +259,14 @@ class LeadWatch(Among):
             self._remote_work = {}
 
     def _answer(self, capture: int) -> None:
-        self.stopped = "hang"
         many = self._declared() > self._crowd.few
         self._give(dataclasses.replace(self._order, answer=capture, many=many))
+        self.stopped = "hang"
         self.write()
         self._wait(lambda m: self.state(m).answered >= capture or self.state(m).over, ANSWERED_S)
         self.want()
         self._gather(self)
-        if self._on_stuck:
-            self._on_stuck()
-        if self.options.thorough:
-            capture_slow([self.captures.target(r, capture) for r in self._alive()])
+        super()._answer(capture)
 
     def want(self, *, last: bool = False) -> None:
         """Fetch the evidence of the ranks, out of very many, that the nodes' digests show to matter."""

@@ -13,6 +13,7 @@ from nsadiag.agent.processes import Process
 from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.agent.watching.unlaunched import UnlaunchedJob, UnlaunchedWatch
 from nsadiag.commands import output
+from nsadiag.commands.notices import Lines
 from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.secrets.masking import mask_command
@@ -27,7 +28,9 @@ def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOption
         "started_at": output.now(),
     }
     output.write_run(run, **about)
-    watch = UnlaunchedWatch(job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run))
+    watch = UnlaunchedWatch(
+        job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run), notices=Lines()
+    )
     watch.expected = expected
     with interrupts.held_off():
         watch.run()
@@ -39,13 +42,21 @@ def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOption
 
 
 def main(
-    directory: str, sockets: str, run_id: str, expected: str, on_hang: str, stall_after: str, *argv: str
+    directory: str,
+    sockets: str,
+    run_id: str,
+    expected: str,
+    on_hang: str,
+    stall_after: str,
+    patience: str,
+    *argv: str,
 ) -> None:
     """Entry point of the process that `nsadiag.worker.inline` starts."""
     interrupts.listen()
     options = WatchOptions(
         on_hang=cast(Literal["leave", "stop"], on_hang),
         stall_after_s=None if stall_after == "auto" else float(stall_after),
+        patience_s=None if patience == "auto" else float(patience),
     )
     scratch.adopt(Path(sockets))
     # A hang that is left as it is outlives us, with its sockets.

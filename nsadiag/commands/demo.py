@@ -25,6 +25,7 @@ def demo_request(wanted: str, *, out: Path | None, force: bool, quiet_stdout: bo
         command=[sys.executable, *launcher(fault), str(fault.script)],
         out=out,
         force=force,
+        patience_s=0.0,  # what fails on purpose need not be waited for
         die_with_me=True,
         quiet_stdout=quiet_stdout,
         **run_options(fault),

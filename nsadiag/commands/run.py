@@ -8,17 +8,17 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.job.launch import check_command
 from nsadiag.agent.job.log_limit import close_holes
 from nsadiag.agent.job.log_tail import Follow
 from nsadiag.agent.job.ring_storage import Choice
-from nsadiag.agent.watching.state import WatchOptions
+from nsadiag.agent.watching.state import Answer, OnHang, WatchOptions
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
-from nsadiag.commands.quiet import QuietNotes
+from nsadiag.commands.notices import Lines
 from nsadiag.engines.local import Front, run_command
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_TIMEOUT
 from nsadiag.evidence import cuda_core
@@ -35,7 +35,8 @@ class RunRequest:
     out: Path | None = None
     timeout_s: float = 0.0
     stall_after_s: float | None = None
-    on_hang: Literal["stop", "leave"] = "stop"
+    patience_s: float | None = None
+    on_hang: OnHang = "stop"
     probes: str = "light"
     passthrough: bool = False
     force: bool = False
@@ -74,7 +75,7 @@ def run_once(request: RunRequest) -> RunResult:
                 probes=request.probes,
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
-                on_quiet=QuietNotes(),
+                notices=Lines(),
                 **around(run, request, follow),
             )
     except KeyboardInterrupt:
@@ -145,6 +146,7 @@ def begin(run: RunDir, request: RunRequest) -> dict[str, Any]:
 def options_of(request: RunRequest) -> WatchOptions:
     return WatchOptions(
         stall_after_s=request.stall_after_s,
+        patience_s=request.patience_s,
         timeout_s=request.timeout_s,
         on_hang=request.on_hang,
         with_locals=request.with_locals,
@@ -167,13 +169,18 @@ def load_analysis() -> None:
     threading.Thread(target=load, name="nsadiag-analysis", daemon=True).start()
 
 
-def answer_first(run: RunDir) -> None:
-    """verdict.json, while the job is still there to be ended; it is judged again when it is known how it ended."""
+def answer_first(run: RunDir) -> Answer | None:
+    """verdict.json, while the job still runs; it is judged again when it is known how it ended.
+
+    None where that fails: a full disk, or evidence beyond us.
+    """
     from nsadiag.analysis.verdict import judge_directory
 
-    # Where the disk is full, or the evidence beyond us, the job is to be ended all the same.
-    with contextlib.suppress(Exception):
-        judge_directory(run.path, live=True)
+    try:
+        verdict = judge_directory(run.path, live=True)
+    except Exception:
+        return None
+    return Answer(certainty=verdict.certainty or "suspected", says=verdict.summary)
 
 
 def judge_and_report(run: RunDir, about: dict[str, Any]) -> Verdict:

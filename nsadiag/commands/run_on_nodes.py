@@ -7,7 +7,7 @@ from nsadiag.agent.job.launch import check_command
 from nsadiag.agent.job.log_tail import Follow
 from nsadiag.cluster.place import Place
 from nsadiag.commands import nodes, output
-from nsadiag.commands.quiet import QuietNotes
+from nsadiag.commands.notices import Lines
 from nsadiag.commands.run import (
     RunRequest,
     RunResult,
@@ -73,7 +73,7 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
                 make_watch=lead.make_watch(part, run),
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
-                on_quiet=QuietNotes(),
+                notices=Lines(),
                 **around(run, request, follow),
             )
     except KeyboardInterrupt:

@@ -20,7 +20,7 @@ from nsadiag.agent.job.guarded_process import Guarded
 from nsadiag.agent.job.launch import CommandJob, job_environment, new_run_id, recorder_environment
 from nsadiag.agent.job.log_tail import Follow
 from nsadiag.agent.processes import Process
-from nsadiag.agent.watching.state import WatchOptions
+from nsadiag.agent.watching.state import Answer, Notices, WatchOptions
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.evidence.layout import (
     NODE,
@@ -58,8 +58,8 @@ def run_command(
     env: Mapping[str, str] | None = None,
     front: Front | None = None,
     on_silence: Callable[[], None] | None = None,
-    on_stuck: Callable[[], None] | None = None,
-    on_quiet: Callable[[float, str], None] | None = None,
+    on_stuck: Callable[[], Answer | None] | None = None,
+    notices: Notices | None = None,
     ring: ring_storage.Choice = "auto",
     die_with_me: bool = True,
     cwd: Path | None = None,
@@ -67,7 +67,7 @@ def run_command(
 ) -> Watch:
     """Runs a launcher line to its end, watched.
 
-    `on_silence`, `on_stuck` and `on_quiet` are those of `Watch`; `make_watch` makes one that others take part in.
+    `on_silence`, `on_stuck` and `notices` are those of `Watch`; `make_watch` makes one that others take part in.
     `die_with_me`: the job is ended should we be killed; else it goes on unwatched.
     """
     with (
@@ -87,7 +87,7 @@ def run_command(
             elsewhere=memory,
         )
         with _ended_or_left(job), interrupts.notifying(job.ending):
-            watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, on_quiet=on_quiet)
+            watch = make_watch(job, run, options, on_silence=on_silence, on_stuck=on_stuck, notices=notices)
             with _shown(job, run, front):
                 watch.run()
             if watch.left_running:

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from nsadiag.evidence.layout import SCHEMA_VERSION
 
+# Of a hang: "proven" where only ranks that wait themselves could wake the waiting ones, "suspected" where some rank could
+# still continue by itself.
+Certainty = Literal["proven", "suspected"]
 Outcome = Literal["hung", "crashed", "slow", "wrong", "healthy", "unknown"]
 
 
@@ -140,6 +143,7 @@ class Verdict:
     fix: str | None
     next: str | None
     times: Times
+    certainty: Certainty | None = None  # of a hang
 
     @property
     def signature(self) -> str:
@@ -160,6 +164,7 @@ class Verdict:
             "schema_version": SCHEMA_VERSION,
             "outcome": body.pop("outcome"),
             "class": body.pop("cls"),
+            "certainty": body.pop("certainty"),
             **{**body, "rejected": rejected},
             "signature": self.signature,
             "times": body["times"],
@@ -189,6 +194,7 @@ class Verdict:
             fix=document["fix"],
             next=document["next"],
             times=_known(Times, document["times"]) or Times(),
+            certainty=document.get("certainty"),
         )
 
 

@@ -33,10 +33,12 @@ def facts_of(run: RunReport) -> list[Fact]:
 
 
 def headline(verdict: Verdict) -> str:
-    """`missing_rank, rank 1 of 2, 95 % sure`: what follows the outcome's word; no percentage of nothing."""
+    """`missing_rank, rank 1 of 2, suspected, 75 % sure`: the words after the outcome's; no percentage of nothing."""
     parts = [] if verdict.cls == verdict.outcome else [verdict.cls]
     if verdict.guilty_ranks:
         parts.append(rank_list(verdict.guilty_ranks, verdict.world_size))
+    if verdict.certainty:
+        parts.append(verdict.certainty)
     sure = [f"{percent(verdict.confidence)} sure"] if verdict.confidence else []
     return ", ".join([*parts, *sure]) or "nothing to go by"
 

@@ -21,7 +21,7 @@ from nsadiag.worker.introspection import server
 from nsadiag.worker.probes import PROBES_VARIABLE, remove_probes
 from nsadiag.worker.probes.autograd import module_calls
 
-RUN_DIR, RUN_ID = "NSADIAG_RUN_DIR", "NSADIAG_RUN_ID"
+RUN_DIR, RUN_ID, PATIENCE = "NSADIAG_RUN_DIR", "NSADIAG_RUN_ID", "NSADIAG_PATIENCE"
 FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}  # as in agent.job.launch
 # Not a child of the rank: it is not to be ended with it, nor waited for.
 STARTER = (
@@ -37,13 +37,15 @@ def watch(
     out: str | Path | None = None,
     probes: str = "light",
     stall_after: float | None = None,
+    patience: float | None = None,
     on_hang: Literal["leave", "stop"] = "leave",
 ) -> Iterator[Path]:
     """Records this rank in the block, and has one process a node look on, judge and report as `nsadiag run` does.
 
     Every rank enters it, before `init_process_group` if the flight recorder is to be seen. `out` is the run
     directory, the same on all ranks of a node; by default one under artifacts/. `stall_after`: seconds, learnt
-    if None. A job that hangs is left as it is unless `on_hang` is "stop". Yields the run directory; under
+    if None. `patience`: seconds of silence after which a suspected hang is taken for one, by default
+    `NSADIAG_PATIENCE` or learnt. A job that hangs is left as it is unless `on_hang` is "stop". Yields the run directory; under
     `nsadiag run`, that of the run, and nothing else happens. Raises OSError where the directory cannot be made.
     """
     if session.current() is not None or (os.environ.get(RUN_DIR) and session.ensure_rank() is not None):
@@ -51,7 +53,7 @@ def watch(
         yield Path(os.environ[RUN_DIR])
         return
     run = _begin(_directory(out), probes)
-    _look_on(run, stall_after, on_hang)
+    _look_on(run, stall_after, patience, on_hang)
     _meet(model)
     try:
         yield run.path
@@ -119,7 +121,7 @@ def _sockets(run: RunDir) -> Path:
     return Path(where.read_text())
 
 
-def _look_on(run: RunDir, stall_after: float | None, on_hang: str) -> None:
+def _look_on(run: RunDir, stall_after: float | None, patience: float | None, on_hang: str) -> None:
     """One process beside the ranks of this node, which outlives them."""
     if int(os.environ.get("LOCAL_RANK", "0")) != 0:
         return
@@ -131,7 +133,10 @@ def _look_on(run: RunDir, stall_after: float | None, on_hang: str) -> None:
     starter = subprocess.Popen(
         [
             *(sys.executable, "-c", STARTER, str(run.path), os.environ[server.SOCKET_DIR]),
-            *(_family(), world, on_hang, "auto" if stall_after is None else str(stall_after), *sys.argv),
+            *(_family(), world, on_hang),
+            "auto" if stall_after is None else str(stall_after),
+            os.environ.get(PATIENCE, "auto") if patience is None else str(patience),
+            *sys.argv,
         ],
         stdin=subprocess.DEVNULL,
         start_new_session=True,

@@ -11,6 +11,9 @@ MIN_STALL_S = 5.0
 CROWDED = 2.0  # runnable threads a core, from which on everything takes longer than it does on a machine of one's own
 MOST_CROWDED = 6.0  # times as patient, at most
 RHYTHM_MULTIPLE = 3.0  # a pause this many times the longest one so far is worth a look
+# A suspected hang is taken for one after a silence this many times the job's longest pause, and never before so long.
+SUSPICION_MULTIPLE = 10.0
+MIN_SUSPICION_S = 120.0
 LOOK_AGAIN_S = 30.0  # at the latest: a rank that spins is told from one that works by a look alone
 
 
@@ -62,6 +65,11 @@ class Patience:
             return self._fixed_s
         longest_s = max(self.longest_s, self._pause_s, self._expected_s)
         return max(MIN_STALL_S * self._crowding(), RHYTHM_MULTIPLE * longest_s)
+
+    def suspicion_s(self) -> float:
+        """Seconds of silence after which a suspected hang is taken for one."""
+        longest_s = max(self.longest_s, self.longest_start_s, self._pause_s, self._expected_s)
+        return max(MIN_SUSPICION_S * self._crowding(), SUSPICION_MULTIPLE * longest_s)
 
     def progress(self, now: float, *, settled: bool) -> None:
         """An event. `settled`: start-up and the first steps are over, so that pauses are the job's rhythm."""

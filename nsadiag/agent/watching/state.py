@@ -1,19 +1,21 @@
-"""The state of a watch: its options, each rank as seen from outside, and what closer looks showed."""
+"""The state of a watch: its options, each rank as seen from outside, and what closer looks and verdicts showed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from nsadiag.agent.processes import End, Process
 from nsadiag.agent.stillness.judgement import Judgement
 from nsadiag.agent.stillness.motion import Stance
 from nsadiag.agent.watching.progress import Progress
 from nsadiag.evidence.layout import RankDir
+from nsadiag.evidence.records import Certainty
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 LOOKS_APART_S = 2.0
 Stopped = Literal["hang", "timeout", "interrupt"]
+OnHang = Literal["stop", "stop-proven", "leave"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,8 @@ class WatchOptions:
     stall_after_s: float | None = None
     expected_quiet_s: float = 0.0  # the longest pause that jobs like this one make; only makes more patient
     timeout_s: float = 0.0  # 0: none
-    on_hang: Literal["stop", "leave"] = "stop"
+    patience_s: float | None = None  # of silence, until a suspected hang is taken for one; None: learn it
+    on_hang: OnHang = "stop"
     with_locals: bool = False  # values of local variables in the stacks
     looks_apart_s: float = LOOKS_APART_S
     thorough: bool = True  # of a job that is stuck, what costs a second or more a rank as well
@@ -74,3 +77,34 @@ class Pair:
     first: int
     second: int
     stances: list[Stance]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The verdict on a job in which nothing moves, given while it still runs."""
+
+    certainty: Certainty
+    says: str
+
+
+@dataclass(kw_only=True)
+class Suspicion:
+    """A hang that is not proven: some rank could still continue by itself."""
+
+    t_s: float  # since the start of the job
+    quiet_s: float  # the silence until then
+    says: str
+    withdrawn_s: float | None = None  # when a rank moved again
+
+
+class Notices(Protocol):
+    """Messages for the person who waits for the job."""
+
+    def quiet(self, quiet_s: float, seen: str) -> None:
+        """A look in a silence found no hang."""
+
+    def suspected(self, suspicion: Suspicion, patience_s: float) -> None:
+        """A hang is suspected; after so many seconds of silence it is taken for one."""
+
+    def withdrawn(self, suspicion: Suspicion, pause_s: float) -> None:
+        """A rank moved after all, after a pause of so many seconds."""

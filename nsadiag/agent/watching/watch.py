@@ -26,7 +26,16 @@ from nsadiag.agent.watching.late_joiners import may_come
 from nsadiag.agent.watching.loop_checks import LoopChecks
 from nsadiag.agent.watching.oom import OomWatch
 from nsadiag.agent.watching.sampler import Sampler
-from nsadiag.agent.watching.state import Look, Pair, RankState, Stopped, WatchOptions
+from nsadiag.agent.watching.state import (
+    Answer,
+    Look,
+    Notices,
+    Pair,
+    RankState,
+    Stopped,
+    Suspicion,
+    WatchOptions,
+)
 from nsadiag.evidence.layout import RunDir, write_json
 from nsadiag.source.archive import keep_sources
 
@@ -47,18 +56,20 @@ class Watch:
         options: WatchOptions,
         *,
         on_silence: Callable[[], None] | None = None,
-        on_stuck: Callable[[], None] | None = None,
-        on_quiet: Callable[[float, str], None] | None = None,
+        on_stuck: Callable[[], Answer | None] | None = None,
+        notices: Notices | None = None,
     ) -> None:
-        """`on_silence` is called once, when a first silence begins; `on_stuck` with the evidence on disk, before the end.
+        """`on_silence` is called once, when a first silence begins; `on_stuck` with the evidence of a still job on disk.
 
-        `on_quiet` is called after a look that found no hang, with the seconds of silence and what the look saw.
+        It answers how certain a hang is; without an answer every still job counts as hung.
         """
         self.job, self.directory, self.options = job, directory, options
-        self._on_silence, self._on_stuck, self._on_quiet = on_silence, on_stuck, on_quiet
+        self._on_silence, self._on_stuck, self._notices = on_silence, on_stuck, notices
         self.ranks: dict[int, RankState] = {}
         self.looks: list[Look] = []
         self.stopped: Stopped | None = None
+        self.suspicions: list[Suspicion] = []
+        self._suspicion: Suspicion | None = None  # that still stands
         self.left_alive: set[Process] = set()
         self.failures: list[str] = []  # of our own
         self._interrupted_s: float | None = (
@@ -139,7 +150,7 @@ class Watch:
             self.stopped = "hang" if self.look() == "still" else "timeout"
         else:
             self._watch_activity(alive)
-            if self._is_due(alive) and self.look() == "still":
+            if self._is_due(alive) and self.look() == "still" and not self._suspicion:
                 self.stopped = "hang"
         return self.stopped is not None
 
@@ -203,6 +214,7 @@ class Watch:
                 self._progress()
 
     def _progress(self) -> None:
+        self._withdraw()
         self.patience.progress(time.monotonic(), settled=self._settled())
         self._activity.forget()
         self._loops.forget()
@@ -235,6 +247,7 @@ class Watch:
                     rank.end = end
                     self._discovery.look_everywhere()
             if self._ending_since_ns is None:
+                self._suspicion = None  # neither borne out nor withdrawn: another silence begins
                 self._progress()
 
     # -- a closer look ----------------------------------------------------------------------------
@@ -270,9 +283,9 @@ class Watch:
             )
         )
         self._after_look(judgement, moved, started, saw_work=saw_work)
-        if self._on_quiet and judgement in ("busy", "asleep"):
+        if self._notices and judgement in ("busy", "asleep"):
             at = at_work(self.directory, moved, pair.second)
-            self._on_quiet(self.patience.quiet_s(time.monotonic()), f"{reason} ({at})" if at else reason)
+            self._notices.quiet(self.patience.quiet_s(time.monotonic()), f"{reason} ({at})" if at else reason)
         if judgement == "still":
             self._answer(pair.second)
         return judgement
@@ -320,12 +333,49 @@ class Watch:
 
     def _answer(self, capture: int) -> None:
         """Takes the answer's captures. The verdict's needs are on disk; native stacks are for those who read on, and cost seconds."""
+        self._judge()
+        if self.stopped and self.options.thorough and not interrupts.hurried():
+            capture_slow([self.captures.target(r, capture) for r in self._alive()])
+
+    def _judge(self) -> None:
+        """Ask for the verdict, as if the job ended now; a hang that is only suspected does not end it."""
         self.stopped = "hang"
         self.write()
-        if self._on_stuck:
-            self._on_stuck()
-        if self.options.thorough and not interrupts.hurried():
-            capture_slow([self.captures.target(r, capture) for r in self._alive()])
+        answer = self._on_stuck() if self._on_stuck else None
+        if answer is None or self._is_final(answer):
+            self._suspicion = None
+            return
+        self.stopped = None
+        if self._suspicion is None:
+            now = time.monotonic()
+            suspicion = Suspicion(
+                t_s=now - self._started, quiet_s=self.patience.quiet_s(now), says=answer.says
+            )
+            self._suspicion = suspicion
+            self.suspicions.append(suspicion)
+            if self._notices:
+                self._notices.suspected(suspicion, self._patience_s())
+
+    def _is_final(self, answer: Answer) -> bool:
+        """Whether the hang is proven, or has been suspected for as long as patience lasts, or nobody waits any longer."""
+        if answer.certainty == "proven" or self._timed_out() or self._interrupted_s is not None:
+            return True
+        silent_s = self.patience.idle_s(time.monotonic())
+        return self.options.on_hang != "stop-proven" and silent_s >= self._patience_s()
+
+    def _patience_s(self) -> float:
+        fixed_s = self.options.patience_s
+        return self.patience.suspicion_s() if fixed_s is None else fixed_s
+
+    def _withdraw(self) -> None:
+        """A rank has moved: no hang after all."""
+        if self._suspicion is None:
+            return
+        now = time.monotonic()
+        self._suspicion.withdrawn_s = now - self._started
+        if self._notices:
+            self._notices.withdrawn(self._suspicion, self.patience.quiet_s(now))
+        self._suspicion = None
 
     def _alive(self) -> list[RankState]:
         return [r for r in self.ranks.values() if r.end is None]
@@ -426,6 +476,7 @@ class Watch:
             "ending_s": self._s(self._ending_since_ns) if self.stopped else None,
             "left_alive": sorted(p.pid for p in self.left_alive),
             "looks": [dict(vars(look)) for look in self.looks],
+            "suspicions": [dict(vars(suspicion)) for suspicion in self.suspicions],
         }
 
     def _s(self, mono_ns: int | None) -> float | None:

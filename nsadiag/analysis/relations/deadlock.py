@@ -1,0 +1,120 @@
+"""Deadlocked ranks: a set of waiters that only other members of the set could wake.
+
+The largest such set. A collective needs all its members, so one that never comes is enough (an AND-wait); a lock needs any
+thread of its process. A rank that runs, sleeps, reads, waits with a limit, or waits for the world outside the job could still
+continue by itself: it is in no such set, and neither is who waits for it alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts.thread_state import Standing, other_threads
+from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
+from nsadiag.analysis.relations.blocked import was_alive
+from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
+from nsadiag.analysis.relations.wait_graph import Graph, graph_of
+from nsadiag.evidence.blocking import Waker, by_frames, by_wchan
+
+# Waits that another thread of the process ends, and nobody else.
+FOR_THREADS = ("lock", "queue")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlock:
+    """`waiting` never continue; `inert` are the ended and stopped ranks among those that they wait for."""
+
+    waiting: tuple[int, ...]
+    inert: tuple[int, ...]
+    reason: str
+    source: str
+
+
+def deadlock_of(cell: CellEvidence, tables: Tables) -> Deadlock | None:
+    """The deadlocked ranks; None where each rank that waits may yet be woken."""
+    graph = tables.once(graph_of)
+    ended = {rank.rank for rank in cell.ranks if not was_alive(rank.end)}
+    stopped = {rank for rank, at in tables.standings.items() if at.doing == "stopped"} - ended
+    locked = {
+        rank.rank for rank in cell.ranks if _is_locked(cell, rank, tables.standings.get(rank.rank))
+    } - ended
+    peers = {rank for rank, at in tables.standings.items() if at.waits_for_peers} - ended
+    inert = ended | stopped
+    stuck = _largest(graph, inert | locked, peers)
+    if not stuck - inert and _all_disagree(cell, tables, graph, peers, inert):
+        stuck = peers | inert
+    waiting = stuck - inert
+    if not waiting:
+        return None
+    return Deadlock(
+        waiting=tuple(sorted(waiting)),
+        inert=tuple(sorted(inert)),
+        reason=_reason(cell, waiting, locked, ended, stopped),
+        source=f"{tables.standings[min(waiting)].source}/py_spy.json",
+    )
+
+
+def _largest(graph: Graph, never: set[int], waiting: set[int]) -> set[int]:
+    """`never` and those of `waiting` that cannot be woken: whoever waits only for ranks outside of the set is taken out."""
+    stuck = never | waiting
+    while woken := {
+        rank
+        for rank in stuck - never
+        if not any(edge.waiter == rank and edge.waited_for in stuck for edge in graph.edges)
+    }:
+        stuck -= woken
+    return stuck
+
+
+def _all_disagree(cell: CellEvidence, tables: Tables, graph: Graph, peers: set[int], inert: set[int]) -> bool:
+    """Whether no living rank does anything but wait for its peers, and what they wait in can never match."""
+    living = set(range(cell.world_size)) - inert
+    if not living or living - peers:
+        return False
+    differ = any([*in_recorders(cell, tables), *in_black_boxes(cell, tables)])
+    return differ or bool(graph.edges) or bool(inert)
+
+
+def _is_locked(cell: CellEvidence, rank: RankEvidence, at: Standing | None) -> bool:
+    """Whether its main thread waits for another thread, without a limit, and no thread or child is left that could act."""
+    if at is None or at.doing not in FOR_THREADS or not at.same or _has_limit(cell, rank.rank):
+        return False
+    capture = [c for c in rank.captures if c.stacks][-1]
+    children = [c for c in capture.proc.get("children", []) if c.get("state") != "Z"]
+    return not children and not any(_may_act(thread, capture) for thread in other_threads(capture))
+
+
+def _has_limit(cell: CellEvidence, rank: int) -> bool:
+    motions = (cell.watch.get("looks") or [{}])[-1].get("motions") or ()
+    mine: dict[str, Any] = next((m for m in motions if m.get("rank") == rank), {})
+    return any(mine.get(key) for key in ("limit_s", "wakes_in_s", "helper_wakes_in_s", "idle", "outside"))
+
+
+def _may_act(thread: dict[str, Any], capture: CaptureEvidence) -> bool:
+    """Whether a thread could still do something by itself: all but those that wait for other threads without a limit."""
+    rows = capture.proc.get("threads", [])
+    seen: dict[str, Any] = next((row for row in rows if row.get("tid") == thread.get("os_thread_id")), {})
+    if seen.get("sleeps_until_mono_ns") or seen.get("wait_limit_s"):
+        return True
+    row = by_frames([(f["name"], f["filename"]) for f in thread["frames"]]) or by_wchan(seen.get("wchan"))
+    return row is None or bool(row.waker & ~Waker.THREAD)
+
+
+def _reason(
+    cell: CellEvidence, waiting: set[int], locked: set[int], ended: set[int], stopped: set[int]
+) -> str:
+    causes = []
+    if mine := waiting & locked:
+        causes.append(f"rank {cell.names(mine)} waits for threads of its own that all wait as well")
+    if ended:
+        causes.append(f"rank {cell.names(ended)} has ended")
+    if stopped:
+        causes.append(f"rank {cell.names(stopped)} is stopped by a signal")
+    peers = waiting - locked
+    if len(peers) > 1 and not causes:
+        causes.append(f"ranks {cell.names(peers)} each wait for another one of them")
+    elif peers:
+        causes.append(f"rank {cell.names(peers)} waits for them")
+    return "; ".join(causes)
