@@ -180,6 +180,7 @@ def layer_runs(shape: Shape, n_tokens: int) -> dict[str, Callable[[], object]]:
 def peer_layers(shape: Shape, width: int) -> dict[str, torch.nn.Module]:
     """flash-linear-attention's layer, where it is installed: blocks of l' compressed by their mean, one K and V for all."""
     try:
+        import flash_attn  # noqa: F401 its window is computed by, and it is called without a look whether it is there
         from fla.layers import NativeSparseAttention
     except ImportError:
         return {}

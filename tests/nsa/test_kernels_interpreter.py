@@ -300,6 +300,29 @@ else:
         assert all(torch.equal(a, b) for a, b in zip(one_node, operators, strict=True))
         assert all(torch.equal(a, b) for a, b in zip(one_node, two_nodes, strict=True))
 
+    @pytest.mark.parametrize("short", [2**25, 0])  # one autograd node, and two
+    def test_a_launch_is_compiled_for_no_branch_whose_keys_it_is_not_given(monkeypatch, short):
+        # The interpreter never enters such a branch; a compiler fails on it.
+        launched, launcher = [], band.forward_kernel
+
+        class Recorder:
+            def __getitem__(self, grid):
+                def launch(*arguments, **constants):
+                    launched.append((arguments, constants))
+                    launcher[grid](*arguments, **constants)
+
+                return launch
+
+        monkeypatch.setattr(nodes, "SHORT", short)
+        monkeypatch.setattr(band, "forward_kernel", Recorder())
+        output_and_gradients(OF_FEW_BLOCKS, random_inputs(OF_FEW_BLOCKS, dtype=torch.float32), "triton")
+        assert len(launched) == 2
+        for arguments, constants in launched:
+            assert constants["HAS_S"] == (arguments[5] is not None)
+            if not constants["GATED"]:  # else the others are there for their outputs
+                assert constants["HAS_C"] == (arguments[1] is not None)
+                assert constants["HAS_W"] == (arguments[9] is not None)
+
     @pytest.mark.parametrize("case", [Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1), OF_FEW_BLOCKS])
     def test_compiled_without_a_graph_break_they_give_the_same_bits(case):
         inputs = random_inputs(case, dtype=torch.float32)

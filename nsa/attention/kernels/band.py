@@ -76,7 +76,9 @@ def chosen_band_forward(
     """
     out, lse = _room(q, v)
     total = None if gates is None else torch.empty_like(out)
-    result = Forward([others[0], out, others[2]], [None, lse, None])
+    # Without gates the other branches have no part in this launch, which has no keys of theirs.
+    compressed, _, sliding = others if gates is not None else (None,) * 3
+    result = Forward([compressed, out, sliding], [None, lse, None])
     _forward(q, (None, k, None), (None, v, None), result, lengths, None, bits, gates, total)
     return out, lse, total
 
