@@ -120,7 +120,7 @@ def _believable(found: Finding, foreign: Foreign) -> Finding:
     most_sure = MOST_SURE["none" if foreign.crowd.ranks else looks]
     return dataclasses.replace(
         found,
-        confidence=min(found.confidence, most_sure),
+        strength=found.strength.at_most(most_sure),
         gaps=tuple(dict.fromkeys((*found.gaps, GAPS[looks]))),
     )
 

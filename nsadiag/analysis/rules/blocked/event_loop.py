@@ -11,7 +11,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import other_threads
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import Stuck, user_threads
-from nsadiag.evidence.records import Place
+from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.user_code import is_user
 
 # Functions of asyncio in which a task waits: for other tasks of its process, and for the world.
@@ -39,7 +39,7 @@ class LoopWait:
     place: Place
     says: str  # what it waits for
     why: str
-    confidence: float
+    strength: Strength
     source: str
 
 
@@ -107,12 +107,12 @@ def _told(rows: list[dict[str, Any]], source: str) -> LoopWait | None:
         return None
     world = [row for row in ends if _kind(row) == "outside"]
     if world:
-        return _wait(world[0], "", 0.8, source)
+        return _wait(world[0], "", Strength.STRONG, source)
     beside = [row for row in others if _kind(row) == "outside"]
     if beside:
         # It may be the one that would let the others go on.
-        return _wait(beside[0], "", 0.65, source)
-    return _wait(ends[0], _why(rows, others), 0.85, source)
+        return _wait(beside[0], "", Strength.WEAK, source)
+    return _wait(ends[0], _why(rows, others), Strength.STRONG, source)
 
 
 def loops_beside(capture: CaptureEvidence) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ def _inner(row: dict[str, Any]) -> list[dict[str, Any]]:
     return frames[: next((n for n, f in enumerate(frames) if is_user(f["filename"])), 0)]
 
 
-def _wait(row: dict[str, Any], why: str, confidence: float, source: str) -> LoopWait | None:
+def _wait(row: dict[str, Any], why: str, strength: Strength, source: str) -> LoopWait | None:
     user = next((f for f in row["frames"] if is_user(f["filename"])), None)
     if user is None:
         return None
@@ -166,7 +166,7 @@ def _wait(row: dict[str, Any], why: str, confidence: float, source: str) -> Loop
         place=locations.place(user["filename"], user["line"], user["name"]),
         says=f"{called}, in task {row['name']}",
         why=why,
-        confidence=confidence,
+        strength=strength,
         source=source,
     )
 

@@ -12,11 +12,12 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import in_one_place_s
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, inside
+from nsadiag.analysis.relations.blocked import Stuck, inside
 from nsadiag.analysis.relations.pending import is_still, was_given_up
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength
 
 WAITS_FOR_GPU = re.compile(
     r"cu(da)?(Stream|Event|Ctx|Device)Synchronize|cu(da)?Mem(cpy|set)|cuLaunchKernel|cudaLaunchKernel"
@@ -59,11 +60,13 @@ def _has_queued(tables: Tables, rank: int) -> bool:
     return bool(mine.pending.astype(bool).any())
 
 
-def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in inside(cell, tables):
         motions = _motions(cell, stuck.number)
         busy = _busy_pct(motions)
         if busy < GPU_WORKS_PCT or stuck.standing.place is None:
+            if motions:
+                yield Declined(f"rank {stuck.number} kept its GPU {busy:.0f} % busy", "watch.json#looks")
             continue
         # A communicator that is being made spins, and leaves no trace in NCCL's recorder.
         if stuck.standing.waits_for_peers:
@@ -75,12 +78,11 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | De
         if not (lasted and (is_still(cell) or was_given_up(cell))) or _has_queued(tables, stuck.number):
             continue
         number, at = stuck.number, locations.short(stuck.standing.place)
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="gpu_kernel_hang",
             # At --timeout the two looks only say that it was still at it.
-            confidence=0.8 if call and is_still(cell) else 0.65,
+            strength=Strength.STRONG if call and is_still(cell) else Strength.WEAK,
             summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with what was launched before {at}, where the host waits for it.",
             evidence=(
                 Evidence(
@@ -90,15 +92,6 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | De
                 Evidence(
                     claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} looks, and the rank has no collective under way",
                     source="watch.json#looks",
-                ),
-            ),
-            rejected=(
-                Rejected(
-                    cls="network_stall", because=f"rank {number} has issued no collective that is not over"
-                ),
-                Rejected(
-                    cls="slow_compute",
-                    because=f"{lasted:.0f} s without an event, and the longest pause before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
                 ),
             ),
             fix="Look for a loop in a kernel that this rank has launched (Triton, CUDA extensions): its exit may depend on data that never comes.",

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, stuck_inside
+from nsadiag.analysis.relations.blocked import Stuck, stuck_inside
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength
 
 CHECKPOINT = ("torch.save", "torch.load", "torch.distributed.checkpoint")
 LOCKS = ("flock", "fcntl")  # waits for whoever holds the file's lock, not for the file
@@ -41,7 +42,7 @@ def _what(stuck: Stuck) -> str | None:
     return None
 
 
-def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in stuck_inside(cell, tables):
         what = _what(stuck)
         if what is None or stuck.standing.place is None:
@@ -51,11 +52,10 @@ def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]
         pipe = wchan in NAMED_PIPE
         in_kernel = f" in {wchan}" if wchan not in ("", "0") else ""
         number = stuck.number
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="io_stall",
-            confidence=0.9 if stuck.standing.call or proc.get("state") == "D" else 0.75,
+            strength=Strength.STRONG if stuck.standing.call or proc.get("state") == "D" else Strength.LIKELY,
             summary=f"Rank {number} stands in {what} at {at}: not a byte was moved between the two looks.",
             evidence=(
                 Evidence(claim=f"rank {number} is in {what}, at {at}, in both looks", source=stuck.source),
@@ -64,20 +64,11 @@ def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]
                     source=f"{stuck.capture.source}/proc.json",
                 ),
             ),
-            rejected=(
-                Rejected(
-                    cls="local_lock_deadlock", because="it waits in the kernel for a file, not for a thread"
-                ),
-                Rejected(
-                    cls="straggler_rank",
-                    because="a slow disk still moves bytes; here the counters did not change at all",
-                ),
-            ),
             fix="The file is a named pipe whose other end has stopped: see to the process that reads or fills it."
             if pipe
             else "See to the file system behind that path (dmesg, mount, df); save to a local disk first and copy from there in the background.",
         )
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, ("io", "kernel"), "in a read or write of a file")
 
 
 RULE = Rule(

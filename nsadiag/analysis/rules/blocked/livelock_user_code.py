@@ -9,11 +9,12 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import LEAST_S, LONG_S, PAUSES, in_one_place_s, python_answered
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, inside
+from nsadiag.analysis.relations.blocked import Stuck, inside
 from nsadiag.analysis.relations.pending import is_still, was_given_up
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength
 from nsadiag.source import loops
 
 FIX = "Make sure that each round changes what the loop's condition asks, or let the loop give up after a number of rounds, with an error that says so."
@@ -40,24 +41,28 @@ def _goes_round(cell: CellEvidence, motion: dict[str, Any]) -> bool:
     return was_given_up(cell) and not loop["changes"] and loop["seconds"] > limit
 
 
-def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in inside(cell, tables):
         motion = _motion(cell, stuck.number)
         if not _goes_round(cell, motion):
             yield from _around_one_line(cell, stuck)
             yield from _asks_in_vain(cell, stuck, motion)
+            if motion.get("main_cpu_share") is not None:
+                used = f"used {motion['main_cpu_share']:.2f} CPUs"
+                yield Declined(
+                    f"the main thread of rank {stuck.number} {used} at the last look", "watch.json#looks"
+                )
             continue
         loop, sure = motion["loop"], is_still(cell)
         number = stuck.number
         at = locations.place(loop["file"], loop["line"], loop["function"])
         sees = "the variables that decide when it ends" if loop["decided"] else "any variable in it"
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="livelock_user_code",
-            confidence=(0.9 if loop["decided"] else 0.8) if sure else 0.6,
+            strength=(Strength.STRONG if loop["decided"] else Strength.LIKELY) if sure else Strength.WEAK,
             summary=f"Rank {number} goes round in the loop at {locations.short(at)} without getting anywhere: for {loop['seconds']:.0f} s none of {sees} took a new value.",
-            at=at,
+            where=at,
             evidence=(
                 Evidence(
                     claim=f"{loop['samples']} samples of the last look show {loop['stacks']} stacks, all in that loop (lines {', '.join(map(str, loop['lines']))}), and no new value in {sees}",
@@ -68,21 +73,12 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding |
                     source="watch.json#looks",
                 ),
             ),
-            rejected=(
-                Rejected(
-                    cls="local_lock_deadlock", because="the thread runs, it waits for nothing in the kernel"
-                ),
-                Rejected(
-                    cls="slow_compute",
-                    because="a loop that works goes on to new values; this one shows those it had before",
-                ),
-            ),
             fix=FIX,
         )
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, ("python", "native"), "in a loop of Python")
 
 
-def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
+def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Draft]:
     """When time was up: a `while` around a call that takes nearly all of its time, so that no other line is ever seen."""
     answered, at = python_answered(stuck.rank), stuck.standing.place
     if not was_given_up(cell) or answered is None or at is None:
@@ -92,13 +88,12 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
     if not lasted or loop is None:
         return
     number = stuck.number
-    yield finding(
+    yield inside_rank(
         cell,
         stuck,
-        cls="livelock_user_code",
-        confidence=0.6,
+        strength=Strength.WEAK,
         summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {locations.short(at)} for {lasted:.0f} s, at full CPU, and nothing came of it.",
-        at=at,
+        where=at,
         evidence=(
             Evidence(
                 claim=f"every look since the silence began shows that line; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
@@ -109,18 +104,12 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
                 source=answered,
             ),
         ),
-        rejected=(
-            Rejected(cls="gil_held_native_call", because="the interpreter lock was let go of in between"),
-            Rejected(
-                cls="slow_compute", because="no event came of it for many times the longest pause before"
-            ),
-        ),
         fix=FIX,
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
     )
 
 
-def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> Iterator[Finding]:
+def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> Iterator[Draft]:
     """When time was up: a loop that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
     loop = motion.get("loop") or {}
     lasted = float(loop.get("asks_in_vain_s") or 0.0)
@@ -130,13 +119,12 @@ def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> I
     number, at = stuck.number, locations.place(loop["file"], loop["line"], loop["function"])
     asks = ", ".join(loop["asks"])
     tries = f"it tries new values ({', '.join(loop['changes'])}), and " if loop["changes"] else ""
-    yield finding(
+    yield inside_rank(
         cell,
         stuck,
-        cls="livelock_user_code",
-        confidence=0.6,
+        strength=Strength.WEAK,
         summary=f"Rank {number} goes round in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {lasted:.0f} s.",
-        at=at,
+        where=at,
         evidence=(
             Evidence(
                 claim=f"samples of every look since show one and the same call of {loop['function']}, in that loop, with no new value of {asks}",
@@ -145,14 +133,6 @@ def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> I
             Evidence(
                 claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {longest:.1f} s",
                 source="watch.json",
-            ),
-        ),
-        rejected=(
-            Rejected(
-                cls="local_lock_deadlock", because="the thread runs, it waits for nothing in the kernel"
-            ),
-            Rejected(
-                cls="slow_compute", because="nothing came of it for many times the longest pause before"
             ),
         ),
         fix="Bound the loop: give up after a number of rounds, or choose from what is left instead of trying at random.",

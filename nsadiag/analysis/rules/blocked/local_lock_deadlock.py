@@ -10,23 +10,20 @@ from nsadiag.analysis.facts.thread_state import other_threads
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import (
     Stuck,
-    finding,
     living_children,
     may_be_idle,
     stuck_inside,
     user_threads,
 )
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, loops_beside, of_a_thread, stands_for
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead, waits_for_children
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.asking import SERVERS
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source import loops
 
-OF_A_REQUEST = 0.5  # it may only be idle
-OF_A_TASK = 0.6  # which may wait for the world
-FROM_A_POOL = 0.7  # whether a worker has died is not seen: the pool takes note of it, and tells nobody
 WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
 
 
@@ -52,33 +49,33 @@ def _crossed(cell: CellEvidence, stuck: Stuck) -> tuple[str, Place] | None:
     return None
 
 
-def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
+def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, Strength]:
     """What can be seen of the other side, how to mend it, and how sure we are."""
     taken, crossed = _taken_before(cell, stuck), _crossed(cell, stuck)
     if taken:
         return (
             f"the same thread took it at {locations.short(taken)} and has not left that block: nobody else can release it",
             "Take an RLock, or let the handler or callback only set a flag that the loop looks at.",
-            0.92,
+            Strength.PROVEN,
         )
     if crossed:
         name, at = crossed
         return (
             f"thread {name} holds it and stands at {locations.short(at)}",
             "Take the locks in the same order everywhere, and hold none while waiting for something else.",
-            0.9,
+            Strength.STRONG,
         )
     if any(SERVERS.search(str(f["filename"])) for t in other_threads(stuck.capture) for f in t["frames"]):
         return (
             "no thread of the process does anything that could let it go on, but one is a server's, without a request",
             "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
-            OF_A_REQUEST,
+            Strength.GUESS,
         )
     if may_be_idle(cell, stuck):
         return (
             "nothing has come for minutes, but it asks again and again, with a time limit, and who may bring something lives",
             "If that is a pause, this is an idle consumer, and all is well. Otherwise find what became of who should bring it.",
-            OF_A_REQUEST,
+            Strength.GUESS,
         )
     in_loops = loops_beside(stuck.capture)
     others = [
@@ -90,7 +87,7 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
         return (
             f"the threads that could let it go on do not: {'; '.join(others[:3])}",
             "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a time-out.",
-            0.85,
+            Strength.STRONG,
         )
     if in_loops:
         owner, task = in_loops[0].get("thread_name"), of_a_thread(stuck)
@@ -98,30 +95,31 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
             return (
                 f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
                 "Run tasks in an asyncio.TaskGroup, and pass on what they raise to the thread that waits.",
-                0.8,
+                Strength.LIKELY,
             )
         return (
             f"what should let it go on may be a task in the event loop of thread {owner}, and none of its tasks moves",
             "See what the tasks of that loop wait for (asyncio.all_tasks), give them time-outs, and pass on what they raise to who waits.",
-            OF_A_TASK,
+            Strength.WEAK,  # the task may wait for the world
         )
     if _waits_for_a_pool(stuck):
         return (
             "it waits for a result of a multiprocessing.Pool, and none comes: if a worker dies, the pool starts another and forgets the task",
             "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a time-out.",
-            0.85 if has_dead(stuck) else FROM_A_POOL,
+            # A pool takes note of a worker that died, and tells nobody.
+            Strength.STRONG if has_dead(stuck) else Strength.LIKELY,
         )
     if waits_for_children(stuck) and has_dead(stuck):
         # What it died of is the cause, and is not at hand: rank_exception knows it where the rank's stderr is.
         return (
             "a child process of its own has ended, and may be the one that should have answered",
             "Find what ended the child (its last words are on the rank's stderr), and wait with a time-out that asks whether it lives.",
-            0.75,
+            Strength.LIKELY,
         )
     return (
         "no other thread of the user's code is left in the process that could let it go on",
         "Find what ended the thread that should have answered, and wait with a time-out that says so.",
-        0.85,
+        Strength.STRONG,
     )
 
 
@@ -144,27 +142,23 @@ def _asks_itself(cell: CellEvidence, stuck: Stuck) -> str | None:
     return asked[1] if asked and asked[0] == "inside" else None
 
 
-def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Finding:
+def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Draft:
     at = locations.short(task.place)
-    return finding(
+    return inside_rank(
         cell,
         stuck,
-        cls="local_lock_deadlock",
-        confidence=task.confidence,
+        strength=task.strength,
         summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}, in its own process: {task.why}.",
         evidence=(
             Evidence(claim=f"task {task.name} stands at {at}", source=task.source),
             Evidence(claim=task.why, source=task.source),
         ),
-        rejected=(
-            Rejected(cls="external_wait", because="no task of the loop waits for a socket or a process"),
-        ),
         fix="Run tasks in an asyncio.TaskGroup, or ask for what becomes of each: one that fails then ends those that wait for it.",
-        at=task.place,
+        where=task.place,
     )
 
 
-def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in stuck_inside(cell, tables):
         standing = stuck.standing
         if standing.place is None:
@@ -176,14 +170,13 @@ def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Finding 
         asked = _asks_itself(cell, stuck)
         if not asked and (standing.doing not in WAITS or not standing.same):
             continue
-        why, fix, confidence = _why(cell, stuck)
+        why, fix, strength = _why(cell, stuck)
         waits = f"asks again and again for `{asked}`" if asked else WAITS[standing.doing]
         at = locations.short(standing.place)
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="local_lock_deadlock",
-            confidence=min(confidence, 0.75) if asked else confidence,
+            strength=strength.at_most(Strength.LIKELY) if asked else strength,
             summary=f"Rank {stuck.number} {waits} at {at}, in its own process: {why}.",
             evidence=(
                 Evidence(
@@ -193,17 +186,9 @@ def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Finding 
                 ),
                 Evidence(claim=why, source=stuck.source),
             ),
-            rejected=(
-                Rejected(
-                    cls="livelock_user_code", because="the thread sleeps in the kernel, it does not run"
-                ),
-                Rejected(
-                    cls="gil_held_native_call", because="the waiting thread does not own the interpreter lock"
-                ),
-            ),
             fix=fix,
         )
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, tuple(WAITS), "for a lock, a queue or a thread of its own")
 
 
 RULE = Rule(

@@ -14,11 +14,11 @@ from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.blocked.connections import Link, stalled_links
 from nsadiag.analysis.rules.reasons import not_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 
 
-def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     if not is_still(cell):
         yield from not_still(cell)
         return
@@ -27,7 +27,11 @@ def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decl
         yield Declined(f"rank {edge.waiter} waits for rank {edge.waited_for} in {edge.what}", edge.source)
         return
     if one := next(iter([*in_recorders(cell, tables), *in_black_boxes(cell, tables)]), None):
-        yield Declined(f"the ranks disagree on call {one.call} of {one.group}: another {one.kind}")
+        rank, asked = next(iter(one.asked.items()))
+        yield Declined(
+            f"the ranks disagree on the {one.kind} of call #{one.call} of {one.group}: rank {rank} asks for {asked.what}",
+            asked.source,
+        )
         return
     links = stalled_links(cell)
     for wait in waits(cell, tables):
@@ -35,7 +39,8 @@ def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decl
             yield _finding(cell, tables, wait, links)
         else:
             yield Declined(
-                f"not every member is seen to wait in call {wait.seq} of {wait.group}: rank {shown(wait.waiting)} is"
+                f"of the members of {wait.group} rank {shown(wait.waiting)} alone is seen to wait in call #{wait.seq}",
+                wait.source(cell, wait.waiting[0]) if wait.waiting else None,
             )
 
 
@@ -63,7 +68,7 @@ def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
     return tuple(sorted(r for r in counts if r is not None)) or wait.waiting
 
 
-def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) -> Finding:
+def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) -> Draft:
     guilty = _guilty(wait, links)
     rank = guilty[0]
     collective = wait.collective(rank)
@@ -73,17 +78,13 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
         f"{link.to if link.peer is None else f'rank {link.peer}'} are not acknowledged"
         for link in links[:4]
     )
-    return Finding(
-        detector="network_stall",
-        cls="network_stall",
-        outcome="hung",
-        confidence=0.9 if links else 0.65,
+    return Draft(
+        strength=Strength.STRONG if links else Strength.WEAK,
         summary=f"All {len(cell.everyone(wait.waiting))} ranks of {wait.group} are in {collective.op} {wait.seq} with the same arguments, and it does not end"
         + (f": {between}." if between else "."),
         guilty_ranks=guilty,
         blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),
         where=Where(collective=collective, step=cell.rank(rank).end.get("steps")).at(here),
-        peers_at=None,
         evidence=(
             *(
                 Evidence(
@@ -100,17 +101,6 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
                 for link in links[:4]
             ),
             Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
-        ),
-        rejected=(
-            Rejected(
-                cls="missing_rank", because=f"ranks {shown(wait.waiting)} are all members, and all issued it"
-            ),
-            Rejected(
-                cls="collective_args_mismatch", because="operation, size, type and root are the same on all"
-            ),
-            Rejected(
-                cls="straggler_rank", because="no rank computes: all stand in the collective, in both looks"
-            ),
         ),
         gaps=()
         if links

@@ -9,10 +9,11 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import main_thread, other_threads
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, stuck_inside, user_threads
+from nsadiag.analysis.relations.blocked import Stuck, stuck_inside, user_threads
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 FEEDER = "QueueFeederThread"
@@ -95,7 +96,7 @@ def _start_of_the_feeder(stuck: Stuck) -> Place | None:
     return None
 
 
-def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in stuck_inside(cell, tables):
         how = _how(cell, tables, stuck)
         if how is None or stuck.blocked or stuck.rank.exception:
@@ -103,13 +104,12 @@ def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decl
         at, who = _line(stuck)
         where = f", {who} at {locations.short(at)}" if at else ""
         number = stuck.number
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="teardown_hang",
-            confidence=0.9 if at else 0.8,
+            strength=Strength.STRONG if at else Strength.LIKELY,
             summary=f"Rank {number} has done its work and does not end: {how}{where}.",
-            at=at,
+            where=at,
             evidence=(
                 Evidence(claim=f"{how}{where}, in both looks", source=stuck.source),
                 Evidence(
@@ -117,20 +117,11 @@ def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decl
                     source="ends.json",
                 ),
             ),
-            rejected=(
-                Rejected(
-                    cls="rank_exited_early",
-                    because="its peers have come to the end of their work, as it has itself",
-                ),
-                Rejected(
-                    cls="local_lock_deadlock", because="nothing is left to train: it hangs on its way out"
-                ),
-            ),
             fix=FIX_OF_FEEDER
             if _waits_for_a_feeder(stuck)
             else "End what is still waited for before the script ends: tell the thread (a sentinel, an event) and join it, make it a daemon, or end the child.",
         )
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, JOINS, "past its work")
 
 
 RULE = Rule(

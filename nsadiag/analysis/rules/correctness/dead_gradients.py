@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.matrix.parity.record import Parameter, Record, Step, record_of
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.records import Evidence, Strength, Where
 
 # Of a branch that starts at zero, the first step may train the end alone, and only the next one what lies behind it.
 MIN_STEPS = 3
@@ -38,7 +39,7 @@ class Block:
         }
 
 
-def no_gradient(cell: CellEvidence) -> Iterator[Finding]:
+def no_gradient(cell: CellEvidence) -> Iterator[Draft]:
     """Only what the probe `parity` recorded, and only what is alike in every block: one head without a gradient may
     wait for its turn."""
     if cell.stopped is not None or any(rank.exception for rank in cell.ranks):
@@ -51,11 +52,8 @@ def no_gradient(cell: CellEvidence) -> Iterator[Finding]:
     count, parts = len(record.steps), list(dict.fromkeys(NUMBER.sub(".*.", name, count=1) for name in names))
     more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
     norms = [_norm(step.parameters[names[0]]) for step in record.steps]
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.6,
+    yield Draft(
+        strength=Strength.WEAK,
         summary=(
             f"{', '.join(parts[:NAMED])}{more} got no gradient but rounding, in every block and at each of the first "
             f"{count} steps, while the rest of each block was trained: what they compute does not reach the loss."
@@ -70,12 +68,6 @@ def no_gradient(cell: CellEvidence) -> Iterator[Finding]:
             Evidence(
                 claim="all other weights moved from each of these steps to the next: the optimizer did make its steps",
                 source=record.source,
-            ),
-        ),
-        rejected=(
-            Rejected(
-                cls="healthy",
-                because="it runs to its end, but a part of what is meant to be trained learns nothing",
             ),
         ),
         fix=(

@@ -9,13 +9,14 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import TOLERANCE
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.records import Evidence, Strength, Where
 
 Look = dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, sum, sum of magnitudes
 LEAST = 2  # looks that differ, the last among them
 
 
-def evaluated(cell: CellEvidence) -> Iterator[Finding]:
+def evaluated(cell: CellEvidence) -> Iterator[Draft]:
     """Only beside a model in DDP over all ranks: equal models were meant then. What DDP holds is compared elsewhere."""
     if not ran_together(cell):
         return
@@ -84,16 +85,13 @@ def _finding(
     looks: dict[int, dict[tuple[int, int], Look]],
     apart: list[tuple[tuple[int, int], str]],
     still: list[int],
-) -> Finding:
+) -> Draft:
     (call, step), parameter = apart[-1]
     shown = ", ".join(
         f"rank {r}: {each[call, step][parameter][1]:.6g}" for r, each in list(looks.items())[:8]
     )
-    return Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.8,
+    return Draft(
+        strength=Strength.STRONG,
         summary=f"All ranks evaluate a {model}, and it is not one model: that of rank {cell.names(still)} never changes, while the others' do.",
         guilty_ranks=tuple(still),
         where=Where(parameter=parameter, step=step, phase="forward").at(
@@ -107,11 +105,6 @@ def _finding(
             Evidence(
                 claim=f"it differed at {len(apart)} looks, first at step {apart[0][0][1]}",
                 source=f"{cell.ranks[0].source}/evaluated.jsonl",
-            ),
-        ),
-        rejected=(
-            Rejected(
-                cls="healthy", because="it runs to its end, but what it measures is of different models"
             ),
         ),
         fix="Keep the copy up on every rank (update an average of the weights everywhere, or broadcast it before it is evaluated), or evaluate it where it is kept. If each rank's own is meant, all is well.",

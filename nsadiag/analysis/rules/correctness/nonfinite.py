@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 TO_THE_END = 3  # losses at least: a batch that is skipped harms nobody
 
 
-def not_finite(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def not_finite(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """Parameters that were finite at first; or losses that are not, from some step to the end."""
     if cell.stopped == "hang" or any(r.exception for r in cell.ranks):
         return
@@ -40,23 +41,16 @@ def not_finite(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         for n in guilty[:3]
         if n in losses
     ]
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.9 if broken else 0.8,
+    yield Draft(
+        strength=Strength.PROVEN if broken else Strength.STRONG,
         summary=_summary(cell, guilty, first, told),
         guilty_ranks=tuple(guilty),
-        blocked_ranks=(),
         where=Where(
             parameter=told[1] if told else None,
             step=first if first is not None else told[0] if told else None,
             phase="forward" if first is not None else None,
         ).at(losses[guilty[0]][1] if first is not None else None),
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(cls="healthy", because="it runs to its end, but what it trained is not a number"),
-        ),
         fix="Run with torch.autograd.set_detect_anomaly(True) to find the operation, look at that rank's batch of that step, and let all ranks skip a step together whose loss is not finite.",
     )
 

@@ -20,8 +20,8 @@ from nsadiag.analysis.rules.correctness.nonfinite import not_finite
 from nsadiag.analysis.rules.correctness.replicas.replica_drift import parted
 from nsadiag.analysis.rules.correctness.stale_optimizer import unheld
 from nsadiag.analysis.rules.correctness.unstable_hash import salted
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 
 def _names(modules: list[str | None]) -> str:
@@ -52,7 +52,7 @@ def _place(row: dict[str, Any]) -> Place | None:
     return locations.place(file, int(line), function) if line.isdigit() else None
 
 
-def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     yield from _recomputed(cell)
     yield from _unlike_its_control(cell)
     yield from parted(cell, tables)
@@ -64,7 +64,7 @@ def silently_wrong(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Dec
     yield Declined("no replica, gradient or recomputation that was compared differs")
 
 
-def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
+def _recomputed(cell: CellEvidence) -> Iterator[Draft]:
     wrong: list[RankEvidence] = [rank for rank in cell.ranks if rank.recomputed]
     if not wrong:
         return
@@ -72,11 +72,8 @@ def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
     row = rank.recomputed[0]
     others = len({_ran(r)[0] for r in rank.recomputed})
     forward, again = _ran(row)
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.95,
+    yield Draft(
+        strength=Strength.PROVEN,
         summary=(
             f"Gradients are wrong: activation checkpointing ran {forward} in forward and {again} in its place in "
             f"backward{f' (and {others - 1} more like it)' if others > 1 else ''}; nothing else would have told you."
@@ -96,9 +93,6 @@ def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
             for r in rank.recomputed[:3]
         )
         + _claims(cell),
-        rejected=(
-            Rejected(cls="healthy", because="it runs to its end, but its gradients belong to other modules"),
-        ),
         fix=(
             "Bind what it uses when the checkpoint is made: pass the block itself, checkpoint(block, x), or write "
             "`lambda x, block=block: block(x)`; a lambda in a loop looks `block` up when backward runs it."
@@ -106,16 +100,13 @@ def _recomputed(cell: CellEvidence) -> Iterator[Finding]:
     )
 
 
-def _unlike_its_control(cell: CellEvidence) -> Iterator[Finding]:
+def _unlike_its_control(cell: CellEvidence) -> Iterator[Draft]:
     told = cell.parity
     if told.get("judgement") != "differs":
         return
     parameter = told.get("parameter")
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=float(told["confidence"]),
+    yield Draft(
+        strength=Strength.within(float(told["confidence"])),
         summary=told["says"],
         where=Where(
             parameter=parameter,
@@ -124,9 +115,6 @@ def _unlike_its_control(cell: CellEvidence) -> Iterator[Finding]:
             phase=told["phase"],
         ),
         evidence=_claims(cell),
-        rejected=(
-            Rejected(cls="healthy", because="it runs to its end, but does not compute what its control does"),
-        ),
         fix=told["fix"],
     )
 
@@ -142,6 +130,7 @@ RULE = Rule(
     name="silently_wrong",
     concludes=("silently_wrong",),
     family="correctness",
+    outcome="wrong",
     detected="activation checkpointing recomputed other modules than its forward ran; or sums of the parameters differ between replicas that were meant to be equal: wrapped in DDP (also what was put into its model, or unfrozen, after the wrap; guilty is who left out an optimizer step, by a branch or a gradient scaler that saw its own gradients alone, did not load its state, was given another learning rate by a scheduler (also where that was behind the last look at the sums), or alone has parameters that something besides it writes into, where it can be told; what the same optimizer trains beside DDP, at 60 %), or their gradients averaged by hand in every step, whole, one by one or in buckets, or most of them kept equal in whatever way, before the optimizer uses them (models that are averaged when it is done, or now and then, part on purpose); or a buffer that the model saves does, where DDP broadcasts none; or a parameter that was finite is NaN or infinite, or every loss is to the end (known of losses on the CPU); or layers that replaced others after the optimizer was made are in no optimizer and never change; or all ranks evaluate a copy that differs between them; or each rank picks its share of the data by a `hash()` of a text, which its process salts for itself (at 70 %); or, of what the probe `parity` records, weights that got no gradient but rounding at each of the first three steps, in every block of a list of blocks whose other weights are trained (at 60 %: it may be meant), or a loss, gradients or updates that differ from a control's in a matrix (docs/parity.md)",
     fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
     check=silently_wrong,

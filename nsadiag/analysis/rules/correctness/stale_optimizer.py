@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.single_call import only_assignment, only_call
 
 
-def unheld(cell: CellEvidence) -> Iterator[Finding]:
+def unheld(cell: CellEvidence) -> Iterator[Draft]:
     """Only what got gradients at several looks and never changed: what another optimizer trains does change."""
     if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
         return
@@ -20,19 +21,16 @@ def unheld(cell: CellEvidence) -> Iterator[Finding]:
     number, names = next(iter(idle.items()))
     rank = cell.rank(number)
     row = rank.unheld[-1]
-    confidence = _confidence(row)
-    if confidence is None:
+    strength = _strength(row)
+    if strength is None:
         return
     parameter = names[0]
     module = parameter.rpartition(".")[0]
     count = max(row["unheld_count"], len(names))
     more = f" and {count - 1} more" if count > 1 else ""
     stale = ", ".join(str(shape) for shape in row["stale"][:3])
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=confidence,
+    yield Draft(
+        strength=strength,
         summary=(
             f"{parameter}{more} got gradients in every step and never changed: no optimizer holds "
             f"{'it' if len(names) == 1 else 'them'}, and {row['optimizer']} holds {row['stale_count']} "
@@ -52,12 +50,6 @@ def unheld(cell: CellEvidence) -> Iterator[Finding]:
                 source=f"{rank.source}/unheld.jsonl",
             ),
         ),
-        rejected=(
-            Rejected(
-                cls="healthy",
-                because="it runs to its end, but a part of what is meant to be trained stays as it was made",
-            ),
-        ),
         fix=(
             "Make the optimizer when the model is what will be trained: after layers are replaced, and after "
             "fully_shard or FSDP; or give it the new parameters with add_param_group. What is frozen on purpose: requires_grad_(False)."
@@ -65,11 +57,11 @@ def unheld(cell: CellEvidence) -> Iterator[Finding]:
     )
 
 
-def _confidence(row: dict[str, Any]) -> float | None:
+def _strength(row: dict[str, Any]) -> Strength | None:
     """None where it may be on purpose: a probe of a head, with the body left out, and a layer kept for later."""
     if row["alike"] or row["stale_count"] == row["of"]:
-        return 0.9
-    return 0.65 if 2 * row["unheld_count"] < row["graded"] else None
+        return Strength.STRONG
+    return Strength.WEAK if 2 * row["unheld_count"] < row["graded"] else None
 
 
 def _never_moved(rank: RankEvidence) -> list[str]:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.pending import ran_together
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.hashes import text_hash_on_rank
 
 
-def salted(cell: CellEvidence) -> Iterator[Finding]:
+def salted(cell: CellEvidence) -> Iterator[Draft]:
     """Only of a job that completes: ranks that wait for one another because of it are told by what they wait in."""
     if not ran_together(cell):
         return
@@ -21,11 +22,8 @@ def salted(cell: CellEvidence) -> Iterator[Finding]:
     found = text_hash_on_rank(cell.code)
     if found is None:
         return
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.7,
+    yield Draft(
+        strength=Strength.LIKELY,
         summary=f"Each rank picks its share by hash() of a text at {locations.short(found)}, and that is another number in each process: some of it falls to several ranks, and some to none.",
         guilty_ranks=tuple(sorted(hashes)),
         where=Where(phase="input").at(found),
@@ -34,9 +32,6 @@ def salted(cell: CellEvidence) -> Iterator[Finding]:
                 claim="hash() of one and the same text differs between the ranks: Python salts it in each process, as PYTHONHASHSEED was not set",
                 source=f"{cell.ranks[0].source}/meta.json#text_hash",
             ),
-        ),
-        rejected=(
-            Rejected(cls="healthy", because="it runs to its end, but not with the data that it was meant to"),
         ),
         fix="Take a hash that is the same in all processes (zlib.crc32(name.encode()), hashlib), or the position in a sorted list; PYTHONHASHSEED=0 for all ranks helps for now.",
     )

@@ -19,8 +19,9 @@ from nsadiag.analysis.relations.call_mismatch import (
 )
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.drafts import at
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.root_choice import chosen_at
 
 FIXES = {
@@ -33,7 +34,7 @@ FIXES = {
 CALLS_LATER = 5
 
 
-def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     broke = is_still(cell) or earliest_failure(cell) is not None
     found = [*in_black_boxes(cell, tables), *(one for one in in_both(cell, tables) if broke and one.recorded)]
     for one in found:
@@ -41,16 +42,22 @@ def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Fin
         if counts and not is_out_of_order(tables, one):
             yield _finding(cell, tables, one)
     for one in found[:3]:
-        order = (
-            "they are different operations or lines"
-            if is_out_of_order(tables, one)
-            else "the ranks went on from it"
+        (rank, mine), (other, theirs) = _unlike(one)
+        but = "these are different calls" if is_out_of_order(tables, one) else "the ranks went on from there"
+        yield Declined(
+            f"as call #{one.call} of {one.group} rank {rank} issued {mine.what}{at(mine.place)} and rank {other} {theirs.what}{at(theirs.place)}: {but}",
+            mine.source,
         )
-        yield Declined(f"call {one.call} of {one.group} differs in {one.kind} between ranks, but {order}")
     if not found:
         yield Declined(
-            f"of {len(tables.asked)} recorded calls none differs between ranks in what it asks for"
+            f"none of {len(tables.asked) or 'the'} recorded calls differs between ranks in what it asks for"
         )
+
+
+def _unlike(one: Disagreement) -> tuple[tuple[int, Asked], tuple[int, Asked]]:
+    """Two ranks that differ."""
+    first, *others = sorted(one.asked.items())
+    return first, next((each for each in others if each[1].what != first[1].what), others[0])
 
 
 def _went_through(tables: Tables, one: Disagreement) -> bool:
@@ -66,7 +73,7 @@ def _is_recent(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
     return last <= one.call + CALLS_LATER or still_disagree(cell, tables, one, CALLS_LATER)
 
 
-def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
+def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
     found = call_outliers(tables, one)
     guilty, why = found.ranks, found.basis
     clear = len(guilty) < len(one.asked)
@@ -78,12 +85,9 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
     # The call is the same for all, where nobody in particular errs: what it is given is not.
     here = chosen if chosen and not clear else first.place or locations.of_rank_now(cell.rank(guilty[0]))
     broke = earliest_failure(cell)
-    raised = broke.rank.exception if broke and broke.kind == "exception" else None
-    return Finding(
-        detector="collective_args_mismatch",
-        cls="collective_args_mismatch",
+    return Draft(
         outcome="hung" if is_still(cell) else "crashed" if broke else "wrong",
-        confidence=0.95 if clear else 0.7,
+        strength=Strength.PROVEN if clear else Strength.LIKELY,
         summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call {one.call} of {one.group}{against}: another {one.kind}; it is {why}."
         if clear
         else f"In call {one.call} of {one.group} {_each(cell, one)}: another {one.kind}, and nothing tells which is meant.",
@@ -107,23 +111,6 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
                 )
                 for at in [chosen]
                 if at is not None
-            ),
-        ),
-        rejected=(
-            Rejected(
-                cls="collective_order_mismatch",
-                because=f"all ranks are in {first.op} number {one.call}, called from the same place",
-            ),
-            Rejected(cls="missing_rank", because=f"ranks {shown(one.asked)} all issued it"),
-            *(
-                (
-                    Rejected(
-                        cls="rank_exception",
-                        because=f"{raised['type']} on rank {broke.rank.rank} came out of the transport, after the ranks had asked for different things",
-                    ),
-                )
-                if broke and raised
-                else ()
             ),
         ),
         fix=FIXES.get(one.kind),

@@ -12,13 +12,11 @@ from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.rules.blocked.event_loop import now_awaits
 from nsadiag.analysis.rules.desync.timed_out_collectives import timed_out
-from nsadiag.analysis.rules.reasons import not_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
-from nsadiag.evidence.spans import spans
+from nsadiag.analysis.rules.reasons import not_still, these
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 
 OF_THE_WORLD = ("socket", "pipe", "process", "sleep", "signal")
-MAY_COME = 0.75
 STOPPED = ("T", "t")  # by a signal, by a debugger
 
 
@@ -46,19 +44,19 @@ def _evidence(
     )
 
 
-def _confidence(cell: CellEvidence, tables: Tables, guilty: int) -> float:
+def _strength(cell: CellEvidence, tables: Tables, guilty: int) -> Strength:
     """Less where it waits for peers itself, and not all of those could be looked at: one of them may be the cause.
 
     And where it waits for the world, and not for long: that it has not come is certain, that it never will is not.
     """
     at = tables.standings.get(guilty)
     if at is not None and at.doing in OF_THE_WORLD and is_short(cell):
-        return MAY_COME
+        return Strength.LIKELY
     waits_itself = at is not None and (at.waits_for_peers or at.doing == "backward")
-    return 0.6 if waits_itself and len(tables.standings) < len(cell.met) else 0.9
+    return Strength.WEAK if waits_itself and len(tables.standings) < len(cell.met) else Strength.STRONG
 
 
-def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     if not is_still(cell):
         yield from timed_out(cell, tables)
         yield from not_still(cell)
@@ -68,11 +66,13 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decli
     for wait in waits(cell, tables):
         alive = tuple(r for r in wait.missing if was_alive(cell.rank(r).end))
         if not alive or not wait.waiting:
-            call = f"call {wait.seq} of {wait.group}"
+            call = f"call #{wait.seq} of {wait.group}"
+            seen_by = wait.source(cell, wait.waiting[0]) if wait.waiting else None
             yield Declined(
-                f"rank {spans(wait.missing)}, which never issued {call}, had ended"
+                f"{these(wait.missing)}, which never issued {call}, had ended"
                 if wait.missing
-                else f"every rank that was seen has issued {call}"
+                else f"no rank is missing from {call}, in which {these(wait.waiting)} wait",
+                seen_by,
             )
             continue
         guilty, blocked = alive[0], wait.waiting[0]
@@ -82,11 +82,8 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decli
         collective = wait.collective(blocked)
         waits_for = f", awaiting {awaited[1]}" if awaited else ""
         at = f" It is at {locations.short(here)}{waits_for}." if here else ""
-        yield Finding(
-            detector="missing_rank",
-            cls="missing_rank",
-            outcome="hung",
-            confidence=_confidence(cell, tables, guilty) if here else 0.75,
+        yield Draft(
+            strength=_strength(cell, tables, guilty) if here else Strength.LIKELY,
             summary=f"Rank {cell.names(alive)} never joined {collective.op} {wait.seq} of {wait.group}, in which {len(cell.everyone(wait.waiting))} of {cell.world_size} ranks wait.{at}",
             guilty_ranks=alive,
             blocked_ranks=wait.waiting,
@@ -100,18 +97,11 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decli
                     else ()
                 ),
             ),
-            rejected=(
-                Rejected(
-                    cls="straggler_rank",
-                    because=f"rank {guilty} made no progress between the two looks: {cell.watch['looks'][-1]['reason']}",
-                ),
-                Rejected(cls="rank_killed", because=f"rank {guilty} was alive when its stack was taken"),
-            ),
             fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what let it pass by.",
         )
 
 
-def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Whatever it was about: it does nothing at all until it is continued."""
     if not is_still(cell):
         yield from not_still(cell)
@@ -126,7 +116,10 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decli
     )
     running = tuple(sorted({r.rank for r in cell.ranks} - set(stopped)))
     if not stopped or not running:
-        yield Declined("the kernel shows no rank as stopped while others run")
+        number = len(stopped)
+        yield Declined(
+            f"the kernel shows {number or 'none'} of {len(cell.ranks)} ranks as stopped in every look"
+        )
         return
     guilty = cell.rank(stopped[0])
     last = guilty.captures[-1]
@@ -134,11 +127,8 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decli
     by = "a debugger" if last.proc.get("state") == "t" else "SIGSTOP"
     at = f" at {locations.short(here)}" if here else ""
     pid = last.proc.get("pid")
-    yield Finding(
-        detector="missing_rank",
-        cls="missing_rank",
-        outcome="hung",
-        confidence=0.9,
+    yield Draft(
+        strength=Strength.STRONG,
         summary=f"Rank {cell.names(stopped)} is stopped by {by}{at} and executes nothing, while {len(cell.everyone(running))} of {cell.world_size} ranks go on to wait for it.",
         guilty_ranks=stopped,
         blocked_ranks=running,
@@ -151,19 +141,13 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decli
             ),
             Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
         ),
-        rejected=(
-            Rejected(
-                cls="local_lock_deadlock", because="a stopped process would not go on if it got its lock"
-            ),
-            Rejected(cls="rank_killed", because=f"rank {stopped[0]} was alive when it was looked at"),
-        ),
         fix=f"Find who stopped it: a batch system that suspends jobs, a throttle such as cpulimit, a debugger. `kill -CONT {pid or 'PID'}` lets it go on."
         if by == "SIGSTOP"
         else "Detach the debugger or tracer that holds it (TracerPid in /proc/PID/status).",
     )
 
 
-def _by_stacks(cell: CellEvidence) -> Iterator[Finding]:
+def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
     """Without a flight recorder: all ranks but one stand in the same call into torch.distributed, at the same line."""
     if cell.world_size < 2 or cell.absent:
         return
@@ -178,11 +162,8 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Finding]:
         return
     op = waiting[blocked][0]
     sources = {r: cell.rank(r).last_capture for r in (guilty, blocked)}
-    yield Finding(
-        detector="missing_rank",
-        cls="missing_rank",
-        outcome="hung",
-        confidence=0.6,
+    yield Draft(
+        strength=Strength.WEAK,
         summary=f"Rank {cell.names((guilty,))} is elsewhere while {len(cell.everyone(waiting))} of {cell.world_size} ranks wait in {op}. It is at {locations.short(here)}.",
         guilty_ranks=(guilty,),
         blocked_ranks=tuple(sorted(waiting)),

@@ -11,8 +11,8 @@ from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 # Where a rank stands that needs its peers.
 NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
@@ -43,13 +43,16 @@ def _last_words_at(rank: RankEvidence) -> Place | None:
     return locations.of_text(str(row.get("place") or ""))
 
 
-def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     first = first_break(cell)
     if first is None or first.kind != "exited":
         yield from other_break(cell)
         return
     if short := next(shortfalls(cell, tables), None):
-        yield Declined(f"rank {short.sender} had sent fewer messages than rank {short.receiver} waited for")
+        yield Declined(
+            f"rank {short.sender} had sent {short.sent} messages, and rank {short.receiver} waited for number {short.received}",
+            f"{cell.rank(short.receiver).source}/blackbox.bin",
+        )
         return
     rank = first.rank
     left = [r for r in cell.ranks if r.rank != rank.rank]
@@ -64,11 +67,9 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding | 
         None,
     )
     doubts = _doubts(cell, tables, rank)
-    yield Finding(
-        detector="rank_exited_early",
-        cls="rank_exited_early",
+    yield Draft(
         outcome="hung" if cell.stopped == "hang" else "crashed",
-        confidence=0.5 if doubts else 0.93,
+        strength=Strength.GUESS if doubts else Strength.PROVEN,
         summary=f"Rank {rank.rank} ended by itself ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers still trained.",
         guilty_ranks=(rank.rank,),
         blocked_ranks=tuple(r.rank for r in left),
@@ -80,15 +81,7 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding | 
                 source="ends.json",
             ),
         ),
-        rejected=(
-            Rejected(cls="rank_killed", because="its exit handlers ran, and no signal ended it before"),
-            Rejected(
-                cls="rank_exception",
-                because="it raised no exception; its peers' errors say only that it was gone",
-            ),
-        ),
         gaps=tuple(doubts),
-        fix="Let all ranks agree to stop (all_reduce a flag) before any of them leaves the loop.",
     )
 
 
@@ -96,6 +89,7 @@ RULE = Rule(
     name="rank_exited_early",
     concludes=("rank_exited_early",),
     family="exit",
+    outcome="crashed",
     detected="a rank ran its exit handlers without an exception, and its peers still needed it",
     fix="Let all ranks agree to stop (all_reduce a flag) before any of them leaves the loop.",
     check=rank_exited_early,

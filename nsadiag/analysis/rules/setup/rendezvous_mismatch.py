@@ -12,8 +12,8 @@ from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 STORE_ERRORS = ("DistStoreError", "DistNetworkError")
@@ -36,7 +36,7 @@ class Joining:
     source: str = "blackbox.bin"
 
 
-def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     joining = joining_ranks(cell, tables)
     waiting = tuple(sorted(r for r, j in joining.items() if j.is_in))
     timed_out = any(_gave_up(rank) for rank in cell.ranks)
@@ -45,7 +45,7 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding 
         yield Declined(
             f"rank {cell.names(out)} came out of init_process_group"
             if out
-            else "no rank is waiting in init_process_group"
+            else f"none of {len(cell.ranks)} ranks was in init_process_group"
         )
         return
     absent = sorted(set(range(_world(cell, joining))) - cell.present - _looked_at(cell))
@@ -69,7 +69,7 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding 
         yield _finding(cell, tables, joining, elsewhere, why)
     elif not elsewhere and all(_asks_for_the_store(tables, rank) for rank in waiting):
         why = "all have come: what listens there is not their store, or does not let them in"
-        yield _finding(cell, tables, joining, waiting, why, confidence=0.8)
+        yield _finding(cell, tables, joining, waiting, why, strength=Strength.LIKELY)
 
 
 def joining_ranks(cell: CellEvidence, tables: Tables) -> dict[int, Joining]:
@@ -147,8 +147,8 @@ def _finding(
     guilty: tuple[int, ...],
     why: str,
     *,
-    confidence: float = 0.9,
-) -> Finding:
+    strength: Strength = Strength.STRONG,
+) -> Draft:
     waiting = [r for r in sorted(joining) if r not in guilty] or sorted(joining)
     first, peer = guilty[0], joining[waiting[0]]
     own = joining[first].place if first in joining else None
@@ -157,11 +157,9 @@ def _finding(
     crashed = not is_still(cell)
     met = len({(j.size, j.at) for j in joining.values()}) == 1
     whom = f" for {peer.size} ranks at {peer.at}" if met else ""
-    return Finding(
-        detector="rendezvous_mismatch",
-        cls="rendezvous_mismatch",
+    return Draft(
         outcome="crashed" if crashed else "hung",
-        confidence=confidence,
+        strength=strength,
         summary=f"Rank {shown(cell.everyone(joining))} waits in init_process_group{whom}, and {why}.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
@@ -183,12 +181,6 @@ def _finding(
                 for r in guilty[:4]
                 if r not in joining and r in tables.standings
             ),
-        ),
-        rejected=(
-            Rejected(cls="process_group_mismatch", because="not even the default group exists"),
-            Rejected(cls="rank_exited_early", because="no process of the job was seen to end before")
-            if not crashed
-            else Rejected(cls="rank_exception", because="the error is the store's time-out"),
         ),
         gaps=tuple(
             f"rank {r} left no evidence: it was not started here, or not as a rank"

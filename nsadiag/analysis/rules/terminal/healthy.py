@@ -11,8 +11,8 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_suspended
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength
 
 
 def _finished(rank: RankEvidence) -> bool:
@@ -67,7 +67,7 @@ def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
         )
 
 
-def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     steps = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
     # What ends with an error has not completed, whatever its ranks say: unless that is how one of them was torn down.
     failed = bool(cell.launcher_exit_code) and not any(r.end.get("signal") for r in cell.ranks)
@@ -94,32 +94,26 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
         again = ", after a restart" if restarts else ""
         remark = same_batches(cell, tables)
         evidence += remark.evidence if remark else ()
-        yield Finding(
-            detector="healthy",
-            cls="healthy",
+        yield Draft(
             outcome="healthy",
-            confidence=0.95 if not aborted else 0.8,
+            strength=Strength.PROVEN if not aborted else Strength.STRONG,
             summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s{again}."
             + (f" {remark.sentence}" if remark else ""),
             evidence=tuple(evidence),
             fix=remark.fix if remark else None,
         )
     elif _was_progressing(cell):
-        yield Finding(
-            detector="healthy",
-            cls="healthy",
+        yield Draft(
             outcome="healthy",
-            confidence=0.6 if cell.absent else 0.8,
+            strength=Strength.WEAK if cell.absent else Strength.STRONG,
             summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {cell.watch.get('ended_s', 0):.0f} s.",
             evidence=(Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),),
         )
     elif moved := _is_progressing(cell):
         sure = cell.watch["looks"][-1]["judgement"] == "progress"
-        yield Finding(
-            detector="healthy",
-            cls="healthy",
+        yield Draft(
             outcome="healthy",
-            confidence=0.85 if sure else 0.6,
+            strength=Strength.STRONG if sure else Strength.WEAK,
             summary=f"Progressing when it was looked at: {moved}.",
             evidence=(Evidence(claim=moved, source="watch.json#looks"),),
         )
@@ -130,8 +124,9 @@ RULE = Rule(
     name="healthy",
     concludes=("healthy",),
     family="terminal",
+    outcome="healthy",
     detected="all ranks reached their exit handlers without an exception, or progressed until `--timeout`",
-    fix="Nothing to mend.",
+    fix="",
     check=healthy,
     needs=("ends",),
 )

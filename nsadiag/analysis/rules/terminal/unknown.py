@@ -11,8 +11,8 @@ from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, is_suspended, was_given_up
 from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
 NO_RECORDER = (
     "no process of the job opened a black box: none of them trained with torch, or Python ran with -S or -I"
@@ -77,7 +77,7 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
     return here, [Evidence(claim=claim, source="ends.json")]
 
 
-def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
+def _waited_for(cell: CellEvidence, tables: Tables) -> Draft | None:
     """Where somebody has given it up: the one rank for which all others waited, whatever it is about."""
     roots = tables.once(graph_of).roots() if was_given_up(cell) else ()
     others = sorted(set(tables.standings) - set(roots))
@@ -87,11 +87,9 @@ def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
     at, waiter_at = tables.standings.get(root), tables.standings.get(edge.waiter)
     here = at.place if at else None
     line = f" at {locations.short(here)}" if here else ""
-    return Finding(
-        detector="unknown",
-        cls="unknown",
+    return Draft(
         outcome="unknown",
-        confidence=0.5,
+        strength=Strength.GUESS,
         summary=(
             f"When {GIVEN_UP_BY[str(cell.stopped)]} ended the job, all other ranks waited for rank {root}, which was{line}: "
             "whether it is very slow there or will never leave cannot be told from outside."
@@ -108,17 +106,15 @@ def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
     )
 
 
-def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     waited_for = _waited_for(cell, tables)
     if waited_for is not None:
         yield waited_for
         return
     if _nothing_to_diagnose(cell):
-        yield Finding(
-            detector="unknown",
-            cls="unknown",
+        yield Draft(
             outcome="unknown",
-            confidence=0.0,
+            strength=Strength.NONE,
             summary="Nothing to diagnose: exit code 0, no PyTorch process seen.",
             gaps=(NO_RECORDER,),
         )
@@ -137,11 +133,9 @@ def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
                 claim="where the process stood when it was looked at", source=f"{process.source}/py_spy.json"
             )
         )
-    yield Finding(
-        detector="unknown",
-        cls="unknown",
+    yield Draft(
         outcome=outcome,
-        confidence=0.3,
+        strength=Strength.NONE,
         summary=summary + ".",
         where=Where().at(here) if here else None,
         evidence=tuple(evidence),
@@ -156,8 +150,9 @@ RULE = Rule(
     name="unknown",
     concludes=("unknown",),
     family="terminal",
+    outcome="unknown",
     detected="nothing above: what is known, what is missing, and what to try",
-    fix="Collect what the gaps name, and judge again.",
+    fix="",
     check=unknown,
     needs=(),
     explained_by=("healthy",),
