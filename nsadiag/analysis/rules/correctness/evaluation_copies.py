@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import TOLERANCE
-from nsadiag.analysis.rules.rule import Draft
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 
 Look = dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, sum, sum of magnitudes
 LEAST = 2  # looks that differ, the last among them
 
 
-def evaluated(cell: CellEvidence) -> Iterator[Draft]:
+def evaluation_copies(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Only beside a model in DDP over all ranks: equal models were meant then. What DDP holds is compared elsewhere."""
     if not ran_together(cell):
         return
@@ -107,5 +108,18 @@ def _finding(
                 source=f"{cell.ranks[0].source}/evaluated.jsonl",
             ),
         ),
-        fix="Keep the copy up on every rank (update an average of the weights everywhere, or broadcast it before it is evaluated), or evaluate it where it is kept. If each rank's own is meant, all is well.",
     )
+
+
+RULE = Rule(
+    name="evaluation_copies",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="all ranks evaluate a copy of the model, and it differs between them: some keep it up, and others never do",
+    fix="Keep the copy up on every rank (update an average of the weights everywhere, or broadcast it before it is evaluated), or evaluate it where it is kept. If each rank's own is meant, all is well.",
+    check=evaluation_copies,
+    needs=("black_boxes",),
+    explained_by=("stale_optimizer",),
+    confused_with=("healthy",),
+)

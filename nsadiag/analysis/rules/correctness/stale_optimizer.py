@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.rules.rule import Draft
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.single_call import only_assignment, only_call
 
 
-def unheld(cell: CellEvidence) -> Iterator[Draft]:
+def stale_optimizer(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Only what got gradients at several looks and never changed: what another optimizer trains does change."""
     if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
         return
     idle = {rank.rank: names for rank in cell.ranks if (names := _never_moved(rank))}
     if not idle:
+        yield Declined("no parameter that got gradients was outside all optimizers and never changed")
         return
     number, names = next(iter(idle.items()))
     rank = cell.rank(number)
@@ -50,10 +52,6 @@ def unheld(cell: CellEvidence) -> Iterator[Draft]:
                 source=f"{rank.source}/unheld.jsonl",
             ),
         ),
-        fix=(
-            "Make the optimizer when the model is what will be trained: after layers are replaced, and after "
-            "fully_shard or FSDP; or give it the new parameters with add_param_group. What is frozen on purpose: requires_grad_(False)."
-        ),
     )
 
 
@@ -72,3 +70,17 @@ def _never_moved(rank: RankEvidence) -> list[str]:
             seen.setdefault(name, []).append(sums)
     last = {name for name, *_ in rank.unheld[-1]["unheld"]} if rank.unheld else set()
     return [n for n, sums in seen.items() if n in last and len(sums) > 1 and sums.count(sums[0]) == len(sums)]
+
+
+RULE = Rule(
+    name="stale_optimizer",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="layers that replaced others after the optimizer was made are in no optimizer, get gradients and never change",
+    fix="Make the optimizer when the model is what will be trained: after layers are replaced, and after fully_shard or FSDP; or give it the new parameters with add_param_group. What is frozen on purpose: requires_grad_(False).",
+    check=stale_optimizer,
+    needs=("black_boxes",),
+    explained_by=("nonfinite",),
+    confused_with=("healthy",),
+)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import ran_together
-from nsadiag.analysis.rules.rule import Draft
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.hashes import text_hash_on_rank
 
 
-def salted(cell: CellEvidence) -> Iterator[Draft]:
+def unstable_hash(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Only of a job that completes: ranks that wait for one another because of it are told by what they wait in."""
     if not ran_together(cell):
         return
@@ -33,5 +34,18 @@ def salted(cell: CellEvidence) -> Iterator[Draft]:
                 source=f"{cell.ranks[0].source}/meta.json#text_hash",
             ),
         ),
-        fix="Take a hash that is the same in all processes (zlib.crc32(name.encode()), hashlib), or the position in a sorted list; PYTHONHASHSEED=0 for all ranks helps for now.",
     )
+
+
+RULE = Rule(
+    name="unstable_hash",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="each rank picks its share of the data by a `hash()` of a text, which its process salts for itself",
+    fix="Take a hash that is the same in all processes (zlib.crc32(name.encode()), hashlib), or the position in a sorted list; PYTHONHASHSEED=0 for all ranks helps for now.",
+    check=unstable_hash,
+    needs=("sources",),
+    explained_by=("evaluation_copies",),
+    confused_with=("healthy",),
+)

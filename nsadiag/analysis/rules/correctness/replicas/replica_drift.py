@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.manual_averaging import are_most, averaged
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
@@ -21,7 +21,7 @@ from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
 from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
 from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import beside_ddp
-from nsadiag.analysis.rules.rule import Draft
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import only_call, only_keyword, seeded_by_rank, thawed
@@ -30,13 +30,17 @@ FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be a
 IGNORED = "ignored_params"  # of fully_shard
 
 
-def parted(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def replica_drift(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Only where equal replicas were meant: wrapped in DDP, or gradients averaged by hand in every step."""
     if not ran_together(cell):
         return
     yield from _wrapped(cell, tables)
     yield from _by_hand(cell, tables)
     yield from _beside_units(cell, tables)
+    looks = sum(len(rank.replicas) for rank in cell.ranks)
+    yield Declined(
+        f"replicas that were meant to be equal are, at {looks} looks at the sums of their parameters"
+    )
 
 
 def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
@@ -227,3 +231,17 @@ def _finding(
         ),
         fix=fix,
     )
+
+
+RULE = Rule(
+    name="replica_drift",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="sums of the parameters differ between replicas that were meant to be equal: wrapped in DDP (also what was put into its model, or unfrozen, after the wrap; guilty is the rank that left out an optimizer step, by a branch or by a gradient scaler that saw its own gradients alone, that did not load its state, that a scheduler gave another learning rate (also where that was after the last look at the sums), or that alone has parameters which something besides the optimizer writes into; also what the same optimizer trains beside DDP), or with gradients averaged by hand in every step, whole, one by one or in buckets, or most of them kept equal in whatever way, before the optimizer uses them (models that are averaged when it is done, or now and then, differ on purpose); or a buffer that the model saves differs, where DDP broadcasts none",
+    fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
+    check=replica_drift,
+    needs=("black_boxes",),
+    explained_by=("control_mismatch",),
+    confused_with=("healthy",),
+)
