@@ -10,7 +10,7 @@ Promise:
   outcome: wrong
   class: silently_wrong
   guilty_ranks: [0, 1]
-  code: ["self.head = nn.Linear(width, classes)"]
+  code: ["optimizer = torch.optim.SGD(model.parameters()"]
   parameter: head.weight
 """
 

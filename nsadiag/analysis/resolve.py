@@ -75,7 +75,7 @@ class Resolution:
         return tuple(found.values())[:RULED_OUT]
 
     def _against(self, cls: str, winner: Finding) -> Rejected | None:
-        """What the class's own rule says, or the first other one that has something to say."""
+        """The fact of the class's own rule, or of the first other one that has something to say."""
         for tried in sorted(self.attempts, key=lambda each: each.rule.name != cls):
             if cls in tried.rule.concludes and (row := _spoken(tried, cls, winner)):
                 return row
@@ -97,7 +97,7 @@ def _spoken(tried: Attempt, cls: str, winner: Finding) -> Rejected | None:
 
 
 def _distance(fact: Declined, winner: Finding) -> int:
-    """How near the fact is to the finding: of a guilty rank, of any record, or of none."""
+    """The distance of a fact to the finding: of a guilty rank, of any record, or of none."""
     if fact.source is None:
         return 2
     return 0 if any(fact.source.startswith(f"ranks/{rank:05d}/") for rank in winner.guilty_ranks) else 1

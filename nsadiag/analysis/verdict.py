@@ -64,7 +64,7 @@ def _progress(cell: CellEvidence, tables: Tables) -> Progress:
 
 
 def _predicted_s(path: Path) -> float | None:
-    """What the cells of a matrix that ran before this one foretold of its time."""
+    """The time that earlier cells of the matrix predicted for this one."""
     told = read_json(RunDir(path=path).cell, {})
     predicted = told.get("predicted") if isinstance(told, dict) else None
     run_s = predicted.get("run_s") if isinstance(predicted, dict) else None

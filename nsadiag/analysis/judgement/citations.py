@@ -1,4 +1,4 @@
-"""What a verdict cites is there: a claim without its file is no evidence, and a verdict that rested on it is less sure."""
+"""Files that a verdict cites: a claim without its file is no evidence, and a verdict that rested on it is less sure."""
 
 from __future__ import annotations
 

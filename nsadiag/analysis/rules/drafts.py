@@ -20,7 +20,7 @@ def others(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
 
 
 def hung_or_crashed(cell: CellEvidence) -> Outcome:
-    """How a job ended that did not come to its end."""
+    """The outcome of a job that did not come to its end."""
     return "hung" if is_still(cell) or cell.stopped == "hang" else "crashed"
 
 
@@ -30,12 +30,12 @@ def at(place: Place | None) -> str:
 
 
 def last_look(cell: CellEvidence) -> Evidence:
-    """What the last look at the whole job found."""
+    """The last snapshot of the whole job, and its reason for calling it still."""
     return Evidence(claim=str(cell.watch["looks"][-1]["reason"]), source="watch.json#looks")
 
 
 def standing_at(tables: Tables, ranks: Iterable[int]) -> Place | None:
-    """Where the first of these ranks stood that could be looked at."""
+    """The line of the first of these ranks that could be looked at."""
     return next((s.place for r in ranks if (s := tables.standings.get(r))), None)
 
 
@@ -51,7 +51,7 @@ def inside_rank(
     cls: str | None = None,
     next_step: str | None = None,
 ) -> Draft:
-    """What all causes inside one rank have in common; `where` if the line is another than the main thread's innermost."""
+    """A draft for a cause inside one rank; `where` if the line is another than the main thread's innermost."""
     peers = [at for r in stuck.blocked if (at := _now(cell, r))]
     waiting = (Evidence(claim=stuck.waited[0], source=stuck.waited[1]),) if stuck.waited else ()
     return Draft(

@@ -46,7 +46,7 @@ def these(ranks: Sequence[int]) -> str:
 
 
 def not_still(cell: CellEvidence) -> Iterator[Declined]:
-    """The last look found something that moved, or there was none."""
+    """The last snapshot found something that moved, or there was none."""
     looks = cell.watch.get("looks") or []
     if not looks:
         quiet_s = cell.watch.get("longest_quiet_s")
@@ -56,7 +56,7 @@ def not_still(cell: CellEvidence) -> Iterator[Declined]:
         )
     elif not is_still(cell):
         found = looks[-1].get("reason") or looks[-1]["judgement"]
-        yield Declined(f"the job was not still at the last look: {found}", "watch.json#looks")
+        yield Declined(f"the job was not still at the last snapshot: {found}", "watch.json#looks")
 
 
 def hung(cell: CellEvidence) -> Declined:
@@ -98,7 +98,7 @@ def _without_a_break(cell: CellEvidence) -> str:
 def blocked_elsewhere(
     cell: CellEvidence, tables: Tables, states: Collection[str] = (), sought: str = ""
 ) -> Iterator[Declined]:
-    """What the ranks are in that wait for no peer; `states` are those of the rule, and `sought` names them."""
+    """The states of ranks that wait for no peer; `states` are those of the rule, and `sought` names them."""
     found = inside(cell, tables)
     for stuck in found[:4]:
         standing = stuck.standing
@@ -106,7 +106,7 @@ def blocked_elsewhere(
         if standing.doing not in states:
             more = f", not {sought}" if sought else ""
         else:
-            more = "" if standing.same else ", and went on to other lines between the looks"
+            more = "" if standing.same else ", and went on to other lines between the snapshots"
         yield Declined(f"rank {stuck.number} {STATES[standing.doing]}{where}{more}", stuck.source)
     if not found:
         yield Declined(f"none of {len(tables.standings)} ranks with a stack is blocked in itself")
@@ -124,7 +124,7 @@ def _lacks(cell: CellEvidence, need: str) -> list[int]:
     return []
 
 
-WORDS = {"black_boxes": "black box", "stacks": "stack", "flight_recorders": "flight recorder", "ends": "end"}
+WORDS = {"black_boxes": "recorder", "stacks": "stack", "flight_recorders": "flight recorder", "ends": "end"}
 
 
 def lacking(cell: CellEvidence, needs: Sequence[str]) -> Iterator[Declined]:

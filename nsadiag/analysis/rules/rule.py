@@ -36,7 +36,7 @@ CAUSES: dict[str, tuple[Family, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """What a rule found in one job. What is left out is the rule's own: its class, its outcome, its fix."""
+    """A rule's conclusion in one job. What is left out is the rule's own: its class, its outcome, its fix."""
 
     summary: str  # one sentence, with the ranks, the call and the line
     strength: Strength

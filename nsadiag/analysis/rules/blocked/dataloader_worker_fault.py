@@ -35,7 +35,7 @@ def _worker(stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
 
 
 def _running(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
-    """The worker that ran at the same lines, with the same values, at every look since anything last moved."""
+    """The worker that ran at the same lines, with the same values, at every snapshot since anything last moved."""
     looks = in_silence(cell, stuck.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
         lines, at = _lines(child), locations.of_frames(_of_worker(child))
@@ -53,7 +53,7 @@ def _running(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] 
 
 
 def _in_one_call(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
-    """The worker that ran in one and the same call at every look since anything last moved, whatever it goes on to in there."""
+    """The worker that ran in one and the same call at every snapshot since anything last moved, whatever it goes on to in there."""
     looks = in_silence(cell, stuck.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
         calls = [_calls(look, child.number) for look in looks]
@@ -69,7 +69,7 @@ def _in_one_call(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Pla
 
 
 def _calls(look: CaptureEvidence, pid: int) -> list[tuple[str, ...]]:
-    """What the loader's loop has called in the worker, outermost first, each with what stands for its arguments."""
+    """The calls of the loader's loop in the worker, outermost first, each with what stands for its arguments."""
     told = look.answers.get("sources", {}).get("workers", {}).get("calls", {}).get(str(pid), [])
     return [tuple(call) for call in told]
 
@@ -88,7 +88,7 @@ def _loop(cell: CellEvidence, seen: list[Place]) -> Place | None:
 
 
 def _values(look: CaptureEvidence, pid: int) -> str | None:
-    """What stands for the values of its variables."""
+    """A digest of the values of its variables."""
     told: str | None = look.answers.get("sources", {}).get("workers", {}).get("values", {}).get(str(pid))
     return told
 
@@ -98,7 +98,7 @@ def _lines(child: CaptureEvidence) -> list[tuple[str, int]]:
 
 
 def _of_worker(child: CaptureEvidence) -> list[dict[str, object]]:
-    """What the loader's loop has called in this process; nothing if it is no worker of a loader."""
+    """The frames that the loader's loop has called in this process; none if it is no worker of a loader."""
     return _above_worker(main_thread(child).get("frames", []))
 
 
@@ -141,12 +141,12 @@ def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Draf
 def _waits(stuck: Stuck) -> Evidence:
     at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
     return Evidence(
-        claim=f"rank {stuck.number} waits in its DataLoader{at}, in both looks", source=stuck.source
+        claim=f"rank {stuck.number} waits in its DataLoader{at}, in both snapshots", source=stuck.source
     )
 
 
 def _locked(stuck: Stuck, worker: CaptureEvidence) -> tuple[Evidence, ...]:
-    """Where the kernel shows all of its threads at locks of its own memory."""
+    """A worker of which the kernel shows all threads at locks of its own memory."""
     rows = [c for c in stuck.capture.proc.get("children", []) if c["pid"] == worker.number]
     if not any(row.get("locked_for_good") for row in rows):
         return ()
@@ -161,7 +161,7 @@ def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place)
         cell,
         stuck,
         strength=Strength.PROVEN,
-        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) stands at {locations.short(at)} and gives no batch.{held}",
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) is at {locations.short(at)} and gives no batch.{held}",
         where=at,
         evidence=(
             _waits(stuck),
@@ -190,9 +190,9 @@ def _busy(
     """
     where = locations.short(at)
     stays = (
-        f"is in one and the same call of {at.function}, with the same arguments, in every look since the silence began"
+        f"is in one and the same call of {at.function}, with the same arguments, in every snapshot since the silence began"
         if in_call
-        else f"is at {where} in every look since the silence began, with the same values in all variables"
+        else f"is at {where} in every snapshot since the silence began, with the same values in all variables"
     )
     return inside_rank(
         cell,
@@ -287,7 +287,7 @@ RULE = Rule(
     name="dataloader_worker_fault",
     concludes=("dataloader_worker_fault",),
     family="exit",
-    detected="the rank stands in its DataLoader in both looks, and one of the loader's workers is gone, or stands in the dataset's code (its own stack is taken); or no thread is left in it that could release a lock; or it ran at one line with the same values through at least four looks of a long silence, when the job was given up (below; at 65 %), or stayed in one and the same call, with the same arguments (at 60 %); or torch raised that a worker was killed or gave nothing in time",
+    detected="the rank waits in its DataLoader in both snapshots, and one of the loader's workers is gone, or is in the dataset's code (its own stack is taken); or no thread is left in it that could release a lock; or it ran at one line with the same values through at least four snapshots of a long silence, when the job was given up (below; at 65 %), or stayed in one and the same call, with the same arguments (at 60 %); or torch raised that a worker was killed or gave nothing in time",
     fix="Look at what the worker did last, give the DataLoader a timeout, and fork before threads are started.",
     check=dataloader_worker_fault,
     needs=("stacks",),

@@ -1,4 +1,4 @@
-"""What a rank waits for whose main thread stands in an event loop: by its tasks, since the thread's stack does not say."""
+"""Waits of a rank whose main thread is in an event loop: by its tasks, since the thread's stack does not say."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LoopWait:
 
 
 def stands_for(stuck: Stuck) -> LoopWait | None:
-    """None where the rank stands in no loop, its tasks are not known, or one of them will go on by itself."""
+    """None where the rank waits in no loop, its tasks are not known, or one of them will go on by itself."""
     rows = [row for row in stuck.capture.tasks if "frames" in row and "thread" not in row]
     if not any(row.get("main") for row in rows) or user_threads(stuck.capture):
         # What an executor's thread does, the loop waits for; the threads' own stacks tell more.
@@ -63,7 +63,7 @@ def of_a_thread(stuck: Stuck) -> LoopWait | None:
 
 
 def now_awaits(rank: RankEvidence) -> tuple[Place, str, str] | None:
-    """Where the task is that keeps a rank whose main thread runs an event loop, what it awaits, and the record of that.
+    """The task that keeps a rank whose main thread runs an event loop: where it is, what it awaits, and the record of that.
 
     Whether anything will let it go on is another question. None where no loop is known, or several tasks may be the one.
     """
@@ -98,7 +98,7 @@ def _named(frame: dict[str, Any]) -> tuple[str, str]:
 
 
 def _told(rows: list[dict[str, Any]], source: str) -> LoopWait | None:
-    """What keeps the task for which the loop was begun; of one that runs for ever, what keeps any."""
+    """The wait that keeps the task for which the loop was begun; of one that runs indefinitely, that of any."""
     waiting = {str(row["name"]): row for row in rows if "failed" not in row}
     begun = [row for row in waiting.values() if row.get("main")] or list(waiting.values())
     ends = [end for row in begun for end in _ends(row, waiting, set())]
@@ -172,7 +172,7 @@ def _wait(row: dict[str, Any], why: str, strength: Strength, source: str) -> Loo
 
 
 def _why(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
-    """What became of the tasks that should have let it go on."""
+    """The fate of the tasks that should have let it go on."""
     failed = [row for row in rows if "failed" in row]
     if failed:
         row, more = failed[0], len(failed) - 1

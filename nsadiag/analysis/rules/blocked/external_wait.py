@@ -48,13 +48,13 @@ def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
 
 
 def _sleeps_on(cell: CellEvidence) -> bool:
-    """Whether it has slept in every look of a silence: one long sleep would have been the same in all."""
+    """Whether it has slept in every snapshot of a silence: one long sleep would have been the same in all."""
     looks = [look for look in cell.watch.get("looks", []) if look["judgement"] == "asleep"]
     return len(looks) > 1 and cell.watch["looks"][-1]["judgement"] == "asleep"
 
 
 def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, str, Strength] | None:
-    """What it waits for, what to do about it, and how sure we are."""
+    """The thing that it waits for, what to do about it, and how strong that is."""
     standing = stuck.standing
     if standing.call in LOCKS:
         path = (standing.descriptor or {}).get("path")
@@ -62,26 +62,26 @@ def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, s
         holder = f", which process {held_by['pid']} holds ({held_by['command'][:80]})" if held_by else ""
         return (
             f"a lock on {path or 'a file'}{holder}",
-            "Find who holds the lock (lslocks), and lock with a time-out.",
+            "Find who holds the lock (lslocks), and lock with a timeout.",
             Strength.STRONG,
         )
     if standing.doing == "socket" and not _in_event_loop(stuck):
         peer = (standing.descriptor or {}).get("peer") or _peer(stuck)
         return (
             f"an answer from {peer or 'a socket'}",
-            "Give the request a time-out, and retry.",
+            "Give the request a timeout, and retry.",
             Strength.STRONG,
         )
     if standing.doing == "process":
         return (
             f"a child process{_child(stuck)}",
-            "See why the child does not end, give it stdin=DEVNULL, and wait with a time-out.",
+            "See why the child does not end, give it stdin=DEVNULL, and wait with a timeout.",
             Strength.STRONG,
         )
     if standing.doing == "pipe":
         return (
             "the other end of a pipe",
-            "See to the process at the other end of the pipe, and read with a time-out.",
+            "See to the process at the other end of the pipe, and read with a timeout.",
             Strength.STRONG,
         )
     if standing.doing == "signal":
@@ -106,8 +106,8 @@ def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Draft:
         stuck,
         strength=_how_sure(cell, task.strength),
         summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}. None of its peers can bring that.",
-        evidence=(Evidence(claim=f"task {task.name} stands at {at}", source=task.source),),
-        fix="Give what the task awaits a time-out (asyncio.timeout, asyncio.wait_for), and retry.",
+        evidence=(Evidence(claim=f"task {task.name} is at {at}", source=task.source),),
+        fix="Give what the task awaits a timeout (asyncio.timeout, asyncio.wait_for), and retry.",
         where=task.place,
     )
 
@@ -137,7 +137,7 @@ def _store(stuck: Stuck) -> tuple[str, str, Strength] | None:
         return None
     return (
         f"the key {key} in a key-value store",
-        "Set the key under the very name that is waited for, and wait with a time-out.",
+        "Set the key under the very name that is waited for, and wait with a timeout.",
         Strength.STRONG,
     )
 
@@ -147,7 +147,7 @@ def _polls(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, Strength] | None
     if library:
         return (
             f"what {library} asks for again and again",
-            "See what it waits for (a lock file that a dead process left behind?), and give it a time-out.",
+            "See what it waits for (a lock file that a dead process left behind?), and give it a timeout.",
             Strength.STRONG,
         )
     asked = loops.asks(cell.code, at, has_children=bool(living_children(stuck))) if at else None
@@ -192,7 +192,7 @@ def _through_a_thread(stuck: Stuck) -> tuple[str, str, Strength] | None:
             name = thread.get("thread_name")
             return (
                 f"its thread {name}, which waits for the world at {locations.short(at)}",
-                "Give what that thread asks for a time-out, and let it tell the main thread when it gives up.",
+                "Give what that thread asks for a timeout, and let it tell the main thread when it gives up.",
                 Strength.LIKELY,
             )
     return None
@@ -205,7 +205,7 @@ def _through_a_loop(stuck: Stuck) -> tuple[str, str, Strength] | None:
         return None
     return (
         f"the event loop of its thread, which waits for the world at {locations.short(task.place)} ({task.says})",
-        "Give what that task awaits a time-out (asyncio.timeout, asyncio.wait_for), and let it tell the main thread when it gives up.",
+        "Give what that task awaits a timeout (asyncio.timeout, asyncio.wait_for), and let it tell the main thread when it gives up.",
         task.strength.at_most(Strength.LIKELY),
     )
 
@@ -235,7 +235,7 @@ def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, streng
         strength=strength if standing.doing == "store" else _how_sure(cell, strength),
         summary=f"{who} at {at} for {what}. None of {'its' if len(alike) == 1 else 'their'} peers can bring that.",
         evidence=(
-            Evidence(claim=f"rank {number} stands at {at} in both looks{call}", source=stuck.source),
+            Evidence(claim=f"rank {number} is at {at} in both snapshots{call}", source=stuck.source),
             Evidence(claim=f"it waits for {what}", source=f"{stuck.capture.source}/proc.json"),
         ),
         fix=fix,
@@ -248,8 +248,8 @@ RULE = Rule(
     name="external_wait",
     concludes=("external_wait",),
     family="blocked",
-    detected="the rank stands, in both looks, in a socket, a child's wait, a lock on a file, or a store key of the user's own; or it naps in a loop that asks for a file or a server; or the thread that it waits for does, or the task of its event loop. Not where a peer in a branch on rank may be who brings it; and not before 20 s of silence where a network, a lock on a file or a poll may still answer, or a minute where the wait has a limit of its own, or the lock's holder, the tool, or the child at the other end of the pipe works. In the first minute at 75 %",
-    fix="Wait with a time-out that names what did not come, and retry.",
+    detected="the rank waits, in both snapshots, in a socket, a child's wait, a lock on a file, or a store key of the user's own; or it naps in a loop that asks for a file or a server; or the thread that it waits for does, or the task of its event loop. Not where a peer in a branch on rank may be who brings it; and not before 20 s of silence where a network, a lock on a file or a poll may still answer, or a minute where the wait has a limit of its own, or the lock's holder, the tool, or the child at the other end of the pipe works. In the first minute at 75 %",
+    fix="Wait with a timeout that names what did not come, and retry.",
     check=external_wait,
     needs=("stacks",),
     explained_by=("io_stall",),

@@ -24,7 +24,7 @@ def _owner(capture: CaptureEvidence) -> dict[str, Any] | None:
 
 
 def _holds(stuck: Stuck) -> tuple[dict[str, Any], Place] | None:
-    """The thread that owned the lock, at the same line, in the last two looks; and its innermost user line."""
+    """The thread that owned the lock, at the same line, in the last two snapshots; and its innermost user line."""
     shown = [c for c in stuck.rank.captures if c.stacks][-2:]
     owners = [_owner(capture) for capture in shown]
     if len(shown) < 2 or owners[0] is None or owners[1] is None:
@@ -48,7 +48,7 @@ def _state(stuck: Stuck, thread: dict[str, Any]) -> str | None:
 
 def _about(stuck: Stuck, thread: dict[str, Any], at: Place) -> Evidence:
     return Evidence(
-        claim=f"thread {thread.get('thread_name')} owns the interpreter lock at {locations.short(at)} in both looks",
+        claim=f"thread {thread.get('thread_name')} owns the interpreter lock at {locations.short(at)} in both snapshots",
         source=f"{stuck.capture.source}/answers.json#gil_owner",
     )
 
@@ -75,11 +75,13 @@ def _unowned(cell: CellEvidence, tables: Tables) -> Iterator[Declined]:
     for stuck in inside(cell, tables)[:4]:
         owner = _owner(stuck.capture)
         said = f"thread {owner.get('thread_name')} owned" if owner else "no thread owned"
-        yield Declined(f"{said} the interpreter lock of rank {stuck.number} at the last look", stuck.source)
+        yield Declined(
+            f"{said} the interpreter lock of rank {stuck.number} at the last snapshot", stuck.source
+        )
 
 
 def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
-    """Where nobody may read the process: its server answers in C++, and twice does not where it needs the lock."""
+    """A process that nobody may read: its server answers in C++, and twice does not where it needs the lock."""
     graph = tables.once(graph_of)
     for rank in (r for r in cell.ranks if r.rank in graph.roots()):
         looks = rank.captures[-2:]
@@ -95,7 +97,7 @@ def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
             where=Where(step=rank.end.get("steps")).at(at),
             evidence=(
                 Evidence(
-                    claim="torch's server answers in C++, and not where it needs the interpreter lock, in both looks",
+                    claim="torch's server answers in C++, and not where it needs the interpreter lock, in both snapshots",
                     source=f"{looks[-1].source}/gaps.json",
                 ),
                 Evidence(claim=str(cell.watch["looks"][-1]["reason"]), source="watch.json#looks"),
@@ -157,7 +159,7 @@ RULE = Rule(
     name="gil_held_native_call",
     concludes=("gil_held_native_call",),
     family="blocked",
-    detected="one thread owns the interpreter lock at the same line in both looks and sleeps in the kernel; or, when the job was given up, runs in one call for ten times the longest pause before and 20 s, and no Python of the rank has answered in between",
+    detected="one thread owns the interpreter lock at the same line in both snapshots and sleeps in the kernel; or, when the job was given up, runs in one call for ten times the longest pause before and 20 s, and no Python of the rank has answered in between",
     fix="Release the interpreter lock around the call (pybind11: gil_scoped_release), or bound what it is given.",
     check=gil_held_native_call,
     needs=("stacks",),

@@ -42,7 +42,7 @@ def _waits_for_gpu(stuck: Stuck) -> str | None:
 
 
 def _motions(cell: CellEvidence, rank: int) -> list[dict[str, Any]]:
-    """The rank's, of every look since anything last moved."""
+    """The rank's, of every snapshot since anything last moved."""
     moved = float(cell.watch.get("last_progress_s") or 0.0)
     looks = [look for look in cell.watch.get("looks", []) if look.get("t_s", moved) >= moved]
     return [m for look in looks for m in look.get("motions", []) if m["rank"] == rank]
@@ -81,12 +81,12 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decl
         yield inside_rank(
             cell,
             stuck,
-            # At --timeout the two looks only say that it was still at it.
+            # At --timeout the two snapshots only say that it was still at it.
             strength=Strength.STRONG if call and is_still(cell) else Strength.WEAK,
             summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with what was launched before {at}, where the host waits for it.",
             evidence=(
                 Evidence(
-                    claim=f"rank {number} stands at {at} in every look" + (f", in {call}" if call else ""),
+                    claim=f"rank {number} is at {at} in every snapshot" + (f", in {call}" if call else ""),
                     source=stuck.source,
                 ),
                 Evidence(
@@ -104,7 +104,7 @@ RULE = Rule(
     name="gpu_kernel_hang",
     concludes=("gpu_kernel_hang",),
     family="blocked",
-    detected="the host waits for a GPU of which its own process has 10 % or more, at the median of the looks since the silence began, without a collective under way, for ten times the longest pause before and 20 s, until the job was given up",
+    detected="the host waits for a GPU of which its own process has 10 % or more, at the median of the snapshots since the silence began, without a collective under way, for ten times the longest pause before and 20 s, until the job was given up",
     fix="Look for a loop in a kernel that this rank has launched: its exit may depend on data that never comes.",
     check=gpu_kernel_hang,
     needs=("stacks", "looks"),

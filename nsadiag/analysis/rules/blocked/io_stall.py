@@ -20,7 +20,7 @@ NAMED_PIPE = ("wait_for_partner", "fifo_open", "pipe_read", "pipe_write", "anon_
 
 
 def _what(stuck: Stuck) -> str | None:
-    """What it does with which file; None if it stands in no file."""
+    """The operation and its file; None if it waits in no file."""
     standing = stuck.standing
     event = standing.event or ""
     if standing.call in LOCKS:
@@ -56,9 +56,11 @@ def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
             cell,
             stuck,
             strength=Strength.STRONG if stuck.standing.call or proc.get("state") == "D" else Strength.LIKELY,
-            summary=f"Rank {number} stands in {what} at {at}: not a byte was moved between the two looks.",
+            summary=f"Rank {number} is blocked in {what} at {at}: not a byte was moved between the two snapshots.",
             evidence=(
-                Evidence(claim=f"rank {number} is in {what}, at {at}, in both looks", source=stuck.source),
+                Evidence(
+                    claim=f"rank {number} is in {what}, at {at}, in both snapshots", source=stuck.source
+                ),
                 Evidence(
                     claim=f"the kernel has its main thread in state {proc.get('state')}{in_kernel}; its I/O counters stand",
                     source=f"{stuck.capture.source}/proc.json",
@@ -75,7 +77,7 @@ RULE = Rule(
     name="io_stall",
     concludes=("io_stall",),
     family="blocked",
-    detected="the rank stands in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters are flat",
+    detected="the rank waits in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters are flat",
     fix="Look at the file system: its server, a full quota, the process at the other end of a named pipe.",
     check=io_stall,
     needs=("stacks",),

@@ -1,4 +1,4 @@
-"""A rank goes round in a loop of its own code, at full CPU, and nothing in that loop ever changes."""
+"""A rank spins in a loop of its own code, at full CPU, and nothing in that loop ever changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIX = "Make sure that each round changes what the loop's condition asks, or let 
 
 
 def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
-    """The rank's, in the last look; when time was up, in the last that showed its loop: a busy machine hides it in some."""
+    """The rank's, in the last snapshot; when time was up, in the last that showed its loop: a busy machine hides it in some."""
     looks = [
         m for look in cell.watch.get("looks", []) for m in look.get("motions", []) if m.get("rank") == rank
     ]
@@ -50,7 +50,7 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Draft | D
             if motion.get("main_cpu_share") is not None:
                 used = f"used {motion['main_cpu_share']:.2f} CPUs"
                 yield Declined(
-                    f"the main thread of rank {stuck.number} {used} at the last look", "watch.json#looks"
+                    f"the main thread of rank {stuck.number} {used} at the last snapshot", "watch.json#looks"
                 )
             continue
         loop, sure = motion["loop"], is_still(cell)
@@ -61,11 +61,11 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Draft | D
             cell,
             stuck,
             strength=(Strength.STRONG if loop["decided"] else Strength.LIKELY) if sure else Strength.WEAK,
-            summary=f"Rank {number} goes round in the loop at {locations.short(at)} without getting anywhere: for {loop['seconds']:.0f} s none of {sees} took a new value.",
+            summary=f"Rank {number} spins in the loop at {locations.short(at)} without getting anywhere: for {loop['seconds']:.0f} s none of {sees} took a new value.",
             where=at,
             evidence=(
                 Evidence(
-                    claim=f"{loop['samples']} samples of the last look show {loop['stacks']} stacks, all in that loop (lines {', '.join(map(str, loop['lines']))}), and no new value in {sees}",
+                    claim=f"{loop['samples']} samples of the last snapshot show {loop['stacks']} stacks, all in that loop (lines {', '.join(map(str, loop['lines']))}), and no new value in {sees}",
                     source="watch.json#looks",
                 ),
                 Evidence(
@@ -96,11 +96,11 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Draft]:
         where=at,
         evidence=(
             Evidence(
-                claim=f"every look since the silence began shows that line; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                claim=f"every snapshot since the silence began shows that line; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
                 source="watch.json#looks",
             ),
             Evidence(
-                claim="Python of the rank answered between two looks: no single call keeps the interpreter lock",
+                claim="Python of the rank answered between two snapshots: no single call keeps the interpreter lock",
                 source=answered,
             ),
         ),
@@ -123,11 +123,11 @@ def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> I
         cell,
         stuck,
         strength=Strength.WEAK,
-        summary=f"Rank {number} goes round in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {lasted:.0f} s.",
+        summary=f"Rank {number} spins in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {lasted:.0f} s.",
         where=at,
         evidence=(
             Evidence(
-                claim=f"samples of every look since show one and the same call of {loop['function']}, in that loop, with no new value of {asks}",
+                claim=f"samples of every snapshot since show one and the same call of {loop['function']}, in that loop, with no new value of {asks}",
                 source="watch.json#looks",
             ),
             Evidence(
@@ -144,7 +144,7 @@ RULE = Rule(
     name="livelock_user_code",
     concludes=("livelock_user_code",),
     family="blocked",
-    detected="full CPU in one loop of the user's, in which no variable took a new value over several looks (20 s; 8 s where compared numbers decide when it ends; where it calls into libraries, only if it ends by comparing variables alone, as the rank itself tells of their values), no clock is asked, and nothing else of the process works; or, when the job was given up, every look for as long as above shows one line within a `while`, and Python of the rank answered in between: then it is no single call; or what would end the loop has stayed the same for a minute and ten of the longest pauses, in one and the same call, while other variables went on (at 60 %)",
+    detected="full CPU in one loop of the user's, in which no variable took a new value over several snapshots (20 s; 8 s where compared numbers decide when it ends; where it calls into libraries, only if it ends by comparing variables alone, as the rank itself tells of their values), no clock is asked, and nothing else of the process works; or, when the job was given up, every look for as long as above shows one line within a `while`, and Python of the rank answered in between: then it is no single call; or what would end the loop has stayed the same for a minute and ten of the longest pauses, in one and the same call, while other variables went on (at 60 %)",
     fix="Give the loop an end that does not depend on what never changes.",
     check=livelock_user_code,
     needs=("stacks", "looks"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
@@ -49,34 +50,68 @@ def _crossed(cell: CellEvidence, stuck: Stuck) -> tuple[str, Place] | None:
     return None
 
 
-def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, Strength]:
-    """What can be seen of the other side, how to mend it, and how sure we are."""
-    taken, crossed = _taken_before(cell, stuck), _crossed(cell, stuck)
-    if taken:
-        return (
+class Why(NamedTuple):
+    """The other side of a wait as far as it can be seen, how to fix it, and how strong that is."""
+
+    says: str
+    fix: str
+    strength: Strength
+
+
+NOBODY = Why(
+    "no other thread of the user's code is left in the process that could let it go on",
+    "Find what ended the thread that should have answered, and wait with a timeout that says so.",
+    Strength.STRONG,
+)
+
+
+def _why(cell: CellEvidence, stuck: Stuck) -> Why:
+    return (
+        _by_holder(cell, stuck)
+        or _may_be_idle(cell, stuck)
+        or _by_threads(stuck)
+        or _by_children(stuck)
+        or NOBODY
+    )
+
+
+def _by_holder(cell: CellEvidence, stuck: Stuck) -> Why | None:
+    """A thread that is seen to hold what is waited for."""
+    if taken := _taken_before(cell, stuck):
+        return Why(
             f"the same thread took it at {locations.short(taken)} and has not left that block: nobody else can release it",
-            "Take an RLock, or let the handler or callback only set a flag that the loop looks at.",
+            "Take an RLock, or let the handler or callback only set a flag that the loop checks.",
             Strength.PROVEN,
         )
-    if crossed:
+    if crossed := _crossed(cell, stuck):
         name, at = crossed
-        return (
-            f"thread {name} holds it and stands at {locations.short(at)}",
+        return Why(
+            f"thread {name} holds it and is at {locations.short(at)}",
             "Take the locks in the same order everywhere, and hold none while waiting for something else.",
             Strength.STRONG,
         )
+    return None
+
+
+def _may_be_idle(cell: CellEvidence, stuck: Stuck) -> Why | None:
+    """A server without a request, or a consumer without work."""
     if any(SERVERS.search(str(f["filename"])) for t in other_threads(stuck.capture) for f in t["frames"]):
-        return (
+        return Why(
             "no thread of the process does anything that could let it go on, but one is a server's, without a request",
             "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
             Strength.GUESS,
         )
     if may_be_idle(cell, stuck):
-        return (
+        return Why(
             "nothing has come for minutes, but it asks again and again, with a time limit, and who may bring something lives",
             "If that is a pause, this is an idle consumer, and all is well. Otherwise find what became of who should bring it.",
             Strength.GUESS,
         )
+    return None
+
+
+def _by_threads(stuck: Stuck) -> Why | None:
+    """Threads of the process that could answer, and do not."""
     in_loops = loops_beside(stuck.capture)
     others = [
         f"{t.get('thread_name')} at {locations.short(p)}"
@@ -84,43 +119,44 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, Strength]:
         if t not in in_loops
     ]
     if others:
-        return (
+        return Why(
             f"the threads that could let it go on do not: {'; '.join(others[:3])}",
-            "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a time-out.",
+            "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a timeout.",
             Strength.STRONG,
         )
-    if in_loops:
-        owner, task = in_loops[0].get("thread_name"), of_a_thread(stuck)
-        if task and task.kind == "inside":
-            return (
-                f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
-                "Run tasks in an asyncio.TaskGroup, and pass on what they raise to the thread that waits.",
-                Strength.LIKELY,
-            )
-        return (
-            f"what should let it go on may be a task in the event loop of thread {owner}, and none of its tasks moves",
-            "See what the tasks of that loop wait for (asyncio.all_tasks), give them time-outs, and pass on what they raise to who waits.",
-            Strength.WEAK,  # the task may wait for the world
+    if not in_loops:
+        return None
+    owner, task = in_loops[0].get("thread_name"), of_a_thread(stuck)
+    if task and task.kind == "inside":
+        return Why(
+            f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
+            "Run tasks in an asyncio.TaskGroup, and pass on what they raise to the thread that waits.",
+            Strength.LIKELY,
         )
+    return Why(
+        f"what should let it go on may be a task in the event loop of thread {owner}, and none of its tasks moves",
+        "See what the tasks of that loop wait for (asyncio.all_tasks), give them timeouts, and pass on what they raise to who waits.",
+        Strength.WEAK,  # the task may wait for the world
+    )
+
+
+def _by_children(stuck: Stuck) -> Why | None:
+    """Processes of its own that could answer, and do not."""
     if _waits_for_a_pool(stuck):
-        return (
+        return Why(
             "it waits for a result of a multiprocessing.Pool, and none comes: if a worker dies, the pool starts another and forgets the task",
-            "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a time-out.",
+            "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a timeout.",
             # A pool takes note of a worker that died, and tells nobody.
             Strength.STRONG if has_dead(stuck) else Strength.LIKELY,
         )
     if waits_for_children(stuck) and has_dead(stuck):
         # What it died of is the cause, and is not at hand: rank_exception knows it where the rank's stderr is.
-        return (
+        return Why(
             "a child process of its own has ended, and may be the one that should have answered",
-            "Find what ended the child (its last words are on the rank's stderr), and wait with a time-out that asks whether it lives.",
+            "Find what ended the child (its last words are on the rank's stderr), and wait with a timeout that asks whether it lives.",
             Strength.LIKELY,
         )
-    return (
-        "no other thread of the user's code is left in the process that could let it go on",
-        "Find what ended the thread that should have answered, and wait with a time-out that says so.",
-        Strength.STRONG,
-    )
+    return None
 
 
 def _waits_for_a_pool(stuck: Stuck) -> bool:
@@ -134,7 +170,7 @@ def _waits_for_a_pool(stuck: Stuck) -> bool:
 
 
 def _asks_itself(cell: CellEvidence, stuck: Stuck) -> str | None:
-    """What a loop asks of its own process, napping in between; None if it stands in no such loop."""
+    """The question of a loop to its own process, with naps in between; None if it waits in no such loop."""
     at = stuck.standing.place
     if stuck.standing.doing != "sleep" or at is None:
         return None
@@ -150,7 +186,7 @@ def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Draft:
         strength=task.strength,
         summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}, in its own process: {task.why}.",
         evidence=(
-            Evidence(claim=f"task {task.name} stands at {at}", source=task.source),
+            Evidence(claim=f"task {task.name} is at {at}", source=task.source),
             Evidence(claim=task.why, source=task.source),
         ),
         fix="Run tasks in an asyncio.TaskGroup, or ask for what becomes of each: one that fails then ends those that wait for it.",
@@ -180,7 +216,7 @@ def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Draft | 
             summary=f"Rank {stuck.number} {waits} at {at}, in its own process: {why}.",
             evidence=(
                 Evidence(
-                    claim=f"the main thread of rank {stuck.number} stands at {at} in both looks"
+                    claim=f"the main thread of rank {stuck.number} is at {at} in both snapshots"
                     + (f", in {standing.call}" if standing.call else ""),
                     source=stuck.source,
                 ),
@@ -195,8 +231,8 @@ RULE = Rule(
     name="local_lock_deadlock",
     concludes=("local_lock_deadlock",),
     family="blocked",
-    detected="the rank's main thread sleeps in a lock, queue, event or join of its own process in both looks. Who holds the lock is read from the other threads' stacks, and from the source: the same thread (a signal handler), another one (lock order), or none that could answer; of an event loop, from its tasks. Not a wait with a time limit that comes round again, where nobody waits for the rank and a process, thread or socket may still answer",
-    fix="Take locks in one order, release them in a finally, and wait with a time-out that says so.",
+    detected="the rank's main thread sleeps in a lock, queue, event or join of its own process in both snapshots. Who holds the lock is read from the other threads' stacks, and from the source: the same thread (a signal handler), another one (lock order), or none that could answer; of an event loop, from its tasks. Not a wait with a time limit that comes round again, where nobody waits for the rank and a process, thread or socket may still answer",
+    fix="Take locks in one order, release them in a finally, and wait with a timeout that says so.",
     check=local_lock_deadlock,
     needs=("stacks",),
     explained_by=("external_wait",),

@@ -1,4 +1,4 @@
-"""Every member issued the same collective, all stand in it, and it never ends: what was sent does not arrive."""
+"""Every member issued the same collective, all wait in it, and it never completes: what was sent does not arrive."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
 
 
 def _all_are_in(tables: Tables, wait: Wait) -> bool:
-    """Whether all members issued it, none got over it, and each stands in it: no rank is left to wait for."""
+    """Whether all members issued it, none got over it, and each waits in it: no rank is left to wait for."""
     members = tables.groups.members(wait.group)
     stands = [tables.standings.get(rank) for rank in members]
     return (
@@ -58,7 +58,7 @@ def _all_are_in(tables: Tables, wait: Wait) -> bool:
 
 
 def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
-    """Who is at the end of all connections that stand still; without such, all members."""
+    """The rank at the end of all connections that do not advance; without such, all members."""
     ends = [{link.rank, link.peer} for link in links if link.peer is not None]
     counts = Counter(rank for pair in ends for rank in pair if rank in wait.waiting)
     common = [rank for rank, n in counts.items() if n == len(ends)]
@@ -80,7 +80,7 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
     )
     return Draft(
         strength=Strength.STRONG if links else Strength.WEAK,
-        summary=f"All {len(cell.everyone(wait.waiting))} ranks of {wait.group} are in {collective.op} {wait.seq} with the same arguments, and it does not end"
+        summary=f"All {len(cell.everyone(wait.waiting))} ranks of {wait.group} are in {collective.op} #{wait.seq} with the same arguments, and it does not complete"
         + (f": {between}." if between else "."),
         guilty_ranks=guilty,
         blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),
@@ -88,14 +88,14 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
         evidence=(
             *(
                 Evidence(
-                    claim=f"rank {r} issued {collective.op} {wait.seq} of {wait.group} and stands in it",
+                    claim=f"rank {r} issued {collective.op} #{wait.seq} of {wait.group} and is waiting in it",
                     source=wait.source(cell, r),
                 )
                 for r in wait.waiting[:4]
             ),
             *(
                 Evidence(
-                    claim=f"rank {link.rank} has {link.bytes} bytes to {link.to} in flight, the same in both looks",
+                    claim=f"rank {link.rank} has {link.bytes} bytes to {link.to} in flight, the same in both snapshots",
                     source=link.source,
                 )
                 for link in links[:4]
@@ -116,7 +116,7 @@ RULE = Rule(
     name="network_stall",
     concludes=("network_stall",),
     family="waiting",
-    detected="every member issued the same collective and stands in it, in both looks. Where bytes of a TCP connection between two of them stay unacknowledged, its ends are named. On several hosts also: one was not heard any more, and whoever is left waits for its ranks (at 75 %)",
+    detected="every member issued the same collective and is waiting in it, in both snapshots. Where bytes of a TCP connection between two of them stay unacknowledged, its ends are named. On several hosts also: one was not heard any more, and whoever is left waits for its ranks (at 75 %)",
     fix="Look at the network between these ranks: firewall, flapping link, a wrong *_SOCKET_IFNAME, MTU.",
     check=network_stall,
     needs=("flight_recorders", "stacks"),

@@ -24,7 +24,7 @@ SCRIPT = ("<module>", "_run_code", "_run_module_as_main")
 
 
 def _how(cell: CellEvidence, tables: Tables, stuck: Stuck) -> str | None:
-    """What shows that the rank is past its work; None if nothing does."""
+    """A sign that the rank is past its work; None if there is none."""
     standing = stuck.standing
     frames = main_thread(stuck.capture).get("frames", [])
     if standing.doing == "leaving":
@@ -111,7 +111,7 @@ def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
             summary=f"Rank {number} has done its work and does not end: {how}{where}.",
             where=at,
             evidence=(
-                Evidence(claim=f"{how}{where}, in both looks", source=stuck.source),
+                Evidence(claim=f"{how}{where}, in both snapshots", source=stuck.source),
                 Evidence(
                     claim=f"rank {number} has done {stuck.rank.end.get('steps')} steps, and no rank waits for it in a collective",
                     source="ends.json",

@@ -46,7 +46,7 @@ def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Draft 
         return
     guilty = tuple(sorted(shown))
     rank, (row, line, count) = cell.rank(guilty[0]), shown[guilty[0]]
-    parted = drift(cell)
+    drifted = drift(cell)
     used = (
         f"the optimizer used the gradient of {row['parameter']} before"
         if row["parameter"]
@@ -59,11 +59,11 @@ def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Draft 
         ),
         Evidence(claim=f"{count} such handles of this line", source=f"{rank.source}/unwaited.jsonl"),
     ]
-    if parted:
-        evidence.append(Evidence(claim=parted.says, source=parted.source))
+    if drifted:
+        evidence.append(Evidence(claim=drifted.says, source=drifted.source))
     yield Draft(
         outcome=_outcome(cell),
-        strength=Strength.PROVEN if row["parameter"] else Strength.STRONG if parted else Strength.LIKELY,
+        strength=Strength.PROVEN if row["parameter"] else Strength.STRONG if drifted else Strength.LIKELY,
         summary=f"{row['op']} with async_op=True was never waited for on {_ranks(cell, guilty)} ({count} times): {used} it was complete."
         if row["parameter"]
         else f"{row['op']} with async_op=True was never waited for on {_ranks(cell, guilty)} ({count} times): {used}, and what it fills may have been used before it was complete.",
@@ -80,22 +80,22 @@ def _used_before_the_wait(cell: CellEvidence, tables: Tables) -> Iterator[Draft]
     """By the source, and only where copies that were equal are so no longer: whether it was over by then is luck."""
     if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
         return
-    parted = drift(cell)
-    early = read_early(cell, tables) if parted and not parted.from_start else None
-    if parted is None or early is None:
+    drifted = drift(cell)
+    early = read_early(cell, tables) if drifted and not drifted.from_start else None
+    if drifted is None or early is None:
         return
     at, started = locations.short(early.used), locations.short(early.started)
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before anybody waits for it; the replicas differ from step {parted.step} on.",
+        summary=f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before anybody waits for it; the replicas differ from step {drifted.step} on.",
         guilty_ranks=early.ranks,
-        where=Where(step=parted.step).at(early.used),
+        where=Where(step=drifted.step).at(early.used),
         evidence=(
             Evidence(
                 claim=f"{early.op} was started {early.times} times at {started}, and the same block goes on to {at} without a wait",
                 source=f"{cell.rank(early.ranks[0]).source}/blackbox.bin",
             ),
-            Evidence(claim=parted.says, source=parted.source),
+            Evidence(claim=drifted.says, source=drifted.source),
         ),
         fix="Use the buffer after the wait: keep the handle and the buffer together, and copy back once work.wait() has returned.",
     )

@@ -34,7 +34,7 @@ def control_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Dec
 
 
 def claims(cell: CellEvidence) -> tuple[Evidence, ...]:
-    """What a comparison with the control found, where there was one."""
+    """The findings of a comparison with the control, where there was one."""
     if cell.parity.get("judgement") != "differs":
         return ()
     return tuple(Evidence(claim=c, source=cell.parity["source"]) for c in cell.parity["claims"])

@@ -23,7 +23,7 @@ def _names(modules: list[str | None]) -> str:
 
 
 def _ran(row: dict[str, Any]) -> tuple[str, str]:
-    """What ran in forward and in backward: modules by their calls; else parameters by the variables that named them."""
+    """The modules that ran in forward and in backward, by their calls; else parameters by the variables that named them."""
     rebound: dict[str, list[str]] = row.get("rebound") or {}
     if row["forward"] != row["recomputed"][: len(row["forward"])] or not rebound:
         return _names(row["forward"]), _names(row["recomputed"])
@@ -38,7 +38,7 @@ def _parameter(row: dict[str, Any]) -> str | None:
 
 
 def _place(row: dict[str, Any]) -> Place | None:
-    """Where the function was handed to checkpoint; failing that, where it is defined."""
+    """The line that handed the function to checkpoint; failing that, its definition."""
     file, line, function = [*str(row.get("place") or "").rsplit(":", 2), "", ""][:3]
     if not line.isdigit():
         file, _, line = str(row.get("defined") or "").rpartition(":")
@@ -62,7 +62,7 @@ def recomputation(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
         strength=Strength.PROVEN,
         summary=(
             f"Gradients are wrong: activation checkpointing ran {forward} in forward and {again} in its place in "
-            f"backward{f' (and {others - 1} more like it)' if others > 1 else ''}; nothing else would have told you."
+            f"backward{f' (and {others - 1} more like it)' if others > 1 else ''}; nothing else reports it."
         ),
         guilty_ranks=tuple(r.rank for r in wrong),
         where=Where(

@@ -13,7 +13,7 @@ from nsadiag.source.patterns.single_call import only_assignment, only_call
 
 
 def stale_optimizer(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    """Only what got gradients at several looks and never changed: what another optimizer trains does change."""
+    """Only what got gradients at several snapshots and never changed: what another optimizer trains does change."""
     if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
         return
     idle = {rank.rank: names for rank in cell.ranks if (names := _never_moved(rank))}
@@ -63,7 +63,7 @@ def _strength(row: dict[str, Any]) -> Strength | None:
 
 
 def _never_moved(rank: RankEvidence) -> list[str]:
-    """Parameters that were in no optimizer at two looks or more, the last among them, and had the same sums in all."""
+    """Parameters that were in no optimizer at two snapshots or more, the last among them, and had the same sums in all."""
     seen: dict[str, list[list[float]]] = {}
     for row in rank.unheld:
         for name, _, *sums in row["unheld"]:

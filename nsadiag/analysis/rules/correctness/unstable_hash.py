@@ -1,4 +1,4 @@
-"""Who does what is worked out on each rank by `hash()` of a text, which Python salts anew in every process."""
+"""Work shared out by `hash()` of a text, which Python salts anew in every process."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def _is_reentrant(rank: RankEvidence) -> bool:
 
 
 def _forwards(rank: RankEvidence, tables: Tables) -> int:
-    """How often the model ran since the step before, up to the backward that failed."""
+    """The number of forwards since the step before, up to the backward that failed."""
     events = tables.events
     mine = events[
         (events["rank"] == rank.rank) & (events.step == events.step[events["rank"] == rank.rank].max())

@@ -203,7 +203,7 @@ RULE = Rule(
     concludes=("ddp_unused_parameter",),
     family="exit",
     outcome="crashed",
-    detected="DDP's \"expected to have finished reduction\": which parameters, on which ranks; or, where no forward follows that would say it, peers that wait while the optimizer of one rank found no gradient for parameters that DDP waits for, or the rank, asked at the look, holds none for them and one for all others. `where` is the one condition in the model's `forward` behind which all of these are and nothing that took part, if there is one; else the call of the model",
+    detected="DDP's \"expected to have finished reduction\": which parameters, on which ranks; or, where no forward follows that would say it, peers that wait while the optimizer of one rank found no gradient for parameters that DDP waits for, or the rank, asked at the snapshot, holds none for them and one for all others. `where` is the one condition in the model's `forward` behind which all of these are and nothing that took part, if there is one; else the call of the model",
     fix="Remove or freeze the unused parameters, let every rank run the module, or use find_unused_parameters=True.",
     check=ddp_unused_parameter,
     needs=("ends",),

@@ -88,9 +88,9 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
     return Draft(
         outcome="hung" if is_still(cell) else "crashed" if broke else "wrong",
         strength=Strength.PROVEN if clear else Strength.LIKELY,
-        summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call {one.call} of {one.group}{against}: another {one.kind}; it is {why}."
+        summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
         if clear
-        else f"In call {one.call} of {one.group} {_each(cell, one)}: another {one.kind}, and nothing tells which is meant.",
+        else f"In call #{one.call} of {one.group} {_each(cell, one)}: another {one.kind}, and nothing tells which is meant.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
@@ -100,7 +100,8 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
         evidence=(
             *(
                 Evidence(
-                    claim=f"rank {rank} asked for {asked.what} as number {one.call}", source=asked.source
+                    claim=f"rank {rank} asked for {asked.what} as number {one.call} of {one.group}",
+                    source=asked.source,
                 )
                 for rank, asked in _both_sides(one, guilty)
             ),
@@ -118,7 +119,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
 
 
 def _each(cell: CellEvidence, one: Disagreement) -> str:
-    """Who asks for what, for a sentence."""
+    """The ranks and what each asks for, for a sentence."""
     said: dict[str, list[int]] = {}
     for rank, asked in sorted(one.asked.items()):
         said.setdefault(asked.what, []).append(rank)

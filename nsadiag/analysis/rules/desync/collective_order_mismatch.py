@@ -58,7 +58,7 @@ def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Draft
 
 
 def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    """Where one of the calls is a wrapper's, from C++, which has no number in the black box, and nothing says why."""
+    """A wrapper's call, from C++, that met another one: it has no number in the recorder, and nothing says why."""
     found = None if is_still(cell) else refused(cell)
     if found is None:
         yield Declined(f"no transport on {len(cell.ranks)} ranks rejected a message for its size")
@@ -98,12 +98,12 @@ def _other_size(rank: RankEvidence) -> Evidence:
 
 
 def _in_a_loop(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    """Where the source and what was done before show which loop it is that goes another way round."""
+    """A loop that goes another way round, by the source and by what was done before."""
     return by_divergence(cell, tables, "collective_order_mismatch")
 
 
 def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
-    """What a wrapper issues from C++ is in no black box: two threads that were at it at once are enough."""
+    """Two threads at one group at once, which is enough: what a wrapper issues from C++ is in no recorder."""
     for group in sorted(set(tables.asked.group)):
         guilty = tuple(r for r, used in sorted(threads_in(cell, tables, group).items()) if len(used) > 1)
         calls = {r: call for r in guilty if (call := crossing(cell, tables, group, r))}
@@ -184,7 +184,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
     return Draft(
         outcome="hung" if is_still(cell) else "crashed",
         strength=Strength.STRONG if clear else Strength.WEAK,
-        summary=f"The ranks disagree on collective {one.call} of {one.group} ({said}); {why}.",
+        summary=f"The ranks disagree on collective #{one.call} of {one.group} ({said}); {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
@@ -226,7 +226,7 @@ RULE = Rule(
     name="collective_order_mismatch",
     concludes=("collective_order_mismatch",),
     family="waiting",
-    detected="same group and number, and different operations, or lines that do not belong together; or a cycle of waits over several groups. The minority is guilty; without one, whoever stands at a line where it had not been before, or came to it (with what it gave) as never before, in a cycle as none of its ranks ever did; all, where each order had been taken before; two threads on one group: all, also where one of them is DDP's or FSDP's own. Also a line in a loop, or a comprehension, that led some to one call and others to another, where all have made both before and no condition stands between (all are guilty where they had done so in one iteration only): then `where` is the loop, since what it goes over is ordered otherwise, or the line above it that sorts or shuffles that; so it is where one line in a loop waits in different groups. In a crash also: the transport refused what one rank got, and the others made another call there, after all had done the same (at 50 to 70 %)",
+    detected="same group and number, and different operations, or lines that do not belong together; or a cycle of waits over several groups. The minority is guilty; without one, whoever is at a line where it had not been before, or came to it (with what it gave) as never before, in a cycle as none of its ranks ever did; all, where each order had been taken before; two threads on one group: all, also where one of them is DDP's or FSDP's own. Also a line in a loop, or a comprehension, that led some to one call and others to another, where all have made both before and no condition stands between (all are guilty where they had done so in one iteration only): then `where` is the loop, since what it goes over is ordered otherwise, or the line above it that sorts or shuffles that; so it is where one line in a loop waits in different groups. In a crash also: the transport refused what one rank got, and the others made another call there, after all had done the same (at 50 to 70 %)",
     fix="Make all ranks issue the same collectives in the same order: iterate over what is ordered alike on all of them.",
     check=collective_order_mismatch,
     needs=("black_boxes",),

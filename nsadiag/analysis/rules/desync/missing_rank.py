@@ -30,18 +30,23 @@ def _evidence(
     capture = rank.last_capture.source if rank.last_capture else rank.source
     return (
         Evidence(
-            claim=f"rank {seen_from} issued {op} {wait.seq} of {wait.group} and it is not over",
+            claim=f"rank {seen_from} issued {op} #{wait.seq} of {wait.group}, and it is not complete",
             source=wait.source(cell, seen_from),
         ),
         Evidence(
-            claim=f"rank {guilty} never issued it: its last in {wait.group} is {last}",
+            claim=f"rank {guilty} never issued it: its last in {wait.group} is #{last}",
             source=f"{capture}/fr.json",
         ),
         Evidence(
-            claim=f"rank {guilty} stood at the same line in both looks", source=f"{capture}/py_spy.json"
+            claim=f"rank {guilty} was at the same line in both snapshots", source=f"{capture}/py_spy.json"
         ),
         Evidence(claim=look["reason"], source="watch.json#looks"),
     )
+
+
+def _waiting(cell: CellEvidence, wait: Wait) -> str:
+    everyone = cell.everyone(wait.waiting)
+    return f"rank{'s' if len(everyone) > 1 else ''} {cell.names(everyone)} {'are' if len(everyone) > 1 else 'is'}"
 
 
 def _strength(cell: CellEvidence, tables: Tables, guilty: int) -> Strength:
@@ -84,7 +89,7 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
         at = f" It is at {locations.short(here)}{waits_for}." if here else ""
         yield Draft(
             strength=_strength(cell, tables, guilty) if here else Strength.LIKELY,
-            summary=f"Rank {cell.names(alive)} never joined {collective.op} {wait.seq} of {wait.group}, in which {len(cell.everyone(wait.waiting))} of {cell.world_size} ranks wait.{at}",
+            summary=f"Rank {cell.names(alive)} never reached {collective.op} #{wait.seq} of {wait.group}; {_waiting(cell, wait)} waiting in it.{at}",
             guilty_ranks=alive,
             blocked_ranks=wait.waiting,
             where=Where(collective=collective, step=cell.rank(guilty).end.get("steps")).at(here),
@@ -102,7 +107,7 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
 
 
 def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    """Whatever it was about: it does nothing at all until it is continued."""
+    """A rank that is stopped does nothing at all until it is continued, whatever it was about."""
     if not is_still(cell):
         yield from not_still(cell)
         return
@@ -118,7 +123,7 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
     if not stopped or not running:
         number = len(stopped)
         yield Declined(
-            f"the kernel shows {number or 'none'} of {len(cell.ranks)} ranks as stopped in every look"
+            f"the kernel shows {number or 'none'} of {len(cell.ranks)} ranks as stopped in every snapshot"
         )
         return
     guilty = cell.rank(stopped[0])
@@ -136,7 +141,7 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
         peers_at=locations.of_rank_now(cell.rank(running[0])),
         evidence=(
             Evidence(
-                claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc['state']}) in every look",
+                claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc['state']}) in every snapshot",
                 source=f"{last.source}/proc.json",
             ),
             Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
@@ -148,7 +153,7 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
 
 
 def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
-    """Without a flight recorder: all ranks but one stand in the same call into torch.distributed, at the same line."""
+    """Without a flight recorder: all ranks but one wait in the same call into torch.distributed, at the same line."""
     if cell.world_size < 2 or cell.absent:
         return
     calls = {r.rank: locations.of_wait(r.last_capture.stacks) for r in cell.ranks if r.last_capture}
@@ -173,8 +178,8 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
             *(
                 Evidence(claim=claim, source=f"{sources[r].source}/py_spy.json")  # type: ignore[union-attr]
                 for r, claim in (
-                    (blocked, f"rank {blocked} and its like stand in {op}, in both looks"),
-                    (guilty, f"rank {guilty} stands at a line that calls no collective, in both looks"),
+                    (blocked, f"rank {blocked} and its like wait in {op}, in both snapshots"),
+                    (guilty, f"rank {guilty} is at a line that calls no collective, in both snapshots"),
                 )
             ),
             Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
@@ -191,7 +196,7 @@ OF_STOPPED = Rule(
     name="stopped_rank",
     concludes=("missing_rank",),
     family="stopped",
-    detected="Every look of a silence shows the rank stopped by a signal or a debugger, while others run.",
+    detected="Every snapshot of a silence shows the rank stopped by a signal or a debugger, while others run.",
     fix="Find who stopped the rank: a batch system, a throttle, a debugger. `kill -CONT` lets it go on.",
     check=stopped_rank,
     needs=("looks",),

@@ -67,7 +67,7 @@ def _cycle(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], waiting: 
         peers_at=stands[blocked[0]].place if blocked and blocked[0] in stands else None,
         evidence=(
             *(
-                Evidence(claim=f"rank {rank} {p.said}, and it never ends", source=p.source)
+                Evidence(claim=f"rank {rank} {p.said}, and it never completes", source=p.source)
                 for rank, p in sorted(waiting.items())[:6]
             ),
             *(
@@ -158,7 +158,7 @@ RULE = Rule(
     name="p2p_mismatch",
     concludes=("p2p_mismatch",),
     family="waiting",
-    detected="a rank stands in a send or receive, and whom it waits for waits, in the end, for it. Guilty is whoever exchanged another number of messages than in its steps before, unless what it has done so far is how a step before began (`where` is the loop that it left too early, also where a helper sends, if it left one), then whose tag neither the stage before nor the one behind it has, then the minority, then whose message has no counterpart; all, where all do the same. In a crash: the nth message between two ranks is of another size or type than its receiver has room for",
+    detected="a rank waits in a send or receive, and whom it waits for waits, in the end, for it. Guilty is whoever exchanged another number of messages than in its steps before, unless what it has done so far is how a step before began (`where` is the loop that it left too early, also where a helper sends, if it left one), then whose tag neither the stage before nor the one behind it has, then the minority, then whose message has no counterpart; all, where all do the same. In a crash: the nth message between two ranks is of another size or type than its receiver has room for",
     fix="Let every send meet its receive, with the same peer, tag, size and number of messages.",
     check=p2p_mismatch,
     needs=("black_boxes",),

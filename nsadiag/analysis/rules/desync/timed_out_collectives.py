@@ -21,7 +21,7 @@ LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout"
 
 
 def timed_out(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
-    """By black boxes: who waited had called it from Python, and who was missed never did."""
+    """By recorders: who waited had called it from Python, and who was missed never did."""
     broke = earliest_failure(cell)
     if is_still(cell) or first_break(cell) is not None or broke is None or broke.kind != "exception":
         return
@@ -58,7 +58,7 @@ def _late(cell: CellEvidence, tables: Tables, call: pd.Series) -> tuple[int, ...
 
 
 def _was_at(cell: CellEvidence, number: int, begin_s: float, end_s: float) -> Place | None:
-    """By the samples of that time alone: a look may have been at what came before."""
+    """By the samples of that time alone: a snapshot may have been at what came before."""
     began_ns = cell.started_mono_ns
     samples = [
         sample
@@ -78,7 +78,7 @@ def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int,
     return Draft(
         outcome="crashed",
         strength=Strength.STRONG if here else Strength.WEAK,
-        summary=f"{word} {cell.names(late)} had not come to {call.op} {call.call} of {call.group} when the time limit of rank {broke.rank.rank}, which waited in it, passed after {waited_s:.0f} s.{at}",
+        summary=f"{word} {cell.names(late)} had not reached {call.op} #{call.call} of {call.group} when it timed out on rank {broke.rank.rank}, after {waited_s:.0f} s.{at}",
         guilty_ranks=late,
         blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in late),
         where=Where(
@@ -91,7 +91,7 @@ def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int,
                 claim=f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {headline(first_of(broke.rank.exception or {}))}",
                 source=f"{broke.rank.source}/exception.json",
             ),
-            Evidence(claim=f"rank {late[0]} never called it, nor waited in another", source=f"{source}/blackbox.bin"),
+            Evidence(claim=f"rank {late[0]} never called it, and was in no other", source=f"{source}/blackbox.bin"),
             *(
                 (Evidence(claim=f"where it was while rank {broke.rank.rank} waited", source=f"{source}/samples.jsonl"),)
                 if here

@@ -41,14 +41,14 @@ def cycle_finding(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
 
 
 def _held_up(cell: CellEvidence, at: Standing) -> str | None:
-    """Which thread has the lock that the main thread waits for, where that thread stands in a collective itself."""
+    """The thread that holds the lock which the main thread waits for, where it waits in a collective itself."""
     wanted = loops.wanted(cell.code, at.place) if at.doing == "lock" and at.place else set()
     capture = next((c for c in reversed(cell.rank(at.rank).captures) if c.stacks), None)
     for thread, innermost in user_threads(capture) if wanted and capture else ():
         call = locations.call_in(thread["frames"])
         outer = [locations.place(f["filename"], f["line"], f["name"]) for f in thread["frames"]]
         if call and at.place and any(wanted & loops.held(cell.code, frame) for frame in outer):
-            return f"the main thread waits at {locations.short(at.place)} for a lock that thread {thread.get('thread_name')} holds, which stands in {call} at {locations.short(innermost)}"
+            return f"the main thread waits at {locations.short(at.place)} for a lock that thread {thread.get('thread_name')} holds, which waits in {call} at {locations.short(innermost)}"
     return None
 
 

@@ -71,7 +71,7 @@ def _stalled(cell: CellEvidence, tables: Tables, lost: Lost, left: list[int]) ->
             Evidence(
                 claim=f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on", source="watch.json#nodes"
             ),
-            *([Evidence(claim=f"rank {waiter} issued{called.replace(' in', '', 1)} and stands in it", source=wait.source(cell, waiter))] if wait else []),
+            *([Evidence(claim=f"rank {waiter} issued{called.replace(' in', '', 1)} and is waiting in it", source=wait.source(cell, waiter))] if wait else []),
             Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
         ),
         fix=f"Look at {lost.name} and the network to it: is it up, does it answer a ping, what do its kernel's log and the switch say?",

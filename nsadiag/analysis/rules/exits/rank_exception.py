@@ -60,7 +60,7 @@ def _outcome(cell: CellEvidence) -> Outcome:
 
 
 def _peers_at(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...]) -> Place | None:
-    """Where the others wait, if they could be looked at; of a crash, where they broke: a look was at what came before."""
+    """The line where the others wait; of a crash, where they broke, since a snapshot was at what came before."""
     if _outcome(cell) == "crashed":
         broke = (
             locations.of_exception(r.exception) for r in cell.ranks if r.rank not in guilty and r.exception
@@ -118,7 +118,7 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Draft:
     everyone = len(cell.everyone(alike)) == cell.world_size > 1
     who = "Every rank" if everyone else f"Rank {cell.names(alike)}"
     mend = (
-        "Mend the line shown; the other ranks' errors go away with it." if victims else "Mend the line shown."
+        "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
     )
     return Draft(
         cls=_class_of(root),
@@ -159,7 +159,7 @@ def _in_a_child(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
                         source=stuck.source,
                     ),
                 ),
-                fix="Mend the line shown; catch what the child raises and send it to the rank, or wait with a time-out and ask whether the child lives.",
+                fix="Fix the line shown; catch what the child raises and send it to the rank, or wait with a timeout and ask whether the child lives.",
             )
 
 
@@ -225,7 +225,7 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
                 if b.rank.exception
             ),
         ),
-        fix=_fix(root, "Mend the line shown: without it there would have been no restart."),
+        fix=_fix(root, "Fix the line shown: without it there would have been no restart."),
     )  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
 
 
 def _then(swallowed: Swallowed) -> str:
-    """What became of the rank and its peers."""
+    """The rest of the story, of the rank and its peers."""
     code = swallowed.rank.end.get("exit_code")
     if code is not None and has_left(swallowed.rank):
         return f"and ended with exit code {code}; its peers wait for what it never did"
@@ -308,7 +308,7 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
 
 
 def _end_of(rank: RankEvidence) -> str:
-    """Whether it ended after it, in words."""
+    """Its end after that, in words."""
     code = rank.end.get("exit_code")
     if code is None or not has_left(rank):
         return "did not end"
@@ -327,7 +327,7 @@ RULE = Rule(
     family="exit",
     outcome="crashed",
     detected="the first exception of a main thread on any rank; peers that fail or wait afterwards are victims, and errors that only say that a peer is gone never count as first. Also one that did not end its rank: swallowed by an `except` (its rank left a forward or backward that its peers ran, did no step after, or came to where it waits after fewer steps than ever, by as many as it swallowed), raised in a thread or a child process for which the main thread waits, held back by a `finally` that entered a collective, kept by who caught it from making the file that another rank asks for again and again (at 80 %: the same name stands in both lines), of an attempt before a restart in which the ranks only failed to meet, or of a process that had not said yet which rank it is. A connection that is lost is another's fault only where it may be one to a peer. Of a chain, what the last one was raised from, or took the place of where a clean-up failed that would have let it go on. What CUDA tells late, of a kernel launched before, is told as such, with what the kernel said",
-    fix="Mend the line shown; the other ranks' errors go away with it.",
+    fix="Fix the line shown; the other ranks' errors go away with it.",
     check=rank_exception,
     needs=("ends",),
     explained_by=("ddp_unused_parameter",),

@@ -19,7 +19,7 @@ NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
 
 
 def _doubts(cell: CellEvidence, tables: Tables, rank: RankEvidence) -> list[str]:
-    """What would have to be seen to be sure: that it left on purpose, and that somebody needed it."""
+    """The observations that are missing to be sure: that it left on purpose, and that somebody needed it."""
     doubts = []
     if rank.end.get("exit_code") and not rank.leaving:
         doubts.append(f"what made rank {rank.rank} end with that exit code is not on record")
@@ -38,7 +38,7 @@ def _how(rank: RankEvidence) -> str:
 
 
 def _last_words_at(rank: RankEvidence) -> Place | None:
-    """Where it lost its peer, if what wraps its work caught that."""
+    """The line at which it lost its peer, if what wraps its work caught that."""
     row = rank.raised[-1] if rank.raised and (rank.leaving or {}).get("ended_with") else {}
     return locations.of_text(str(row.get("place") or ""))
 

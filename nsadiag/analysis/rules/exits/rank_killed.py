@@ -53,7 +53,7 @@ def _sender(
 
 
 def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> list[Evidence]:
-    """What the kernel says: its own line about this process, or a counter that has grown."""
+    """The kernel's own line about this process, or a counter that has grown."""
     if number != signal.SIGKILL:
         return []
     found = []
@@ -110,7 +110,7 @@ def _fix(
     sender: tuple[RankEvidence, dict[str, Any]] | None,
     alarm: Place | None,
 ) -> str:
-    """What the evidence asks for: nobody looks for a sender that is known."""
+    """The advice that the evidence allows: nobody looks for a sender that is known."""
     if memory:
         return OOM_FIX
     if sender:

@@ -27,9 +27,9 @@ LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an
 
 
 def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
-    """What all ranks are seen at most; waiting in a collective for one that is at it now is none of the work.
+    """The line at which all ranks are seen most; waiting in a collective for one that is at it now is none of the work.
 
-    `part` is what has grown: glances at the rest of a step show nothing of it, and a backward may be a wait for the peer
+    `part` is what has grown: samples at the rest of a step show nothing of it, and a backward may be a wait for the peer
     that is at what lies between steps.
     """
     samples = [sample for rank in cell.ranks for sample in rank.samples]
@@ -40,8 +40,8 @@ def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
 
 
 def _looked_at(cell: CellEvidence) -> Place | None:
-    """Of a job that was looked at in a silence alone, the line that most looks show, of the loop in which most of them
-    find a rank: one look may come upon what is done once before a loop that takes minutes."""
+    """Of a job that was looked at in a silence alone, the line that most snapshots show, of the loop in which most of them
+    find a rank: one snapshot may come upon what is done once before a loop that takes minutes."""
     looks = [capture for rank in cell.ranks for capture in reversed(rank.captures)]
     lines = [at for capture in looks if (at := locations.of_stack(capture.stacks))]
     if not lines:
@@ -99,18 +99,18 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
 
 
 def _piled(pile: Pile | None, seen_at: Place | None, source: str) -> Iterator[Evidence]:
-    """What was registered again and again, and where the time goes."""
+    """The registrations that pile up, and the line that the time goes to."""
     if pile:
         yield Evidence(claim=pile.told, source=f"{source}/piles.jsonl")
         if seen_at:
             yield Evidence(
-                claim=f"most glances find the ranks at {locations.short(seen_at)}",
+                claim=f"most samples find the ranks at {locations.short(seen_at)}",
                 source=f"{source}/samples.jsonl",
             )
 
 
 def _doing(part: str, slower: Slowing) -> str:
-    """What the part is, as far as is seen: what lies before a forward is the loader's, a checkpoint's, or the loop's own."""
+    """The part by its name, as far as is seen: what lies before a forward is the loader's, a checkpoint's, or the loop's own."""
     if part != "input_s":
         return part.removesuffix("_s")
     if slower.grown_s("saving_s") > slower.grown_s("input_s") / 2:
@@ -119,7 +119,7 @@ def _doing(part: str, slower: Slowing) -> str:
 
 
 def _memory(tables: Tables, rank: int, source: str) -> Iterator[Evidence]:
-    """Whether memory grew along: what piles up is held by someone."""
+    """Memory that grew along: what piles up is held by something."""
     events = tables.events
     seen = events[
         (events["rank"] == rank) & (events.kind == Kind.MEMORY) & events.name.isin(("step 1", "step"))
@@ -212,7 +212,7 @@ def _open_forward(events: pd.DataFrame) -> bool:
 
 
 def _phase_now(cell: CellEvidence, events: pd.DataFrame) -> str | None:
-    """What a job that was ended on the way was in: the last forward or backward, if it had not ended."""
+    """The phase that a job was in when it was ended: the last forward or backward, if it had not ended."""
     if cell.stopped is None:
         return None
     backwards = events[events.kind == Kind.BACKWARD]
@@ -235,7 +235,7 @@ def _loop_in_backward(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
         where=Where(phase="backward").at(found.place),
         evidence=(
             Evidence(
-                claim=f"{found.seen} of {found.samples} glances at the ranks find them in that loop, at several of its lines",
+                claim=f"{found.seen} of {found.samples} samples at the ranks find them in that loop, at several of its lines",
                 source=f"{cell.ranks[0].source}/samples.jsonl",
             ),
             Evidence(
@@ -248,7 +248,7 @@ def _loop_in_backward(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
 
 
 def _steady(rank: RankEvidence, tables: Tables) -> Declined:
-    """What its steps took, for a job that does not slow down."""
+    """The first and last steps of a job that does not slow down."""
     steps = tables.steps[tables.steps["rank"] == rank.rank].sort_values("step")
     if steps.empty:
         return Declined(f"rank {rank.rank} completed no step that could be timed")
@@ -277,7 +277,7 @@ RULE = Rule(
     concludes=("slow_compute",),
     family="performance",
     outcome="slow",
-    detected="all progress, and steps that keep growing (the last fifth 2.5 times the first, with a trend; by the fastest steps of each quarter if the others hide it: on the clock where something is known to pile up, otherwise in CPU time and on every rank; `where` is the line that registers hooks, handlers or groups of parameters in step after step, where one does; at 50 % where inputs grow as well and the time with them), or a silence full of work, once steps had begun, over a graph of 10,000 or more autograd nodes; or a backward of the user's own in whose Python loop most glances at every rank find it, at several lines, while backward takes ten times its forward and five times the rest of a step (at 75 %)",
+    detected="all progress, and steps that keep growing (the last fifth 2.5 times the first, with a trend; by the fastest steps of each quarter if the others hide it: on the clock where something is known to pile up, otherwise in CPU time and on every rank; `where` is the line that registers hooks, handlers or groups of parameters in step after step, where one does; at 50 % where inputs grow as well and the time with them), or a silence full of work, once steps had begun, over a graph of 10,000 or more autograd nodes; or a backward of the user's own in whose Python loop most samples at every rank find it, at several lines, while backward takes ten times its forward and five times the rest of a step (at 75 %)",
     fix="Look for what is added once a step at the line shown, or for a loop of small operations.",
     check=slow_compute,
     needs=("black_boxes",),

@@ -77,7 +77,7 @@ def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decli
 
 
 def _level(steps: pd.DataFrame) -> Declined:
-    """How far apart the ranks are, for a job without a straggler."""
+    """The distance between the ranks, for a job without a straggler."""
     lags = _lags(steps, "ready_s").median()
     if lags.empty:
         return Declined(f"{steps.step.nunique()} steps are too few to compare")
@@ -105,7 +105,7 @@ def _settled(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _late_with_its_batch(steps: pd.DataFrame, tables: Tables) -> Late | None:
-    """Where they meet before the forward, all begin it at once; by the batches, as work of one rank alone may be meant."""
+    """A late batch: where ranks meet before the forward, all begin it at once. Work of one rank alone may be meant."""
     met = first_met(tables, steps)
     known = steps.merge(met, on=["rank", "step"])
     late = _late(known, "met_at") if len(known) else None
@@ -213,7 +213,7 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
 
 
 def _on_cpu(own: pd.Series[float], column: str, source: str) -> Iterator[Evidence]:
-    """Whether it works or waits: one that is throttled, or reads from something slow, is off its CPU."""
+    """A rank off its CPU waits: it is throttled, or reads from something slow."""
     if 0 <= own.cpu_s < OFF_CPU * own[column]:
         claim = f"it is on a CPU for {own.cpu_s * 1e3:.0f} ms in the whole step: it waits for a device, a disk or a network, or is throttled"
         yield Evidence(claim=claim, source=source)
@@ -252,7 +252,7 @@ def _sampled(rank: RankEvidence, column: str = "") -> Iterator[Evidence]:
 
 
 def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Draft]:
-    """Where ranks meet layer by layer (FSDP) all are equally late: who works while the others idle is the slow one."""
+    """The rank that works while the others idle: where ranks meet layer by layer (FSDP) all are equally late."""
     table = _settled(
         steps.assign(busy=steps.cpu_s / steps.step_s).pivot_table(index="step", columns="rank", values="busy")
     )

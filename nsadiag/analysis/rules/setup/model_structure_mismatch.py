@@ -64,7 +64,7 @@ def _outcome(cell: CellEvidence) -> Outcome:
 
 
 def _place(cell: CellEvidence, rank: RankEvidence, wrapped_at: str) -> Place | None:
-    """Where it wrapped its model; failing that, where it said that they differ, or stood."""
+    """The line that wrapped its model; failing that, where it said that they differ, or was last."""
     said = place_of(first_of(rank.exception)) if rank.exception else None
     return locations.of_text(wrapped_at) or said or locations.of_black_box(rank)
 

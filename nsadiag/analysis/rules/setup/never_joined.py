@@ -42,7 +42,7 @@ def _before_any(cell: CellEvidence) -> Draft:
                 claim=f"process {row['pid']} ended by {headline(root)}, first of all", source="unnamed.jsonl"
             ),
         ),
-        fix="Mend what the process raised.",
+        fix="Fix what the process raised.",
     )
 
 
@@ -109,7 +109,7 @@ RULE = Rule(
     concludes=("rank_exception",),
     family="exit",
     detected="A process raised before it had joined, and no rank came out of init_process_group.",
-    fix="Mend what the process raised; the others wait for it alone.",
+    fix="Fix what the process raised; the others wait for it alone.",
     check=never_joined,
     needs=("ends",),
     confused_with=("rank_killed", "rendezvous_mismatch"),

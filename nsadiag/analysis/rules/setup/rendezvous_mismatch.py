@@ -12,6 +12,7 @@ from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -116,7 +117,7 @@ def _seen_joining(tables: Tables, rank: RankEvidence) -> Joining | None:
 
 
 def _gave_up(rank: RankEvidence) -> bool:
-    """Whether the store's time-out ended its init_process_group."""
+    """Whether the store's timeout ended its init_process_group."""
     return any(
         error["type"] in STORE_ERRORS
         and any(frame["function"] == "init_process_group" for frame in error.get("frames", []))
@@ -160,7 +161,7 @@ def _finding(
     return Draft(
         outcome="crashed" if crashed else "hung",
         strength=strength,
-        summary=f"Rank {shown(cell.everyone(joining))} waits in init_process_group{whom}, and {why}.",
+        summary=f"{these(cell.everyone(joining)).capitalize()} {'wait' if len(cell.everyone(joining)) > 1 else 'waits'} in init_process_group{whom}, and {why}.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
         where=Where().at(own or peer.place),
@@ -175,7 +176,7 @@ def _finding(
             ),
             *(
                 Evidence(
-                    claim=f"rank {r} stands elsewhere, in both looks",
+                    claim=f"rank {r} is elsewhere, in both snapshots",
                     source=f"{tables.standings[r].source}/py_spy.json",
                 )
                 for r in guilty[:4]
@@ -195,7 +196,7 @@ RULE = Rule(
     name="rendezvous_mismatch",
     concludes=("rendezvous_mismatch",),
     family="waiting",
-    detected="no rank came out of init_process_group: ranks that never came, that have not called it yet (then it is their own place), or that take the world for another size or meet at another address; or all have come, and each stands where it connects to the store",
+    detected="no rank came out of init_process_group: ranks that never came, that have not called it yet (then it is their own place), or that take the world for another size or meet at another address; or all have come, and each is where it connects to the store",
     fix="Start as many ranks as world_size says, with one address and port for all of them.",
     check=rendezvous_mismatch,
     needs=("black_boxes",),

@@ -42,7 +42,7 @@ def _was_progressing(cell: CellEvidence) -> bool:
 
 
 def _is_progressing(cell: CellEvidence) -> str | None:
-    """What moved in a job that was attached to; None where nothing did, or only a CPU at one and the same line."""
+    """The motion of a job that was attached to; None where nothing moved, or only a CPU at one and the same line."""
     looks = cell.watch.get("looks", [])
     if not cell.attached or not looks or looks[-1]["judgement"] not in ("progress", "busy", "asleep"):
         return None
@@ -52,7 +52,7 @@ def _is_progressing(cell: CellEvidence) -> str | None:
 
 
 def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
-    """What ended the attempts before the one that came to its end, each by the first that raised."""
+    """The exceptions that ended the attempts before the one that came to its end."""
     ended = sorted(
         (number, e["t_mono_ns"], rank.rank, e)
         for rank in cell.ranks

@@ -15,7 +15,7 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
 NO_RECORDER = (
-    "no process of the job opened a black box: none of them trained with torch, or Python ran with -S or -I"
+    "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S or -I"
 )
 GIVEN_UP_BY = {"timeout": "--timeout", "interrupt": "an interrupt"}
 
@@ -33,7 +33,7 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
         reason = looks[-1]["reason"] if looks else "no rank could be looked at"
         return (
             "unknown",
-            f"Not stuck, and no sign that it gets anywhere, at the same lines in both looks: {reason}",
+            f"Not stuck, and no sign that it gets anywhere, at the same lines in both snapshots: {reason}",
         )
     if cell.stopped == "interrupt":
         return "unknown", "The run was interrupted before it came to an end"
@@ -60,7 +60,7 @@ def _launcher_said(cell: CellEvidence) -> list[Evidence]:
 
 
 def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
-    """Where the first rank broke, though what it says tells only of a peer: somebody has to be first."""
+    """The first rank that broke, though its message names only a peer: somebody has to be first."""
     broke = next((each for each in breaks(cell) if each.kind != "exited"), None)
     if broke is None:
         return None, []
@@ -78,7 +78,7 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
 
 
 def _waited_for(cell: CellEvidence, tables: Tables) -> Draft | None:
-    """Where somebody has given it up: the one rank for which all others waited, whatever it is about."""
+    """The one rank for which all others waited when somebody gave the job up, whatever it was doing."""
     roots = tables.once(graph_of).roots() if was_given_up(cell) else ()
     others = sorted(set(tables.standings) - set(roots))
     if len(roots) != 1 or set(others) - tables.once(graph_of).waiters:

@@ -50,7 +50,7 @@ class Skipped:
         return f"rank {names} made {times} after backward {self.backward}{on}, and the others {self.usual}"
 
     def evidence(self, cell: CellEvidence) -> tuple[Evidence, ...]:
-        """How many steps each made, and how many its scaler left out, all in all."""
+        """The number of steps of each rank, and of those that its scaler left out."""
         return tuple(
             Evidence(claim=f"rank {r.rank} made {r.end['steps']} optimizer steps{self._left_out(r)}", source=f"{r.source}/blackbox.bin")
             for r in cell.ranks[:8]
@@ -132,7 +132,7 @@ def _scaled(events: Any, *, skipped: bool) -> Any:
 
 
 def _guard(s: Situation, backward: Token) -> Guard | None:
-    """What can differ between ranks, and stands between that backward and a `.step()`."""
+    """The one condition between that backward and a `.step()` that can differ between ranks."""
     if backward.place is None:
         return None
     behind = s.chains.to(backward.place)

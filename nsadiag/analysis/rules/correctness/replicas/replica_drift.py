@@ -26,7 +26,7 @@ from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import only_call, only_keyword, seeded_by_rank, thawed
 
-FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last look
+FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last snapshot
 IGNORED = "ignored_params"  # of fully_shard
 
 
@@ -114,7 +114,7 @@ def _wrap_place(tables: Tables) -> Place | None:
 
 
 def _not_broadcast(cell: CellEvidence) -> Iterator[Draft]:
-    """What the model keeps in buffers and saves: a codebook, a memory, averages that its forward uses."""
+    """A buffer that the model keeps and saves: a codebook, a memory, averages that its forward uses."""
     found, last = drift(cell, of="buffers"), drift(cell, of="buffers", latest=True)
     # What a rank sets once is a constant of its own; the first forward has changed a codebook before the first look.
     if found is None or last is None or last.gap < FAR or found.step == last.step:
