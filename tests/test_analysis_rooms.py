@@ -17,7 +17,6 @@ GLANCED = tuple(
 )
 # From the ground up. Besides its own files a room may import these rooms of analysis, also lazily and for types.
 ROOMS: dict[str, frozenset[str]] = {
-    "classes": frozenset(),
     "outliers": frozenset(),
     "records": frozenset(),
     "ingest": frozenset({"records"}),

@@ -15,6 +15,7 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Finding, Rejected, Strength
 
 RULED_OUT = 5  # classes that a verdict names beside its own
+EXPLAINED = "would explain less: "  # before what an outranked rule says
 LONGEST = 200  # characters of a sentence that another rule would have said
 
 # Even the last rule can fail.
@@ -89,7 +90,7 @@ def _spoken(tried: Attempt, cls: str, winner: Finding) -> Rejected | None:
         source = lost.evidence[0].source if lost.evidence else None
         return Rejected(
             cls=cls,
-            because=f"would explain less: {textwrap.shorten(lost.summary, LONGEST, placeholder=' ...')}",
+            because=f"{EXPLAINED}{textwrap.shorten(lost.summary, LONGEST, placeholder=' ...')}",
             source=source,
         )
     fact = min(tried.declined, key=lambda each: _distance(each, winner), default=None)

@@ -103,7 +103,7 @@ class Times:
 
 
 class Strength(Enum):
-    """How far the kind of evidence behind a finding reaches; the value is the verdict's `confidence`.
+    """Levels of evidence behind a finding; the value is the verdict's `confidence`.
 
     PROVEN: the failure is on record itself, by whoever failed: the first exception, a signal, a message of DDP or of
     the kernel, arguments or modules that two sides wrote down and that differ.

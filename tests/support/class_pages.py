@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nsadiag.analysis.classes import CLASSES
-from nsadiag.analysis.rules.registry import RULES
+from nsadiag.analysis.rules.registry import CLASSES, RULES
 from nsadiag.analysis.rules.rule import Rule
 from nsadiag.commands.faults import faults
 

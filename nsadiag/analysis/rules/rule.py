@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from nsadiag.analysis.case import Tables
@@ -65,6 +65,9 @@ class Rule:
 
     name: str
     concludes: tuple[str, ...]  # classes, the usual one first
+    means: Mapping[str, str] = field(
+        default_factory=dict
+    )  # a sentence for each class that this rule introduces
     family: Family
     detected: str  # Markdown
     fix: str

@@ -286,6 +286,7 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
 RULE = Rule(
     name="dataloader_worker_fault",
     concludes=("dataloader_worker_fault",),
+    means={"dataloader_worker_fault": "A data loader's worker is dead or stuck, and its rank waits for it."},
     family="exit",
     detected="the rank waits in its DataLoader in both snapshots, and one of the loader's workers is gone, or is in the dataset's code (its own stack is taken); or no thread is left in it that could release a lock; or it ran at one line with the same values through at least four snapshots of a long silence, when the job was given up (below; at 65 %), or stayed in one and the same call, with the same arguments (at 60 %); or torch raised that a worker was killed or gave nothing in time",
     fix="Look at what the worker did last, give the DataLoader a timeout, and fork before threads are started.",

@@ -247,6 +247,9 @@ def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, streng
 RULE = Rule(
     name="external_wait",
     concludes=("external_wait",),
+    means={
+        "external_wait": "A rank waits for something outside the job: a file, a socket, a store key, a process."
+    },
     family="blocked",
     detected="the rank waits, in both snapshots, in a socket, a child's wait, a lock on a file, or a store key of the user's own; or it naps in a loop that asks for a file or a server; or the thread that it waits for does, or the task of its event loop. Not where a peer in a branch on rank may be who brings it; and not before 20 s of silence where a network, a lock on a file or a poll may still answer, or a minute where the wait has a limit of its own, or the lock's holder, the tool, or the child at the other end of the pipe works. In the first minute at 75 %",
     fix="Wait with a timeout that names what did not come, and retry.",

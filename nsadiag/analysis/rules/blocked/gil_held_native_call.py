@@ -158,6 +158,7 @@ def _busy(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place, l
 RULE = Rule(
     name="gil_held_native_call",
     concludes=("gil_held_native_call",),
+    means={"gil_held_native_call": "A native call holds the GIL, so that no Python thread of the rank runs."},
     family="blocked",
     detected="one thread owns the interpreter lock at the same line in both snapshots and sleeps in the kernel; or, when the job was given up, runs in one call for ten times the longest pause before and 20 s, and no Python of the rank has answered in between",
     fix="Release the interpreter lock around the call (pybind11: gil_scoped_release), or bound what it is given.",

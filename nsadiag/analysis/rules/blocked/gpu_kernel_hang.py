@@ -103,6 +103,7 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decl
 RULE = Rule(
     name="gpu_kernel_hang",
     concludes=("gpu_kernel_hang",),
+    means={"gpu_kernel_hang": "A kernel that is no collective never ends."},
     family="blocked",
     detected="the host waits for a GPU of which its own process has 10 % or more, at the median of the snapshots since the silence began, without a collective under way, for ten times the longest pause before and 20 s, until the job was given up",
     fix="Look for a loop in a kernel that this rank has launched: its exit may depend on data that never comes.",

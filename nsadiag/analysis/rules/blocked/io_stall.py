@@ -76,6 +76,7 @@ def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
 RULE = Rule(
     name="io_stall",
     concludes=("io_stall",),
+    means={"io_stall": "A rank is in a save or a load that does not advance."},
     family="blocked",
     detected="the rank waits in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters are flat",
     fix="Look at the file system: its server, a full quota, the process at the other end of a named pipe.",

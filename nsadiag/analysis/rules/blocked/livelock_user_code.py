@@ -143,6 +143,7 @@ def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> I
 RULE = Rule(
     name="livelock_user_code",
     concludes=("livelock_user_code",),
+    means={"livelock_user_code": "A rank is busy in a loop of its own code that never ends."},
     family="blocked",
     detected="full CPU in one loop of the user's, in which no variable took a new value over several snapshots (20 s; 8 s where compared numbers decide when it ends; where it calls into libraries, only if it ends by comparing variables alone, as the rank itself tells of their values), no clock is asked, and nothing else of the process works; or, when the job was given up, every look for as long as above shows one line within a `while`, and Python of the rank answered in between: then it is no single call; or what would end the loop has stayed the same for a minute and ten of the longest pauses, in one and the same call, while other variables went on (at 60 %)",
     fix="Give the loop an end that does not depend on what never changes.",

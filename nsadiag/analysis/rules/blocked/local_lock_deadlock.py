@@ -230,6 +230,7 @@ def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Draft | 
 RULE = Rule(
     name="local_lock_deadlock",
     concludes=("local_lock_deadlock",),
+    means={"local_lock_deadlock": "A thread waits for a lock or queue that its holder will never release."},
     family="blocked",
     detected="the rank's main thread sleeps in a lock, queue, event or join of its own process in both snapshots. Who holds the lock is read from the other threads' stacks, and from the source: the same thread (a signal handler), another one (lock order), or none that could answer; of an event loop, from its tasks. Not a wait with a time limit that comes round again, where nobody waits for the rank and a process, thread or socket may still answer",
     fix="Take locks in one order, release them in a finally, and wait with a timeout that says so.",

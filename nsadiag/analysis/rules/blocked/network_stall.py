@@ -115,6 +115,7 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
 RULE = Rule(
     name="network_stall",
     concludes=("network_stall",),
+    means={"network_stall": "Every member issued the same collective, and none finishes."},
     family="waiting",
     detected="every member issued the same collective and is waiting in it, in both snapshots. Where bytes of a TCP connection between two of them stay unacknowledged, its ends are named. On several hosts also: one was not heard any more, and whoever is left waits for its ranks (at 75 %)",
     fix="Look at the network between these ranks: firewall, flapping link, a wrong *_SOCKET_IFNAME, MTU.",

@@ -127,6 +127,7 @@ def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
 RULE = Rule(
     name="teardown_hang",
     concludes=("teardown_hang",),
+    means={"teardown_hang": "A rank is stuck at its end, after the work is done."},
     family="exit",
     detected="no rank waits in a collective, and a rank is in an exit handler, in the interpreter's join of threads (`where` is the thread's line, or the user's line that started it, which for a queue's feeder is the first put), in `destroy_process_group`, or stuck after it, or after its peers have ended well with as many steps",
     fix="End what is still waited for before the script ends: join the thread, make it a daemon, or end the child.",

@@ -108,6 +108,9 @@ def _ranks(cell: CellEvidence, guilty: tuple[int, ...]) -> str:
 RULE = Rule(
     name="async_work_not_waited",
     concludes=("async_work_not_waited",),
+    means={
+        "async_work_not_waited": "Asynchronous work was never waited for, or its buffers were used too early."
+    },
     family="correctness",
     outcome="wrong",
     detected="a handle of an asynchronous collective, started by the user's own line, that nobody waited for or asked, when the optimizer had used the gradient that it reduces; or such handles dropped at one line, three times or more; or replicas that part where the next lines use the buffer before any wait",

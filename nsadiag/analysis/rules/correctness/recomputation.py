@@ -85,6 +85,7 @@ def recomputation(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
 RULE = Rule(
     name="recomputation",
     concludes=("silently_wrong",),
+    means={"silently_wrong": "It completed, and gradients, loss or replicas are not what they should be."},
     family="correctness",
     outcome="wrong",
     detected="activation checkpointing recomputed other modules, or other parameters, in backward than its forward ran",

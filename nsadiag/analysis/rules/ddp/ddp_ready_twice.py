@@ -107,6 +107,7 @@ def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decl
 RULE = Rule(
     name="ddp_ready_twice",
     concludes=("ddp_ready_twice",),
+    means={"ddp_ready_twice": "DDP saw a parameter's gradient twice in one backward pass."},
     family="exit",
     outcome="crashed",
     detected='DDP\'s "marked as ready twice": the parameter, and whether reentrant checkpointing ran its backward twice',

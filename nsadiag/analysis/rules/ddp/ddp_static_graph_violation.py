@@ -91,6 +91,7 @@ def _evidence(
 RULE = Rule(
     name="ddp_static_graph_violation",
     concludes=("ddp_static_graph_violation",),
+    means={"ddp_static_graph_violation": "The graph changed although DDP was told that it is static."},
     family="exit",
     outcome="crashed",
     detected="DDP's own words under `static_graph=True`; the step and the parameters from the gradients that the optimizer found or missed; `where` as above, else the backward",

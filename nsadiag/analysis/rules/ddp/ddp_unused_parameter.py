@@ -201,6 +201,7 @@ def _forward(rank: RankEvidence, tables: Tables) -> Place | None:
 RULE = Rule(
     name="ddp_unused_parameter",
     concludes=("ddp_unused_parameter",),
+    means={"ddp_unused_parameter": "DDP waits for parameters that this forward did not use."},
     family="exit",
     outcome="crashed",
     detected="DDP's \"expected to have finished reduction\": which parameters, on which ranks; or, where no forward follows that would say it, peers that wait while the optimizer of one rank found no gradient for parameters that DDP waits for, or the rank, asked at the snapshot, holds none for them and one for all others. `where` is the one condition in the model's `forward` behind which all of these are and nothing that took part, if there is one; else the call of the model",

@@ -136,6 +136,9 @@ def _both_sides(one: Disagreement, guilty: tuple[int, ...]) -> list[tuple[int, A
 RULE = Rule(
     name="collective_args_mismatch",
     concludes=("collective_args_mismatch",),
+    means={
+        "collective_args_mismatch": "Ranks issued the same collective with other sizes, types, splits or root."
+    },
     family="structure",
     detected="same group, number and operation, called from the same place; another number of elements, type, root, or splits that do not meet. Comes before exceptions and signals: what the transport then says, or dies of, is a consequence. The minority is guilty; without one, whoever never asked so before at this line",
     fix="Give tensors of one size and type, the same root, and splits that meet: pad, cast, or exchange the sizes first.",

@@ -225,6 +225,9 @@ OF_CRASH = Rule(
 RULE = Rule(
     name="collective_order_mismatch",
     concludes=("collective_order_mismatch",),
+    means={
+        "collective_order_mismatch": "Ranks issued different collectives at the same place in a group's order."
+    },
     family="waiting",
     detected="same group and number, and different operations, or lines that do not belong together; or a cycle of waits over several groups. The minority is guilty; without one, whoever is at a line where it had not been before, or came to it (with what it gave) as never before, in a cycle as none of its ranks ever did; all, where each order had been taken before; two threads on one group: all, also where one of them is DDP's or FSDP's own. Also a line in a loop, or a comprehension, that led some to one call and others to another, where all have made both before and no condition stands between (all are guilty where they had done so in one iteration only): then `where` is the loop, since what it goes over is ordered otherwise, or the line above it that sorts or shuffles that; so it is where one line in a loop waits in different groups. In a crash also: the transport refused what one rank got, and the others made another call there, after all had done the same (at 50 to 70 %)",
     fix="Make all ranks issue the same collectives in the same order: iterate over what is ordered alike on all of them.",

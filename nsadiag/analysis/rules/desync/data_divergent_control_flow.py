@@ -17,6 +17,7 @@ def data_divergent_control_flow(cell: CellEvidence, tables: Tables) -> Iterator[
 RULE = Rule(
     name="data_divergent_control_flow",
     concludes=("data_divergent_control_flow",),
+    means={"data_divergent_control_flow": "A branch on a rank's own data enters or skips a collective."},
     family="divergence",
     detected="in one iteration a rank did not do what the others did, and the condition between depends neither on the rank nor on counters that all share; or it left the loop by such a condition, or told a framework's trainer to stop; or it came to a call that counters lead to after fewer steps than ever, where the source shows one way past a step, an `except` or a condition. `where` is the condition, or the call that it alone makes. Of equal sides the one that did what was never done before, or what both had not done for long, or left out what both did in four of five iterations; but where both had never been there, and the call merges what the condition counts (`if losses: gather(losses)`), the one that has nothing and skips it",
     fix="Let all ranks decide together: all_reduce the flag (MAX or MIN) before the branch, and branch on the result.",

@@ -55,6 +55,7 @@ def divergent_units(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decl
 RULE = Rule(
     name="divergent_module_execution",
     concludes=("divergent_module_execution",),
+    means={"divergent_module_execution": "Ranks run different modules in one step."},
     family="structure",
     detected="ranks gathered other units of FSDP in one and the same collective (also in a job that completes: what fits in size is mixed in silence), or diverged within one iteration at a condition inside a module's `forward`; all of two equal sides where each draws a lot of its own",
     fix=FIX,

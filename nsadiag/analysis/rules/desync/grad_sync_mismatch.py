@@ -17,6 +17,9 @@ def grad_sync_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | D
 RULE = Rule(
     name="grad_sync_mismatch",
     concludes=("grad_sync_mismatch",),
+    means={
+        "grad_sync_mismatch": "Ranks synchronise gradients at different steps: no_sync or accumulation differ."
+    },
     family="divergence",
     detected="the same backward reduces gradients on some ranks and only accumulates them on others: `no_sync` (DDP, FSDP1), `set_requires_gradient_sync` (FSDP2), or a boundary of accumulation in the source that the ranks reached in different iterations. Of equal sides the one that does not come to the reduction is guilty. `where` is the condition that parts them: also that whose answer FSDP2's switch is given, through names, parameters and helpers, where it can differ between ranks",
     fix="Compute the boundary of accumulation from what is equal on all ranks: the same number of micro-batches and the same counter, and enter no_sync on all of them or on none.",

@@ -206,6 +206,9 @@ OF_STOPPED = Rule(
 RULE = Rule(
     name="missing_rank",
     concludes=("missing_rank",),
+    means={
+        "missing_rank": "A live rank never comes to a collective that its peers wait in, and nothing shows why."
+    },
     family="waiting",
     detected="nothing moves; peers wait in a collective that a live rank of the group never issued. Without a flight recorder (`attach`), by the stacks alone: all ranks but one in the same call at the same line, with less confidence. Or a collective's own time limit passed, and a live member had not called it and waited in no other. The honest parent of the five above. Also a rank that a signal or a debugger has stopped. Of a rank that runs an event loop `where` is what its own task awaits, though others go on",
     fix="Find what keeps this rank at the line shown, or what let it pass the collective by.",

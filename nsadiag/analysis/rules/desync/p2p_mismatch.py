@@ -157,6 +157,7 @@ def _too_few(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
 RULE = Rule(
     name="p2p_mismatch",
     concludes=("p2p_mismatch",),
+    means={"p2p_mismatch": "Sends and receives do not match, or wait for each other in a cycle."},
     family="waiting",
     detected="a rank waits in a send or receive, and whom it waits for waits, in the end, for it. Guilty is whoever exchanged another number of messages than in its steps before, unless what it has done so far is how a step before began (`where` is the loop that it left too early, also where a helper sends, if it left one), then whose tag neither the stage before nor the one behind it has, then the minority, then whose message has no counterpart; all, where all do the same. In a crash: the nth message between two ranks is of another size or type than its receiver has room for",
     fix="Let every send meet its receive, with the same peer, tag, size and number of messages.",

@@ -17,6 +17,7 @@ def rank_conditional_collective(cell: CellEvidence, tables: Tables) -> Iterator[
 RULE = Rule(
     name="rank_conditional_collective",
     concludes=("rank_conditional_collective",),
+    means={"rank_conditional_collective": "A branch on the rank enters or skips a collective."},
     family="divergence",
     detected="ranks wait in a collective of a group whose other members are past, and the source between them holds a condition that depends on the rank, through names, attributes, helpers, decorators, lists that were filled behind such a condition (where the rank stands in what was put there). The smaller side of the branch is guilty; of equal sides the one with the rank that the condition names. Not a condition both sides of which make the same call: ranks then part further in, if they do. Also where gloo aborts because the two sent different sizes",
     fix="Take the call out of the branch, so that every rank of the group makes it, and keep only what is rank-local (printing, writing) inside.",

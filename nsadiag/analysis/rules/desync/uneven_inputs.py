@@ -17,6 +17,7 @@ def uneven_inputs(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
 RULE = Rule(
     name="uneven_inputs",
     concludes=("uneven_inputs",),
+    means={"uneven_inputs": "Ranks ran different numbers of batches or steps."},
     family="divergence",
     detected="a rank has left a loop in which others still wait, after fewer times round (told by calls that are made in the loop alone), and the loop ended by itself: it runs over data (and not over callbacks, hooks or other tasks), asked its loader last, or stopped where the data did; or, where a framework holds the loop, its loader had run out when the others' gave another batch, one of those with which ranks meet (not where each validates by itself). Not where the others had left it as often, and are in the next epoch's. Also where the rank then came to its end. The smaller side is guilty; of equal sides the one with less. `where` is where it went on to, if that is in the loop's own function, else the loop",
     fix="Give all ranks the same number of batches (DistributedSampler with drop_last, or agree on the shortest by all_reduce(MIN)), or train under Join.",

@@ -324,6 +324,10 @@ def _phase(row: dict[str, Any]) -> str | None:
 RULE = Rule(
     name="rank_exception",
     concludes=("rank_exception", "gpu_oom"),
+    means={
+        "rank_exception": "A rank raised; peers that wait or fail afterwards are victims.",
+        "gpu_oom": "The GPU's allocator found no memory.",
+    },
     family="exit",
     outcome="crashed",
     detected="the first exception of a main thread on any rank; peers that fail or wait afterwards are victims, and errors that only say that a peer is gone never count as first. Also one that did not end its rank: swallowed by an `except` (its rank left a forward or backward that its peers ran, did no step after, or came to where it waits after fewer steps than ever, by as many as it swallowed), raised in a thread or a child process for which the main thread waits, held back by a `finally` that entered a collective, kept by who caught it from making the file that another rank asks for again and again (at 80 %: the same name stands in both lines), of an attempt before a restart in which the ranks only failed to meet, or of a process that had not said yet which rank it is. A connection that is lost is another's fault only where it may be one to a peer. Of a chain, what the last one was raised from, or took the place of where a clean-up failed that would have let it go on. What CUDA tells late, of a kernel launched before, is told as such, with what the kernel said",

@@ -88,6 +88,7 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Draft | De
 RULE = Rule(
     name="rank_exited_early",
     concludes=("rank_exited_early",),
+    means={"rank_exited_early": "A rank ended cleanly while its peers still needed it."},
     family="exit",
     outcome="crashed",
     detected="a rank ran its exit handlers without an exception, and its peers still needed it",

@@ -186,6 +186,10 @@ def _of_alarm(cell: CellEvidence, rank: RankEvidence, number: int, alarm: Place 
 RULE = Rule(
     name="rank_killed",
     concludes=("rank_killed", "host_oom"),
+    means={
+        "rank_killed": "A signal ended a rank.",
+        "host_oom": "The kernel ended a rank because the host, or its cgroup, had no memory left.",
+    },
     family="exit",
     outcome="crashed",
     detected="the earliest end by a signal that neither the launcher nor nsadiag sent; which line of which rank sent it, if one of the job's own did; of an alarm that nothing handles, the line that sets it, where there is but one. On several hosts also: one was not heard any more, and its peers' connections were closed (at 60 %)",

@@ -275,6 +275,7 @@ def slow_compute(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
 RULE = Rule(
     name="slow_compute",
     concludes=("slow_compute",),
+    means={"slow_compute": "All progress, far below what their own earlier steps predict."},
     family="performance",
     outcome="slow",
     detected="all progress, and steps that keep growing (the last fifth 2.5 times the first, with a trend; by the fastest steps of each quarter if the others hide it: on the clock where something is known to pile up, otherwise in CPU time and on every rank; `where` is the line that registers hooks, handlers or groups of parameters in step after step, where one does; at 50 % where inputs grow as well and the time with them), or a silence full of work, once steps had begun, over a graph of 10,000 or more autograd nodes; or a backward of the user's own in whose Python loop most samples at every rank find it, at several lines, while backward takes ten times its forward and five times the rest of a step (at 75 %)",

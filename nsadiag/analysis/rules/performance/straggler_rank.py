@@ -289,6 +289,7 @@ def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Draft]:
 RULE = Rule(
     name="straggler_rank",
     concludes=("straggler_rank",),
+    means={"straggler_rank": "All progress; one rank takes much longer than its peers, who wait for it."},
     family="performance",
     outcome="slow",
     detected="all progress; in at least 80 % of the steps the same rank is the last to have its gradients, and the median lag behind the first is 30 % of a step and 20 ms or more, half a second in all. Where ranks meet in a collective before they compute, by who comes to that last, if its loader takes the longer. Durations on one rank would mislead: where a rank waits for the slow one differs by backend. Steps that some ranks make without a model of their own (under Join, when their data is used up) do not count; nor, on CPUs, do ranks that end their step before the last one is ready for it: they have not waited. Where what the others do grows step by step as well, that is the cause",

@@ -139,6 +139,7 @@ def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
 RULE = Rule(
     name="model_structure_mismatch",
     concludes=("model_structure_mismatch",),
+    means={"model_structure_mismatch": "The ranks wrapped models whose parameters or buffers differ."},
     family="structure",
     detected="what each rank handed to DDP or FSDP, by name, shape and type, written down before the wrapper talks to its peers; the minority is guilty, without one whoever differs from the group's first rank. The same tensors in another order fail nowhere, and are `wrong`",
     fix="Build the same model on every rank: size it from what all ranks share, and put nothing into it behind a condition on the rank or its data.",

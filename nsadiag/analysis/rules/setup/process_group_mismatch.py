@@ -225,6 +225,9 @@ def _finding(
 RULE = Rule(
     name="process_group_mismatch",
     concludes=("process_group_mismatch",),
+    means={
+        "process_group_mismatch": "Sub-groups were made by some ranks only, in another order or with other members."
+    },
     family="structure",
     detected="the nth creation of a group has other members on some ranks; or some stand in it while the others wait elsewhere, in the end for them. Creations that concern their members alone (`use_local_synchronization`) may differ. Where just the members made a group, and then what the others made instead, `where` is that group's line",
     fix="Let every rank call new_group for every group, in one order, also for groups that it is not in.",

@@ -123,6 +123,7 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
 RULE = Rule(
     name="healthy",
     concludes=("healthy",),
+    means={"healthy": "It completed, or progresses at its own rhythm."},
     family="terminal",
     outcome="healthy",
     detected="all ranks reached their exit handlers without an exception, or progressed until `--timeout`",

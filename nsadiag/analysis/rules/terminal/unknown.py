@@ -149,6 +149,7 @@ def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
 RULE = Rule(
     name="unknown",
     concludes=("unknown",),
+    means={"unknown": "What is there does not tell; what is missing, and what would tell."},
     family="terminal",
     outcome="unknown",
     detected="nothing above: what is known, what is missing, and what to try",
