@@ -181,11 +181,7 @@ def _disagreement(view: View) -> Finding:
         detector="crowd",
         cls="collective_order_mismatch" if order else "collective_args_mismatch",
         outcome="hung",
-        strength=Strength.WEAK
-        if everyone
-        else Strength.PROVEN
-        if len(meeting.odd) < len(meeting.conforming)
-        else Strength.LIKELY,
+        strength=Strength.PROVEN if len(meeting.odd) < len(meeting.conforming) else Strength.WEAK,
         summary=f"{ranks_first((odd.rank,) if everyone else meeting.odd)} {verb} {mine} as {what}, {rest} {theirs}; {len(blocked_by(view, meeting.odd)):,} of {view.world:,} ranks wait.{late}",
         guilty_ranks=meeting.odd,
         blocked_ranks=blocked_by(view, meeting.odd),
