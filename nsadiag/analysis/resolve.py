@@ -31,7 +31,7 @@ NOTHING = Finding(
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One rule tried on a cell: its finding, or the facts by which it declined, or the error by which it failed."""
+    """One rule tried on a cell: its finding, the facts that kept it from any other, or the error by which it failed."""
 
     rule: Rule
     finding: Finding | None = None
@@ -113,7 +113,7 @@ def attempt(rule: Rule, cell: CellEvidence, tables: Tables) -> Attempt:
     try:
         for said in rule.check(cell, tables):
             if isinstance(said, Draft):
-                return Attempt(rule=rule, finding=rule.finding(said))
+                return Attempt(rule=rule, finding=rule.finding(said), declined=tuple(declined))
             declined.append(said)
     except Exception as error:
         return Attempt(rule=rule, failed=repr(error))

@@ -293,5 +293,11 @@ RULE = Rule(
     check=dataloader_worker_fault,
     needs=("stacks",),
     explained_by=("rank_killed",),
-    confused_with=("missing_rank", "rank_exception", "rank_killed", "straggler_rank", "uneven_inputs"),
+    confused_with=(
+        "rank_exception",
+        "rank_killed",
+        "uneven_inputs",
+        "straggler_rank",
+        "missing_rank",
+    ),
 )

@@ -256,5 +256,9 @@ RULE = Rule(
     check=external_wait,
     needs=("stacks",),
     explained_by=("io_stall",),
-    confused_with=("io_stall", "local_lock_deadlock", "missing_rank"),
+    confused_with=(
+        "local_lock_deadlock",
+        "io_stall",
+        "missing_rank",
+    ),
 )

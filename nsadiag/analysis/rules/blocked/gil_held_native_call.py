@@ -164,5 +164,10 @@ RULE = Rule(
     fix="Release the interpreter lock around the call (pybind11: gil_scoped_release), or bound what it is given.",
     check=gil_held_native_call,
     needs=("stacks",),
-    confused_with=("livelock_user_code", "local_lock_deadlock", "missing_rank", "slow_compute"),
+    confused_with=(
+        "local_lock_deadlock",
+        "livelock_user_code",
+        "slow_compute",
+        "missing_rank",
+    ),
 )

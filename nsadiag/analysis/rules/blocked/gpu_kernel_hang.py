@@ -110,5 +110,9 @@ RULE = Rule(
     check=gpu_kernel_hang,
     needs=("stacks", "looks"),
     explained_by=("livelock_user_code",),
-    confused_with=("missing_rank", "network_stall", "slow_compute"),
+    confused_with=(
+        "network_stall",
+        "slow_compute",
+        "missing_rank",
+    ),
 )

@@ -83,5 +83,9 @@ RULE = Rule(
     check=io_stall,
     needs=("stacks",),
     explained_by=("gil_held_native_call",),
-    confused_with=("local_lock_deadlock", "missing_rank", "straggler_rank"),
+    confused_with=(
+        "straggler_rank",
+        "local_lock_deadlock",
+        "missing_rank",
+    ),
 )

@@ -150,5 +150,10 @@ RULE = Rule(
     check=livelock_user_code,
     needs=("stacks", "looks"),
     explained_by=("local_lock_deadlock",),
-    confused_with=("gil_held_native_call", "local_lock_deadlock", "missing_rank", "slow_compute"),
+    confused_with=(
+        "slow_compute",
+        "gil_held_native_call",
+        "local_lock_deadlock",
+        "missing_rank",
+    ),
 )

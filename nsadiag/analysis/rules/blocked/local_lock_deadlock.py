@@ -237,5 +237,10 @@ RULE = Rule(
     check=local_lock_deadlock,
     needs=("stacks",),
     explained_by=("external_wait",),
-    confused_with=("external_wait", "gil_held_native_call", "livelock_user_code", "missing_rank"),
+    confused_with=(
+        "livelock_user_code",
+        "gil_held_native_call",
+        "external_wait",
+        "missing_rank",
+    ),
 )

@@ -122,5 +122,9 @@ RULE = Rule(
     check=network_stall,
     needs=("flight_recorders", "stacks"),
     explained_by=("missing_rank",),
-    confused_with=("collective_args_mismatch", "missing_rank", "straggler_rank"),
+    confused_with=(
+        "missing_rank",
+        "collective_args_mismatch",
+        "straggler_rank",
+    ),
 )

@@ -134,5 +134,9 @@ RULE = Rule(
     check=teardown_hang,
     needs=("stacks",),
     explained_by=("lost_host",),
-    confused_with=("local_lock_deadlock", "missing_rank", "rank_exited_early"),
+    confused_with=(
+        "rank_exited_early",
+        "local_lock_deadlock",
+        "missing_rank",
+    ),
 )

@@ -209,5 +209,8 @@ RULE = Rule(
     check=ddp_unused_parameter,
     needs=("ends",),
     explained_by=("ddp_static_graph_violation",),
-    confused_with=("missing_rank", "rank_exception"),
+    confused_with=(
+        "rank_exception",
+        "missing_rank",
+    ),
 )

@@ -24,5 +24,9 @@ RULE = Rule(
     check=data_divergent_control_flow,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("grad_sync_mismatch",),
-    confused_with=("rank_conditional_collective", "straggler_rank", "uneven_inputs"),
+    confused_with=(
+        "rank_conditional_collective",
+        "uneven_inputs",
+        "straggler_rank",
+    ),
 )

@@ -62,7 +62,11 @@ RULE = Rule(
     check=divergent_module_execution,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("model_structure_mismatch",),
-    confused_with=("collective_args_mismatch", "collective_order_mismatch", "data_divergent_control_flow"),
+    confused_with=(
+        "data_divergent_control_flow",
+        "collective_order_mismatch",
+        "collective_args_mismatch",
+    ),
 )
 
 OF_UNITS = Rule(
@@ -74,5 +78,9 @@ OF_UNITS = Rule(
     check=divergent_units,
     needs=("black_boxes",),
     explained_by=("data_divergent_control_flow", "rank_conditional_collective", "uneven_inputs"),
-    confused_with=("collective_args_mismatch", "collective_order_mismatch", "data_divergent_control_flow"),
+    confused_with=(
+        "data_divergent_control_flow",
+        "collective_order_mismatch",
+        "collective_args_mismatch",
+    ),
 )

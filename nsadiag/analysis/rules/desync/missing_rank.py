@@ -200,7 +200,11 @@ OF_STOPPED = Rule(
     fix="Find who stopped the rank: a batch system, a throttle, a debugger. `kill -CONT` lets it go on.",
     check=stopped_rank,
     needs=("looks",),
-    confused_with=("local_lock_deadlock", "rank_killed", "straggler_rank"),
+    confused_with=(
+        "rank_killed",
+        "local_lock_deadlock",
+        "straggler_rank",
+    ),
 )
 
 RULE = Rule(
@@ -215,5 +219,9 @@ RULE = Rule(
     check=missing_rank,
     needs=("flight_recorders", "stacks"),
     explained_by=("collective_order_refused",),
-    confused_with=("local_lock_deadlock", "rank_killed", "straggler_rank"),
+    confused_with=(
+        "straggler_rank",
+        "local_lock_deadlock",
+        "rank_killed",
+    ),
 )

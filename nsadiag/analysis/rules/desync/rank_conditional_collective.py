@@ -24,5 +24,9 @@ RULE = Rule(
     check=rank_conditional_collective,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("grad_sync_mismatch",),
-    confused_with=("collective_order_mismatch", "data_divergent_control_flow", "straggler_rank"),
+    confused_with=(
+        "data_divergent_control_flow",
+        "collective_order_mismatch",
+        "straggler_rank",
+    ),
 )

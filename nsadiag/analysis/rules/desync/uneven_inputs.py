@@ -24,5 +24,9 @@ RULE = Rule(
     check=uneven_inputs,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("grad_sync_mismatch",),
-    confused_with=("collective_order_mismatch", "data_divergent_control_flow", "missing_rank"),
+    confused_with=(
+        "data_divergent_control_flow",
+        "collective_order_mismatch",
+        "missing_rank",
+    ),
 )

@@ -336,10 +336,10 @@ RULE = Rule(
     needs=("ends",),
     explained_by=("ddp_unused_parameter",),
     confused_with=(
-        "external_wait",
-        "local_lock_deadlock",
-        "missing_rank",
-        "rank_exited_early",
         "rank_killed",
+        "rank_exited_early",
+        "missing_rank",
+        "local_lock_deadlock",
+        "external_wait",
     ),
 )

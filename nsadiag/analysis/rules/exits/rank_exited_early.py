@@ -96,5 +96,8 @@ RULE = Rule(
     check=rank_exited_early,
     needs=("ends",),
     explained_by=("teardown_hang",),
-    confused_with=("rank_exception", "rank_killed"),
+    confused_with=(
+        "rank_killed",
+        "rank_exception",
+    ),
 )

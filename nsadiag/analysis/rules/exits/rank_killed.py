@@ -83,6 +83,11 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined
     everyone = tuple(r.rank for r in cell.ranks if r.end.get("signal") == number)
     all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(cell.launcher_stderr))
     guilty = everyone if all_told else (rank.rank,)
+    if number == signal.SIGKILL and cell.oom and not memory:
+        yield Declined(
+            f"the kernel's logs of {len(cell.oom)} host{'s' if len(cell.oom) > 1 else ''} name no rank, and no oom_kill counter grew",
+            "nodes/*/oom.json",
+        )
     yield Draft(
         cls="host_oom" if memory else "rank_killed",
         strength=Strength.PROVEN if memory else Strength.LIKELY if all_told else Strength.PROVEN,
@@ -197,5 +202,8 @@ RULE = Rule(
     check=rank_killed,
     needs=("ends",),
     explained_by=("never_joined",),
-    confused_with=("rank_exception",),
+    confused_with=(
+        "host_oom",
+        "rank_exception",
+    ),
 )

@@ -283,5 +283,9 @@ RULE = Rule(
     check=slow_compute,
     needs=("black_boxes",),
     explained_by=("straggler_rank",),
-    confused_with=("healthy", "missing_rank", "straggler_rank"),
+    confused_with=(
+        "straggler_rank",
+        "missing_rank",
+        "healthy",
+    ),
 )

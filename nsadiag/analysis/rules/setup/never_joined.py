@@ -112,5 +112,8 @@ RULE = Rule(
     fix="Fix what the process raised; the others wait for it alone.",
     check=never_joined,
     needs=("ends",),
-    confused_with=("rank_killed", "rendezvous_mismatch"),
+    confused_with=(
+        "rendezvous_mismatch",
+        "rank_killed",
+    ),
 )

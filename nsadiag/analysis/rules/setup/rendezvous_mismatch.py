@@ -203,5 +203,9 @@ RULE = Rule(
     fix="Start as many ranks as world_size says, with one address and port for all of them.",
     check=rendezvous_mismatch,
     needs=("black_boxes",),
-    confused_with=("process_group_mismatch", "rank_exception", "rank_exited_early"),
+    confused_with=(
+        "process_group_mismatch",
+        "rank_exited_early",
+        "rank_exception",
+    ),
 )
