@@ -218,7 +218,7 @@ def with_buffers(path: Path, *codebooks: list[float]) -> CellEvidence:
 
 def test_a_buffer_that_drifts_where_ddp_broadcasts_none_is_told(tmp_path: Path) -> None:
     (found,) = _not_broadcast(with_buffers(tmp_path / "apart", [1.0, 1.1, 1.6], [1.0, 1.2, 2.1]))
-    assert found.where.parameter == "vq.embed" and found.confidence < 0.7
+    assert found.where.parameter == "vq.embed" and found.strength.value < 0.7
     assert not list(_not_broadcast(with_buffers(tmp_path / "alike", [1.0, 1.1], [1.0, 1.1])))
     # Brought together again before the last look; or hardly apart.
     assert not list(_not_broadcast(with_buffers(tmp_path / "joined", [1.0, 1.1, 2.0], [1.0, 1.2, 2.0])))
@@ -238,7 +238,7 @@ def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> 
     assert not kept_equal(both, frozenset({"p1"}))
     reduce = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "default_pg" + AT)
     (found,) = _left_out(both, tables(reduce), frozenset({"p0"}), None)
-    assert found.where.parameter == "p1" and found.confidence < 0.7
+    assert found.where.parameter == "p1" and found.strength.value < 0.7
     experts = (0, Kind.COLLECTIVE, BEGIN, "all_to_all_single", 1, 4, "default_pg" + AT)
     assert not list(_left_out(both, tables(reduce, experts), frozenset({"p0"}), None))
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)

@@ -109,7 +109,7 @@ def attempt(rule: Rule, cell: CellEvidence, tables: Tables) -> Attempt:
 
     A rule that trips over evidence nobody foresaw must not cost the person the verdict.
     """
-    declined = []
+    declined: list[Declined] = []
     try:
         for said in rule.check(cell, tables):
             if isinstance(said, Draft):

@@ -13,8 +13,8 @@ from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
 
-def others(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
-    """The ranks beside these that left evidence."""
+def all_but(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
+    """The ranks that left evidence, but these."""
     named = set(ranks)
     return tuple(r.rank for r in cell.ranks if r.rank not in named)
 
@@ -24,7 +24,7 @@ def hung_or_crashed(cell: CellEvidence) -> Outcome:
     return "hung" if is_still(cell) or cell.stopped == "hang" else "crashed"
 
 
-def at(place: Place | None) -> str:
+def at_line(place: Place | None) -> str:
     """` at file.py:12`; nothing where the line is not known."""
     return f" at {locations.short(place)}" if place else ""
 

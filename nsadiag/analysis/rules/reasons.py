@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.facts.groups import newest_dump
@@ -13,6 +12,7 @@ from nsadiag.analysis.facts.thread_state import Doing
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import inside
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.evidence.spans import spans
 
 # Of a main thread, as it was last looked at.
@@ -102,7 +102,7 @@ def blocked_elsewhere(
     found = inside(cell, tables)
     for stuck in found[:4]:
         standing = stuck.standing
-        where = f" at {locations.short(standing.place)}" if standing.place else ""
+        where = at_line(standing.place)
         if standing.doing not in states:
             more = f", not {sought}" if sought else ""
         else:

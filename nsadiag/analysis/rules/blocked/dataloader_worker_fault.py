@@ -15,7 +15,7 @@ from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import Stuck, inside, stuck_inside
 from nsadiag.analysis.relations.pending import was_given_up
-from nsadiag.analysis.rules.drafts import inside_rank
+from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
@@ -139,7 +139,7 @@ def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Draf
 
 
 def _waits(stuck: Stuck) -> Evidence:
-    at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
+    at = at_line(stuck.standing.place)
     return Evidence(
         claim=f"rank {stuck.number} waits in its DataLoader{at}, in both snapshots", source=stuck.source
     )
@@ -265,11 +265,11 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
     number = first.rank.rank
     how = said["end"] if said else "gave no batch in the loader's time"
     yield Draft(
-        outcome="hung" if cell.stopped == "hang" else "crashed",
+        outcome=hung_or_crashed(cell),
         strength=Strength.PROVEN,
         summary=f"A DataLoader worker of rank {number} {how}; the loader raised in the rank.",
         guilty_ranks=(number,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != number),
+        blocked_ranks=all_but(cell, (number,)),
         where=Where(step=first.rank.end.get("steps")).at(
             locations.of_exception(exception) or locations.of_exception(raised)
         ),

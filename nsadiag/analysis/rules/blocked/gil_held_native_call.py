@@ -12,7 +12,7 @@ from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import Stuck, inside
 from nsadiag.analysis.relations.pending import is_still, was_given_up
 from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.analysis.rules.drafts import inside_rank
+from nsadiag.analysis.rules.drafts import inside_rank, last_look
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
@@ -100,7 +100,7 @@ def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
                     claim="torch's server answers in C++, and not where it needs the interpreter lock, in both snapshots",
                     source=f"{looks[-1].source}/gaps.json",
                 ),
-                Evidence(claim=str(cell.watch["looks"][-1]["reason"]), source="watch.json#looks"),
+                last_look(cell),
             ),
             fix=FIX,
             next="allow py-spy to read the process (nsadiag doctor says how): it shows the call",

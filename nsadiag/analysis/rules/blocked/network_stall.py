@@ -13,6 +13,7 @@ from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorder
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.blocked.connections import Link, stalled_links
+from nsadiag.analysis.rules.drafts import last_look
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
@@ -100,7 +101,7 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
                 )
                 for link in links[:4]
             ),
-            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+            last_look(cell),
         ),
         gaps=()
         if links

@@ -12,6 +12,7 @@ from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.facts.parameters import branch_around, changed_after, shown, unused_in, without_gradient
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
@@ -50,11 +51,11 @@ def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[D
     branch = branch_around(cell, rank, names)
     what = shown(names) or "some parameters"
     yield Draft(
-        outcome="hung" if cell.stopped == "hang" else "crashed",
+        outcome=hung_or_crashed(cell),
         strength=Strength.PROVEN,
         summary=f"DDP was told that the graph never changes (static_graph=True), and at step {step} it did: {what} {how}.",
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         where=Where(
             parameter=names[0] if names else None,
             module=names[0].rpartition(".")[0] if names else None,

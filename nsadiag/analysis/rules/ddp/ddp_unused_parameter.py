@@ -18,6 +18,7 @@ from nsadiag.analysis.facts.parameters import (
 )
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
@@ -81,7 +82,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
         strength=Strength.PROVEN,
         summary=f"On {ranks}, {shown(unused) or 'some parameters'} took no part in the forward before, so DDP never finished reducing.",
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         where=Where(
             parameter=unused[0] if unused else None,
             module=_module(unused[0]) if unused else None,
@@ -166,11 +167,11 @@ def _waits_in_backward(cell: CellEvidence, tables: Tables) -> bool:
 
 def _unfilled(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], without: _Without) -> Draft:
     rank, names = cell.rank(guilty[0]), without.names
-    others = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
+    others = all_but(cell, guilty)
     branch = branch_around(cell, rank, names)
     waits = next((tables.standings[r].place for r in others if r in tables.standings), None)
     return Draft(
-        outcome="hung" if is_still(cell) or cell.stopped == "hang" else "crashed",
+        outcome=hung_or_crashed(cell),
         strength=Strength.STRONG,
         summary=f"On rank {cell.names(guilty)}, {shown(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
         guilty_ranks=guilty,

@@ -19,7 +19,7 @@ from nsadiag.analysis.relations.call_mismatch import (
 )
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import at
+from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.root_choice import chosen_at
@@ -45,7 +45,7 @@ def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Dra
         (rank, mine), (other, theirs) = _unlike(one)
         but = "these are different calls" if is_out_of_order(tables, one) else "the ranks went on from there"
         yield Declined(
-            f"as call #{one.call} of {one.group} rank {rank} issued {mine.what}{at(mine.place)} and rank {other} {theirs.what}{at(theirs.place)}: {but}",
+            f"as call #{one.call} of {one.group} rank {rank} issued {mine.what}{at_line(mine.place)} and rank {other} {theirs.what}{at_line(theirs.place)}: {but}",
             mine.source,
         )
     if not found:
@@ -86,7 +86,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
     here = chosen if chosen and not clear else first.place or locations.of_rank_now(cell.rank(guilty[0]))
     broke = earliest_failure(cell)
     return Draft(
-        outcome="hung" if is_still(cell) else "crashed" if broke else "wrong",
+        outcome=hung_or_crashed(cell) if broke else "wrong",
         strength=Strength.PROVEN if clear else Strength.LIKELY,
         summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
         if clear

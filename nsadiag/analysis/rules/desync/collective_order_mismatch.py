@@ -17,6 +17,7 @@ from nsadiag.analysis.relations.transport_rejections import refused
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.desync.issuing_threads import crossing, started_in, threads_in
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
+from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
@@ -112,7 +113,7 @@ def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
         said = next(b.rank for b in breaks(cell) if says_mismatch(b.rank))
         where = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
         started = started_in(cell, tables, group, guilty)
-        blocked = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
+        blocked = all_but(cell, guilty)
         yield Draft(
             outcome="crashed",
             strength=Strength.STRONG,
@@ -182,7 +183,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
     here = started.place if started else first.place or locations.of_rank_now(cell.rank(guilty[0]))
     said = "; ".join(f"rank {r}: {a.what}" for r, a in sorted(one.asked.items())[:6])
     return Draft(
-        outcome="hung" if is_still(cell) else "crashed",
+        outcome=hung_or_crashed(cell),
         strength=Strength.STRONG if clear else Strength.WEAK,
         summary=f"The ranks disagree on collective #{one.call} of {one.group} ({said}); {why}.",
         guilty_ranks=guilty,

@@ -11,7 +11,7 @@ from nsadiag.analysis.explain.result import DEPENDS, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break, these
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.records import Strength, Where
@@ -35,7 +35,7 @@ def _draft(cell: CellEvidence, found: Divergence) -> Draft:
         summary += f" {call.op} #{call.seq} of {call.group} never completes."
     step = cell.rank(found.guilty[0]).end.get("steps")
     return Draft(
-        outcome="hung" if is_still(cell) else "crashed",
+        outcome=hung_or_crashed(cell),
         strength=Strength.within(found.confidence),
         summary=summary,
         guilty_ranks=found.guilty,

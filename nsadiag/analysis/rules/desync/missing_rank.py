@@ -12,6 +12,7 @@ from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.rules.blocked.event_loop import now_awaits
 from nsadiag.analysis.rules.desync.timed_out_collectives import timed_out
+from nsadiag.analysis.rules.drafts import at_line, last_look
 from nsadiag.analysis.rules.reasons import not_still, these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
@@ -130,7 +131,7 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
     last = guilty.captures[-1]
     here = locations.of_rank_now(guilty)
     by = "a debugger" if last.proc.get("state") == "t" else "SIGSTOP"
-    at = f" at {locations.short(here)}" if here else ""
+    at = at_line(here)
     pid = last.proc.get("pid")
     yield Draft(
         strength=Strength.STRONG,
@@ -144,7 +145,7 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
                 claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc['state']}) in every snapshot",
                 source=f"{last.source}/proc.json",
             ),
-            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+            last_look(cell),
         ),
         fix=f"Find who stopped it: a batch system that suspends jobs, a throttle such as cpulimit, a debugger. `kill -CONT {pid or 'PID'}` lets it go on."
         if by == "SIGSTOP"
@@ -182,7 +183,7 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
                     (guilty, f"rank {guilty} is at a line that calls no collective, in both snapshots"),
                 )
             ),
-            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+            last_look(cell),
         ),
         gaps=(
             "no flight recorder: which collective it is, and who issued what, is read off the stacks alone",

@@ -18,6 +18,7 @@ from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
+from nsadiag.analysis.rules.drafts import all_but, last_look
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Collective, Evidence, Place, Strength, Where
 from nsadiag.source import loops
@@ -76,7 +77,7 @@ def _cycle(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], waiting: 
                 if p.counterpart
             ),
             *_shortage(cell, guilty[0], short),
-            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+            last_look(cell),
         ),
         fix=FIX,
     )
@@ -111,7 +112,7 @@ def _sizes(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
             strength=Strength.STRONG,
             summary=f"Rank {sender} sends {misfit.sent} as message {misfit.number} to rank {receiver}, which receives {misfit.received}.",
             guilty_ranks=(guilty,),
-            blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != guilty),
+            blocked_ranks=all_but(cell, (guilty,)),
             where=Where(step=cell.rank(guilty).end.get("steps")).at(locations.of_text(at)),
             peers_at=locations.of_text(misfit.places[receiver if guilty == sender else sender]),
             evidence=(
@@ -137,7 +138,7 @@ def _too_few(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
             strength=Strength.STRONG,
             summary=f"Rank {receiver} waits for message {short.received} from rank {sender}, which sent {short.sent} and came to its end. {short.why}",
             guilty_ranks=(guilty,),
-            blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != guilty),
+            blocked_ranks=all_but(cell, (guilty,)),
             where=Where(step=short.step).at(locations.of_text(short.places[guilty])),
             peers_at=locations.of_text(short.places[receiver if guilty == sender else sender]),
             evidence=(

@@ -14,6 +14,7 @@ from nsadiag.analysis.facts.exits import Break, earliest_failure, first_break
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.records import Collective, Evidence, Place, Strength, Where
 
@@ -80,7 +81,7 @@ def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int,
         strength=Strength.STRONG if here else Strength.WEAK,
         summary=f"{word} {cell.names(late)} had not reached {call.op} #{call.call} of {call.group} when it timed out on rank {broke.rank.rank}, after {waited_s:.0f} s.{at}",
         guilty_ranks=late,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in late),
+        blocked_ranks=all_but(cell, late),
         where=Where(
             collective=Collective(op=str(call.op), group=str(call.group), seq=int(call.call)),
             step=cell.rank(late[0]).end.get("steps"),

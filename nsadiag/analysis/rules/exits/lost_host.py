@@ -10,6 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, waits
+from nsadiag.analysis.rules.drafts import last_look
 from nsadiag.analysis.rules.exits.rank_exited_early import NEEDS_PEERS
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
@@ -72,7 +73,7 @@ def _stalled(cell: CellEvidence, tables: Tables, lost: Lost, left: list[int]) ->
                 claim=f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on", source="watch.json#nodes"
             ),
             *([Evidence(claim=f"rank {waiter} issued{called.replace(' in', '', 1)} and is waiting in it", source=wait.source(cell, waiter))] if wait else []),
-            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
+            last_look(cell),
         ),
         fix=f"Look at {lost.name} and the network to it: is it up, does it answer a ping, what do its kernel's log and the switch say?",
         next=f"what ranks {spans(lost.ranks)} did is in the run directory on {lost.name}: nsadiag analyze it there",

@@ -29,7 +29,7 @@ from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import stuck_inside
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import inside_rank
+from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead, in_children, waits_for_children
 from nsadiag.analysis.rules.exits.missing_files import unmade
 from nsadiag.analysis.rules.reasons import other_break
@@ -56,7 +56,7 @@ def _fix(exception: dict[str, Any], otherwise: str) -> str:
 
 
 def _outcome(cell: CellEvidence) -> Outcome:
-    return "hung" if cell.stopped == "hang" or is_still(cell) else "crashed"
+    return hung_or_crashed(cell)
 
 
 def _peers_at(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...]) -> Place | None:
@@ -99,7 +99,7 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Draft:
         evidence.append(Evidence(claim=f"what ended it came of that: {headline(exception)}", source=source))
     if hidden := exception.get("hidden"):
         at = place_of(hidden)
-        claim = f"it was raised in place of {headline(hidden)}" + (f" at {locations.short(at)}" if at else "")
+        claim = f"it was raised in place of {headline(hidden)}" + at_line(at)
         evidence.append(Evidence(claim=claim, source=source))
     evidence += [
         Evidence(
@@ -122,11 +122,11 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Draft:
     )
     return Draft(
         cls=_class_of(root),
-        outcome="hung" if cell.stopped == "hang" else "crashed",
+        outcome=hung_or_crashed(cell),
         strength=Strength.PROVEN,
         summary=f"{who} raised {said}" + (f" ({of_kernel})" if of_kernel else ""),
         guilty_ranks=tuple(sorted(set(alike))),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in alike),
+        blocked_ranks=all_but(cell, alike),
         where=Where(step=first.rank.end.get("steps")).at(place_of(root) or place_of(exception)),
         peers_at=_peers_at(cell, tables, tuple(alike)),
         evidence=tuple(evidence),
@@ -142,7 +142,7 @@ def _in_a_child(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
         if not waits_for_children(stuck):
             continue
         for told in in_children(stuck.rank)[:1]:
-            waits_at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
+            waits_at = at_line(stuck.standing.place)
             yield inside_rank(
                 cell,
                 stuck,
@@ -171,7 +171,7 @@ def _of_a_file(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     guilty, stuck = tuple(sorted(found.rows)), found.stuck
     row = found.rows[guilty[0]][1]
     thread = "" if row["thread"] == "MainThread" else f" in its thread {row['thread']}"
-    waits_at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
+    waits_at = at_line(stuck.standing.place)
     yield dataclasses.replace(
         inside_rank(
             cell,
@@ -195,7 +195,7 @@ def _of_a_file(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
             fix="Let the exception end the rank, or tell the others of it (a marker of failure, an all_reduced flag); and give the loop that waits a limit.",
         ),
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         peers_at=stuck.standing.place,
     )
 
@@ -212,7 +212,7 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
         strength=Strength.STRONG,
         summary=f"Rank {rank.rank} raised {headline(root)} in attempt {number}; the launcher restarted all ranks, and these only failed to reach one another.",
         guilty_ranks=(rank.rank,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r is not rank),
+        blocked_ranks=all_but(cell, (rank.rank,)),
         where=Where().at(place_of(root) or place_of(exception)),
         evidence=(
             Evidence(
@@ -287,7 +287,7 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
         strength=Strength.PROVEN if held else Strength.STRONG,
         summary=f"Rank {rank.rank} raised {headline(row)}{during} at step {step}, {then}.",
         guilty_ranks=(rank.rank,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != rank.rank),
+        blocked_ranks=all_but(cell, (rank.rank,)),
         where=Where(step=step, phase=_phase(found.row)).at(place),
         peers_at=_peers_at(cell, tables, (rank.rank,)),
         evidence=(

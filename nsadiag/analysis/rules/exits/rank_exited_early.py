@@ -10,6 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.messages.unsent import shortfalls
+from nsadiag.analysis.rules.drafts import hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
@@ -68,7 +69,7 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Draft | De
     )
     doubts = _doubts(cell, tables, rank)
     yield Draft(
-        outcome="hung" if cell.stopped == "hang" else "crashed",
+        outcome=hung_or_crashed(cell),
         strength=Strength.GUESS if doubts else Strength.PROVEN,
         summary=f"Rank {rank.rank} ended by itself ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers still trained.",
         guilty_ranks=(rank.rank,),

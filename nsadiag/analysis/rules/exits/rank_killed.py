@@ -12,6 +12,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
@@ -93,7 +94,7 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined
         strength=Strength.PROVEN if memory else Strength.LIKELY if all_told else Strength.PROVEN,
         summary=_summary(rank, number, bool(memory), sender, all_told, alarm),
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         where=Where(step=rank.end.get("steps")).at(alarm or _place(rank, sender)),
         evidence=(
             Evidence(

@@ -14,6 +14,7 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
 from nsadiag.analysis.relations.trend import grows, slowing
 from nsadiag.analysis.rules.correctness.replicas.replica_drift import wrapped_apart
+from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.performance.first_collective import by_loading, first_met, were_waiting
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -205,7 +206,7 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
         strength=Strength.STRONG,
         summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
         guilty_ranks=(late.rank,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != late.rank),
+        blocked_ranks=all_but(cell, (late.rank,)),
         where=Where(phase=PARTS[column]).at(_place(rank, column)),
         evidence=tuple(evidence),
         fix=FIX.format(rank=late.rank, part=doing),
@@ -273,7 +274,7 @@ def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Draft]:
         strength=Strength.LIKELY,
         summary=f"Rank {slowest} works in {busy[slowest]:.0%} of each step of {step_s * 1e3:.0f} ms, while its peers idle: none of them more than {others.max():.0%}; they wait for it.",
         guilty_ranks=(slowest,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != slowest),
+        blocked_ranks=all_but(cell, (slowest,)),
         where=Where().at(_place(rank)),
         evidence=(
             Evidence(

@@ -13,6 +13,7 @@ from nsadiag.analysis.facts.model_structure import Difference, differences
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
@@ -124,7 +125,7 @@ def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
         strength=Strength.STRONG,
         summary=f"The model of rank {cell.names(guilty)} is not the one that DDP found on rank 0: {exception['message'].splitlines()[0][:200]}",
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         where=Where().at(place_of(exception)),
         evidence=(
             Evidence(

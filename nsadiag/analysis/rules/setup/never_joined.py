@@ -12,6 +12,7 @@ from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import hung_or_crashed
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.rendezvous_mismatch import joining_ranks
 from nsadiag.evidence.records import Evidence, Strength, Where
@@ -84,7 +85,7 @@ def never_joined(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
     who = f"rank {shown(absent)}" if is_told else f"one of rank {shown(absent)}"
     root, peer = first_of(row), joining[min(joining)].place
     yield Draft(
-        outcome="hung" if is_still(cell) else "crashed",
+        outcome=hung_or_crashed(cell),
         strength=Strength.STRONG if is_told else Strength.LIKELY,
         summary=f"A process raised {headline(root)} before it had joined; rank {shown(cell.everyone(joining))} waits for it in init_process_group, where {who} never came.",
         guilty_ranks=absent if is_told else (),

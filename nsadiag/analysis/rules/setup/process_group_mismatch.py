@@ -17,6 +17,7 @@ from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.group_creation import at_odds, creation_cycles, local_creations
 from nsadiag.analysis.relations.pending import is_still, waits
+from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
@@ -115,7 +116,7 @@ def _differ(
 
 
 def _at(place: Place | None) -> str:
-    return f" at {locations.short(place)}" if place else ""
+    return at_line(place)
 
 
 def _in_a_cycle(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
@@ -208,7 +209,7 @@ def _finding(
     fix: str = FIX,
 ) -> Draft:
     return Draft(
-        outcome="hung" if is_still(cell) else "crashed",
+        outcome=hung_or_crashed(cell),
         strength=Strength.STRONG if sure else Strength.LIKELY,
         summary=summary,
         guilty_ranks=guilty,

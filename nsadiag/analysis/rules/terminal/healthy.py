@@ -10,6 +10,7 @@ from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_suspended
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
+from nsadiag.analysis.rules.drafts import last_look
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength
@@ -107,7 +108,7 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
             outcome="healthy",
             strength=Strength.WEAK if cell.absent else Strength.STRONG,
             summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {cell.watch.get('ended_s', 0):.0f} s.",
-            evidence=(Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),),
+            evidence=(last_look(cell),),
         )
     elif moved := _is_progressing(cell):
         sure = cell.watch["looks"][-1]["judgement"] == "progress"

@@ -11,6 +11,7 @@ from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, is_suspended, was_given_up
 from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
@@ -86,7 +87,7 @@ def _waited_for(cell: CellEvidence, tables: Tables) -> Draft | None:
     root, edge = roots[0], next(e for e in tables.once(graph_of).edges if e.waited_for == roots[0])
     at, waiter_at = tables.standings.get(root), tables.standings.get(edge.waiter)
     here = at.place if at else None
-    line = f" at {locations.short(here)}" if here else ""
+    line = at_line(here)
     return Draft(
         outcome="unknown",
         strength=Strength.GUESS,
