@@ -161,7 +161,7 @@ def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place)
         cell,
         stuck,
         strength=Strength.PROVEN,
-        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) is at {locations.short(at)} and gives no batch.{held}",
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) is at {locations.short(at)} and delivers no batch.{held}",
         where=at,
         evidence=(
             _waits(stuck),
@@ -198,7 +198,7 @@ def _busy(
         cell,
         stuck,
         strength=Strength.WEAK,
-        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and gives no batch.",
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and delivers no batch.",
         where=at,
         evidence=(
             _waits(stuck),

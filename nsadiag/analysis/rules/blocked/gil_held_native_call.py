@@ -1,4 +1,4 @@
-"""A call into C keeps the interpreter lock: no Python thread of that rank can run, least of all one that would help it."""
+"""A call into C holds the GIL: no Python thread of that rank can run, least of all one that would help it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsadiag.analysis.rules.drafts import inside_rank, last_look
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
-FIX = "Release the interpreter lock around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound what it is given."
+FIX = "Release the GIL around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound what it is given."
 
 
 def _owner(capture: CaptureEvidence) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ def _state(stuck: Stuck, thread: dict[str, Any]) -> str | None:
 
 def _about(stuck: Stuck, thread: dict[str, Any], at: Place) -> Evidence:
     return Evidence(
-        claim=f"thread {thread.get('thread_name')} owns the interpreter lock at {locations.short(at)} in both snapshots",
+        claim=f"thread {thread.get('thread_name')} owns the GIL at {locations.short(at)} in both snapshots",
         source=f"{stuck.capture.source}/answers.json#gil_owner",
     )
 
@@ -75,9 +75,7 @@ def _unowned(cell: CellEvidence, tables: Tables) -> Iterator[Declined]:
     for stuck in inside(cell, tables)[:4]:
         owner = _owner(stuck.capture)
         said = f"thread {owner.get('thread_name')} owned" if owner else "no thread owned"
-        yield Declined(
-            f"{said} the interpreter lock of rank {stuck.number} at the last snapshot", stuck.source
-        )
+        yield Declined(f"{said} the GIL of rank {stuck.number} at the last snapshot", stuck.source)
 
 
 def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
@@ -91,13 +89,13 @@ def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
         last = f" after {locations.short(at)}" if at else ""
         yield Draft(
             strength=Strength.WEAK,
-            summary=f"Some thread of rank {rank.rank} keeps the interpreter lock in a native call{last}: no Python thread of it can run.",
+            summary=f"Some thread of rank {rank.rank} holds the GIL in a native call{last}: no Python thread of it can run.",
             guilty_ranks=(rank.rank,),
             blocked_ranks=tuple(sorted(r for r in graph.waiters if rank.rank in graph.reached_from(r))),
             where=Where(step=rank.end.get("steps")).at(at),
             evidence=(
                 Evidence(
-                    claim="torch's server answers in C++, and not where it needs the interpreter lock, in both snapshots",
+                    claim="torch's server answers in C++, and not where it needs the GIL, in both snapshots",
                     source=f"{looks[-1].source}/gaps.json",
                 ),
                 last_look(cell),
@@ -118,7 +116,7 @@ def _blocked(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place
         cell,
         stuck,
         strength=Strength.PROVEN,
-        summary=f"Rank {number} sleeps in a native call at {locations.short(at)} and keeps the interpreter lock: no Python thread of it can run.",
+        summary=f"Rank {number} sleeps in a native call at {locations.short(at)} and holds the GIL: no Python thread of it can run.",
         where=at,
         evidence=(
             _about(stuck, thread, at),
@@ -140,7 +138,7 @@ def _busy(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place, l
         cell,
         stuck,
         strength=Strength.LIKELY if silent else Strength.WEAK,
-        summary=f"Rank {number} has been in one native call at {locations.short(at)} for {lasted:.0f} s, at full CPU and with the interpreter lock.",
+        summary=f"Rank {number} has been in one native call at {locations.short(at)} for {lasted:.0f} s, at full CPU and with the GIL.",
         where=at,
         evidence=(
             _about(stuck, thread, at),
@@ -160,8 +158,8 @@ RULE = Rule(
     concludes=("gil_held_native_call",),
     means={"gil_held_native_call": "A native call holds the GIL, so that no Python thread of the rank runs."},
     family="blocked",
-    detected="one thread owns the interpreter lock at the same line in both snapshots and sleeps in the kernel; or, when the job was given up, runs in one call for ten times the longest pause before and 20 s, and no Python of the rank has answered in between",
-    fix="Release the interpreter lock around the call (pybind11: gil_scoped_release), or bound what it is given.",
+    detected="one thread owns the GIL at the same line in both snapshots and sleeps in the kernel; or, when the job was given up, runs in one call for ten times the longest pause before and 20 s, and no Python of the rank has answered in between",
+    fix="Release the GIL around the call (pybind11: gil_scoped_release), or bound what it is given.",
     check=gil_held_native_call,
     needs=("stacks",),
     confused_with=(

@@ -92,7 +92,7 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Draft]:
         cell,
         stuck,
         strength=Strength.WEAK,
-        summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {locations.short(at)} for {lasted:.0f} s, at full CPU, and nothing came of it.",
+        summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {locations.short(at)} for {lasted:.0f} s, at full CPU, without any progress.",
         where=at,
         evidence=(
             Evidence(
@@ -100,7 +100,7 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Draft]:
                 source="watch.json#looks",
             ),
             Evidence(
-                claim="Python of the rank answered between two snapshots: no single call keeps the interpreter lock",
+                claim="Python of the rank answered between two snapshots: no single call keeps the GIL",
                 source=answered,
             ),
         ),

@@ -108,7 +108,7 @@ def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
             cell,
             stuck,
             strength=Strength.STRONG if at else Strength.LIKELY,
-            summary=f"Rank {number} has done its work and does not end: {how}{where}.",
+            summary=f"Rank {number} has finished its work and does not exit: {how}{where}.",
             where=at,
             evidence=(
                 Evidence(claim=f"{how}{where}, in both snapshots", source=stuck.source),

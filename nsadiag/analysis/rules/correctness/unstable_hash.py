@@ -25,7 +25,7 @@ def unstable_hash(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
         return
     yield Draft(
         strength=Strength.LIKELY,
-        summary=f"Each rank picks its share by hash() of a text at {locations.short(found)}, and that is another number in each process: some of it falls to several ranks, and some to none.",
+        summary=f"Each rank picks its share by hash() of a text at {locations.short(found)}, which differs from process to process: some of the data goes to several ranks, and some to none.",
         guilty_ranks=tuple(sorted(hashes)),
         where=Where(phase="input").at(found),
         evidence=(

@@ -86,7 +86,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
     here = chosen if chosen and not clear else first.place or locations.of_rank_now(cell.rank(guilty[0]))
     broke = earliest_failure(cell)
     return Draft(
-        outcome=hung_or_crashed(cell) if broke else "wrong",
+        outcome=hung_or_crashed(cell) if broke or is_still(cell) else "wrong",
         strength=Strength.PROVEN if clear else Strength.LIKELY,
         summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
         if clear

@@ -71,7 +71,7 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Draft | De
     yield Draft(
         outcome=hung_or_crashed(cell),
         strength=Strength.GUESS if doubts else Strength.PROVEN,
-        summary=f"Rank {rank.rank} ended by itself ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers still trained.",
+        summary=f"Rank {rank.rank} exited on its own ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers were still training.",
         guilty_ranks=(rank.rank,),
         blocked_ranks=tuple(r.rank for r in left),
         where=Where(step=rank.end.get("steps")).at(left_at or locations.of_black_box(rank)),

@@ -204,7 +204,7 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
     ]
     return Draft(
         strength=Strength.STRONG,
-        summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
+        summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms later than its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
         guilty_ranks=(late.rank,),
         blocked_ranks=all_but(cell, (late.rank,)),
         where=Where(phase=PARTS[column]).at(_place(rank, column)),

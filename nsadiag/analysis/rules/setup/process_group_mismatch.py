@@ -103,7 +103,7 @@ def _differ(
         peers_at=(locations.of_rank_now(cell.rank(blocked[0])) if missed else _place(same, blocked[0]))
         if blocked
         else None,
-        summary=f"The ranks disagree on who is in process group {number} ({said}).{why}",
+        summary=f"The ranks disagree on the members of process group {number} ({said}).{why}",
         evidence=[
             Evidence(
                 claim=f"rank {r} created group {number} with ranks {members}{_at(_place(same, r))}",

@@ -76,7 +76,7 @@ def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Draft]:
         return
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"{meant}, and yet the replicas part: {found.says}.",
+        summary=f"{meant}, and yet the replicas diverge: {found.says}.",
         guilty_ranks=found.odd,
         where=Where(step=found.step).at(found.place),
         evidence=(found.evidence,),
