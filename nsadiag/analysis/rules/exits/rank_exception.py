@@ -34,7 +34,7 @@ from nsadiag.analysis.rules.exits.child_exceptions import has_dead, in_children,
 from nsadiag.analysis.rules.exits.missing_files import unmade
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 # The same first words on another rank within this time is the same mistake, not a consequence.
 TOGETHER_S = 1.0
@@ -55,13 +55,9 @@ def _fix(exception: dict[str, Any], otherwise: str) -> str:
     return MEMORY.get(memory_of(exception) or "", otherwise)
 
 
-def _outcome(cell: CellEvidence) -> Outcome:
-    return hung_or_crashed(cell)
-
-
 def _peers_at(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...]) -> Place | None:
     """The line where the others wait; of a crash, where they broke, since a snapshot was at what came before."""
-    if _outcome(cell) == "crashed":
+    if hung_or_crashed(cell) == "crashed":
         broke = (
             locations.of_exception(r.exception) for r in cell.ranks if r.rank not in guilty and r.exception
         )
@@ -76,7 +72,7 @@ def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decli
         yield from _not_fatal(cell, tables)
     if is_cause:
         yield _fatal(cell, tables, first)  # type: ignore[arg-type]
-    elif first is None and _outcome(cell) == "crashed" and _failed_again(cell):
+    elif first is None and hung_or_crashed(cell) == "crashed" and _failed_again(cell):
         yield from _of_an_attempt(cell)
     yield from _in_a_child(cell, tables)
     yield from _of_a_file(cell, tables)
@@ -283,7 +279,7 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
     during = f" in {found.row['during']}" if found.row["how"] == "left" else ""
     return Draft(
         cls=_class_of(row),
-        outcome=_outcome(cell),
+        outcome=hung_or_crashed(cell),
         strength=Strength.PROVEN if held else Strength.STRONG,
         summary=f"Rank {rank.rank} raised {headline(row)}{during} at step {step}, {then}.",
         guilty_ranks=(rank.rank,),
