@@ -63,7 +63,7 @@ class Resolution:
 
     @property
     def ruled_out(self) -> tuple[Rejected, ...]:
-        """Of the classes that the winner's is confused with, nearest first, those that a fact speaks against."""
+        """The classes that the winner's is confused with, nearest first, and the fact that speaks against each."""
         winner = self.winner
         if winner is None or winner.finding is None:
             return ()

@@ -126,7 +126,7 @@ def _believable(found: Finding, foreign: Foreign) -> Finding:
 
 
 def _still_true(item: Rejected, foreign: Foreign) -> Rejected | None:
-    """What rules a class out, with its file as it is called here; nothing of snapshots that nobody took."""
+    """A class that is ruled out, with the file as it is called here; None where the fact is of snapshots that nobody took."""
     if item.source is None:
         return None if re.search(r"\bsnapshots?\b", item.because) else item
     found = _that_exists(Evidence(claim=item.because, source=item.source), foreign)

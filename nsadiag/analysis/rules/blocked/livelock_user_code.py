@@ -79,7 +79,7 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Draft | D
 
 
 def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Draft]:
-    """When time was up: a `while` around a call that takes nearly all of its time, so that no other line is ever seen."""
+    """A `while`, when time was up, around a call that takes nearly all of its time, so that no other line is ever seen."""
     answered, at = python_answered(stuck.rank), stuck.standing.place
     if not was_given_up(cell) or answered is None or at is None:
         return
@@ -110,7 +110,7 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Draft]:
 
 
 def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> Iterator[Draft]:
-    """When time was up: a loop that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
+    """A loop, when time was up, that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
     loop = motion.get("loop") or {}
     lasted = float(loop.get("asks_in_vain_s") or 0.0)
     longest = float(cell.watch.get("longest_quiet_s") or 0.0)

@@ -106,7 +106,7 @@ def _of_a_collective(rank: RankEvidence) -> bool:
 
 
 def _ddp_parameters(rank: RankEvidence) -> set[str]:
-    """Of the models that wait for every parameter: without find_unused_parameters."""
+    """Parameters of models that wait for every one: without find_unused_parameters."""
     waiting = [m for m in rank.ddp if not m.get("settings", {}).get("find_unused_parameters")]
     return {p.get("qualified", p["name"]) for m in waiting for p in m["parameters"]}
 

@@ -40,8 +40,8 @@ def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
 
 
 def _looked_at(cell: CellEvidence) -> Place | None:
-    """Of a job that was looked at in a silence alone, the line that most snapshots show, of the loop in which most of them
-    find a rank: one snapshot may come upon what is done once before a loop that takes minutes."""
+    """The line that most snapshots show, for a job that was looked at in a silence alone, of the loop in which most of
+    them find a rank: one snapshot may come upon what is done once before a loop that takes minutes."""
     looks = [capture for rank in cell.ranks for capture in reversed(rank.captures)]
     lines = [at for capture in looks if (at := locations.of_stack(capture.stacks))]
     if not lines:

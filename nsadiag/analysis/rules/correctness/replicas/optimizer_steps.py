@@ -124,7 +124,7 @@ def _by_a_scaler(cell: CellEvidence, steps: dict[int, list[tuple[Token, int]]]) 
 
 
 def _scaled(events: Any, *, skipped: bool) -> Any:
-    """Of gradient scalers' steps those that were left out; else the beginnings of all."""
+    """Steps of gradient scalers: those that were left out; else the beginnings of all."""
     mine = events[events["kind"] == int(Kind.SCALER)]
     if skipped:
         return mine[(mine["phase"] == int(Phase.END)) & (mine["a"] == 1)]
