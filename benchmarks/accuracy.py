@@ -38,7 +38,7 @@ sys.path.insert(0, str(REPO))
 
 from baselines import Told, error_message, flight_recorder_alone, py_spy_alone  # noqa: E402
 
-from nsadiag.analysis.classes import CLASSES  # noqa: E402
+from nsadiag.analysis.rules.registry import CLASSES  # noqa: E402
 from nsadiag.commands.output import machine, versions  # noqa: E402
 from tests.support.golden import run_script  # noqa: E402
 from tests.support.promises import Promise, promises  # noqa: E402

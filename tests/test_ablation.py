@@ -23,6 +23,7 @@ UNRECORDED: dict[str, str] = {
     "collective_order_refused": "its cases are made by hand: tests/test_refused.py",
     "missing_rank": "the last resort of a hang: each recorded one has a better explanation",
     "unknown": "a verdict to which no rule contributes has that class as well",
+    "control_mismatch": "takes a matrix: tests/test_parity_compare.py",
     "by_data_branch": "its cases are made by hand",
     "by_value_told_alone": "takes Lightning: tests/test_told_alone.py",
 }

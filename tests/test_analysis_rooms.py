@@ -14,7 +14,6 @@ MOST_FILES = 15  # in one folder: what a reader takes in at a glance
 MOST_LINES = 60  # of a function, its signature included
 # From the ground up. Besides its own files a room may import these rooms of analysis, also lazily and for types.
 ROOMS: dict[str, frozenset[str]] = {
-    "classes": frozenset(),
     "outliers": frozenset(),
     "records": frozenset(),
     "ingest": frozenset({"records"}),

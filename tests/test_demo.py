@@ -10,7 +10,7 @@ import pytest
 from support.jobs import Jobs
 from support.promises import Promise, promises
 
-from nsadiag.analysis.classes import CLASSES
+from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.commands.demo import run_options
 from nsadiag.commands.faults import faults, find_fault, launcher, read_fault
 from nsadiag.errors import UsageError

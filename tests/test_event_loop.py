@@ -142,7 +142,7 @@ def test_who_awaits_a_task_waits_for_what_that_one_waits_for() -> None:
 
 def test_a_task_that_waits_for_the_world_may_be_the_one_that_is_needed() -> None:
     found = judged(task("main", GET), task("reader", READ, line=12))
-    assert found and found.kind == "outside" and found.confidence < 0.7
+    assert found and found.kind == "outside" and found.strength.value < 0.7
 
 
 def test_a_loop_in_which_something_goes_on_by_itself_is_left_alone() -> None:

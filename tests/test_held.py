@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.findings import findings
 from support.jobs import Jobs
 
-from nsadiag.analysis.rules.correctness.stale_optimizer import unheld
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.rules.correctness.stale_optimizer import stale_optimizer
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, read_json_lines, write_json
+from nsadiag.evidence.records import Finding
 
 RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python", "job.py")
 JOB = """
@@ -75,6 +79,10 @@ def test_what_is_left_alone_on_purpose_is_not_told(jobs: Jobs, how: str) -> None
     assert not read_json_lines(directory.rank(0).unheld)
 
 
+def found_in(cell: CellEvidence) -> list[Finding]:
+    return findings(stale_optimizer, cell, Tables(cell))
+
+
 def looks(path: Path, *sums: float, **more: Any) -> Any:
     run = RunDir(path=path)
     make_private_dir(run.rank(0).path)
@@ -87,18 +95,18 @@ def looks(path: Path, *sums: float, **more: Any) -> Any:
 
 
 def test_what_changes_between_two_looks_is_trained_by_something_else(tmp_path: Path) -> None:
-    assert list(unheld(looks(tmp_path / "still", 1.0, 1.0)))
-    assert not list(unheld(looks(tmp_path / "moved", 1.0, 1.5)))
+    assert found_in(looks(tmp_path / "still", 1.0, 1.0))
+    assert not found_in(looks(tmp_path / "moved", 1.0, 1.5))
 
 
 def test_what_is_left_out_need_not_have_replaced_what_is_stale(tmp_path: Path) -> None:
     """The body is left out of a probe of the head, and a layer that is used later is in it: nothing took its place."""
     probe = {"alike": False, "unheld_count": 3}
-    assert not list(unheld(looks(tmp_path / "probe", 1.0, 1.0, **probe)))
-    (found,) = unheld(looks(tmp_path / "deeper", 1.0, 1.0, alike=False))
+    assert not found_in(looks(tmp_path / "probe", 1.0, 1.0, **probe))
+    (found,) = found_in(looks(tmp_path / "deeper", 1.0, 1.0, alike=False))
     assert found.confidence < 0.7
-    assert list(unheld(looks(tmp_path / "all", 1.0, 1.0, **probe, of=1)))
+    assert found_in(looks(tmp_path / "all", 1.0, 1.0, **probe, of=1))
 
 
 def test_one_look_alone_proves_nothing(tmp_path: Path) -> None:
-    assert not list(unheld(looks(tmp_path, 1.0)))
+    assert not found_in(looks(tmp_path, 1.0))

@@ -142,7 +142,7 @@ def test_who_may_only_be_idle_is_said_with_half_the_certainty_and_not_where_peer
     assert stuck.blocked and not may_be_idle(cell, stuck)
     alone = dataclasses.replace(stuck, blocked=())
     assert may_be_idle(cell, alone) and "idle consumer" in _why(cell, alone)[1]
-    assert _why(cell, alone)[2] < _why(cell, stuck)[2]
+    assert _why(cell, alone).strength.value < _why(cell, stuck).strength.value
 
 
 HELD = """

@@ -13,13 +13,14 @@ import pandas as pd
 import pytest
 import torch
 from support.events import events
+from support.findings import findings
 from support.jobs import Jobs
 
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.manual_averaging import averaged as names_averaged
 from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal
-from nsadiag.analysis.rules.correctness.nonfinite import not_finite
+from nsadiag.analysis.rules.correctness.nonfinite import nonfinite
 from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, loaded_alone
 from nsadiag.analysis.rules.correctness.replicas.drift_causes import _left, _unknown_to_ddp, _were_reduced
 from nsadiag.analysis.rules.correctness.replicas.replica_drift import (
@@ -217,7 +218,7 @@ def with_buffers(path: Path, *codebooks: list[float]) -> CellEvidence:
 
 def test_a_buffer_that_drifts_where_ddp_broadcasts_none_is_told(tmp_path: Path) -> None:
     (found,) = _not_broadcast(with_buffers(tmp_path / "apart", [1.0, 1.1, 1.6], [1.0, 1.2, 2.1]))
-    assert found.where.parameter == "vq.embed" and found.confidence < 0.7
+    assert found.where.parameter == "vq.embed" and found.strength.value < 0.7
     assert not list(_not_broadcast(with_buffers(tmp_path / "alike", [1.0, 1.1], [1.0, 1.1])))
     # Brought together again before the last look; or hardly apart.
     assert not list(_not_broadcast(with_buffers(tmp_path / "joined", [1.0, 1.1, 2.0], [1.0, 1.2, 2.0])))
@@ -237,7 +238,7 @@ def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> 
     assert not kept_equal(both, frozenset({"p1"}))
     reduce = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "default_pg" + AT)
     (found,) = _left_out(both, tables(reduce), frozenset({"p0"}), None)
-    assert found.where.parameter == "p1" and found.confidence < 0.7
+    assert found.where.parameter == "p1" and found.strength.value < 0.7
     experts = (0, Kind.COLLECTIVE, BEGIN, "all_to_all_single", 1, 4, "default_pg" + AT)
     assert not list(_left_out(both, tables(reduce, experts), frozenset({"p0"}), None))
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
@@ -418,7 +419,7 @@ def test_the_rank_whose_loss_was_nan_first_is_guilty_of_nan_everywhere(tmp_path:
     nan = math.nan
     both = cell(tmp_path, {r: [[1.0], [2.0], [nan]] for r in (0, 1)})
     rows = [loss(0, False), loss(1, True), step(1), step(1, 1), loss(0, True), loss(1, True)]
-    (found,) = not_finite(both, tables(*rows))
+    (found,) = findings(nonfinite, both, tables(*rows))
     assert (found.cls, found.guilty_ranks, found.where.step, found.where.line) == (
         "silently_wrong", (1,), 0, 9,
     )  # fmt: skip
@@ -428,7 +429,7 @@ def test_a_parameter_that_is_infinite_from_the_start_is_meant_so_and_a_lost_batc
     tmp_path: Path,
 ) -> None:
     both = cell(tmp_path, {r: [[-math.inf], [-math.inf]] for r in (0, 1)})
-    assert not list(not_finite(both, tables(loss(0, True), step(1), loss(0, False), step(2))))
+    assert not findings(nonfinite, both, tables(loss(0, True), step(1), loss(0, False), step(2)))
 
 
 @pytest.mark.parametrize(

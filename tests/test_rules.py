@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import graphlib
 from collections.abc import Callable
@@ -12,13 +13,18 @@ from support.class_pages import PAGE, with_classes
 from support.golden import GOLDEN, unpack
 from typer.testing import CliRunner
 
-from nsadiag.analysis.classes import CLASSES
-from nsadiag.analysis.rules.registry import RULES, discover, in_causal_order
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.resolve import EXPLAINED, resolve
+from nsadiag.analysis.rules.registry import CLASSES, RULES, discover, in_causal_order
 from nsadiag.analysis.rules.rule import CAUSES
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.analysis.verdict import judge_directory
 from nsadiag.cli.main import app
 from nsadiag.commands.explain import explain, text_of, why_not
 from nsadiag.errors import UsageError
+from nsadiag.evidence.records import Strength
 
+ROOT = Path(__file__).parents[1]
 ORDER = [rule.name for rule in RULES]
 BY_NAME = {rule.name: rule for rule in RULES}
 
@@ -56,6 +62,47 @@ def test_every_class_is_concluded_by_a_rule_and_no_rule_concludes_another() -> N
     assert {cls for rule in RULES for cls in rule.confused_with} <= set(CLASSES)
 
 
+def test_a_class_is_introduced_by_one_rule_in_a_sentence() -> None:
+    introduced = [cls for rule in RULES for cls in rule.means]
+    assert len(introduced) == len(set(introduced)) == len(CLASSES)
+    assert all(sentence.endswith(".") for sentence in CLASSES.values())
+
+
+def test_the_readme_counts_the_classes() -> None:
+    assert f"All {len(CLASSES)} classes" in (ROOT / "README.md").read_text()
+
+
+def test_the_contract_has_every_strength() -> None:
+    page = (ROOT / "docs" / "contract.md").read_text()
+    assert all(f"| {s.name.lower()} | {s.value:g} |" in page for s in Strength)
+
+
+def numbers_for_confidence(source: str) -> list[int]:
+    """Lines that give a confidence or a strength as a number."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg in ("confidence", "strength"):
+            constants = (c for c in ast.walk(node.value) if isinstance(c, ast.Constant))
+            found += [c.lineno for c in constants if isinstance(c.value, float)]
+    return found
+
+
+def test_only_strengths_say_how_sure_a_verdict_is() -> None:
+    folder = ROOT / "nsadiag" / "analysis"
+    found = {
+        f"{path.relative_to(folder)}:{line}"
+        for path in folder.rglob("*.py")
+        # Explanations of a divergence carry a number, which `Strength.within` reads.
+        if "explain" not in path.parts
+        for line in numbers_for_confidence(path.read_text())
+    }
+    assert found == set()
+
+
+def test_a_planted_number_is_found() -> None:
+    assert numbers_for_confidence("Draft(strength=0.9 if sure else other)") == [1]
+
+
 @pytest.fixture
 def recording(tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: unpack(GOLDEN / f"{name}.tar.xz", tmp_path / name).path
@@ -76,6 +123,39 @@ def test_why_not_of_a_class_that_is_outranked_names_the_rule_that_explains_it(
     lost = [row for row in document["rules"] if row["result"] == "outranked"]
     assert {row["by"] for row in lost} == {"rank_conditional_collective"}
     assert "collective_order_mismatch" in {row["class"] for row in lost}
+
+
+@pytest.mark.parametrize(
+    "name", ["rank_conditional_validation", "rank_killed_sigkill", "gil_held_native_call_join"]
+)
+def test_what_is_ruled_out_is_what_why_not_says(recording: Callable[[str], Path], name: str) -> None:
+    run = recording(name)
+    rejected = judge_directory(run).rejected
+    assert rejected
+    for row in rejected:
+        said = text_of(why_not(run, row.cls))
+        assert row.because.removeprefix(EXPLAINED).removesuffix("...").strip() in said
+
+
+def test_the_nearest_classes_are_ruled_out_first_each_by_another_fact(
+    recording: Callable[[str], Path],
+) -> None:
+    verdict = judge_directory(recording("livelock_user_code_packing"))
+    order = [cls for cls in BY_NAME[verdict.cls].confused_with if cls in {r.cls for r in verdict.rejected}]
+    assert [r.cls for r in verdict.rejected] == order
+    assert len({r.because for r in verdict.rejected}) == len(order) >= 3
+    assert any("rank 1" in r.because and r.source for r in verdict.rejected)
+
+
+def test_the_rules_of_other_classes_are_not_tried_for_what_is_ruled_out(
+    recording: Callable[[str], Path],
+) -> None:
+    cell = load_cell(recording("rank_killed_sigkill"))
+    found = resolve(cell, Tables(cell))
+    assert found.winner
+    after = found.attempts[found.attempts.index(found.winner) + 1 :]
+    assert {cls for each in after for cls in each.rule.concludes} & set(found.winner.rule.confused_with)
+    assert len(after) <= len(found.winner.rule.confused_with)
 
 
 def test_explain_lists_every_rule_in_its_order(recording: Callable[[str], Path]) -> None:

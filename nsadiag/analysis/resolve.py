@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.rules.reasons import lacking
 from nsadiag.analysis.rules.registry import RULES
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Finding
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Finding, Rejected, Strength
+
+RULED_OUT = 5  # classes that a verdict names beside its own
+EXPLAINED = "would explain less: "  # before what an outranked rule says
+LONGEST = 200  # characters of a sentence that another rule would have said
 
 # Even the last rule can fail.
 NOTHING = Finding(
     detector="unknown",
     cls="unknown",
     outcome="unknown",
-    confidence=0.0,
+    strength=Strength.NONE,
     summary="The evidence could not be judged: what each detector tripped over is among the gaps.",
     next="nsadiag report . --format issue, and send what it writes to the authors of nsadiag",
 )
@@ -25,7 +31,7 @@ NOTHING = Finding(
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One rule tried on a cell: its finding, or the facts by which it declined, or the error by which it failed."""
+    """One rule tried on a cell: its finding, the facts that kept it from any other, or the error by which it failed."""
 
     rule: Rule
     finding: Finding | None = None
@@ -46,14 +52,56 @@ class Resolution:
 
     @property
     def outcome(self) -> tuple[Finding, tuple[str, ...]]:
-        """Its finding, and a gap for each rule before it that failed on this evidence."""
+        """Its finding with the classes that are ruled out, and a gap for each rule before it that failed on this evidence."""
         gaps: list[str] = []
         for each in self.attempts:
             if each.finding:
-                return each.finding, tuple(gaps)
+                return dataclasses.replace(each.finding, rejected=self.ruled_out), tuple(gaps)
             if each.failed:
-                gaps.append(f"detector {each.rule.check.__name__} failed: {each.failed}")
+                gaps.append(f"detector {each.rule.name} failed: {each.failed}")
         return NOTHING, tuple(gaps)
+
+    @property
+    def ruled_out(self) -> tuple[Rejected, ...]:
+        """The classes that the winner's is confused with, nearest first, and the fact that speaks against each."""
+        winner = self.winner
+        if winner is None or winner.finding is None:
+            return ()
+        found: dict[str, Rejected] = {}  # by fact: what speaks against two classes is said once
+        for cls in winner.rule.confused_with:
+            row = self._against(cls, winner.finding) if cls != winner.finding.cls else None
+            # A fact that the summary states already rules nothing out for its reader.
+            if row and row.because.casefold() not in winner.finding.summary.casefold():
+                found.setdefault(row.because, row)
+        return tuple(found.values())[:RULED_OUT]
+
+    def _against(self, cls: str, winner: Finding) -> Rejected | None:
+        """The fact of the class's own rule, or of the first other one that has something to say."""
+        for tried in sorted(self.attempts, key=lambda each: each.rule.name != cls):
+            if cls in tried.rule.concludes and (row := _spoken(tried, cls, winner)):
+                return row
+        return None
+
+
+def _spoken(tried: Attempt, cls: str, winner: Finding) -> Rejected | None:
+    """A finding that the winner explains, or of the facts that kept the rule from one the nearest to the guilty ranks."""
+    lost = tried.finding
+    if lost and lost.cls == cls:
+        source = lost.evidence[0].source if lost.evidence else None
+        return Rejected(
+            cls=cls,
+            because=f"{EXPLAINED}{textwrap.shorten(lost.summary, LONGEST, placeholder=' ...')}",
+            source=source,
+        )
+    fact = min(tried.declined, key=lambda each: _distance(each, winner), default=None)
+    return Rejected(cls=cls, because=fact.fact, source=fact.source) if fact else None
+
+
+def _distance(fact: Declined, winner: Finding) -> int:
+    """The distance of a fact to the finding: of a guilty rank, of any record, or of none."""
+    if fact.source is None:
+        return 2
+    return 0 if any(fact.source.startswith(f"ranks/{rank:05d}/") for rank in winner.guilty_ranks) else 1
 
 
 def attempt(rule: Rule, cell: CellEvidence, tables: Tables) -> Attempt:
@@ -61,11 +109,11 @@ def attempt(rule: Rule, cell: CellEvidence, tables: Tables) -> Attempt:
 
     A rule that trips over evidence nobody foresaw must not cost the person the verdict.
     """
-    declined = []
+    declined: list[Declined] = []
     try:
         for said in rule.check(cell, tables):
-            if isinstance(said, Finding):
-                return Attempt(rule=rule, finding=said)
+            if isinstance(said, Draft):
+                return Attempt(rule=rule, finding=rule.finding(said), declined=tuple(declined))
             declined.append(said)
     except Exception as error:
         return Attempt(rule=rule, failed=repr(error))
@@ -73,14 +121,38 @@ def attempt(rule: Rule, cell: CellEvidence, tables: Tables) -> Attempt:
 
 
 def resolve(cell: CellEvidence, tables: Tables, *, everything: bool = False) -> Resolution:
-    """Tries rules until one speaks; `everything`: also those that it explains, and which evidence a rule lacked."""
-    attempts = []
+    """Tries rules until one speaks, and then those of the classes that it is confused with.
+
+    `everything`: all rules, and which evidence each lacked.
+    """
+    if everything:
+        tried = [_with_lacks(attempt(rule, cell, tables), cell) for rule in RULES]
+        return Resolution(attempts=tuple(tried))
+    found: list[Attempt] = []
     for rule in RULES:
-        tried = attempt(rule, cell, tables)
-        if everything and not tried.finding and not tried.failed:
-            facts = dict.fromkeys((*lacking(cell, rule.needs), *tried.declined))
-            tried = dataclasses.replace(tried, declined=tuple(facts))
-        attempts.append(tried)
-        if tried.finding and not everything:
+        found.append(attempt(rule, cell, tables))
+        if found[-1].finding:
+            found += _neighbours(cell, tables, found)
             break
-    return Resolution(attempts=tuple(attempts))
+    return Resolution(attempts=tuple(found))
+
+
+def _neighbours(cell: CellEvidence, tables: Tables, tried: list[Attempt]) -> Iterator[Attempt]:
+    """By class that the last of `tried` is confused with: its rules, its own first, until one has something to say."""
+    done = {each.rule.name: each for each in tried}
+    for cls in tried[-1].rule.confused_with:
+        for rule in sorted(RULES, key=lambda rule: rule.name != cls):
+            if cls not in rule.concludes:
+                continue
+            if rule.name not in done:
+                done[rule.name] = attempt(rule, cell, tables)
+                yield done[rule.name]
+            if done[rule.name].finding or done[rule.name].declined:
+                break
+
+
+def _with_lacks(tried: Attempt, cell: CellEvidence) -> Attempt:
+    if tried.finding or tried.failed:
+        return tried
+    facts = dict.fromkeys((*lacking(cell, tried.rule.needs), *tried.declined))
+    return dataclasses.replace(tried, declined=tuple(facts))

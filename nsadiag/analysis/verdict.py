@@ -19,11 +19,10 @@ from nsadiag.analysis.resolve import Resolution, resolve
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.evidence.layout import RunDir, read_json, write_json
-from nsadiag.evidence.records import Progress, Times, Verdict
+from nsadiag.evidence.records import Progress, Strength, Times, Verdict
 from nsadiag.evidence.user_code import counted, roots_in
 
 RECENT_STEPS = 10
-UNREAD_CONFIDENCE = 0.75
 
 
 def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
@@ -41,14 +40,14 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
         cause = library_frames.shown(cell, cause)
     if any(r.damaged for r in cell.ranks) or cell.absent - set(cause.guilty_ranks):
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
-        cause = dataclasses.replace(cause, confidence=min(cause.confidence, UNREAD_CONFIDENCE))
+        cause = dataclasses.replace(cause, strength=cause.strength.at_most(Strength.LIKELY))
     cause, weight = certainty.weighed(cell, tables, cause)
     cause = citations.checked(cell, cause)
     # Whether a branch, a loop's end or a module led to the other collective stands in the source.
     if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
         gap = f"the source of {cause.where.file} is not at hand: why the ranks parted could not be read"
-        confidence = min(cause.confidence, UNREAD_CONFIDENCE)
-        cause = dataclasses.replace(cause, confidence=confidence, gaps=(*cause.gaps, gap))
+        strength = cause.strength.at_most(Strength.LIKELY)
+        cause = dataclasses.replace(cause, strength=strength, gaps=(*cause.gaps, gap))
     verdict = verdict_of(cell, cause, failed, progress=_progress(cell, tables), times=_times(cell, verdict_s))
     return dataclasses.replace(verdict, certainty=weight)
 
@@ -67,7 +66,7 @@ def _progress(cell: CellEvidence, tables: Tables) -> Progress:
 
 
 def _predicted_s(path: Path) -> float | None:
-    """What the cells of a matrix that ran before this one foretold of its time."""
+    """The time that earlier cells of the matrix predicted for this one."""
     told = read_json(RunDir(path=path).cell, {})
     predicted = told.get("predicted") if isinstance(told, dict) else None
     run_s = predicted.get("run_s") if isinstance(predicted, dict) else None

@@ -193,7 +193,7 @@ def _slots(text: str) -> int | None:
 
 def _check_criteria(matrix: Matrix) -> None:
     """The outcomes and classes that hypotheses name are known ones."""
-    from nsadiag.analysis.classes import CLASSES
+    from nsadiag.analysis.rules.registry import CLASSES
     from nsadiag.spec import words_named
     from nsadiag.spec.strict import nearest
 

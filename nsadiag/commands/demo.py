@@ -47,8 +47,7 @@ def run_options(fault: Fault) -> dict[str, Any]:
 def parts() -> dict[str, dict[str, str]]:
     """Everything built in, by kind: the purpose of each name."""
     from nsadiag.agent.captures import CAPTURES, NODE_CAPTURES
-    from nsadiag.analysis.classes import CLASSES
-    from nsadiag.analysis.rules.registry import RULES
+    from nsadiag.analysis.rules.registry import CLASSES, RULES
     from nsadiag.engines.registry import engines
     from nsadiag.evidence.probes import PROBE_NAMES
     from nsadiag.reports import REPORTERS

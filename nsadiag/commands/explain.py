@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.classes import CLASSES
 from nsadiag.analysis.resolve import Attempt, Resolution
+from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.analysis.verdict import resolution_of
 from nsadiag.commands.analyze import is_matrix, is_ours
 from nsadiag.errors import UsageError

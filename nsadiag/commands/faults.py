@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from nsadiag.analysis.classes import CLASSES
+from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.errors import UsageError
 from nsadiag.source.model import docstring_of
 

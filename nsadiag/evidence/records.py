@@ -1,10 +1,11 @@
-"""Findings and verdicts: the values that detectors return and reports render."""
+"""Findings and verdicts: the values that rules lead to and reports render."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Literal
 
 from nsadiag.evidence.layout import SCHEMA_VERSION
@@ -78,10 +79,11 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """A neighbouring class, and what speaks against it."""
+    """A neighbouring class that is ruled out, and the fact that speaks against it."""
 
     cls: str
     because: str
+    source: str | None = None  # of the fact, in the run directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +105,43 @@ class Times:
     verdict_s: float | None = None
 
 
+class Strength(Enum):
+    """Levels of evidence behind a finding; the value is the verdict's `confidence`.
+
+    CONCLUSIVE: the failure is on record itself, by whoever failed: the first exception, a signal, a message of DDP or of
+    the kernel, arguments or modules that two sides wrote down and that differ.
+    STRONG: records of all ranks concerned agree on what happened; one step of the explanation is inferred.
+    LIKELY: the state is certain, and another reason for it, or an end of it, cannot be excluded.
+    WEAK: a single kind of evidence (stacks alone, time alone), or what may be meant.
+    GUESS: several readings fit equally well; this one says where to look.
+    NONE: no claim is made.
+    """
+
+    CONCLUSIVE = 0.95
+    STRONG = 0.85
+    LIKELY = 0.75
+    WEAK = 0.6
+    GUESS = 0.5
+    NONE = 0.0
+
+    @classmethod
+    def within(cls, confidence: float) -> Strength:
+        """The highest level that claims no more than `confidence`."""
+        return max((s for s in cls if s.value <= confidence), key=lambda s: s.value, default=cls.NONE)
+
+    def at_most(self, other: Strength) -> Strength:
+        """The lower of the two."""
+        return min(self, other, key=lambda s: s.value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The conclusion of one detector from one cell's evidence."""
+    """The conclusion of one rule from one cell's evidence."""
 
     detector: str
     cls: str
     outcome: Outcome
-    confidence: float
+    strength: Strength
     summary: str
     guilty_ranks: tuple[int, ...] = ()
     blocked_ranks: tuple[int, ...] = ()
@@ -121,6 +152,11 @@ class Finding:
     gaps: tuple[str, ...] = ()
     fix: str | None = None
     next: str | None = None
+
+    @property
+    def confidence(self) -> float:
+        """The strength as a number."""
+        return self.strength.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +195,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """The document that CONTRACT promises, keys in its order."""
         body = dataclasses.asdict(self)
-        rejected = [{"class": r.cls, "because": r.because} for r in self.rejected]
+        rejected = [{"class": r.cls, "because": r.because, "source": r.source} for r in self.rejected]
         return {
             "schema_version": SCHEMA_VERSION,
             "outcome": body.pop("outcome"),
@@ -189,7 +225,10 @@ class Verdict:
             peers_at=_known(Place, document["peers_at"]),
             progress=_known(Progress, document["progress"]) or Progress(),
             evidence=tuple(Evidence(claim=e["claim"], source=e["source"]) for e in document["evidence"]),
-            rejected=tuple(Rejected(cls=r["class"], because=r["because"]) for r in document["rejected"]),
+            rejected=tuple(
+                Rejected(cls=r["class"], because=r["because"], source=r.get("source"))
+                for r in document["rejected"]
+            ),
             gaps=tuple(document["gaps"]),
             fix=document["fix"],
             next=document["next"],

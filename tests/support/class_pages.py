@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nsadiag.analysis.classes import CLASSES
-from nsadiag.analysis.rules.registry import RULES
+from nsadiag.analysis.rules.registry import CLASSES, RULES
 from nsadiag.analysis.rules.rule import Rule
 from nsadiag.commands.faults import faults
 
@@ -32,10 +31,14 @@ def _sections() -> Iterator[str]:
         rules = [rule for rule in RULES if cls in rule.concludes]
         yield f"### `{cls}`\n\n{sentence}\n\n"
         yield from _detection(cls, rules)
-        confused = sorted({other for rule in rules for other in rule.confused_with} - {cls})
+        confused = [
+            c for c in dict.fromkeys(other for rule in rules for other in rule.confused_with) if c != cls
+        ]
         if confused:
             yield f"- **Confused with:** {', '.join(f'[`{c}`](#{c})' for c in confused)}\n"
-        yield from (f"- **Fix:** {fix}\n" for fix in dict.fromkeys(r.fix for r in rules if r.cls == cls))
+        yield from (
+            f"- **Fix:** {fix}\n" for fix in dict.fromkeys(r.fix for r in rules if r.cls == cls and r.fix)
+        )
         shown = ", ".join(f"[`{name}`](../repro/{name})" for name in scripts.get(cls, ()))
         yield f"- **Shown by:** {shown}\n\n" if shown else "\n"
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.rules.rule import Check
+from nsadiag.analysis.rules.registry import RULES
+from nsadiag.analysis.rules.rule import Check, Draft
 from nsadiag.evidence.records import Finding
 
 
 def findings(check: Check, cell: CellEvidence, tables: Tables) -> list[Finding]:
     """All of them, in the order in which it yields them."""
-    return [said for said in check(cell, tables) if isinstance(said, Finding)]
+    rule = next(rule for rule in RULES if rule.check is check)
+    return [rule.finding(said) for said in check(cell, tables) if isinstance(said, Draft)]

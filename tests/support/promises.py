@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from nsadiag.analysis import classes
+from nsadiag.analysis.rules import registry
 
 REPRO = Path(__file__).resolve().parents[2] / "repro"
-CLASSES = tuple(classes.CLASSES)
+CLASSES = tuple(registry.CLASSES)
 OUTCOMES = ("hung", "crashed", "slow", "wrong", "healthy", "unknown")
 KEYS = (
     "needs", "launch", "world_size", "options", "outcome", "class", "guilty_ranks", "code", "parameter",

@@ -6,8 +6,6 @@ the source, and what each rank had done before, iteration by iteration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.hypotheses import HYPOTHESES
@@ -16,7 +14,6 @@ from nsadiag.analysis.facts.exits import breaks, first_break, says_mismatch
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.evidence.records import Finding, Rejected, Where
 
 
 def is_stuck(cell: CellEvidence) -> bool:
@@ -63,45 +60,3 @@ def attempts(cell: CellEvidence, tables: Tables) -> tuple[tuple[str, Divergence 
 def explain(cell: CellEvidence, tables: Tables) -> Divergence | None:
     """The first hypothesis that the evidence bears out; None where nothing shows why the ranks disagree."""
     return next((found for _, found in tables.once(attempts) if found), None)
-
-
-def _other(cell: CellEvidence, tables: Tables, found: Divergence | None) -> Declined:
-    if found:
-        return Declined(f"the divergence is another one: rank {cell.names(found.guilty)} {found.because}")
-    tried = ", ".join(name for name, _ in tables.once(attempts))
-    return tables.once(obstacle) or Declined(
-        f"nothing shows why the ranks diverged (tried: {tried})"
-        if tried
-        else "fewer than two ranks can be compared"
-    )
-
-
-def finding_of(
-    cell: CellEvidence, tables: Tables, cls: str, *, fix: str, rejected: dict[str, str]
-) -> Iterator[Finding | Declined]:
-    """The one finding of a rule whose class the divergence has; `rejected`: classes, and what speaks against them."""
-    found = tables.once(explain)
-    if found is None or found.cls != cls:
-        yield _other(cell, tables, found)
-        return
-    word = "Rank" if len(cell.everyone(found.guilty)) == 1 else "Ranks"
-    summary = f"{word} {cell.names(found.guilty)} {found.because}."
-    if found.collective:
-        summary += (
-            f" {found.collective.op} {found.collective.seq} of {found.collective.group} waits for ever."
-        )
-    step = cell.rank(found.guilty[0]).end.get("steps")
-    yield Finding(
-        detector=cls,
-        cls=cls,
-        outcome="hung" if is_still(cell) else "crashed",
-        confidence=found.confidence,
-        summary=summary,
-        guilty_ranks=found.guilty,
-        blocked_ranks=found.blocked,
-        where=Where(collective=found.collective, step=step, module=found.module).at(found.where),
-        peers_at=found.peers_at,
-        evidence=found.evidence,
-        rejected=tuple(Rejected(cls=name, because=because) for name, because in rejected.items()),
-        fix=fix,
-    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nsadiag.analysis.external.load import Foreign
 from nsadiag.analysis.external.view import NEXT, View, blocked_by, ranks_first, ranks_text
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
 
 # A collective that was pending for less when its dump was written may just have been in flight.
 IN_FLIGHT_S = 20.0
@@ -28,7 +28,7 @@ def late(view: View) -> Finding:
         detector="crowd",
         cls="straggler_rank",
         outcome="slow",
-        confidence=0.75 if len(behind) < len(meeting.started) else 0.5,
+        strength=Strength.LIKELY if len(behind) < len(meeting.started) else Strength.GUESS,
         summary=f"{ranks_first(behind)} issued {view.name(first)} like all others, but the GPU has not come to it, while {len(meeting.started):,} of {view.world:,} ranks wait in it: it is behind with what comes before.",
         guilty_ranks=behind,
         blocked_ranks=blocked_by(view, behind),
@@ -42,7 +42,10 @@ def late(view: View) -> Finding:
                 cls="missing_rank",
                 because=f"{ranks_text(behind)} issued the collective that the others wait in",
             ),
-            Rejected(cls="network_stall", because="not every member has begun it"),
+            Rejected(
+                cls="network_stall",
+                because=f"the GPUs of {ranks_text(behind)} have not begun it, those of {len(meeting.started):,} ranks have",
+            ),
         ),
         gaps=(
             "one dump a rank does not tell a slow GPU from one whose kernel never ends (gpu_kernel_hang): a second dump would",
@@ -59,14 +62,17 @@ def in_flight(view: View) -> Finding:
         detector="crowd",
         cls="unknown",
         outcome="unknown",
-        confidence=0.3,
+        strength=Strength.NONE,
         summary=f"{ranks_first(meeting.deviating)} had not come to {view.name(first)}, which was pending for {view.pending_s():.1f} s when the dumps were written: a job that runs well looks the same.",
         where=Where(collective=first.collective(meeting.group.name) if first else None).at(
             first.place if first else None
         ),
         evidence=tuple(view.waiting_evidence(first)),
         rejected=(
-            Rejected(cls="missing_rank", because="nothing was pending for longer than ranks may be apart"),
+            Rejected(
+                cls="missing_rank",
+                because=f"the call had been pending for {view.pending_s():.1f} s, and in a running job ranks may be {IN_FLIGHT_S:.0f} s apart",
+            ),
         ),
         fix=None,
         next="dump again some seconds later: whoever still has not come is missing",
@@ -76,12 +82,11 @@ def in_flight(view: View) -> Finding:
 def without_a_dump(view: View) -> Finding:
     meeting = view.meeting
     first = view.first_waiting
-    sure = 0.55 if len(meeting.unseen) == 1 else 0.4
     return Finding(
         detector="crowd",
         cls="missing_rank",
         outcome="hung",
-        confidence=sure,
+        strength=Strength.GUESS,
         summary=f"All {len(meeting.waiting):,} ranks with a dump wait in {view.name(first)}; {ranks_text(meeting.unseen)} left none, so it is among them that one must be missing.",
         guilty_ranks=meeting.unseen,
         blocked_ranks=blocked_by(view, meeting.unseen),
@@ -113,14 +118,19 @@ def stalled(view: View) -> Finding:
         detector="crowd",
         cls="network_stall" if stands else "unknown",
         outcome="hung" if stands else "unknown",
-        confidence=0.6 if stands else 0.3,
+        strength=Strength.WEAK if stands else Strength.NONE,
         summary=f"All {len(meeting.waiting):,} ranks with a dump issued {view.name(first)}, and none has finished it{since}.{doubt}",
         blocked_ranks=meeting.waiting if stands else (),
         where=Where(collective=first.collective(meeting.group.name) if first else None).at(
             first.place if first else None
         ),
         evidence=tuple(view.waiting_evidence(first)),
-        rejected=(Rejected(cls="collective_args_mismatch", because="all of them asked for the same"),),
+        rejected=(
+            Rejected(
+                cls="collective_args_mismatch",
+                because=f"all {len(meeting.waiting):,} dumps ask for the same in {view.name(first)}",
+            ),
+        ),
         fix="Look at the network between the ranks: NCCL_DEBUG=INFO, the link state of each host's interfaces, NCCL_SOCKET_IFNAME."
         if stands
         else None,
@@ -150,7 +160,7 @@ def all_over(foreign: Foreign) -> Finding:
         detector="crowd",
         cls="healthy" if fine else "unknown",
         outcome="healthy" if fine else "unknown",
-        confidence=0.6 if fine else 0.3,
+        strength=Strength.WEAK if fine else Strength.NONE,
         summary=f"{said}{more}: nobody waits for a peer.",
         evidence=(
             Evidence(

@@ -6,7 +6,7 @@ from nsadiag.analysis.external.agreeing import in_flight, late, stalled, without
 from nsadiag.analysis.external.load import Foreign
 from nsadiag.analysis.external.view import NEXT, SHOWN, Asked, View, blocked_by, ranks_first, ranks_text
 from nsadiag.analysis.facts.locations import short
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
 
 MAJORITY = 3  # as many times more ranks did not come than came
 
@@ -52,7 +52,7 @@ def _missing(view: View) -> Finding:
         detector="crowd",
         cls="missing_rank",
         outcome="hung",
-        confidence=_sure_of_missing(view, guilty),
+        strength=_sure_of_missing(view, guilty),
         summary=f"{ranks_first(guilty)} never joined {view.name(peers)}, in which {len(meeting.waiting):,} of {view.world:,} ranks wait.{left}",
         guilty_ranks=guilty,
         blocked_ranks=blocked_by(view, guilty),
@@ -61,11 +61,12 @@ def _missing(view: View) -> Finding:
         evidence=tuple(evidence),
         rejected=(
             Rejected(
-                cls="collective_order_mismatch", because="no rank issued another collective under that number"
+                cls="collective_order_mismatch",
+                because=f"none of the dumps holds another operation under the number of {view.name(peers)}",
             ),
             Rejected(
                 cls="straggler_rank",
-                because=f"{ranks_text(guilty)} never issued it, while a slow rank's CPU runs ahead of its GPU",
+                because=f"{ranks_text(guilty)} never issued it, while a slow rank issues it late on its GPU alone",
             ),
         ),
         gaps=(
@@ -88,7 +89,7 @@ def _few_came(view: View, absent: tuple[int, ...]) -> Finding:
         detector="crowd",
         cls="rank_conditional_collective",
         outcome="hung",
-        confidence=0.6,
+        strength=Strength.WEAK,
         summary=f"Only {ranks_text(meeting.waiting)} issued {view.name(first)}; {len(absent):,} of {view.world:,} ranks never did.",
         guilty_ranks=meeting.waiting,
         blocked_ranks=blocked_by(view, meeting.waiting),
@@ -97,17 +98,22 @@ def _few_came(view: View, absent: tuple[int, ...]) -> Finding:
         ),
         peers_at=last.place if last else None,
         evidence=tuple(evidence),
-        rejected=(Rejected(cls="missing_rank", because="those who did not come are by far the most"),),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because=f"{len(absent):,} of {view.world:,} ranks did not come: {len(meeting.waiting):,} that came are the exception",
+            ),
+        ),
         gaps=("no stacks: the others may only be late",),
         fix="Let every rank of the group issue it, or none: a branch on the rank before that line is the usual cause.",
         next=NEXT,
     )
 
 
-def _sure_of_missing(view: View, guilty: tuple[int, ...]) -> float:
+def _sure_of_missing(view: View, guilty: tuple[int, ...]) -> Strength:
     if view.by_watchdog(guilty[0]):
-        return 0.6  # it may also have been too late to say anything
-    return 0.85 if len(guilty) < len(view.meeting.waiting) or len(guilty) == 1 else 0.7
+        return Strength.WEAK  # it may also have been too late to say anything
+    return Strength.STRONG if len(guilty) < len(view.meeting.waiting) or len(guilty) == 1 else Strength.LIKELY
 
 
 def _never_issued(view: View, rank: int, own: Asked | None) -> str:
@@ -129,7 +135,7 @@ def _cycle(view: View) -> Finding:
         detector="crowd",
         cls="collective_order_mismatch",
         outcome="hung",
-        confidence=0.75,
+        strength=Strength.LIKELY,
         summary=f"Groups wait for each other in a circle: {said}.",
         guilty_ranks=ranks,
         blocked_ranks=blocked_by(view, ranks),
@@ -139,7 +145,8 @@ def _cycle(view: View) -> Finding:
         evidence=tuple(evidence),
         rejected=(
             Rejected(
-                cls="missing_rank", because="every rank that is waited for waits in another group itself"
+                cls="missing_rank",
+                because=f"each of {ranks_text(ranks)} waits in another group itself: {said}",
             ),
         ),
         fix="Let all ranks take the groups in the same order.",
@@ -174,7 +181,7 @@ def _disagreement(view: View) -> Finding:
         detector="crowd",
         cls="collective_order_mismatch" if order else "collective_args_mismatch",
         outcome="hung",
-        confidence=0.6 if everyone else 0.9 if len(meeting.odd) < len(meeting.conforming) else 0.7,
+        strength=Strength.CONCLUSIVE if len(meeting.odd) < len(meeting.conforming) else Strength.WEAK,
         summary=f"{ranks_first((odd.rank,) if everyone else meeting.odd)} {verb} {mine} as {what}, {rest} {theirs}; {len(blocked_by(view, meeting.odd)):,} of {view.world:,} ranks wait.{late}",
         guilty_ranks=meeting.odd,
         blocked_ranks=blocked_by(view, meeting.odd),
@@ -184,9 +191,13 @@ def _disagreement(view: View) -> Finding:
         rejected=(
             Rejected(
                 cls="collective_args_mismatch" if order else "collective_order_mismatch",
-                because=f"the operations are {'different ones' if order else 'the same'}",
+                because=f"{ranks_text((odd.rank, others.rank))} issued {f'{odd.op} and {others.op}' if order else f'the same operation, {odd.op}'}",
             ),
-            Rejected(cls="missing_rank", because="the rank issued a collective under that number"),
+            Rejected(
+                cls="missing_rank",
+                because=f"rank {odd.rank} issued {odd.op} as number {meeting.seq}",
+                source=odd.source,
+            ),
         ),
         gaps=("no majority: which of them is wrong cannot be told",) if everyone else (),
         fix="Make all ranks issue the same collectives in the same order; a branch on rank or data before the line shown is the usual cause."

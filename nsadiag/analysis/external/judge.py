@@ -16,7 +16,7 @@ from nsadiag.analysis.external.told import communicator_finding, ended_with_code
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.errors import UsageError
-from nsadiag.evidence.records import Evidence, Finding, Progress, Times, Verdict
+from nsadiag.evidence.records import Evidence, Finding, Progress, Rejected, Times, Verdict
 
 LOOKS_FOR = (
     "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
@@ -111,7 +111,7 @@ def _believable(found: Finding, foreign: Foreign) -> Finding:
     found = dataclasses.replace(
         found,
         evidence=tuple(e for item in found.evidence if (e := _that_exists(item, foreign))),
-        rejected=tuple(r for r in found.rejected if not re.search(r"\blooks?\b", r.because)),
+        rejected=tuple(row for each in found.rejected if (row := _still_true(each, foreign))),
     )
     if found.cls == "unknown" and found.detector == "unknown" and not _broke(foreign.cell):
         return _open(found, foreign.cell, looks)
@@ -120,9 +120,17 @@ def _believable(found: Finding, foreign: Foreign) -> Finding:
     most_sure = MOST_SURE["none" if foreign.crowd.ranks else looks]
     return dataclasses.replace(
         found,
-        confidence=min(found.confidence, most_sure),
+        strength=found.strength.at_most(most_sure),
         gaps=tuple(dict.fromkeys((*found.gaps, GAPS[looks]))),
     )
+
+
+def _still_true(item: Rejected, foreign: Foreign) -> Rejected | None:
+    """A class that is ruled out, with the file as it is called here; None where the fact is of snapshots that nobody took."""
+    if item.source is None:
+        return None if re.search(r"\bsnapshots?\b", item.because) else item
+    found = _that_exists(Evidence(claim=item.because, source=item.source), foreign)
+    return dataclasses.replace(item, because=found.claim, source=found.source) if found else None
 
 
 def _broke(cell: CellEvidence) -> bool:
@@ -145,7 +153,7 @@ def _open(found: Finding, cell: CellEvidence, looks: Looks) -> Finding:
 def _that_exists(item: Evidence, foreign: Foreign) -> Evidence | None:
     """Detectors name the file that a run directory would have; here the fact stood in another."""
     path, _, place = item.source.partition("#")
-    item = dataclasses.replace(item, claim=re.sub(r",? in (both|the two) looks\b", "", item.claim))
+    item = dataclasses.replace(item, claim=re.sub(r",? in both snapshots\b", "", item.claim))
     if path == "watch.json" or "same line" in item.claim:
         return None
     if path == "ends.json":

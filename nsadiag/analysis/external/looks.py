@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.records import Strength
 
 Looks = Literal["none", "one", "same", "moved"]
 # What nobody looked at twice may be on its way.
-MOST_SURE: dict[Looks, float] = {"none": 0.85, "one": 0.5, "same": 0.85, "moved": 0.4}
+MOST_SURE: dict[Looks, Strength] = {
+    "none": Strength.STRONG,
+    "one": Strength.GUESS,
+    "same": Strength.STRONG,
+    "moved": Strength.GUESS,
+}
 GAPS: dict[Looks, str] = {
     "none": "one look at each rank: nothing shows whether the job still moved when it was taken",
     "one": "one look at each rank: nothing shows whether the job still moved when it was taken",

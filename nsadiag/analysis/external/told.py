@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from nsadiag.analysis.external.load import Foreign
 from nsadiag.analysis.external.nccl_log import Init
 from nsadiag.analysis.external.view import NEXT, ranks_first, ranks_text
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
 
 
 def never_came(foreign: Foreign, ranks: tuple[int, ...], source: str) -> Finding:
@@ -17,7 +17,7 @@ def never_came(foreign: Foreign, ranks: tuple[int, ...], source: str) -> Finding
         detector="crowd",
         cls="missing_rank",
         outcome="hung",
-        confidence=0.85,
+        strength=Strength.CONCLUSIVE,
         summary=f"{ranks_first(ranks)} never came to the monitored barrier in which the others waited.",
         guilty_ranks=ranks,
         blocked_ranks=others,
@@ -38,13 +38,13 @@ def ended_with_code(foreign: Foreign, ranks: tuple[int, ...], code: int) -> Find
         detector="crowd",
         cls="rank_exception",
         outcome="crashed",
-        confidence=0.6,
+        strength=Strength.WEAK,
         summary=f"{ranks_first(ranks)} was the first to end, with exit code {code}; its traceback is not among these files.",
         guilty_ranks=ranks,
         blocked_ranks=others,
         evidence=(Evidence(claim=f"the launcher saw exit code {code}", source=foreign.told.launcher),),
         rejected=(
-            Rejected(cls="rank_killed", because="no signal ended it"),
+            Rejected(cls="rank_killed", because=f"the launcher saw exit code {code}, and no signal"),
             Rejected(cls="rank_exited_early", because=f"exit code {code} is not that of a clean end"),
         ),
         gaps=(f"no log of {ranks_text(ranks)}",),
@@ -84,7 +84,7 @@ def _stuck(rows: list[Init], came: tuple[int, ...], absent: tuple[int, ...], who
         detector="crowd",
         cls="process_group_mismatch" if absent else "network_stall",
         outcome="hung",
-        confidence=0.6 if absent else 0.5,
+        strength=Strength.WEAK if absent else Strength.GUESS,
         summary=summary,
         guilty_ranks=absent if whole else (),
         blocked_ranks=came if whole else (),
@@ -92,7 +92,9 @@ def _stuck(rows: list[Init], came: tuple[int, ...], absent: tuple[int, ...], who
         evidence=(evidence,),
         rejected=(
             Rejected(
-                cls="missing_rank", because="no collective can be issued before the communicator is there"
+                cls="missing_rank",
+                because=f"{what} was never created: no collective could be issued in it",
+                source=evidence.source,
             ),
         ),
         gaps=("a rank whose log is not among these files would be taken for one that did not come",),

@@ -1,1 +1,1 @@
-"""What every verdict is given besides its finding: hosts, frames of libraries, citations that hold."""
+"""Additions to every finding: hosts, frames of libraries, citations that hold."""

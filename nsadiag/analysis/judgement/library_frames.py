@@ -28,7 +28,7 @@ def shown(cell: CellEvidence, cause: Finding) -> Finding:
 
 
 def _first(cell: CellEvidence, ranks: tuple[int, ...]) -> Place | None:
-    """Of the first rank that has one."""
+    """The line of the first rank that has one."""
     known = (rank for rank in cell.ranks if rank.rank in ranks)
     return next((place for rank in known if (place := _of(rank))), None)
 
@@ -44,7 +44,7 @@ def _of(rank: RankEvidence) -> Place | None:
 
 
 def _stacks(rank: RankEvidence) -> Iterator[list[Frame]]:
-    """Of the exception that ended it, then of the last look; innermost first."""
+    """Stacks of the exception that ended it, then of the last snapshot; innermost first."""
     if rank.exception:
         yield [(f["file"], int(f["line"]), f["function"]) for f in rank.exception.get("frames", [])[::-1]]
     if rank.last_capture:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.evidence.records import Evidence, Finding
+from nsadiag.evidence.records import Evidence, Finding, Strength
 from nsadiag.evidence.user_code import INSTALLED, STANDARD, is_ours
 from nsadiag.source.archive import is_source
 
@@ -28,7 +28,7 @@ def instead(cell: CellEvidence, cause: Finding) -> Finding:
                 detector="own_fault",
                 cls="unknown",
                 outcome="hung",
-                confidence=0.9,
+                strength=Strength.CONCLUSIVE,
                 summary=f"Rank {rank.rank} waits for a lock of nsadiag's own, at {at}: a fault of nsadiag, not of the job.",
                 blocked_ranks=cause.blocked_ranks,
                 evidence=(

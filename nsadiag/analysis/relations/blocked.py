@@ -11,7 +11,7 @@ from nsadiag.analysis.facts.thread_state import Standing, other_threads
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
+from nsadiag.evidence.records import Collective, Place
 from nsadiag.evidence.user_code import is_user
 
 
@@ -118,51 +118,3 @@ def user_threads(capture: CaptureEvidence) -> list[tuple[dict[str, Any], Place]]
         if at:
             found.append((thread, locations.place(at["filename"], at["line"], at["name"])))
     return found
-
-
-def finding(
-    cell: CellEvidence,
-    stuck: Stuck,
-    *,
-    cls: str,
-    confidence: float,
-    summary: str,
-    evidence: tuple[Evidence, ...],
-    rejected: tuple[Rejected, ...],
-    fix: str,
-    at: Place | None = None,
-    next_step: str | None = None,
-) -> Finding:
-    """What all causes inside one rank have in common; `at` if the line is another than the main thread's innermost."""
-    number = stuck.number
-    peers = [s for r in stuck.blocked if (s := _standing_of(cell, stuck, r))]
-    waiting = (Evidence(claim=stuck.waited[0], source=stuck.waited[1]),) if stuck.waited else ()
-    look = cell.watch["looks"][-1]
-    return Finding(
-        detector=cls,
-        cls=cls,
-        outcome="hung",
-        confidence=confidence,
-        summary=summary,
-        guilty_ranks=(number,),
-        blocked_ranks=stuck.blocked,
-        where=Where(collective=stuck.collective, step=stuck.rank.end.get("steps")).at(
-            at or stuck.standing.place
-        ),
-        peers_at=peers[0] if peers else None,
-        evidence=(*evidence, *waiting, Evidence(claim=str(look["reason"]), source="watch.json#looks")),
-        rejected=(
-            *rejected,
-            Rejected(
-                cls="missing_rank",
-                because=f"what keeps rank {number} from its peers is known, so the parent class would say less",
-            ),
-        ),
-        fix=fix,
-        next=next_step,
-    )
-
-
-def _standing_of(cell: CellEvidence, stuck: Stuck, number: int) -> Place | None:
-    rank = next((r for r in cell.ranks if r.rank == number), None)
-    return locations.of_rank_now(rank) if rank else None

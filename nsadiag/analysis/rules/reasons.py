@@ -1,58 +1,115 @@
-"""Facts by which rules decline, as far as several rules share them."""
+"""Facts by which rules decline, as far as several rules share them; reports show them under "Ruled out"."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.facts.groups import newest_dump
+from nsadiag.analysis.facts.thread_state import Doing
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import inside
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.evidence.spans import spans
+
+# Of a main thread, as it was last looked at.
+STATES: dict[Doing, str] = {
+    "collective": "waits in a collective",
+    "transfer": "waits in a send or receive",
+    "rendezvous": "joins or leaves a process group",
+    "store": "waits for a key of the store",
+    "backward": "is in backward",
+    "loader": "waits for its DataLoader",
+    "queue": "waits at a queue",
+    "lock": "waits for a lock or a thread",
+    "process": "waits for a child process",
+    "socket": "waits at a socket",
+    "pipe": "waits at a pipe",
+    "io": "reads or writes a file",
+    "sleep": "is in a timed sleep",
+    "signal": "waits for a signal",
+    "leaving": "is past its work",
+    "python": "runs Python code",
+    "native": "runs native code",
+    "kernel": "is in the kernel",
+    "stopped": "is stopped",
+    "unknown": "is in a wait of a kind that does not show",
+}
+
+
+def these(ranks: Sequence[int]) -> str:
+    """`rank 1`, or `ranks 0-2`, for a sentence."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
 
 
 def not_still(cell: CellEvidence) -> Iterator[Declined]:
-    """What the last look found, if that was not silence."""
+    """The last snapshot found something that moved, or there was none."""
     looks = cell.watch.get("looks") or []
     if not looks:
-        yield Declined("the job was never found still: it was not looked at in a silence", "watch.json")
-    elif not is_still(cell):
+        quiet_s = cell.watch.get("longest_quiet_s")
+        longest = f" (the longest silence was {float(quiet_s):.1f} s)" if quiet_s is not None else ""
         yield Declined(
-            f"the job was not still at the last look: {looks[-1].get('reason') or looks[-1]['judgement']}",
-            "watch.json#looks",
+            f"no look found the job still: it was never silent for long enough{longest}", "watch.json"
         )
+    elif not is_still(cell):
+        found = looks[-1].get("reason") or looks[-1]["judgement"]
+        yield Declined(f"the job was not still at the last snapshot: {found}", "watch.json#looks")
+
+
+def hung(cell: CellEvidence) -> Declined:
+    """A job that was ended as hung, which no slow one is."""
+    looks = cell.watch.get("looks") or [{}]
+    return Declined(
+        f"nothing moved any more: {looks[-1].get('reason') or 'the job was ended as hung'}",
+        "watch.json#looks",
+    )
 
 
 def other_break(cell: CellEvidence) -> Iterator[Declined]:
-    """How the first rank broke."""
+    """The rank that broke first, and how; or how the ranks ended where none did."""
     first = first_break(cell)
     if first is None:
-        followed = sorted({b.rank.rank for b in breaks(cell)})
-        words = f"; rank {spans(followed)} only lost a peer" if followed else ""
-        yield Declined(f"no rank broke of its own accord{words}", "ends.json")
+        yield Declined(_without_a_break(cell), "ends.json")
     elif first.kind == "exception" and first.rank.exception:
         yield Declined(
-            f"the first to break was rank {first.rank.rank}, which raised {headline(first_of(first.rank.exception))}",
+            f"rank {first.rank.rank} was the first to break, and raised {headline(first_of(first.rank.exception))}",
             f"{first.rank.source}/exception.json",
         )
     else:
-        how = "was killed" if first.kind == "killed" else "exited by itself"
-        yield Declined(f"the first to break was rank {first.rank.rank}, which {how}", "ends.json")
+        how = "was killed by a signal" if first.kind == "killed" else "exited by itself"
+        yield Declined(
+            f"rank {first.rank.rank} was the first to break: it {how} at {first.t_s:.1f} s", "ends.json"
+        )
 
 
-def blocked_elsewhere(cell: CellEvidence, tables: Tables) -> Iterator[Declined]:
-    """In what the ranks are blocked that wait for no peer."""
+def _without_a_break(cell: CellEvidence) -> str:
+    if followed := sorted({b.rank.rank for b in breaks(cell) if b.follows_a_peer}):
+        return f"{these(followed)} ended only because a peer was gone or did not come in time"
+    if ended := [r.rank for r in cell.ranks if r.end.get("by_us")]:
+        return f"{these(ended)} lived until nsadiag ended the job"
+    if done := [r.rank for r in cell.ranks if r.end.get("t_s") is not None]:
+        return f"{these(done)} came to the end of the script"
+    return "no rank is known to have ended"
+
+
+def blocked_elsewhere(
+    cell: CellEvidence, tables: Tables, states: Collection[str] = (), sought: str = ""
+) -> Iterator[Declined]:
+    """The states of ranks that wait for no peer; `states` are those of the rule, and `sought` names them."""
     found = inside(cell, tables)
     for stuck in found[:4]:
-        at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
-        moves = "" if stuck.standing.same else ", and its lines changed between the looks"
-        yield Declined(f"rank {stuck.number} is in state {stuck.standing.doing}{at}{moves}", stuck.source)
+        standing = stuck.standing
+        where = at_line(standing.place)
+        if standing.doing not in states:
+            more = f", not {sought}" if sought else ""
+        else:
+            more = "" if standing.same else ", and went on to other lines between the snapshots"
+        yield Declined(f"rank {stuck.number} {STATES[standing.doing]}{where}{more}", stuck.source)
     if not found:
-        yield Declined("no rank that was looked at is blocked inside itself")
+        yield Declined(f"none of {len(tables.standings)} ranks with a stack is blocked in itself")
 
 
 def _lacks(cell: CellEvidence, need: str) -> list[int]:
@@ -67,14 +124,14 @@ def _lacks(cell: CellEvidence, need: str) -> list[int]:
     return []
 
 
-WORDS = {"black_boxes": "black box", "stacks": "stack", "flight_recorders": "flight recorder", "ends": "end"}
+WORDS = {"black_boxes": "recorder", "stacks": "stack", "flight_recorders": "flight recorder", "ends": "end"}
 
 
 def lacking(cell: CellEvidence, needs: Sequence[str]) -> Iterator[Declined]:
     """Evidence that a rule needs and that is not there."""
     for need in needs:
         if without := _lacks(cell, need):
-            yield Declined(f"no {WORDS[need]} of rank {spans(without)}")
+            yield Declined(f"no {WORDS[need]} of {these(without)}")
     if "sources" in needs and not cell.sources:
         yield Declined("no source of the user's is at hand")
     if "looks" in needs and not cell.watch.get("looks"):

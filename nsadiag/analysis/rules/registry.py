@@ -1,4 +1,4 @@
-"""All rules, found by walking this package, in an order of trial that follows from their declared edges."""
+"""All rules, found by walking this package, in an order of trial that follows from their declared edges; and their classes."""
 
 from __future__ import annotations
 
@@ -45,3 +45,5 @@ def _explained_by(rule: Rule, among: Iterable[Rule]) -> set[str]:
 
 
 RULES = in_causal_order(discover())
+# By class, in the order in which they are tried: what it says happened.
+CLASSES = {cls: sentence for rule in RULES for cls, sentence in rule.means.items()}

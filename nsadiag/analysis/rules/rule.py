@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.evidence.records import Finding
+from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Strength, Where
 
 Family = Literal[
     "structure", "stopped", "divergence", "exit", "blocked", "waiting", "correctness", "performance", "terminal"
 ]  # fmt: skip
 Need = Literal["black_boxes", "stacks", "flight_recorders", "looks", "ends", "sources"]
-Check = Callable[[CellEvidence, Tables], Iterator[Finding | Declined]]
 
 # By family, the families whose findings explain what its rules see.
 CAUSES: dict[str, tuple[Family, ...]] = {
@@ -36,20 +35,69 @@ CAUSES: dict[str, tuple[Family, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A rule's conclusion in one job. What is left out is the rule's own: its class, its outcome, its fix."""
+
+    summary: str  # one sentence, with the ranks, the call and the line
+    strength: Strength
+    guilty_ranks: tuple[int, ...] = ()
+    blocked_ranks: tuple[int, ...] = ()
+    where: Where | None = None
+    peers_at: Place | None = None
+    evidence: tuple[Evidence, ...] = ()
+    gaps: tuple[str, ...] = ()
+    cls: str | None = None
+    outcome: Outcome | None = None
+    fix: str | None = None
+    next: str | None = None
+
+
+Check = Callable[[CellEvidence, Tables], Iterator[Draft | Declined]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One way to conclude a class; `explained_by` names rules of its family whose findings outrank its own."""
+    """One way to conclude a class; `explained_by` names rules of its family whose findings outrank its own.
+
+    `check` yields a Draft where it concludes, and otherwise the facts that kept it from that: reports show them under
+    "Ruled out", so each is a sentence with ranks, calls or numbers, and names the file that shows it.
+    """
 
     name: str
     concludes: tuple[str, ...]  # classes, the usual one first
+    means: Mapping[str, str] = field(
+        default_factory=dict
+    )  # a sentence for each class that this rule introduces
     family: Family
     detected: str  # Markdown
     fix: str
     check: Check
+    outcome: Outcome = "hung"
     needs: tuple[Need, ...] = ()
     explained_by: tuple[str, ...] = ()
-    confused_with: tuple[str, ...] = ()  # classes
+    confused_with: tuple[
+        str, ...
+    ] = ()  # classes, the nearest first: the resolver says what speaks against them
 
     @property
     def cls(self) -> str:
         """The class that it usually concludes."""
         return self.concludes[0]
+
+    def finding(self, draft: Draft) -> Finding:
+        """The draft with what the rule itself says."""
+        return Finding(
+            detector=self.name,
+            cls=draft.cls or self.cls,
+            outcome=draft.outcome or self.outcome,
+            strength=draft.strength,
+            summary=draft.summary,
+            guilty_ranks=draft.guilty_ranks,
+            blocked_ranks=draft.blocked_ranks,
+            where=draft.where,
+            peers_at=draft.peers_at,
+            evidence=draft.evidence,
+            gaps=draft.gaps,
+            fix=draft.fix or self.fix or None,
+            next=draft.next,
+        )

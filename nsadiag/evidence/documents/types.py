@@ -323,7 +323,7 @@ VERDICT = record(
         "outcome": text, "class": text, "confidence": number, "summary": text, "guilty_ranks": RANKS,
         "blocked_ranks": RANKS, "world_size": between(0, MOST_RANKS), "where": maybe(WHERE), "peers_at": maybe(LINE),
         "progress": table(maybe(number)), "evidence": rows(record({"claim": text, "source": text})),
-        "rejected": rows(record({"class": text, "because": text})), "gaps": TEXTS, "fix": maybe(text),
+        "rejected": rows(record({"class": text, "because": text}, {"source": maybe(text)})), "gaps": TEXTS, "fix": maybe(text),
         "next": maybe(text), "times": table(maybe(number)),
     },
     {"signature": text},

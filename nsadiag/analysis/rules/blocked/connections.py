@@ -12,7 +12,7 @@ MAPPED = "::ffff:"  # an IPv4 address as IPv6 sockets show it
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Bytes that a rank has sent, and that were not acknowledged between two looks."""
+    """Bytes that a rank has sent, and that were not acknowledged between two snapshots."""
 
     rank: int
     peer: int | None  # None: on another machine, or of no rank
@@ -22,7 +22,7 @@ class Link:
 
 
 def stalled_links(cell: CellEvidence) -> list[Link]:
-    """Connections on which the same bytes wait in both of the last looks, and nothing was read or sent."""
+    """Connections on which the same bytes wait in both of the last snapshots, and nothing was read or sent."""
     owners = {
         (_plain(row["local"]), _plain(row["peer"])): rank.rank for rank in cell.ranks for row in _last(rank)
     }
@@ -45,7 +45,7 @@ def stalled_links(cell: CellEvidence) -> list[Link]:
 
 
 def _last(rank: RankEvidence, *, back: int = 1) -> list[dict[str, Any]]:
-    """Its established connections in the last look, or one before it."""
+    """Its established connections in the last snapshot, or one before it."""
     shown = [c for c in rank.captures if c.proc]
     if len(shown) < back:
         return []

@@ -13,11 +13,12 @@ from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.facts.quiet_time import in_one_place_s, in_silence
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, inside, stuck_inside
+from nsadiag.analysis.relations.blocked import Stuck, inside, stuck_inside
 from nsadiag.analysis.relations.pending import was_given_up
+from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 LEAST_LOOKS = 4  # two pairs: what one pair shows may be one slow sample
 LATE = re.compile(r"DataLoader timed out after \d+ seconds")
@@ -34,7 +35,7 @@ def _worker(stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
 
 
 def _running(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
-    """The worker that ran at the same lines, with the same values, at every look since anything last moved."""
+    """The worker that ran at the same lines, with the same values, at every snapshot since anything last moved."""
     looks = in_silence(cell, stuck.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
         lines, at = _lines(child), locations.of_frames(_of_worker(child))
@@ -52,7 +53,7 @@ def _running(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] 
 
 
 def _in_one_call(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
-    """The worker that ran in one and the same call at every look since anything last moved, whatever it goes on to in there."""
+    """The worker that ran in one and the same call at every snapshot since anything last moved, whatever it goes on to in there."""
     looks = in_silence(cell, stuck.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
         calls = [_calls(look, child.number) for look in looks]
@@ -68,7 +69,7 @@ def _in_one_call(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Pla
 
 
 def _calls(look: CaptureEvidence, pid: int) -> list[tuple[str, ...]]:
-    """What the loader's loop has called in the worker, outermost first, each with what stands for its arguments."""
+    """The calls of the loader's loop in the worker, outermost first, each with what stands for its arguments."""
     told = look.answers.get("sources", {}).get("workers", {}).get("calls", {}).get(str(pid), [])
     return [tuple(call) for call in told]
 
@@ -87,7 +88,7 @@ def _loop(cell: CellEvidence, seen: list[Place]) -> Place | None:
 
 
 def _values(look: CaptureEvidence, pid: int) -> str | None:
-    """What stands for the values of its variables."""
+    """A digest of the values of its variables."""
     told: str | None = look.answers.get("sources", {}).get("workers", {}).get("values", {}).get(str(pid))
     return told
 
@@ -97,7 +98,7 @@ def _lines(child: CaptureEvidence) -> list[tuple[str, int]]:
 
 
 def _of_worker(child: CaptureEvidence) -> list[dict[str, object]]:
-    """What the loader's loop has called in this process; nothing if it is no worker of a loader."""
+    """The frames that the loader's loop has called in this process; none if it is no worker of a loader."""
     return _above_worker(main_thread(child).get("frames", []))
 
 
@@ -116,7 +117,7 @@ def _gone(stuck: Stuck) -> list[int]:
     return sorted(known - living)
 
 
-def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     yield from _raised(cell)
     for stuck in stuck_inside(cell, tables):
         if stuck.standing.doing != "loader":
@@ -134,26 +135,18 @@ def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Find
             yield _busy(cell, stuck, *running, lasted)
         elif lasted and (in_call := _in_one_call(cell, stuck)):
             yield _busy(cell, stuck, *in_call, lasted, in_call=True)
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, ("loader",), "for its DataLoader")
 
 
 def _waits(stuck: Stuck) -> Evidence:
-    at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
+    at = at_line(stuck.standing.place)
     return Evidence(
-        claim=f"rank {stuck.number} waits in its DataLoader{at}, in both looks", source=stuck.source
-    )
-
-
-def _rejected(number: int, *, locked: bool = False) -> tuple[Rejected, ...]:
-    idle = "neither the rank nor any of its workers used the machine meanwhile"
-    return (
-        Rejected(cls="straggler_rank", because="nothing can wake the worker" if locked else idle),
-        Rejected(cls="uneven_inputs", because=f"rank {number} asks for a batch: it has not come to its end"),
+        claim=f"rank {stuck.number} waits in its DataLoader{at}, in both snapshots", source=stuck.source
     )
 
 
 def _locked(stuck: Stuck, worker: CaptureEvidence) -> tuple[Evidence, ...]:
-    """Where the kernel shows all of its threads at locks of its own memory."""
+    """A worker of which the kernel shows all threads at locks of its own memory."""
     rows = [c for c in stuck.capture.proc.get("children", []) if c["pid"] == worker.number]
     if not any(row.get("locked_for_good") for row in rows):
         return ()
@@ -161,16 +154,15 @@ def _locked(stuck: Stuck, worker: CaptureEvidence) -> tuple[Evidence, ...]:
     return (Evidence(claim=claim, source=f"{stuck.capture.source}/proc.json"),)
 
 
-def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place) -> Finding:
+def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place) -> Draft:
     state, locked = worker.proc.get("state"), _locked(stuck, worker)
     held = " It waits for a lock that no thread of it is left to release." if locked else ""
-    return finding(
+    return inside_rank(
         cell,
         stuck,
-        cls="dataloader_worker_fault",
-        confidence=0.93,
-        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) stands at {locations.short(at)} and gives no batch.{held}",
-        at=at,
+        strength=Strength.CONCLUSIVE,
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) is at {locations.short(at)} and delivers no batch.{held}",
+        where=at,
         evidence=(
             _waits(stuck),
             Evidence(
@@ -179,7 +171,6 @@ def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place)
             ),
             *locked,
         ),
-        rejected=_rejected(stuck.number, locked=bool(locked)),
         fix=FIX,
     )
 
@@ -192,24 +183,23 @@ def _busy(
     lasted: float,
     *,
     in_call: bool = False,
-) -> Finding:
+) -> Draft:
     """As with a rank of which one call keeps the interpreter: only time tells that from work, and not for certain.
 
     `in_call`: it goes on to other values, in a call that does not end.
     """
     where = locations.short(at)
     stays = (
-        f"is in one and the same call of {at.function}, with the same arguments, in every look since the silence began"
+        f"is in one and the same call of {at.function}, with the same arguments, in every snapshot since the silence began"
         if in_call
-        else f"is at {where} in every look since the silence began, with the same values in all variables"
+        else f"is at {where} in every snapshot since the silence began, with the same values in all variables"
     )
-    return finding(
+    return inside_rank(
         cell,
         stuck,
-        cls="dataloader_worker_fault",
-        confidence=0.6 if in_call else 0.65,
-        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and gives no batch.",
-        at=at,
+        strength=Strength.WEAK,
+        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and delivers no batch.",
+        where=at,
         evidence=(
             _waits(stuck),
             Evidence(
@@ -223,45 +213,32 @@ def _busy(
                 source="watch.json",
             ),
         ),
-        rejected=(
-            Rejected(
-                cls="straggler_rank",
-                because="nobody got any further for many times the longest pause before",
-            ),
-            Rejected(
-                cls="uneven_inputs",
-                because=f"rank {stuck.number} asks for a batch: it has not come to its end",
-            ),
-        ),
         fix="Look at what the line does with that sample (a pattern that backtracks, a search that grows with its input), and bound it; a timeout= of the loader makes it an exception.",
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the worker ever goes on",
     )
 
 
-def _unseen(cell: CellEvidence, stuck: Stuck) -> Finding:
+def _unseen(cell: CellEvidence, stuck: Stuck) -> Draft:
     """No batch comes, and nobody may look at those who should bring it."""
-    return finding(
+    return inside_rank(
         cell,
         stuck,
-        cls="dataloader_worker_fault",
-        confidence=0.6,
+        strength=Strength.WEAK,
         summary=f"Rank {stuck.number} waits in its DataLoader for a batch that does not come; its workers could not be looked at.",
         evidence=(
             _waits(stuck),
             Evidence(claim="its workers may not be read", source=f"{stuck.capture.source}/gaps.json"),
         ),
-        rejected=_rejected(stuck.number),
         fix="Look at what the dataset's code waits for: a lock held at the fork, a decoder, a file.",
         next_step="allow py-spy to read the processes (nsadiag doctor says how): it shows the worker's line",
     )
 
 
-def _dead(cell: CellEvidence, stuck: Stuck, gone: list[int]) -> Finding:
-    return finding(
+def _dead(cell: CellEvidence, stuck: Stuck, gone: list[int]) -> Draft:
+    return inside_rank(
         cell,
         stuck,
-        cls="dataloader_worker_fault",
-        confidence=0.85,
+        strength=Strength.STRONG,
         summary=f"Rank {stuck.number} waits for DataLoader worker {', '.join(map(str, gone))}, which is dead.",
         evidence=(
             _waits(stuck),
@@ -270,12 +247,11 @@ def _dead(cell: CellEvidence, stuck: Stuck, gone: list[int]) -> Finding:
                 source=f"{stuck.rank.source}/loaders.json",
             ),
         ),
-        rejected=_rejected(stuck.number),
         fix="Find what ended the worker (dmesg shows the kernel's memory killer): fewer workers, or less memory in each.",
     )
 
 
-def _raised(cell: CellEvidence) -> Iterator[Finding]:
+def _raised(cell: CellEvidence) -> Iterator[Draft]:
     """torch noticed it, and raised in the rank's loop, at whatever line that happened to be."""
     first = first_break(cell)
     raised = first.rank.exception if first and first.kind == "exception" else None
@@ -288,14 +264,12 @@ def _raised(cell: CellEvidence) -> Iterator[Finding]:
         return
     number = first.rank.rank
     how = said["end"] if said else "gave no batch in the loader's time"
-    yield Finding(
-        detector="dataloader_worker_fault",
-        cls="dataloader_worker_fault",
-        outcome="hung" if cell.stopped == "hang" else "crashed",
-        confidence=0.93,
+    yield Draft(
+        outcome=hung_or_crashed(cell),
+        strength=Strength.CONCLUSIVE,
         summary=f"A DataLoader worker of rank {number} {how}; the loader raised in the rank.",
         guilty_ranks=(number,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != number),
+        blocked_ranks=all_but(cell, (number,)),
         where=Where(step=first.rank.end.get("steps")).at(
             locations.of_exception(exception) or locations.of_exception(raised)
         ),
@@ -305,10 +279,6 @@ def _raised(cell: CellEvidence) -> Iterator[Finding]:
                 source=f"{first.rank.source}/exception.json",
             ),
         ),
-        rejected=(
-            Rejected(cls="rank_exception", because="the exception only passes on how a worker ended"),
-            Rejected(cls="rank_killed", because=f"it was a worker that ended, not rank {number} itself"),
-        ),
         fix="Find what ended the worker: dmesg shows the kernel's memory killer; `num_workers=0` shows an exception where it happens.",
     )
 
@@ -316,11 +286,18 @@ def _raised(cell: CellEvidence) -> Iterator[Finding]:
 RULE = Rule(
     name="dataloader_worker_fault",
     concludes=("dataloader_worker_fault",),
+    means={"dataloader_worker_fault": "A data loader's worker is dead or stuck, and its rank waits for it."},
     family="exit",
-    detected="the rank stands in its DataLoader in both looks, and one of the loader's workers is gone, or stands in the dataset's code (its own stack is taken); or no thread is left in it that could release a lock; or it ran at one line with the same values through at least four looks of a long silence, when the job was given up (below; at 65 %), or stayed in one and the same call, with the same arguments (at 60 %); or torch raised that a worker was killed or gave nothing in time",
+    detected="the rank waits in its DataLoader in both snapshots, and one of the loader's workers is gone, or is in the dataset's code (its own stack is taken); or no thread is left in it that could release a lock; or it ran at one line with the same values through at least four snapshots of a long silence, when the job was given up (below; at 65 %), or stayed in one and the same call, with the same arguments (at 60 %); or torch raised that a worker was killed or gave nothing in time",
     fix="Look at what the worker did last, give the DataLoader a timeout, and fork before threads are started.",
     check=dataloader_worker_fault,
     needs=("stacks",),
     explained_by=("rank_killed",),
-    confused_with=("missing_rank", "rank_exception", "rank_killed", "straggler_rank", "uneven_inputs"),
+    confused_with=(
+        "rank_exception",
+        "rank_killed",
+        "uneven_inputs",
+        "straggler_rank",
+        "missing_rank",
+    ),
 )

@@ -1,4 +1,4 @@
-"""What a rank waits for whose main thread stands in an event loop: by its tasks, since the thread's stack does not say."""
+"""Waits of a rank whose main thread is in an event loop: by its tasks, since the thread's stack does not say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import other_threads
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import Stuck, user_threads
-from nsadiag.evidence.records import Place
+from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.user_code import is_user
 
 # Functions of asyncio in which a task waits: for other tasks of its process, and for the world.
@@ -39,12 +39,12 @@ class LoopWait:
     place: Place
     says: str  # what it waits for
     why: str
-    confidence: float
+    strength: Strength
     source: str
 
 
 def stands_for(stuck: Stuck) -> LoopWait | None:
-    """None where the rank stands in no loop, its tasks are not known, or one of them will go on by itself."""
+    """None where the rank waits in no loop, its tasks are not known, or one of them will go on by itself."""
     rows = [row for row in stuck.capture.tasks if "frames" in row and "thread" not in row]
     if not any(row.get("main") for row in rows) or user_threads(stuck.capture):
         # What an executor's thread does, the loop waits for; the threads' own stacks tell more.
@@ -63,7 +63,7 @@ def of_a_thread(stuck: Stuck) -> LoopWait | None:
 
 
 def now_awaits(rank: RankEvidence) -> tuple[Place, str, str] | None:
-    """Where the task is that keeps a rank whose main thread runs an event loop, what it awaits, and the record of that.
+    """The task that keeps a rank whose main thread runs an event loop: where it is, what it awaits, and the record of that.
 
     Whether anything will let it go on is another question. None where no loop is known, or several tasks may be the one.
     """
@@ -98,7 +98,7 @@ def _named(frame: dict[str, Any]) -> tuple[str, str]:
 
 
 def _told(rows: list[dict[str, Any]], source: str) -> LoopWait | None:
-    """What keeps the task for which the loop was begun; of one that runs for ever, what keeps any."""
+    """The wait that keeps the task for which the loop was begun; of one that runs indefinitely, that of any."""
     waiting = {str(row["name"]): row for row in rows if "failed" not in row}
     begun = [row for row in waiting.values() if row.get("main")] or list(waiting.values())
     ends = [end for row in begun for end in _ends(row, waiting, set())]
@@ -107,12 +107,12 @@ def _told(rows: list[dict[str, Any]], source: str) -> LoopWait | None:
         return None
     world = [row for row in ends if _kind(row) == "outside"]
     if world:
-        return _wait(world[0], "", 0.8, source)
+        return _wait(world[0], "", Strength.STRONG, source)
     beside = [row for row in others if _kind(row) == "outside"]
     if beside:
         # It may be the one that would let the others go on.
-        return _wait(beside[0], "", 0.65, source)
-    return _wait(ends[0], _why(rows, others), 0.85, source)
+        return _wait(beside[0], "", Strength.WEAK, source)
+    return _wait(ends[0], _why(rows, others), Strength.STRONG, source)
 
 
 def loops_beside(capture: CaptureEvidence) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ def _inner(row: dict[str, Any]) -> list[dict[str, Any]]:
     return frames[: next((n for n, f in enumerate(frames) if is_user(f["filename"])), 0)]
 
 
-def _wait(row: dict[str, Any], why: str, confidence: float, source: str) -> LoopWait | None:
+def _wait(row: dict[str, Any], why: str, strength: Strength, source: str) -> LoopWait | None:
     user = next((f for f in row["frames"] if is_user(f["filename"])), None)
     if user is None:
         return None
@@ -166,13 +166,13 @@ def _wait(row: dict[str, Any], why: str, confidence: float, source: str) -> Loop
         place=locations.place(user["filename"], user["line"], user["name"]),
         says=f"{called}, in task {row['name']}",
         why=why,
-        confidence=confidence,
+        strength=strength,
         source=source,
     )
 
 
 def _why(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
-    """What became of the tasks that should have let it go on."""
+    """The fate of the tasks that should have let it go on."""
     failed = [row for row in rows if "failed" in row]
     if failed:
         row, more = failed[0], len(failed) - 1

@@ -9,26 +9,27 @@ from typing import Any
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import is_short
-from nsadiag.analysis.facts.thread_state import main_thread
+from nsadiag.analysis.facts.thread_state import Doing, main_thread
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, inside, living_children, user_threads
+from nsadiag.analysis.relations.blocked import Stuck, inside, living_children, user_threads
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, of_a_thread, stands_for
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, not_still
-from nsadiag.analysis.rules.rule import Rule
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.blocking import polling_library
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source import loops
 
+OUTSIDE: tuple[Doing, ...] = ("socket", "process", "pipe", "signal", "store", "sleep", "io", "kernel")
 LOCKS = ("flock", "fcntl")
-MAY_ANSWER = 0.75
 # Where a thread of the rank may stand that would let the main thread go on, if only the world answered it.
 OUTSIDE_FRAMES = ("/ssl.py", "/socket.py", "/http/client.py", "/subprocess.py")
 # Where the kernel lets a thread wait for a connection, a peer's bytes, or a child.
 OUTSIDE_WCHAN = ("wait_woken", "inet_csk_accept", "inet_wait_for_connect", "unix_stream_data_wait", "do_wait")
 
 
-def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     polls = cell.stopped == "timeout" and _sleeps_on(cell)
     if not is_still(cell) and not polls:
         yield from not_still(cell)
@@ -43,17 +44,17 @@ def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decl
     for stuck in inside(cell, tables):
         if (task := stands_for(stuck)) and task.kind == "outside":
             yield _of_task(cell, stuck, task)
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, OUTSIDE, "for anything outside the job")
 
 
 def _sleeps_on(cell: CellEvidence) -> bool:
-    """Whether it has slept in every look of a silence: one long sleep would have been the same in all."""
+    """Whether it has slept in every snapshot of a silence: one long sleep would have been the same in all."""
     looks = [look for look in cell.watch.get("looks", []) if look["judgement"] == "asleep"]
     return len(looks) > 1 and cell.watch["looks"][-1]["judgement"] == "asleep"
 
 
-def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, str, float] | None:
-    """What it waits for, what to do about it, and how sure we are."""
+def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, str, Strength] | None:
+    """The thing that it waits for, what to do about it, and how strong that is."""
     standing = stuck.standing
     if standing.call in LOCKS:
         path = (standing.descriptor or {}).get("path")
@@ -61,29 +62,33 @@ def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, s
         holder = f", which process {held_by['pid']} holds ({held_by['command'][:80]})" if held_by else ""
         return (
             f"a lock on {path or 'a file'}{holder}",
-            "Find who holds the lock (lslocks), and lock with a time-out.",
-            0.9,
+            "Find who holds the lock (lslocks), and lock with a timeout.",
+            Strength.STRONG,
         )
     if standing.doing == "socket" and not _in_event_loop(stuck):
         peer = (standing.descriptor or {}).get("peer") or _peer(stuck)
-        return f"an answer from {peer or 'a socket'}", "Give the request a time-out, and retry.", 0.9
+        return (
+            f"an answer from {peer or 'a socket'}",
+            "Give the request a timeout, and retry.",
+            Strength.STRONG,
+        )
     if standing.doing == "process":
         return (
             f"a child process{_child(stuck)}",
-            "See why the child does not end, give it stdin=DEVNULL, and wait with a time-out.",
-            0.9,
+            "See why the child does not end, give it stdin=DEVNULL, and wait with a timeout.",
+            Strength.STRONG,
         )
     if standing.doing == "pipe":
         return (
             "the other end of a pipe",
-            "See to the process at the other end of the pipe, and read with a time-out.",
-            0.8,
+            "See to the process at the other end of the pipe, and read with a timeout.",
+            Strength.STRONG,
         )
     if standing.doing == "signal":
         return (
             "a signal, which only another process can send",
             "See why whoever should send the signal does not (a scheduler, another rank), and wait with signal.sigtimedwait.",
-            0.85,
+            Strength.STRONG,
         )
     if standing.doing == "store" and not _may_come_of_a_peer(cell, tables, stuck):
         return _store(stuck)
@@ -94,20 +99,16 @@ def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, s
     return None
 
 
-def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Finding:
+def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Draft:
     at = locations.short(task.place)
-    return finding(
+    return inside_rank(
         cell,
         stuck,
-        cls="external_wait",
-        confidence=_how_sure(cell, task.confidence),
+        strength=_how_sure(cell, task.strength),
         summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}. None of its peers can bring that.",
-        evidence=(Evidence(claim=f"task {task.name} stands at {at}", source=task.source),),
-        rejected=(
-            Rejected(cls="local_lock_deadlock", because="what its task waits for is outside its process"),
-        ),
-        fix="Give what the task awaits a time-out (asyncio.timeout, asyncio.wait_for), and retry.",
-        at=task.place,
+        evidence=(Evidence(claim=f"task {task.name} is at {at}", source=task.source),),
+        fix="Give what the task awaits a timeout (asyncio.timeout, asyncio.wait_for), and retry.",
+        where=task.place,
     )
 
 
@@ -129,25 +130,25 @@ def _child(stuck: Stuck) -> str:
     return f" ({words})" if words else ""
 
 
-def _store(stuck: Stuck) -> tuple[str, str, float] | None:
+def _store(stuck: Stuck) -> tuple[str, str, Strength] | None:
     event = stuck.standing.event or ""
     key = event.partition("key=")[2]
     if not key:
         return None
     return (
         f"the key {key} in a key-value store",
-        "Set the key under the very name that is waited for, and wait with a time-out.",
-        0.85,
+        "Set the key under the very name that is waited for, and wait with a timeout.",
+        Strength.STRONG,
     )
 
 
-def _polls(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float] | None:
+def _polls(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, Strength] | None:
     at, library = stuck.standing.place, _library(stuck)
     if library:
         return (
             f"what {library} asks for again and again",
-            "See what it waits for (a lock file that a dead process left behind?), and give it a time-out.",
-            0.85,
+            "See what it waits for (a lock file that a dead process left behind?), and give it a timeout.",
+            Strength.STRONG,
         )
     asked = loops.asks(cell.code, at, has_children=bool(living_children(stuck))) if at else None
     if asked is None or asked[0] == "inside":
@@ -155,7 +156,7 @@ def _polls(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float] | None:
     return (
         f"what it asks for again and again: `{asked[1]}`",
         "Give the loop a limit, with an error that names what did not come; remove what a dead process left behind.",
-        0.75,
+        Strength.LIKELY,
     )
 
 
@@ -174,7 +175,7 @@ def _may_come_of_a_peer(cell: CellEvidence, tables: Tables, stuck: Stuck) -> boo
     return any(loops.on_rank(cell.code, peer.frames) for peer in peers)
 
 
-def _through_a_thread(stuck: Stuck) -> tuple[str, str, float] | None:
+def _through_a_thread(stuck: Stuck) -> tuple[str, str, Strength] | None:
     """The main thread waits for another of its threads, and that one for the world."""
     for thread, at in user_threads(stuck.capture):
         inner = [f["filename"] for f in thread["frames"][: _user_index(thread["frames"], at)]]
@@ -190,21 +191,21 @@ def _through_a_thread(stuck: Stuck) -> tuple[str, str, float] | None:
             name = thread.get("thread_name")
             return (
                 f"its thread {name}, which waits for the world at {locations.short(at)}",
-                "Give what that thread asks for a time-out, and let it tell the main thread when it gives up.",
-                0.7,
+                "Give what that thread asks for a timeout, and let it tell the main thread when it gives up.",
+                Strength.LIKELY,
             )
     return None
 
 
-def _through_a_loop(stuck: Stuck) -> tuple[str, str, float] | None:
+def _through_a_loop(stuck: Stuck) -> tuple[str, str, Strength] | None:
     """The same of a thread that runs an event loop, by what its tasks say."""
     task = of_a_thread(stuck)
     if task is None or task.kind != "outside":
         return None
     return (
         f"the event loop of its thread, which waits for the world at {locations.short(task.place)} ({task.says})",
-        "Give what that task awaits a time-out (asyncio.timeout, asyncio.wait_for), and let it tell the main thread when it gives up.",
-        min(task.confidence, 0.7),
+        "Give what that task awaits a timeout (asyncio.timeout, asyncio.wait_for), and let it tell the main thread when it gives up.",
+        task.strength.at_most(Strength.LIKELY),
     )
 
 
@@ -214,32 +215,27 @@ def _user_index(frames: list[dict[str, Any]], at: Place | None) -> int:
     )
 
 
-def _how_sure(cell: CellEvidence, confidence: float) -> float:
+def _how_sure(cell: CellEvidence, strength: Strength) -> Strength:
     """That it waits there is certain; whether the world will never answer, only time tells."""
-    return min(confidence, MAY_ANSWER) if is_short(cell) and not cell.attached else confidence
+    return strength.at_most(Strength.LIKELY) if is_short(cell) and not cell.attached else strength
 
 
-def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, confidence: float) -> Finding:
+def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, strength: Strength) -> Draft:
     """`alike`: the ranks that stand at the same line for the same thing."""
     stuck, guilty = alike[0], tuple(each.number for each in alike)
     standing, number = stuck.standing, stuck.number
     at = locations.short(standing.place) if standing.place else ""
     call = f", in {standing.call}" if standing.call else ""
     who = f"Rank {number} waits" if len(alike) == 1 else f"Ranks {cell.names(guilty)} wait"
-    found = finding(
+    found = inside_rank(
         cell,
         stuck,
-        cls="external_wait",
         # A store's key is set by nobody but the job's own processes, and they all wait.
-        confidence=confidence if standing.doing == "store" else _how_sure(cell, confidence),
+        strength=strength if standing.doing == "store" else _how_sure(cell, strength),
         summary=f"{who} at {at} for {what}. None of {'its' if len(alike) == 1 else 'their'} peers can bring that.",
         evidence=(
-            Evidence(claim=f"rank {number} stands at {at} in both looks{call}", source=stuck.source),
+            Evidence(claim=f"rank {number} is at {at} in both snapshots{call}", source=stuck.source),
             Evidence(claim=f"it waits for {what}", source=f"{stuck.capture.source}/proc.json"),
-        ),
-        rejected=(
-            Rejected(cls="local_lock_deadlock", because="what it waits for is outside its process"),
-            Rejected(cls="io_stall", because="no file of its own is being read or written"),
         ),
         fix=fix,
     )
@@ -250,11 +246,18 @@ def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, confid
 RULE = Rule(
     name="external_wait",
     concludes=("external_wait",),
+    means={
+        "external_wait": "A rank waits for something outside the job: a file, a socket, a store key, a process."
+    },
     family="blocked",
-    detected="the rank stands, in both looks, in a socket, a child's wait, a lock on a file, or a store key of the user's own; or it naps in a loop that asks for a file or a server; or the thread that it waits for does, or the task of its event loop. Not where a peer in a branch on rank may be who brings it; and not before 20 s of silence where a network, a lock on a file or a poll may still answer, or a minute where the wait has a limit of its own, or the lock's holder, the tool, or the child at the other end of the pipe works. In the first minute at 75 %",
-    fix="Wait with a time-out that names what did not come, and retry.",
+    detected="the rank waits, in both snapshots, in a socket, a child's wait, a lock on a file, or a store key of the user's own; or it naps in a loop that asks for a file or a server; or the thread that it waits for does, or the task of its event loop. Not where a peer in a branch on rank may be who brings it; and not before 20 s of silence where a network, a lock on a file or a poll may still answer, or a minute where the wait has a limit of its own, or the lock's holder, the tool, or the child at the other end of the pipe works. In the first minute at 75 %",
+    fix="Wait with a timeout that names what did not come, and retry.",
     check=external_wait,
     needs=("stacks",),
     explained_by=("io_stall",),
-    confused_with=("io_stall", "local_lock_deadlock", "missing_rank"),
+    confused_with=(
+        "local_lock_deadlock",
+        "io_stall",
+        "missing_rank",
+    ),
 )

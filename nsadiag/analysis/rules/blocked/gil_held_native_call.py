@@ -1,4 +1,4 @@
-"""A call into C keeps the interpreter lock: no Python thread of that rank can run, least of all one that would help it."""
+"""A call into C holds the GIL: no Python thread of that rank can run, least of all one that would help it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import in_one_place_s, python_answered, python_silent
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, inside
+from nsadiag.analysis.relations.blocked import Stuck, inside
 from nsadiag.analysis.relations.pending import is_still, was_given_up
 from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.drafts import inside_rank, last_look
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
-FIX = "Release the interpreter lock around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound what it is given."
+FIX = "Release the GIL around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound what it is given."
 
 
 def _owner(capture: CaptureEvidence) -> dict[str, Any] | None:
@@ -24,7 +24,7 @@ def _owner(capture: CaptureEvidence) -> dict[str, Any] | None:
 
 
 def _holds(stuck: Stuck) -> tuple[dict[str, Any], Place] | None:
-    """The thread that owned the lock, at the same line, in the last two looks; and its innermost user line."""
+    """The thread that owned the lock, at the same line, in the last two snapshots; and its innermost user line."""
     shown = [c for c in stuck.rank.captures if c.stacks][-2:]
     owners = [_owner(capture) for capture in shown]
     if len(shown) < 2 or owners[0] is None or owners[1] is None:
@@ -48,12 +48,12 @@ def _state(stuck: Stuck, thread: dict[str, Any]) -> str | None:
 
 def _about(stuck: Stuck, thread: dict[str, Any], at: Place) -> Evidence:
     return Evidence(
-        claim=f"thread {thread.get('thread_name')} owns the interpreter lock at {locations.short(at)} in both looks",
+        claim=f"thread {thread.get('thread_name')} owns the GIL at {locations.short(at)} in both snapshots",
         source=f"{stuck.capture.source}/answers.json#gil_owner",
     )
 
 
-def gil_held_native_call(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def gil_held_native_call(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in inside(cell, tables):
         held = _holds(stuck)
         if held is None:
@@ -68,11 +68,18 @@ def gil_held_native_call(cell: CellEvidence, tables: Tables) -> Iterator[Finding
                 yield _busy(cell, stuck, thread, at, lasted)
     if is_still(cell):
         yield from _without_stacks(cell, tables)
-    yield from blocked_elsewhere(cell, tables)
+    yield from _unowned(cell, tables)
 
 
-def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
-    """Where nobody may read the process: its server answers in C++, and twice does not where it needs the lock."""
+def _unowned(cell: CellEvidence, tables: Tables) -> Iterator[Declined]:
+    for stuck in inside(cell, tables)[:4]:
+        owner = _owner(stuck.capture)
+        said = f"thread {owner.get('thread_name')} owned" if owner else "no thread owned"
+        yield Declined(f"{said} the GIL of rank {stuck.number} at the last snapshot", stuck.source)
+
+
+def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+    """A process that nobody may read: its server answers in C++, and twice does not where it needs the lock."""
     graph = tables.once(graph_of)
     for rank in (r for r in cell.ranks if r.rank in graph.roots()):
         looks = rank.captures[-2:]
@@ -80,27 +87,18 @@ def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             continue
         at = locations.of_black_box(rank)
         last = f" after {locations.short(at)}" if at else ""
-        yield Finding(
-            detector="gil_held_native_call",
-            cls="gil_held_native_call",
-            outcome="hung",
-            confidence=0.6,
-            summary=f"Some thread of rank {rank.rank} keeps the interpreter lock in a native call{last}: no Python thread of it can run.",
+        yield Draft(
+            strength=Strength.WEAK,
+            summary=f"Some thread of rank {rank.rank} holds the GIL in a native call{last}: no Python thread of it can run.",
             guilty_ranks=(rank.rank,),
             blocked_ranks=tuple(sorted(r for r in graph.waiters if rank.rank in graph.reached_from(r))),
             where=Where(step=rank.end.get("steps")).at(at),
             evidence=(
                 Evidence(
-                    claim="torch's server answers in C++, and not where it needs the interpreter lock, in both looks",
+                    claim="torch's server answers in C++, and not where it needs the GIL, in both snapshots",
                     source=f"{looks[-1].source}/gaps.json",
                 ),
-                Evidence(claim=str(cell.watch["looks"][-1]["reason"]), source="watch.json#looks"),
-            ),
-            rejected=(
-                Rejected(
-                    cls="local_lock_deadlock",
-                    because="Python's own locks and queues release the interpreter lock while they wait",
-                ),
+                last_look(cell),
             ),
             fix=FIX,
             next="allow py-spy to read the process (nsadiag doctor says how): it shows the call",
@@ -112,15 +110,14 @@ def _answers_in_c_alone(capture: CaptureEvidence) -> bool:
     return silent and bool(capture.flight_recorder)
 
 
-def _blocked(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place) -> Finding:
+def _blocked(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place) -> Draft:
     number = stuck.number
-    return finding(
+    return inside_rank(
         cell,
         stuck,
-        cls="gil_held_native_call",
-        confidence=0.93,
-        summary=f"Rank {number} sleeps in a native call at {locations.short(at)} and keeps the interpreter lock: no Python thread of it can run.",
-        at=at,
+        strength=Strength.CONCLUSIVE,
+        summary=f"Rank {number} sleeps in a native call at {locations.short(at)} and holds the GIL: no Python thread of it can run.",
+        where=at,
         evidence=(
             _about(stuck, thread, at),
             Evidence(
@@ -128,44 +125,27 @@ def _blocked(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place
                 source=f"{stuck.capture.source}/proc.json",
             ),
         ),
-        rejected=(
-            Rejected(
-                cls="local_lock_deadlock",
-                because="Python's own locks and queues release the interpreter lock while they wait",
-            ),
-            Rejected(cls="livelock_user_code", because="nothing of the rank runs"),
-        ),
         fix=FIX,
     )
 
 
-def _busy(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place, lasted: float) -> Finding:
+def _busy(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place, lasted: float) -> Draft:
     number, silent = stuck.number, python_silent(stuck.rank)
     asked = (
         [Evidence(claim="no Python of the rank answered when it was asked", source=silent)] if silent else []
     )
-    return finding(
+    return inside_rank(
         cell,
         stuck,
-        cls="gil_held_native_call",
-        confidence=0.75 if silent else 0.65,
-        summary=f"Rank {number} has been in one native call at {locations.short(at)} for {lasted:.0f} s, at full CPU and with the interpreter lock.",
-        at=at,
+        strength=Strength.LIKELY if silent else Strength.WEAK,
+        summary=f"Rank {number} has been in one native call at {locations.short(at)} for {lasted:.0f} s, at full CPU and with the GIL.",
+        where=at,
         evidence=(
             _about(stuck, thread, at),
             *asked,
             Evidence(
                 claim=f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
                 source="watch.json",
-            ),
-        ),
-        rejected=(
-            Rejected(
-                cls="livelock_user_code",
-                because="its lines do not change: it is in C, not in a loop of Python",
-            ),
-            Rejected(
-                cls="slow_compute", because="no event came of it for many times the longest pause before"
             ),
         ),
         fix=FIX,
@@ -176,10 +156,16 @@ def _busy(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place, l
 RULE = Rule(
     name="gil_held_native_call",
     concludes=("gil_held_native_call",),
+    means={"gil_held_native_call": "A native call holds the GIL, so that no Python thread of the rank runs."},
     family="blocked",
-    detected="one thread owns the interpreter lock at the same line in both looks and sleeps in the kernel; or, when the job was given up, runs in one call for ten times the longest pause before and 20 s, and no Python of the rank has answered in between",
-    fix="Release the interpreter lock around the call (pybind11: gil_scoped_release), or bound what it is given.",
+    detected="one thread owns the GIL at the same line in both snapshots and sleeps in the kernel; or, when the job was given up, runs in one call for ten times the longest pause before and 20 s, and no Python of the rank has answered in between",
+    fix="Release the GIL around the call (pybind11: gil_scoped_release), or bound what it is given.",
     check=gil_held_native_call,
     needs=("stacks",),
-    confused_with=("livelock_user_code", "local_lock_deadlock", "missing_rank", "slow_compute"),
+    confused_with=(
+        "local_lock_deadlock",
+        "livelock_user_code",
+        "slow_compute",
+        "missing_rank",
+    ),
 )

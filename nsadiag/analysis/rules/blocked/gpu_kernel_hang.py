@@ -12,11 +12,12 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import in_one_place_s
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, inside
+from nsadiag.analysis.relations.blocked import Stuck, inside
 from nsadiag.analysis.relations.pending import is_still, was_given_up
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength
 
 WAITS_FOR_GPU = re.compile(
     r"cu(da)?(Stream|Event|Ctx|Device)Synchronize|cu(da)?Mem(cpy|set)|cuLaunchKernel|cudaLaunchKernel"
@@ -41,7 +42,7 @@ def _waits_for_gpu(stuck: Stuck) -> str | None:
 
 
 def _motions(cell: CellEvidence, rank: int) -> list[dict[str, Any]]:
-    """The rank's, of every look since anything last moved."""
+    """The rank's, of every snapshot since anything last moved."""
     moved = float(cell.watch.get("last_progress_s") or 0.0)
     looks = [look for look in cell.watch.get("looks", []) if look.get("t_s", moved) >= moved]
     return [m for look in looks for m in look.get("motions", []) if m["rank"] == rank]
@@ -59,11 +60,13 @@ def _has_queued(tables: Tables, rank: int) -> bool:
     return bool(mine.pending.astype(bool).any())
 
 
-def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in inside(cell, tables):
         motions = _motions(cell, stuck.number)
         busy = _busy_pct(motions)
         if busy < GPU_WORKS_PCT or stuck.standing.place is None:
+            if motions:
+                yield Declined(f"rank {stuck.number} kept its GPU {busy:.0f} % busy", "watch.json#looks")
             continue
         # A communicator that is being made spins, and leaves no trace in NCCL's recorder.
         if stuck.standing.waits_for_peers:
@@ -75,30 +78,20 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | De
         if not (lasted and (is_still(cell) or was_given_up(cell))) or _has_queued(tables, stuck.number):
             continue
         number, at = stuck.number, locations.short(stuck.standing.place)
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="gpu_kernel_hang",
-            # At --timeout the two looks only say that it was still at it.
-            confidence=0.8 if call and is_still(cell) else 0.65,
+            # At --timeout the two snapshots only say that it was still at it.
+            strength=Strength.STRONG if call and is_still(cell) else Strength.WEAK,
             summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with what was launched before {at}, where the host waits for it.",
             evidence=(
                 Evidence(
-                    claim=f"rank {number} stands at {at} in every look" + (f", in {call}" if call else ""),
+                    claim=f"rank {number} is at {at} in every snapshot" + (f", in {call}" if call else ""),
                     source=stuck.source,
                 ),
                 Evidence(
                     claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} looks, and the rank has no collective under way",
                     source="watch.json#looks",
-                ),
-            ),
-            rejected=(
-                Rejected(
-                    cls="network_stall", because=f"rank {number} has issued no collective that is not over"
-                ),
-                Rejected(
-                    cls="slow_compute",
-                    because=f"{lasted:.0f} s without an event, and the longest pause before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
                 ),
             ),
             fix="Look for a loop in a kernel that this rank has launched (Triton, CUDA extensions): its exit may depend on data that never comes.",
@@ -110,11 +103,16 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | De
 RULE = Rule(
     name="gpu_kernel_hang",
     concludes=("gpu_kernel_hang",),
+    means={"gpu_kernel_hang": "A kernel that is no collective never ends."},
     family="blocked",
-    detected="the host waits for a GPU of which its own process has 10 % or more, at the median of the looks since the silence began, without a collective under way, for ten times the longest pause before and 20 s, until the job was given up",
+    detected="the host waits for a GPU of which its own process has 10 % or more, at the median of the snapshots since the silence began, without a collective under way, for ten times the longest pause before and 20 s, until the job was given up",
     fix="Look for a loop in a kernel that this rank has launched: its exit may depend on data that never comes.",
     check=gpu_kernel_hang,
     needs=("stacks", "looks"),
     explained_by=("livelock_user_code",),
-    confused_with=("missing_rank", "network_stall", "slow_compute"),
+    confused_with=(
+        "network_stall",
+        "slow_compute",
+        "missing_rank",
+    ),
 )

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, stuck_inside
+from nsadiag.analysis.relations.blocked import Stuck, stuck_inside
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength
 
 CHECKPOINT = ("torch.save", "torch.load", "torch.distributed.checkpoint")
 LOCKS = ("flock", "fcntl")  # waits for whoever holds the file's lock, not for the file
@@ -19,7 +20,7 @@ NAMED_PIPE = ("wait_for_partner", "fifo_open", "pipe_read", "pipe_write", "anon_
 
 
 def _what(stuck: Stuck) -> str | None:
-    """What it does with which file; None if it stands in no file."""
+    """The operation and its file; None if it waits in no file."""
     standing = stuck.standing
     event = standing.event or ""
     if standing.call in LOCKS:
@@ -41,7 +42,7 @@ def _what(stuck: Stuck) -> str | None:
     return None
 
 
-def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in stuck_inside(cell, tables):
         what = _what(stuck)
         if what is None or stuck.standing.place is None:
@@ -51,43 +52,40 @@ def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]
         pipe = wchan in NAMED_PIPE
         in_kernel = f" in {wchan}" if wchan not in ("", "0") else ""
         number = stuck.number
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="io_stall",
-            confidence=0.9 if stuck.standing.call or proc.get("state") == "D" else 0.75,
-            summary=f"Rank {number} stands in {what} at {at}: not a byte was moved between the two looks.",
+            strength=Strength.STRONG if stuck.standing.call or proc.get("state") == "D" else Strength.LIKELY,
+            summary=f"Rank {number} is blocked in {what} at {at}: not a byte was moved between the two snapshots.",
             evidence=(
-                Evidence(claim=f"rank {number} is in {what}, at {at}, in both looks", source=stuck.source),
+                Evidence(
+                    claim=f"rank {number} is in {what}, at {at}, in both snapshots", source=stuck.source
+                ),
                 Evidence(
                     claim=f"the kernel has its main thread in state {proc.get('state')}{in_kernel}; its I/O counters stand",
                     source=f"{stuck.capture.source}/proc.json",
-                ),
-            ),
-            rejected=(
-                Rejected(
-                    cls="local_lock_deadlock", because="it waits in the kernel for a file, not for a thread"
-                ),
-                Rejected(
-                    cls="straggler_rank",
-                    because="a slow disk still moves bytes; here the counters did not change at all",
                 ),
             ),
             fix="The file is a named pipe whose other end has stopped: see to the process that reads or fills it."
             if pipe
             else "See to the file system behind that path (dmesg, mount, df); save to a local disk first and copy from there in the background.",
         )
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, ("io", "kernel"), "in a read or write of a file")
 
 
 RULE = Rule(
     name="io_stall",
     concludes=("io_stall",),
+    means={"io_stall": "A rank is in a save or a load that does not advance."},
     family="blocked",
-    detected="the rank stands in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters are flat",
+    detected="the rank waits in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters are flat",
     fix="Look at the file system: its server, a full quota, the process at the other end of a named pipe.",
     check=io_stall,
     needs=("stacks",),
     explained_by=("gil_held_native_call",),
-    confused_with=("local_lock_deadlock", "missing_rank", "straggler_rank"),
+    confused_with=(
+        "straggler_rank",
+        "local_lock_deadlock",
+        "missing_rank",
+    ),
 )

@@ -1,4 +1,4 @@
-"""A rank goes round in a loop of its own code, at full CPU, and nothing in that loop ever changes."""
+"""A rank spins in a loop of its own code, at full CPU, and nothing in that loop ever changes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import LEAST_S, LONG_S, PAUSES, in_one_place_s, python_answered
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, inside
+from nsadiag.analysis.relations.blocked import Stuck, inside
 from nsadiag.analysis.relations.pending import is_still, was_given_up
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength
 from nsadiag.source import loops
 
 FIX = "Make sure that each round changes what the loop's condition asks, or let the loop give up after a number of rounds, with an error that says so."
 
 
 def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
-    """The rank's, in the last look; when time was up, in the last that showed its loop: a busy machine hides it in some."""
+    """The rank's, in the last snapshot; when time was up, in the last that showed its loop: a busy machine hides it in some."""
     looks = [
         m for look in cell.watch.get("looks", []) for m in look.get("motions", []) if m.get("rank") == rank
     ]
@@ -40,27 +41,31 @@ def _goes_round(cell: CellEvidence, motion: dict[str, Any]) -> bool:
     return was_given_up(cell) and not loop["changes"] and loop["seconds"] > limit
 
 
-def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in inside(cell, tables):
         motion = _motion(cell, stuck.number)
         if not _goes_round(cell, motion):
             yield from _around_one_line(cell, stuck)
             yield from _asks_in_vain(cell, stuck, motion)
+            if motion.get("main_cpu_share") is not None:
+                used = f"used {motion['main_cpu_share']:.2f} CPUs"
+                yield Declined(
+                    f"the main thread of rank {stuck.number} {used} at the last snapshot", "watch.json#looks"
+                )
             continue
         loop, sure = motion["loop"], is_still(cell)
         number = stuck.number
         at = locations.place(loop["file"], loop["line"], loop["function"])
         sees = "the variables that decide when it ends" if loop["decided"] else "any variable in it"
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="livelock_user_code",
-            confidence=(0.9 if loop["decided"] else 0.8) if sure else 0.6,
-            summary=f"Rank {number} goes round in the loop at {locations.short(at)} without getting anywhere: for {loop['seconds']:.0f} s none of {sees} took a new value.",
-            at=at,
+            strength=(Strength.STRONG if loop["decided"] else Strength.LIKELY) if sure else Strength.WEAK,
+            summary=f"Rank {number} spins in the loop at {locations.short(at)} without getting anywhere: for {loop['seconds']:.0f} s none of {sees} took a new value.",
+            where=at,
             evidence=(
                 Evidence(
-                    claim=f"{loop['samples']} samples of the last look show {loop['stacks']} stacks, all in that loop (lines {', '.join(map(str, loop['lines']))}), and no new value in {sees}",
+                    claim=f"{loop['samples']} samples of the last snapshot show {loop['stacks']} stacks, all in that loop (lines {', '.join(map(str, loop['lines']))}), and no new value in {sees}",
                     source="watch.json#looks",
                 ),
                 Evidence(
@@ -68,22 +73,13 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Finding |
                     source="watch.json#looks",
                 ),
             ),
-            rejected=(
-                Rejected(
-                    cls="local_lock_deadlock", because="the thread runs, it waits for nothing in the kernel"
-                ),
-                Rejected(
-                    cls="slow_compute",
-                    because="a loop that works goes on to new values; this one shows those it had before",
-                ),
-            ),
             fix=FIX,
         )
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, ("python", "native"), "in a loop of Python")
 
 
-def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
-    """When time was up: a `while` around a call that takes nearly all of its time, so that no other line is ever seen."""
+def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Draft]:
+    """A `while`, when time was up, around a call that takes nearly all of its time, so that no other line is ever seen."""
     answered, at = python_answered(stuck.rank), stuck.standing.place
     if not was_given_up(cell) or answered is None or at is None:
         return
@@ -92,27 +88,20 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
     if not lasted or loop is None:
         return
     number = stuck.number
-    yield finding(
+    yield inside_rank(
         cell,
         stuck,
-        cls="livelock_user_code",
-        confidence=0.6,
-        summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {locations.short(at)} for {lasted:.0f} s, at full CPU, and nothing came of it.",
-        at=at,
+        strength=Strength.WEAK,
+        summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {locations.short(at)} for {lasted:.0f} s, at full CPU, without any progress.",
+        where=at,
         evidence=(
             Evidence(
-                claim=f"every look since the silence began shows that line; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                claim=f"every snapshot since the silence began shows that line; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
                 source="watch.json#looks",
             ),
             Evidence(
-                claim="Python of the rank answered between two looks: no single call keeps the interpreter lock",
+                claim="Python of the rank answered between two snapshots: no single call keeps the GIL",
                 source=answered,
-            ),
-        ),
-        rejected=(
-            Rejected(cls="gil_held_native_call", because="the interpreter lock was let go of in between"),
-            Rejected(
-                cls="slow_compute", because="no event came of it for many times the longest pause before"
             ),
         ),
         fix=FIX,
@@ -120,8 +109,8 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Finding]:
     )
 
 
-def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> Iterator[Finding]:
-    """When time was up: a loop that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
+def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> Iterator[Draft]:
+    """A loop, when time was up, that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
     loop = motion.get("loop") or {}
     lasted = float(loop.get("asks_in_vain_s") or 0.0)
     longest = float(cell.watch.get("longest_quiet_s") or 0.0)
@@ -130,29 +119,20 @@ def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> I
     number, at = stuck.number, locations.place(loop["file"], loop["line"], loop["function"])
     asks = ", ".join(loop["asks"])
     tries = f"it tries new values ({', '.join(loop['changes'])}), and " if loop["changes"] else ""
-    yield finding(
+    yield inside_rank(
         cell,
         stuck,
-        cls="livelock_user_code",
-        confidence=0.6,
-        summary=f"Rank {number} goes round in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {lasted:.0f} s.",
-        at=at,
+        strength=Strength.WEAK,
+        summary=f"Rank {number} spins in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {lasted:.0f} s.",
+        where=at,
         evidence=(
             Evidence(
-                claim=f"samples of every look since show one and the same call of {loop['function']}, in that loop, with no new value of {asks}",
+                claim=f"samples of every snapshot since show one and the same call of {loop['function']}, in that loop, with no new value of {asks}",
                 source="watch.json#looks",
             ),
             Evidence(
                 claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {longest:.1f} s",
                 source="watch.json",
-            ),
-        ),
-        rejected=(
-            Rejected(
-                cls="local_lock_deadlock", because="the thread runs, it waits for nothing in the kernel"
-            ),
-            Rejected(
-                cls="slow_compute", because="nothing came of it for many times the longest pause before"
             ),
         ),
         fix="Bound the loop: give up after a number of rounds, or choose from what is left instead of trying at random.",
@@ -163,11 +143,17 @@ def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> I
 RULE = Rule(
     name="livelock_user_code",
     concludes=("livelock_user_code",),
+    means={"livelock_user_code": "A rank is busy in a loop of its own code that never ends."},
     family="blocked",
-    detected="full CPU in one loop of the user's, in which no variable took a new value over several looks (20 s; 8 s where compared numbers decide when it ends; where it calls into libraries, only if it ends by comparing variables alone, as the rank itself tells of their values), no clock is asked, and nothing else of the process works; or, when the job was given up, every look for as long as above shows one line within a `while`, and Python of the rank answered in between: then it is no single call; or what would end the loop has stayed the same for a minute and ten of the longest pauses, in one and the same call, while other variables went on (at 60 %)",
+    detected="full CPU in one loop of the user's, in which no variable took a new value over several snapshots (20 s; 8 s where compared numbers decide when it ends; where it calls into libraries, only if it ends by comparing variables alone, as the rank itself tells of their values), no clock is asked, and nothing else of the process works; or, when the job was given up, every look for as long as above shows one line within a `while`, and Python of the rank answered in between: then it is no single call; or what would end the loop has stayed the same for a minute and ten of the longest pauses, in one and the same call, while other variables went on (at 60 %)",
     fix="Give the loop an end that does not depend on what never changes.",
     check=livelock_user_code,
     needs=("stacks", "looks"),
     explained_by=("local_lock_deadlock",),
-    confused_with=("gil_held_native_call", "local_lock_deadlock", "missing_rank", "slow_compute"),
+    confused_with=(
+        "slow_compute",
+        "gil_held_native_call",
+        "local_lock_deadlock",
+        "missing_rank",
+    ),
 )

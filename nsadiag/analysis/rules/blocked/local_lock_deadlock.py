@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
@@ -10,23 +11,20 @@ from nsadiag.analysis.facts.thread_state import other_threads
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import (
     Stuck,
-    finding,
     living_children,
     may_be_idle,
     stuck_inside,
     user_threads,
 )
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, loops_beside, of_a_thread, stands_for
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead, waits_for_children
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.blocking import is_server
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source import loops
 
-OF_A_REQUEST = 0.5  # it may only be idle
-OF_A_TASK = 0.6  # which may wait for the world
-FROM_A_POOL = 0.7  # whether a worker has died is not seen: the pool takes note of it, and tells nobody
 WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
 
 
@@ -52,34 +50,68 @@ def _crossed(cell: CellEvidence, stuck: Stuck) -> tuple[str, Place] | None:
     return None
 
 
-def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
-    """What can be seen of the other side, how to mend it, and how sure we are."""
-    taken, crossed = _taken_before(cell, stuck), _crossed(cell, stuck)
-    if taken:
-        return (
+class Why(NamedTuple):
+    """The other side of a wait as far as it can be seen, how to fix it, and how strong that is."""
+
+    says: str
+    fix: str
+    strength: Strength
+
+
+NOBODY = Why(
+    "no other thread of the user's code is left in the process that could let it go on",
+    "Find what ended the thread that should have answered, and wait with a timeout that says so.",
+    Strength.STRONG,
+)
+
+
+def _why(cell: CellEvidence, stuck: Stuck) -> Why:
+    return (
+        _by_holder(cell, stuck)
+        or _may_be_idle(cell, stuck)
+        or _by_threads(stuck)
+        or _by_children(stuck)
+        or NOBODY
+    )
+
+
+def _by_holder(cell: CellEvidence, stuck: Stuck) -> Why | None:
+    """A thread that is seen to hold what is waited for."""
+    if taken := _taken_before(cell, stuck):
+        return Why(
             f"the same thread took it at {locations.short(taken)} and has not left that block: nobody else can release it",
-            "Take an RLock, or let the handler or callback only set a flag that the loop looks at.",
-            0.92,
+            "Take an RLock, or let the handler or callback only set a flag that the loop checks.",
+            Strength.CONCLUSIVE,
         )
-    if crossed:
+    if crossed := _crossed(cell, stuck):
         name, at = crossed
-        return (
-            f"thread {name} holds it and stands at {locations.short(at)}",
+        return Why(
+            f"thread {name} holds it and is at {locations.short(at)}",
             "Take the locks in the same order everywhere, and hold none while waiting for something else.",
-            0.9,
+            Strength.STRONG,
         )
+    return None
+
+
+def _may_be_idle(cell: CellEvidence, stuck: Stuck) -> Why | None:
+    """A server without a request, or a consumer without work."""
     if any(is_server(str(f["filename"])) for t in other_threads(stuck.capture) for f in t["frames"]):
-        return (
+        return Why(
             "no thread of the process does anything that could let it go on, but one is a server's, without a request",
             "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
-            OF_A_REQUEST,
+            Strength.GUESS,
         )
     if may_be_idle(cell, stuck):
-        return (
+        return Why(
             "nothing has come for minutes, but it asks again and again, with a time limit, and who may bring something lives",
             "If that is a pause, this is an idle consumer, and all is well. Otherwise find what became of who should bring it.",
-            OF_A_REQUEST,
+            Strength.GUESS,
         )
+    return None
+
+
+def _by_threads(stuck: Stuck) -> Why | None:
+    """Threads of the process that could answer, and do not."""
     in_loops = loops_beside(stuck.capture)
     others = [
         f"{t.get('thread_name')} at {locations.short(p)}"
@@ -87,42 +119,44 @@ def _why(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, float]:
         if t not in in_loops
     ]
     if others:
-        return (
+        return Why(
             f"the threads that could let it go on do not: {'; '.join(others[:3])}",
-            "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a time-out.",
-            0.85,
+            "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a timeout.",
+            Strength.STRONG,
         )
-    if in_loops:
-        owner, task = in_loops[0].get("thread_name"), of_a_thread(stuck)
-        if task and task.kind == "inside":
-            return (
-                f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
-                "Run tasks in an asyncio.TaskGroup, and pass on what they raise to the thread that waits.",
-                0.8,
-            )
-        return (
-            f"what should let it go on may be a task in the event loop of thread {owner}, and none of its tasks moves",
-            "See what the tasks of that loop wait for (asyncio.all_tasks), give them time-outs, and pass on what they raise to who waits.",
-            OF_A_TASK,
+    if not in_loops:
+        return None
+    owner, task = in_loops[0].get("thread_name"), of_a_thread(stuck)
+    if task and task.kind == "inside":
+        return Why(
+            f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
+            "Run tasks in an asyncio.TaskGroup, and pass on what they raise to the thread that waits.",
+            Strength.LIKELY,
         )
+    return Why(
+        f"what should let it go on may be a task in the event loop of thread {owner}, and none of its tasks moves",
+        "See what the tasks of that loop wait for (asyncio.all_tasks), give them timeouts, and pass on what they raise to who waits.",
+        Strength.WEAK,  # the task may wait for the world
+    )
+
+
+def _by_children(stuck: Stuck) -> Why | None:
+    """Processes of its own that could answer, and do not."""
     if _waits_for_a_pool(stuck):
-        return (
+        return Why(
             "it waits for a result of a multiprocessing.Pool, and none comes: if a worker dies, the pool starts another and forgets the task",
-            "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a time-out.",
-            0.85 if has_dead(stuck) else FROM_A_POOL,
+            "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a timeout.",
+            # A pool takes note of a worker that died, and tells nobody.
+            Strength.STRONG if has_dead(stuck) else Strength.LIKELY,
         )
     if waits_for_children(stuck) and has_dead(stuck):
         # What it died of is the cause, and is not at hand: rank_exception knows it where the rank's stderr is.
-        return (
+        return Why(
             "a child process of its own has ended, and may be the one that should have answered",
-            "Find what ended the child (its last words are on the rank's stderr), and wait with a time-out that asks whether it lives.",
-            0.75,
+            "Find what ended the child (its last words are on the rank's stderr), and wait with a timeout that asks whether it lives.",
+            Strength.LIKELY,
         )
-    return (
-        "no other thread of the user's code is left in the process that could let it go on",
-        "Find what ended the thread that should have answered, and wait with a time-out that says so.",
-        0.85,
-    )
+    return None
 
 
 def _waits_for_a_pool(stuck: Stuck) -> bool:
@@ -136,7 +170,7 @@ def _waits_for_a_pool(stuck: Stuck) -> bool:
 
 
 def _asks_itself(cell: CellEvidence, stuck: Stuck) -> str | None:
-    """What a loop asks of its own process, napping in between; None if it stands in no such loop."""
+    """The question of a loop to its own process, with naps in between; None if it waits in no such loop."""
     at = stuck.standing.place
     if stuck.standing.doing != "sleep" or at is None:
         return None
@@ -144,27 +178,23 @@ def _asks_itself(cell: CellEvidence, stuck: Stuck) -> str | None:
     return asked[1] if asked and asked[0] == "inside" else None
 
 
-def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Finding:
+def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Draft:
     at = locations.short(task.place)
-    return finding(
+    return inside_rank(
         cell,
         stuck,
-        cls="local_lock_deadlock",
-        confidence=task.confidence,
+        strength=task.strength,
         summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}, in its own process: {task.why}.",
         evidence=(
-            Evidence(claim=f"task {task.name} stands at {at}", source=task.source),
+            Evidence(claim=f"task {task.name} is at {at}", source=task.source),
             Evidence(claim=task.why, source=task.source),
         ),
-        rejected=(
-            Rejected(cls="external_wait", because="no task of the loop waits for a socket or a process"),
-        ),
         fix="Run tasks in an asyncio.TaskGroup, or ask for what becomes of each: one that fails then ends those that wait for it.",
-        at=task.place,
+        where=task.place,
     )
 
 
-def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in stuck_inside(cell, tables):
         standing = stuck.standing
         if standing.place is None:
@@ -176,44 +206,41 @@ def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Finding 
         asked = _asks_itself(cell, stuck)
         if not asked and (standing.doing not in WAITS or not standing.same):
             continue
-        why, fix, confidence = _why(cell, stuck)
+        why, fix, strength = _why(cell, stuck)
         waits = f"asks again and again for `{asked}`" if asked else WAITS[standing.doing]
         at = locations.short(standing.place)
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="local_lock_deadlock",
-            confidence=min(confidence, 0.75) if asked else confidence,
+            strength=strength.at_most(Strength.LIKELY) if asked else strength,
             summary=f"Rank {stuck.number} {waits} at {at}, in its own process: {why}.",
             evidence=(
                 Evidence(
-                    claim=f"the main thread of rank {stuck.number} stands at {at} in both looks"
+                    claim=f"the main thread of rank {stuck.number} is at {at} in both snapshots"
                     + (f", in {standing.call}" if standing.call else ""),
                     source=stuck.source,
                 ),
                 Evidence(claim=why, source=stuck.source),
             ),
-            rejected=(
-                Rejected(
-                    cls="livelock_user_code", because="the thread sleeps in the kernel, it does not run"
-                ),
-                Rejected(
-                    cls="gil_held_native_call", because="the waiting thread does not own the interpreter lock"
-                ),
-            ),
             fix=fix,
         )
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, tuple(WAITS), "for a lock, a queue or a thread of its own")
 
 
 RULE = Rule(
     name="local_lock_deadlock",
     concludes=("local_lock_deadlock",),
+    means={"local_lock_deadlock": "A thread waits for a lock or queue that its holder will never release."},
     family="blocked",
-    detected="the rank's main thread sleeps in a lock, queue, event or join of its own process in both looks. Who holds the lock is read from the other threads' stacks, and from the source: the same thread (a signal handler), another one (lock order), or none that could answer; of an event loop, from its tasks. Not a wait with a time limit that comes round again, where nobody waits for the rank and a process, thread or socket may still answer",
-    fix="Take locks in one order, release them in a finally, and wait with a time-out that says so.",
+    detected="the rank's main thread sleeps in a lock, queue, event or join of its own process in both snapshots. Who holds the lock is read from the other threads' stacks, and from the source: the same thread (a signal handler), another one (lock order), or none that could answer; of an event loop, from its tasks. Not a wait with a time limit that comes round again, where nobody waits for the rank and a process, thread or socket may still answer",
+    fix="Take locks in one order, release them in a finally, and wait with a timeout that says so.",
     check=local_lock_deadlock,
     needs=("stacks",),
     explained_by=("external_wait",),
-    confused_with=("external_wait", "gil_held_native_call", "livelock_user_code", "missing_rank"),
+    confused_with=(
+        "livelock_user_code",
+        "gil_held_native_call",
+        "external_wait",
+        "missing_rank",
+    ),
 )

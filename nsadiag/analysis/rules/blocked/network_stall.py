@@ -1,4 +1,4 @@
-"""Every member issued the same collective, all stand in it, and it never ends: what was sent does not arrive."""
+"""Every member issued the same collective, all wait in it, and it never completes: what was sent does not arrive."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorder
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.blocked.connections import Link, stalled_links
+from nsadiag.analysis.rules.drafts import last_look
 from nsadiag.analysis.rules.reasons import not_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 
 
-def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     if not is_still(cell):
         yield from not_still(cell)
         return
@@ -27,7 +28,11 @@ def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decl
         yield Declined(f"rank {edge.waiter} waits for rank {edge.waited_for} in {edge.what}", edge.source)
         return
     if one := next(iter([*in_recorders(cell, tables), *in_black_boxes(cell, tables)]), None):
-        yield Declined(f"the ranks disagree on call {one.call} of {one.group}: another {one.kind}")
+        rank, asked = next(iter(one.asked.items()))
+        yield Declined(
+            f"the ranks disagree on the {one.kind} of call #{one.call} of {one.group}: rank {rank} asks for {asked.what}",
+            asked.source,
+        )
         return
     links = stalled_links(cell)
     for wait in waits(cell, tables):
@@ -35,12 +40,13 @@ def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decl
             yield _finding(cell, tables, wait, links)
         else:
             yield Declined(
-                f"not every member is seen to wait in call {wait.seq} of {wait.group}: rank {shown(wait.waiting)} is"
+                f"of the members of {wait.group} rank {shown(wait.waiting)} alone is seen to wait in call #{wait.seq}",
+                wait.source(cell, wait.waiting[0]) if wait.waiting else None,
             )
 
 
 def _all_are_in(tables: Tables, wait: Wait) -> bool:
-    """Whether all members issued it, none got over it, and each stands in it: no rank is left to wait for."""
+    """Whether all members issued it, none got over it, and each waits in it: no rank is left to wait for."""
     members = tables.groups.members(wait.group)
     stands = [tables.standings.get(rank) for rank in members]
     return (
@@ -53,7 +59,7 @@ def _all_are_in(tables: Tables, wait: Wait) -> bool:
 
 
 def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
-    """Who is at the end of all connections that stand still; without such, all members."""
+    """The rank at the end of all connections that do not advance; without such, all members."""
     ends = [{link.rank, link.peer} for link in links if link.peer is not None]
     counts = Counter(rank for pair in ends for rank in pair if rank in wait.waiting)
     common = [rank for rank, n in counts.items() if n == len(ends)]
@@ -63,7 +69,7 @@ def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
     return tuple(sorted(r for r in counts if r is not None)) or wait.waiting
 
 
-def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) -> Finding:
+def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) -> Draft:
     guilty = _guilty(wait, links)
     rank = guilty[0]
     collective = wait.collective(rank)
@@ -73,44 +79,29 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
         f"{link.to if link.peer is None else f'rank {link.peer}'} are not acknowledged"
         for link in links[:4]
     )
-    return Finding(
-        detector="network_stall",
-        cls="network_stall",
-        outcome="hung",
-        confidence=0.9 if links else 0.65,
-        summary=f"All {len(cell.everyone(wait.waiting))} ranks of {wait.group} are in {collective.op} {wait.seq} with the same arguments, and it does not end"
+    return Draft(
+        strength=Strength.STRONG if links else Strength.WEAK,
+        summary=f"All {len(cell.everyone(wait.waiting))} ranks of {wait.group} are in {collective.op} #{wait.seq} with the same arguments, and it does not complete"
         + (f": {between}." if between else "."),
         guilty_ranks=guilty,
         blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),
         where=Where(collective=collective, step=cell.rank(rank).end.get("steps")).at(here),
-        peers_at=None,
         evidence=(
             *(
                 Evidence(
-                    claim=f"rank {r} issued {collective.op} {wait.seq} of {wait.group} and stands in it",
+                    claim=f"rank {r} issued {collective.op} #{wait.seq} of {wait.group} and is waiting in it",
                     source=wait.source(cell, r),
                 )
                 for r in wait.waiting[:4]
             ),
             *(
                 Evidence(
-                    claim=f"rank {link.rank} has {link.bytes} bytes to {link.to} in flight, the same in both looks",
+                    claim=f"rank {link.rank} has {link.bytes} bytes to {link.to} in flight, the same in both snapshots",
                     source=link.source,
                 )
                 for link in links[:4]
             ),
-            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
-        ),
-        rejected=(
-            Rejected(
-                cls="missing_rank", because=f"ranks {shown(wait.waiting)} are all members, and all issued it"
-            ),
-            Rejected(
-                cls="collective_args_mismatch", because="operation, size, type and root are the same on all"
-            ),
-            Rejected(
-                cls="straggler_rank", because="no rank computes: all stand in the collective, in both looks"
-            ),
+            last_look(cell),
         ),
         gaps=()
         if links
@@ -125,11 +116,16 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
 RULE = Rule(
     name="network_stall",
     concludes=("network_stall",),
+    means={"network_stall": "Every member issued the same collective, and none finishes."},
     family="waiting",
-    detected="every member issued the same collective and stands in it, in both looks. Where bytes of a TCP connection between two of them stay unacknowledged, its ends are named. On several hosts also: one was not heard any more, and whoever is left waits for its ranks (at 75 %)",
+    detected="every member issued the same collective and is waiting in it, in both snapshots. Where bytes of a TCP connection between two of them stay unacknowledged, its ends are named. On several hosts also: one was not heard any more, and whoever is left waits for its ranks (at 75 %)",
     fix="Look at the network between these ranks: firewall, flapping link, a wrong *_SOCKET_IFNAME, MTU.",
     check=network_stall,
     needs=("flight_recorders", "stacks"),
     explained_by=("missing_rank",),
-    confused_with=("collective_args_mismatch", "missing_rank", "straggler_rank"),
+    confused_with=(
+        "missing_rank",
+        "collective_args_mismatch",
+        "straggler_rank",
+    ),
 )

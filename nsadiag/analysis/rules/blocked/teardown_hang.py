@@ -9,10 +9,11 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import main_thread, other_threads
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, finding, stuck_inside, user_threads
+from nsadiag.analysis.relations.blocked import Stuck, stuck_inside, user_threads
+from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 FEEDER = "QueueFeederThread"
@@ -23,7 +24,7 @@ SCRIPT = ("<module>", "_run_code", "_run_module_as_main")
 
 
 def _how(cell: CellEvidence, tables: Tables, stuck: Stuck) -> str | None:
-    """What shows that the rank is past its work; None if nothing does."""
+    """A sign that the rank is past its work; None if there is none."""
     standing = stuck.standing
     frames = main_thread(stuck.capture).get("frames", [])
     if standing.doing == "leaving":
@@ -95,7 +96,7 @@ def _start_of_the_feeder(stuck: Stuck) -> Place | None:
     return None
 
 
-def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     for stuck in stuck_inside(cell, tables):
         how = _how(cell, tables, stuck)
         if how is None or stuck.blocked or stuck.rank.exception:
@@ -103,44 +104,39 @@ def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decl
         at, who = _line(stuck)
         where = f", {who} at {locations.short(at)}" if at else ""
         number = stuck.number
-        yield finding(
+        yield inside_rank(
             cell,
             stuck,
-            cls="teardown_hang",
-            confidence=0.9 if at else 0.8,
-            summary=f"Rank {number} has done its work and does not end: {how}{where}.",
-            at=at,
+            strength=Strength.STRONG if at else Strength.LIKELY,
+            summary=f"Rank {number} has finished its work and does not exit: {how}{where}.",
+            where=at,
             evidence=(
-                Evidence(claim=f"{how}{where}, in both looks", source=stuck.source),
+                Evidence(claim=f"{how}{where}, in both snapshots", source=stuck.source),
                 Evidence(
                     claim=f"rank {number} has done {stuck.rank.end.get('steps')} steps, and no rank waits for it in a collective",
                     source="ends.json",
-                ),
-            ),
-            rejected=(
-                Rejected(
-                    cls="rank_exited_early",
-                    because="its peers have come to the end of their work, as it has itself",
-                ),
-                Rejected(
-                    cls="local_lock_deadlock", because="nothing is left to train: it hangs on its way out"
                 ),
             ),
             fix=FIX_OF_FEEDER
             if _waits_for_a_feeder(stuck)
             else "End what is still waited for before the script ends: tell the thread (a sentinel, an event) and join it, make it a daemon, or end the child.",
         )
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(cell, tables, JOINS, "past its work")
 
 
 RULE = Rule(
     name="teardown_hang",
     concludes=("teardown_hang",),
+    means={"teardown_hang": "A rank is stuck at its end, after the work is done."},
     family="exit",
     detected="no rank waits in a collective, and a rank is in an exit handler, in the interpreter's join of threads (`where` is the thread's line, or the user's line that started it, which for a queue's feeder is the first put), in `destroy_process_group`, or stuck after it, or after its peers have ended well with as many steps",
     fix="End what is still waited for before the script ends: join the thread, make it a daemon, or end the child.",
     check=teardown_hang,
     needs=("stacks",),
     explained_by=("lost_host",),
-    confused_with=("local_lock_deadlock", "missing_rank", "rank_exited_early"),
+    confused_with=(
+        "rank_exited_early",
+        "local_lock_deadlock",
+        "missing_rank",
+    ),
 )

@@ -11,8 +11,8 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.rules.correctness.buffer_hazards import read_early
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Outcome, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Outcome, Strength, Where
 
 # Of handles that are only known to be dropped: one at the end of a run may belong to nothing any more.
 MIN_DROPPED = 3
@@ -36,15 +36,17 @@ def _outcome(cell: CellEvidence) -> Outcome:
     return "crashed" if any(r.exception for r in cell.ranks) else "wrong"
 
 
-def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     shown = {rank.rank: found for rank in cell.ranks if (found := _deciding(rank))}
     if not shown:
         yield from _used_before_the_wait(cell, tables)
-        yield Declined("no handle of an asynchronous collective is known to have been dropped")
+        yield Declined(
+            f"no handle of an asynchronous collective was dropped on {len(cell.ranks)} ranks, as far as was recorded"
+        )
         return
     guilty = tuple(sorted(shown))
     rank, (row, line, count) = cell.rank(guilty[0]), shown[guilty[0]]
-    parted = drift(cell)
+    drifted = drift(cell)
     used = (
         f"the optimizer used the gradient of {row['parameter']} before"
         if row["parameter"]
@@ -57,61 +59,43 @@ def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Findin
         ),
         Evidence(claim=f"{count} such handles of this line", source=f"{rank.source}/unwaited.jsonl"),
     ]
-    if parted:
-        evidence.append(Evidence(claim=parted.says, source=parted.source))
-    yield Finding(
-        detector="async_work_not_waited",
-        cls="async_work_not_waited",
+    if drifted:
+        evidence.append(Evidence(claim=drifted.says, source=drifted.source))
+    yield Draft(
         outcome=_outcome(cell),
-        confidence=0.95 if row["parameter"] else 0.85 if parted else 0.75,
+        strength=Strength.CONCLUSIVE if row["parameter"] else Strength.STRONG if drifted else Strength.LIKELY,
         summary=f"{row['op']} with async_op=True was never waited for on {_ranks(cell, guilty)} ({count} times): {used} it was complete."
         if row["parameter"]
         else f"{row['op']} with async_op=True was never waited for on {_ranks(cell, guilty)} ({count} times): {used}, and what it fills may have been used before it was complete.",
         guilty_ranks=guilty,
-        blocked_ranks=(),
         where=Where(parameter=row["parameter"], step=int(row["issued_step"])).at(
             locations.of_text(row["place"])
         ),
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(
-                cls="healthy",
-                because="it may run to its end, but gradients were read while they were being reduced",
-            ),
-        ),
         fix="Keep the handle and call .wait() before the tensor is used: work = dist.all_reduce(t, async_op=True); ...; work.wait().",
     )
 
 
-def _used_before_the_wait(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _used_before_the_wait(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """By the source, and only where copies that were equal are so no longer: whether it was over by then is luck."""
     if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
         return
-    parted = drift(cell)
-    early = read_early(cell, tables) if parted and not parted.from_start else None
-    if parted is None or early is None:
+    drifted = drift(cell)
+    early = read_early(cell, tables) if drifted and not drifted.from_start else None
+    if drifted is None or early is None:
         return
     at, started = locations.short(early.used), locations.short(early.started)
-    yield Finding(
-        detector="async_work_not_waited",
-        cls="async_work_not_waited",
-        outcome="wrong",
-        confidence=0.85,
-        summary=f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before anybody waits for it; the replicas differ from step {parted.step} on.",
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before anybody waits for it; the replicas differ from step {drifted.step} on.",
         guilty_ranks=early.ranks,
-        where=Where(step=parted.step).at(early.used),
+        where=Where(step=drifted.step).at(early.used),
         evidence=(
             Evidence(
                 claim=f"{early.op} was started {early.times} times at {started}, and the same block goes on to {at} without a wait",
                 source=f"{cell.rank(early.ranks[0]).source}/blackbox.bin",
             ),
-            Evidence(claim=parted.says, source=parted.source),
-        ),
-        rejected=(
-            Rejected(
-                cls="healthy",
-                because="it runs to its end, but what the collective fills was used while it was being filled",
-            ),
+            Evidence(claim=drifted.says, source=drifted.source),
         ),
         fix="Use the buffer after the wait: keep the handle and the buffer together, and copy back once work.wait() has returned.",
     )
@@ -124,7 +108,11 @@ def _ranks(cell: CellEvidence, guilty: tuple[int, ...]) -> str:
 RULE = Rule(
     name="async_work_not_waited",
     concludes=("async_work_not_waited",),
+    means={
+        "async_work_not_waited": "Asynchronous work was never waited for, or its buffers were used too early."
+    },
     family="correctness",
+    outcome="wrong",
     detected="a handle of an asynchronous collective, started by the user's own line, that nobody waited for or asked, when the optimizer had used the gradient that it reduces; or such handles dropped at one line, three times or more; or replicas that part where the next lines use the buffer before any wait",
     fix="Keep the handle and call .wait() before the tensor is used.",
     check=async_work_not_waited,

@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nsadiag.analysis.case import Tables
 from nsadiag.analysis.matrix.parity.record import Parameter, Record, Step, record_of
-from nsadiag.analysis.records import CellEvidence
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 
 # Of a branch that starts at zero, the first step may train the end alone, and only the next one what lies behind it.
 MIN_STEPS = 3
@@ -38,7 +40,7 @@ class Block:
         }
 
 
-def no_gradient(cell: CellEvidence) -> Iterator[Finding]:
+def dead_gradients(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Only what the probe `parity` recorded, and only what is alike in every block: one head without a gradient may
     wait for its turn."""
     if cell.stopped is not None or any(rank.exception for rank in cell.ranks):
@@ -47,15 +49,15 @@ def no_gradient(cell: CellEvidence) -> Iterator[Finding]:
     record = record_of(rows, {rank.rank: rank.meta.get("world_size") for rank in cell.ranks})
     names = untrained(record)
     if not names:
+        yield Declined(
+            f"the probe parity recorded the first steps of {len(rows)} ranks, and no list of blocks without gradients"
+        )
         return
     count, parts = len(record.steps), list(dict.fromkeys(NUMBER.sub(".*.", name, count=1) for name in names))
     more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
     norms = [_norm(step.parameters[names[0]]) for step in record.steps]
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.6,
+    yield Draft(
+        strength=Strength.WEAK,
         summary=(
             f"{', '.join(parts[:NAMED])}{more} got no gradient but rounding, in every block and at each of the first "
             f"{count} steps, while the rest of each block was trained: what they compute does not reach the loss."
@@ -71,17 +73,6 @@ def no_gradient(cell: CellEvidence) -> Iterator[Finding]:
                 claim="all other weights moved from each of these steps to the next: the optimizer did make its steps",
                 source=record.source,
             ),
-        ),
-        rejected=(
-            Rejected(
-                cls="healthy",
-                because="it runs to its end, but a part of what is meant to be trained learns nothing",
-            ),
-        ),
-        fix=(
-            "Look at what stands between them and the loss: a softmax over one key, a mask that leaves nothing, a factor "
-            "or a gate of zero, a detach(), or tokens that are all alike, as in made-up data. If it is meant so, freeze them: "
-            "requires_grad_(False)."
         ),
     )
 
@@ -127,3 +118,17 @@ def _moved(steps: tuple[Step, ...], name: str) -> bool:
     """From each of these steps to the next."""
     values = [p.value.sketch if (p := step.parameters.get(name)) and p.value else None for step in steps]
     return all(a and b and a.distance(b) > 0 for a, b in itertools.pairwise(values))
+
+
+RULE = Rule(
+    name="dead_gradients",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="of what the probe `parity` records: weights that got no gradient but rounding at each of the first three steps, in every block of a list of blocks whose other weights are trained (it may be meant)",
+    fix="Look at what stands between them and the loss: a softmax over one key, a mask that leaves nothing, a factor or a gate of zero, a detach(), or tokens that are all alike, as in made-up data. If it is meant so, freeze them: requires_grad_(False).",
+    check=dead_gradients,
+    needs=(),
+    explained_by=("unstable_hash",),
+    confused_with=("healthy",),
+)

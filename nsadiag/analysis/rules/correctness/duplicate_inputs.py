@@ -21,7 +21,7 @@ OWN_SAMPLERS = ("RandomSampler", "SequentialSampler")
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """What a verdict adds to what it says anyway."""
+    """An addition to a verdict of another rule."""
 
     sentence: str
     evidence: tuple[Evidence, ...]

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import TOLERANCE
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 
 Look = dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, sum, sum of magnitudes
 LEAST = 2  # looks that differ, the last among them
 
 
-def evaluated(cell: CellEvidence) -> Iterator[Finding]:
+def evaluation_copies(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Only beside a model in DDP over all ranks: equal models were meant then. What DDP holds is compared elsewhere."""
     if not ran_together(cell):
         return
@@ -84,16 +86,13 @@ def _finding(
     looks: dict[int, dict[tuple[int, int], Look]],
     apart: list[tuple[tuple[int, int], str]],
     still: list[int],
-) -> Finding:
+) -> Draft:
     (call, step), parameter = apart[-1]
     shown = ", ".join(
         f"rank {r}: {each[call, step][parameter][1]:.6g}" for r, each in list(looks.items())[:8]
     )
-    return Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.8,
+    return Draft(
+        strength=Strength.STRONG,
         summary=f"All ranks evaluate a {model}, and it is not one model: that of rank {cell.names(still)} never changes, while the others' do.",
         guilty_ranks=tuple(still),
         where=Where(parameter=parameter, step=step, phase="forward").at(
@@ -109,10 +108,18 @@ def _finding(
                 source=f"{cell.ranks[0].source}/evaluated.jsonl",
             ),
         ),
-        rejected=(
-            Rejected(
-                cls="healthy", because="it runs to its end, but what it measures is of different models"
-            ),
-        ),
-        fix="Keep the copy up on every rank (update an average of the weights everywhere, or broadcast it before it is evaluated), or evaluate it where it is kept. If each rank's own is meant, all is well.",
     )
+
+
+RULE = Rule(
+    name="evaluation_copies",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="all ranks evaluate a copy of the model, and it differs between them: some keep it up, and others never do",
+    fix="Keep the copy up on every rank (update an average of the weights everywhere, or broadcast it before it is evaluated), or evaluate it where it is kept. If each rank's own is meant, all is well.",
+    check=evaluation_copies,
+    needs=("black_boxes",),
+    explained_by=("stale_optimizer",),
+    confused_with=("healthy",),
+)

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 TO_THE_END = 3  # losses at least: a batch that is skipped harms nobody
 
 
-def not_finite(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def nonfinite(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Parameters that were finite at first; or losses that are not, from some step to the end."""
     if cell.stopped == "hang" or any(r.exception for r in cell.ranks):
         return
@@ -22,6 +23,10 @@ def not_finite(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     losses = {r.rank: found for r in cell.ranks if (found := _first_loss(tables, r.rank))}
     ends = [r.rank for r in cell.ranks if r.rank in losses and losses[r.rank][2] >= TO_THE_END]
     if not broken and not ends:
+        looks = sum(len(r.replicas) for r in cell.ranks)
+        yield Declined(
+            f"every recorded loss is finite, and so are the parameters at {looks} looks at their sums"
+        )
         return
     first = min((step for step, _, _ in losses.values()), default=None)
     if broken and first is not None and first > min(step for step, _ in broken.values()):
@@ -40,24 +45,16 @@ def not_finite(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         for n in guilty[:3]
         if n in losses
     ]
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.9 if broken else 0.8,
+    yield Draft(
+        strength=Strength.CONCLUSIVE if broken else Strength.STRONG,
         summary=_summary(cell, guilty, first, told),
         guilty_ranks=tuple(guilty),
-        blocked_ranks=(),
         where=Where(
             parameter=told[1] if told else None,
             step=first if first is not None else told[0] if told else None,
             phase="forward" if first is not None else None,
         ).at(losses[guilty[0]][1] if first is not None else None),
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(cls="healthy", because="it runs to its end, but what it trained is not a number"),
-        ),
-        fix="Run with torch.autograd.set_detect_anomaly(True) to find the operation, look at that rank's batch of that step, and let all ranks skip a step together whose loss is not finite.",
     )
 
 
@@ -96,3 +93,17 @@ def _first_loss(tables: Tables, rank: int) -> tuple[int, Place | None, int] | No
         elif phase == Phase.BEGIN:
             last = 0
     return (*found, last) if found else None
+
+
+RULE = Rule(
+    name="nonfinite",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="a parameter that was finite is NaN or infinite; or every loss is, from some step to the end (known of losses on the CPU)",
+    fix="Run with torch.autograd.set_detect_anomaly(True) to find the operation, look at that rank's batch of that step, and let all ranks skip a step together whose loss is not finite.",
+    check=nonfinite,
+    needs=("black_boxes",),
+    explained_by=("replica_drift",),
+    confused_with=("healthy",),
+)

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.single_call import only_assignment, only_call
 
 
-def unheld(cell: CellEvidence) -> Iterator[Finding]:
-    """Only what got gradients at several looks and never changed: what another optimizer trains does change."""
+def stale_optimizer(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+    """Only what got gradients at several snapshots and never changed: what another optimizer trains does change."""
     if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
         return
     idle = {rank.rank: names for rank in cell.ranks if (names := _never_moved(rank))}
     if not idle:
+        yield Declined("no parameter that got gradients was outside all optimizers and never changed")
         return
     number, names = next(iter(idle.items()))
     rank = cell.rank(number)
     row = rank.unheld[-1]
-    confidence = _confidence(row)
-    if confidence is None:
+    strength = _strength(row)
+    if strength is None:
         return
     parameter = names[0]
     module = parameter.rpartition(".")[0]
     count = max(row["unheld_count"], len(names))
     more = f" and {count - 1} more" if count > 1 else ""
     stale = ", ".join(str(shape) for shape in row["stale"][:3])
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=confidence,
+    yield Draft(
+        strength=strength,
         summary=(
             f"{parameter}{more} got gradients in every step and never changed: no optimizer holds "
             f"{'it' if len(names) == 1 else 'them'}, and {row['optimizer']} holds {row['stale_count']} "
@@ -52,31 +52,35 @@ def unheld(cell: CellEvidence) -> Iterator[Finding]:
                 source=f"{rank.source}/unheld.jsonl",
             ),
         ),
-        rejected=(
-            Rejected(
-                cls="healthy",
-                because="it runs to its end, but a part of what is meant to be trained stays as it was made",
-            ),
-        ),
-        fix=(
-            "Make the optimizer when the model is what will be trained: after layers are replaced, and after "
-            "fully_shard or FSDP; or give it the new parameters with add_param_group. What is frozen on purpose: requires_grad_(False)."
-        ),
     )
 
 
-def _confidence(row: dict[str, Any]) -> float | None:
+def _strength(row: dict[str, Any]) -> Strength | None:
     """None where it may be on purpose: a probe of a head, with the body left out, and a layer kept for later."""
     if row["alike"] or row["stale_count"] == row["of"]:
-        return 0.9
-    return 0.65 if 2 * row["unheld_count"] < row["graded"] else None
+        return Strength.STRONG
+    return Strength.WEAK if 2 * row["unheld_count"] < row["graded"] else None
 
 
 def _never_moved(rank: RankEvidence) -> list[str]:
-    """Parameters that were in no optimizer at two looks or more, the last among them, and had the same sums in all."""
+    """Parameters that were in no optimizer at two snapshots or more, the last among them, and had the same sums in all."""
     seen: dict[str, list[list[float]]] = {}
     for row in rank.unheld:
         for name, _, *sums in row["unheld"]:
             seen.setdefault(name, []).append(sums)
     last = {name for name, *_ in rank.unheld[-1]["unheld"]} if rank.unheld else set()
     return [n for n, sums in seen.items() if n in last and len(sums) > 1 and sums.count(sums[0]) == len(sums)]
+
+
+RULE = Rule(
+    name="stale_optimizer",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="layers that replaced others after the optimizer was made are in no optimizer, get gradients and never change",
+    fix="Make the optimizer when the model is what will be trained: after layers are replaced, and after fully_shard or FSDP; or give it the new parameters with add_param_group. What is frozen on purpose: requires_grad_(False).",
+    check=stale_optimizer,
+    needs=("black_boxes",),
+    explained_by=("nonfinite",),
+    confused_with=("healthy",),
+)

@@ -1,17 +1,19 @@
-"""Who does what is worked out on each rank by `hash()` of a text, which Python salts anew in every process."""
+"""Work shared out by `hash()` of a text, which Python salts anew in every process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import ran_together
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.hashes import text_hash_on_rank
 
 
-def salted(cell: CellEvidence) -> Iterator[Finding]:
+def unstable_hash(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Only of a job that completes: ranks that wait for one another because of it are told by what they wait in."""
     if not ran_together(cell):
         return
@@ -21,12 +23,9 @@ def salted(cell: CellEvidence) -> Iterator[Finding]:
     found = text_hash_on_rank(cell.code)
     if found is None:
         return
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.7,
-        summary=f"Each rank picks its share by hash() of a text at {locations.short(found)}, and that is another number in each process: some of it falls to several ranks, and some to none.",
+    yield Draft(
+        strength=Strength.LIKELY,
+        summary=f"Each rank picks its share by hash() of a text at {locations.short(found)}, which differs from process to process: some of the data goes to several ranks, and some to none.",
         guilty_ranks=tuple(sorted(hashes)),
         where=Where(phase="input").at(found),
         evidence=(
@@ -35,8 +34,18 @@ def salted(cell: CellEvidence) -> Iterator[Finding]:
                 source=f"{cell.ranks[0].source}/meta.json#text_hash",
             ),
         ),
-        rejected=(
-            Rejected(cls="healthy", because="it runs to its end, but not with the data that it was meant to"),
-        ),
-        fix="Take a hash that is the same in all processes (zlib.crc32(name.encode()), hashlib), or the position in a sorted list; PYTHONHASHSEED=0 for all ranks helps for now.",
     )
+
+
+RULE = Rule(
+    name="unstable_hash",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="each rank picks its share of the data by a `hash()` of a text, which its process salts for itself",
+    fix="Take a hash that is the same in all processes (zlib.crc32(name.encode()), hashlib), or the position in a sorted list; PYTHONHASHSEED=0 for all ranks helps for now.",
+    check=unstable_hash,
+    needs=("sources",),
+    explained_by=("evaluation_copies",),
+    confused_with=("healthy",),
+)

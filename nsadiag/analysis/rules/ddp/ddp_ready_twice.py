@@ -10,8 +10,8 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 READY_TWICE = re.compile(r"mark(?:ed)? (?:a variable )?(?:as )?ready (?:only once|twice)", re.IGNORECASE)
@@ -37,7 +37,7 @@ def _is_reentrant(rank: RankEvidence) -> bool:
 
 
 def _forwards(rank: RankEvidence, tables: Tables) -> int:
-    """How often the model ran since the step before, up to the backward that failed."""
+    """The number of forwards since the step before, up to the backward that failed."""
     events = tables.events
     mine = events[
         (events["rank"] == rank.rank) & (events.step == events.step[events["rank"] == rank.rank].max())
@@ -45,7 +45,7 @@ def _forwards(rank: RankEvidence, tables: Tables) -> int:
     return int(((mine.kind == Kind.FORWARD) & (mine.phase == Phase.BEGIN)).sum())
 
 
-def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     first = first_break(cell)
     if first is None or first.kind != "exception" or first.rank.exception is None:
         yield from other_break(cell)
@@ -82,11 +82,8 @@ def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding | De
                 source=f"{first.rank.source}/recomputed.jsonl",
             )
         )
-    yield Finding(
-        detector="ddp_ready_twice",
-        cls="ddp_ready_twice",
-        outcome="crashed",
-        confidence=0.97,
+    yield Draft(
+        strength=Strength.CONCLUSIVE,
         summary=f"DDP saw the gradient of {parameter or 'one parameter'} twice in one backward: {why}.",
         guilty_ranks=guilty,
         where=Where(
@@ -96,9 +93,6 @@ def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding | De
             step=first.rank.end.get("steps"),
         ).at(locations.of_exception(first.rank.exception)),
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(cls="rank_exception", because="the exception is DDP's own, and names the parameter"),
-        ),
         fix=(
             "Use checkpoint(..., use_reentrant=False), and bind the module early: in a loop, `lambda x: block(x)` "
             "recomputes the last block every time; pass the block itself instead: checkpoint(block, x)."
@@ -113,7 +107,9 @@ def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Finding | De
 RULE = Rule(
     name="ddp_ready_twice",
     concludes=("ddp_ready_twice",),
+    means={"ddp_ready_twice": "DDP saw a parameter's gradient twice in one backward pass."},
     family="exit",
+    outcome="crashed",
     detected='DDP\'s "marked as ready twice": the parameter, and whether reentrant checkpointing ran its backward twice',
     fix="Let each parameter take part once a step: use_reentrant=False, one forward before each backward, or static_graph=True.",
     check=ddp_ready_twice,

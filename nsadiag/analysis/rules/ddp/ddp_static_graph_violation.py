@@ -12,9 +12,10 @@ from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.facts.parameters import branch_around, changed_after, shown, unused_in, without_gradient
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 CHANGED = re.compile(
     r"training graph has changed in this iteration|not compatible with static_graph", re.IGNORECASE
@@ -37,7 +38,7 @@ def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str]:
     return unused_in(rank, message), "took no part"
 
 
-def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     first = first_break(cell)
     if first is None or first.kind != "exception" or not _says_so(first.rank):
         yield from other_break(cell)
@@ -49,14 +50,12 @@ def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[F
     step = int(row["step"]) if row else rank.end.get("steps")
     branch = branch_around(cell, rank, names)
     what = shown(names) or "some parameters"
-    yield Finding(
-        detector="ddp_static_graph_violation",
-        cls="ddp_static_graph_violation",
-        outcome="hung" if cell.stopped == "hang" else "crashed",
-        confidence=0.96,
+    yield Draft(
+        outcome=hung_or_crashed(cell),
+        strength=Strength.CONCLUSIVE,
         summary=f"DDP was told that the graph never changes (static_graph=True), and at step {step} it did: {what} {how}.",
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         where=Where(
             parameter=names[0] if names else None,
             module=names[0].rpartition(".")[0] if names else None,
@@ -64,15 +63,6 @@ def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[F
             step=step,
         ).at(branch or place_of(exception)),
         evidence=tuple(_evidence(rank, exception, names, how, row, branch)),
-        rejected=(
-            Rejected(
-                cls="ddp_unused_parameter",
-                because="a parameter may stay unused for ever under static_graph; this one changed its part",
-            ),
-            Rejected(
-                cls="rank_exception", because="the exception is DDP's own, and says that the graph changed"
-            ),
-        ),
         fix="Set static_graph=False (with find_unused_parameters=True if branches come and go), or let every step run the same modules: multiply by zero what is not wanted, freeze with detach() only from the start.",
     )
 
@@ -102,7 +92,9 @@ def _evidence(
 RULE = Rule(
     name="ddp_static_graph_violation",
     concludes=("ddp_static_graph_violation",),
+    means={"ddp_static_graph_violation": "The graph changed although DDP was told that it is static."},
     family="exit",
+    outcome="crashed",
     detected="DDP's own words under `static_graph=True`; the step and the parameters from the gradients that the optimizer found or missed; `where` as above, else the backward",
     fix="Set static_graph=False, or let every step run the same modules.",
     check=ddp_static_graph_violation,

@@ -18,9 +18,10 @@ from nsadiag.analysis.facts.parameters import (
 )
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration"
@@ -30,7 +31,7 @@ ONE_SIDED = "A branch on this rank's own data skips the module: let every rank r
 EVERYWHERE = "Remove the unused parameters, freeze them with requires_grad_(False), or use find_unused_parameters=True."
 
 
-def ddp_unused_parameter(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def ddp_unused_parameter(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     first = first_break(cell)
     if first is not None and first.kind == "exception" and _says_so(first.rank):
         yield _said(cell, first.rank)
@@ -65,7 +66,7 @@ def _branch(at: Place | None) -> tuple[Evidence, ...]:
     return (Evidence(claim=claim, source="sources/index.json"),)
 
 
-def _said(cell: CellEvidence, rank: RankEvidence) -> Finding:
+def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
     exception = first_of(rank.exception or {})
     guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
     unused, told_by = _unused(rank, exception["message"])
@@ -77,14 +78,11 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Finding:
         evidence.append(
             Evidence(claim=f"no gradient arrived for {shown(unused)}", source=f"{rank.source}/{told_by}")
         )
-    return Finding(
-        detector="ddp_unused_parameter",
-        cls="ddp_unused_parameter",
-        outcome="crashed",
-        confidence=0.95,
+    return Draft(
+        strength=Strength.CONCLUSIVE,
         summary=f"On {ranks}, {shown(unused) or 'some parameters'} took no part in the forward before, so DDP never finished reducing.",
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         where=Where(
             parameter=unused[0] if unused else None,
             module=_module(unused[0]) if unused else None,
@@ -92,9 +90,6 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Finding:
             step=rank.end.get("steps"),
         ).at(branch or place_of(exception)),
         evidence=(*evidence, *_branch(branch)),
-        rejected=(
-            Rejected(cls="rank_exception", because="the exception is DDP's own, about the step before"),
-        ),
         fix=EVERYWHERE if everywhere else ONE_SIDED,
     )
 
@@ -111,12 +106,12 @@ def _of_a_collective(rank: RankEvidence) -> bool:
 
 
 def _ddp_parameters(rank: RankEvidence) -> set[str]:
-    """Of the models that wait for every parameter: without find_unused_parameters."""
+    """Parameters of models that wait for every one: without find_unused_parameters."""
     waiting = [m for m in rank.ddp if not m.get("settings", {}).get("find_unused_parameters")]
     return {p.get("qualified", p["name"]) for m in waiting for p in m["parameters"]}
 
 
-def _never_filled(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _never_filled(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """In the last step of some ranks, parameters had no gradient that had one on the others: the others' buckets wait."""
     steps = {r.rank: int(r.end.get("steps") or 0) for r in cell.ranks}
     with_ddp = [r for r in cell.ranks if r.ddp]
@@ -170,16 +165,14 @@ def _waits_in_backward(cell: CellEvidence, tables: Tables) -> bool:
     return any("_engine_run_backward" in s.inner for r, s in tables.standings.items() if cell.rank(r).ddp)
 
 
-def _unfilled(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], without: _Without) -> Finding:
+def _unfilled(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], without: _Without) -> Draft:
     rank, names = cell.rank(guilty[0]), without.names
-    others = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
+    others = all_but(cell, guilty)
     branch = branch_around(cell, rank, names)
     waits = next((tables.standings[r].place for r in others if r in tables.standings), None)
-    return Finding(
-        detector="ddp_unused_parameter",
-        cls="ddp_unused_parameter",
-        outcome="hung" if is_still(cell) or cell.stopped == "hang" else "crashed",
-        confidence=0.9,
+    return Draft(
+        outcome=hung_or_crashed(cell),
+        strength=Strength.STRONG,
         summary=f"On rank {cell.names(guilty)}, {shown(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
         guilty_ranks=guilty,
         blocked_ranks=others,
@@ -195,12 +188,6 @@ def _unfilled(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], witho
             ),
             *_branch(branch),
         ),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because="the rank ran its backward like its peers: only these parameters were not in it",
-            ),
-        ),
         fix=ONE_SIDED,
     )
 
@@ -215,11 +202,16 @@ def _forward(rank: RankEvidence, tables: Tables) -> Place | None:
 RULE = Rule(
     name="ddp_unused_parameter",
     concludes=("ddp_unused_parameter",),
+    means={"ddp_unused_parameter": "DDP waits for parameters that this forward did not use."},
     family="exit",
-    detected="DDP's \"expected to have finished reduction\": which parameters, on which ranks; or, where no forward follows that would say it, peers that wait while the optimizer of one rank found no gradient for parameters that DDP waits for, or the rank, asked at the look, holds none for them and one for all others. `where` is the one condition in the model's `forward` behind which all of these are and nothing that took part, if there is one; else the call of the model",
+    outcome="crashed",
+    detected="DDP's \"expected to have finished reduction\": which parameters, on which ranks; or, where no forward follows that would say it, peers that wait while the optimizer of one rank found no gradient for parameters that DDP waits for, or the rank, asked at the snapshot, holds none for them and one for all others. `where` is the one condition in the model's `forward` behind which all of these are and nothing that took part, if there is one; else the call of the model",
     fix="Remove or freeze the unused parameters, let every rank run the module, or use find_unused_parameters=True.",
     check=ddp_unused_parameter,
     needs=("ends",),
     explained_by=("ddp_static_graph_violation",),
-    confused_with=("missing_rank", "rank_exception"),
+    confused_with=(
+        "rank_exception",
+        "missing_rank",
+    ),
 )

@@ -19,8 +19,9 @@ from nsadiag.analysis.relations.call_mismatch import (
 )
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.root_choice import chosen_at
 
 FIXES = {
@@ -33,7 +34,7 @@ FIXES = {
 CALLS_LATER = 5
 
 
-def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     broke = is_still(cell) or earliest_failure(cell) is not None
     found = [*in_black_boxes(cell, tables), *(one for one in in_both(cell, tables) if broke and one.recorded)]
     for one in found:
@@ -41,16 +42,22 @@ def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Fin
         if counts and not is_out_of_order(tables, one):
             yield _finding(cell, tables, one)
     for one in found[:3]:
-        order = (
-            "they are different operations or lines"
-            if is_out_of_order(tables, one)
-            else "the ranks went on from it"
+        (rank, mine), (other, theirs) = _unlike(one)
+        but = "these are different calls" if is_out_of_order(tables, one) else "the ranks went on from there"
+        yield Declined(
+            f"as call #{one.call} of {one.group} rank {rank} issued {mine.what}{at_line(mine.place)} and rank {other} {theirs.what}{at_line(theirs.place)}: {but}",
+            mine.source,
         )
-        yield Declined(f"call {one.call} of {one.group} differs in {one.kind} between ranks, but {order}")
     if not found:
         yield Declined(
-            f"of {len(tables.asked)} recorded calls none differs between ranks in what it asks for"
+            f"none of {len(tables.asked) or 'the'} recorded calls differs between ranks in what it asks for"
         )
+
+
+def _unlike(one: Disagreement) -> tuple[tuple[int, Asked], tuple[int, Asked]]:
+    """Two ranks that differ."""
+    first, *others = sorted(one.asked.items())
+    return first, next((each for each in others if each[1].what != first[1].what), others[0])
 
 
 def _went_through(tables: Tables, one: Disagreement) -> bool:
@@ -66,7 +73,7 @@ def _is_recent(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
     return last <= one.call + CALLS_LATER or still_disagree(cell, tables, one, CALLS_LATER)
 
 
-def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
+def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
     found = call_outliers(tables, one)
     guilty, why = found.ranks, found.basis
     clear = len(guilty) < len(one.asked)
@@ -78,15 +85,12 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
     # The call is the same for all, where nobody in particular errs: what it is given is not.
     here = chosen if chosen and not clear else first.place or locations.of_rank_now(cell.rank(guilty[0]))
     broke = earliest_failure(cell)
-    raised = broke.rank.exception if broke and broke.kind == "exception" else None
-    return Finding(
-        detector="collective_args_mismatch",
-        cls="collective_args_mismatch",
-        outcome="hung" if is_still(cell) else "crashed" if broke else "wrong",
-        confidence=0.95 if clear else 0.7,
-        summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call {one.call} of {one.group}{against}: another {one.kind}; it is {why}."
+    return Draft(
+        outcome=hung_or_crashed(cell) if broke or is_still(cell) else "wrong",
+        strength=Strength.CONCLUSIVE if clear else Strength.LIKELY,
+        summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
         if clear
-        else f"In call {one.call} of {one.group} {_each(cell, one)}: another {one.kind}, and nothing tells which is meant.",
+        else f"In call #{one.call} of {one.group} {_each(cell, one)}: another {one.kind}, and nothing tells which is meant.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
@@ -96,7 +100,8 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
         evidence=(
             *(
                 Evidence(
-                    claim=f"rank {rank} asked for {asked.what} as number {one.call}", source=asked.source
+                    claim=f"rank {rank} asked for {asked.what} as number {one.call} of {one.group}",
+                    source=asked.source,
                 )
                 for rank, asked in _both_sides(one, guilty)
             ),
@@ -109,29 +114,12 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
                 if at is not None
             ),
         ),
-        rejected=(
-            Rejected(
-                cls="collective_order_mismatch",
-                because=f"all ranks are in {first.op} number {one.call}, called from the same place",
-            ),
-            Rejected(cls="missing_rank", because=f"ranks {shown(one.asked)} all issued it"),
-            *(
-                (
-                    Rejected(
-                        cls="rank_exception",
-                        because=f"{raised['type']} on rank {broke.rank.rank} came out of the transport, after the ranks had asked for different things",
-                    ),
-                )
-                if broke and raised
-                else ()
-            ),
-        ),
         fix=FIXES.get(one.kind),
     )
 
 
 def _each(cell: CellEvidence, one: Disagreement) -> str:
-    """Who asks for what, for a sentence."""
+    """The ranks and what each asks for, for a sentence."""
     said: dict[str, list[int]] = {}
     for rank, asked in sorted(one.asked.items()):
         said.setdefault(asked.what, []).append(rank)
@@ -148,6 +136,9 @@ def _both_sides(one: Disagreement, guilty: tuple[int, ...]) -> list[tuple[int, A
 RULE = Rule(
     name="collective_args_mismatch",
     concludes=("collective_args_mismatch",),
+    means={
+        "collective_args_mismatch": "Ranks issued the same collective with other sizes, types, splits or root."
+    },
     family="structure",
     detected="same group, number and operation, called from the same place; another number of elements, type, root, or splits that do not meet. Comes before exceptions and signals: what the transport then says, or dies of, is a consequence. The minority is guilty; without one, whoever never asked so before at this line",
     fix="Give tensors of one size and type, the same root, and splits that meet: pad, cast, or exchange the sizes first.",

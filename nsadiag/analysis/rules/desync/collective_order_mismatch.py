@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.explanation import finding_of
 from nsadiag.analysis.explain.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, says_mismatch
@@ -15,17 +14,19 @@ from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxe
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.transport_rejections import refused
+from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.desync.issuing_threads import crossing, started_in, threads_in
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
+from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import not_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 
 FIX = "Make all ranks issue the same collectives in the same order: iterate over what is ordered alike on all of them (sorted keys), and keep a condition on one rank's data out of the way to a collective."
 FIX_THREADS = "Give the thread a process group of its own (dist.new_group on all ranks), or let one thread issue all collectives of a group."
 
 
-def collective_order_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def collective_order_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     if not is_still(cell):
         yield from not_still(cell)
         return
@@ -36,13 +37,17 @@ def collective_order_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Fi
         if is_out_of_order(tables, one):
             yield _finding(cell, tables, one)
     yield from cycle_finding(cell, tables)
-    yield Declined("no call of a group differs between ranks, and no cycle of waits is closed")
+    yield Declined(
+        f"none of {len(tables.calls) or len(tables.asked)} recorded calls differs between ranks out of order, and no cycle of waits is closed"
+    )
 
 
-def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """The same where the transport refused what did not fit: its error is the consequence."""
     if is_still(cell) or not breaks(cell):
-        yield Declined("no rank ended early in a crash", "ends.json")
+        yield Declined(
+            "the ranks hang, and none ended early" if is_still(cell) else "no rank ended early", "ends.json"
+        )
         return
     yield from _in_a_loop(cell, tables)
     found = [one for one in in_black_boxes(cell, tables) if is_out_of_order(tables, one)]
@@ -53,11 +58,11 @@ def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Findi
         yield from _of_threads(cell, tables)
 
 
-def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
-    """Where one of the calls is a wrapper's, from C++, which has no number in the black box, and nothing says why."""
+def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+    """A wrapper's call, from C++, that met another one: it has no number in the recorder, and nothing says why."""
     found = None if is_still(cell) else refused(cell)
     if found is None:
-        yield Declined("no transport refused a message for its size")
+        yield Declined(f"no transport on {len(cell.ranks)} ranks rejected a message for its size")
         return
     clear = len(found.guilty) < len(found.calls)
     blocked = tuple(r for r in sorted(found.calls) if r not in found.guilty)
@@ -67,11 +72,9 @@ def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Fin
     }
     who = f"rank{'s' if len(found.guilty) > 1 else ''} {shown(cell.everyone(found.guilty))} left the common path"
     words = "; ".join(f"rank {r}: {what}" for r, what in [*said.items()][:6])
-    yield Finding(
-        detector="collective_order_mismatch",
-        cls="collective_order_mismatch",
+    yield Draft(
         outcome="crashed",
-        confidence=0.7 if clear else 0.5,
+        strength=Strength.LIKELY if clear else Strength.GUESS,
         summary=f"The ranks disagree on what comes next ({words}), and the transport refused what rank {found.rank} got; {who if clear else 'nothing tells which is meant'}.",
         guilty_ranks=found.guilty,
         blocked_ranks=blocked,
@@ -84,12 +87,6 @@ def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Fin
             ),
             _other_size(cell.rank(found.rank)),
         ),
-        rejected=(
-            Rejected(
-                cls="rank_killed",
-                because="the transport's own error ended it, and says that the ranks disagree",
-            ),
-        ),
         fix=FIX,
     )
 
@@ -101,22 +98,13 @@ def _other_size(rank: RankEvidence) -> Evidence:
     )
 
 
-def _in_a_loop(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
-    """Where the source and what was done before show which loop it is that goes another way round."""
-    return finding_of(
-        cell,
-        tables,
-        "collective_order_mismatch",
-        fix=FIX,
-        rejected={
-            "data_divergent_control_flow": "no condition stands between the ranks: one line led them to different calls",
-            "missing_rank": "all ranks have made both calls before, and each is in one of them",
-        },
-    )
+def _in_a_loop(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+    """A loop that goes another way round, by the source and by what was done before."""
+    return by_divergence(cell, tables, "collective_order_mismatch")
 
 
-def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
-    """What a wrapper issues from C++ is in no black box: two threads that were at it at once are enough."""
+def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+    """Two threads at one group at once, which is enough: what a wrapper issues from C++ is in no recorder."""
     for group in sorted(set(tables.asked.group)):
         guilty = tuple(r for r, used in sorted(threads_in(cell, tables, group).items()) if len(used) > 1)
         calls = {r: call for r in guilty if (call := crossing(cell, tables, group, r))}
@@ -125,12 +113,10 @@ def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         said = next(b.rank for b in breaks(cell) if says_mismatch(b.rank))
         where = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
         started = started_in(cell, tables, group, guilty)
-        blocked = tuple(r.rank for r in cell.ranks if r.rank not in guilty)
-        yield Finding(
-            detector="collective_order_mismatch",
-            cls="collective_order_mismatch",
+        blocked = all_but(cell, guilty)
+        yield Draft(
             outcome="crashed",
-            confidence=0.85,
+            strength=Strength.STRONG,
             summary=f"Two threads issue collectives of {group} on {where}: which of them comes first differs from rank to rank, until two meet that do not fit.",
             guilty_ranks=guilty,
             blocked_ranks=blocked,
@@ -147,12 +133,6 @@ def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                 ),
                 *([started.evidence] if started else ()),
                 _other_size(said),
-            ),
-            rejected=(
-                Rejected(
-                    cls="rank_exception",
-                    because="the transport's error says that the ranks disagree, not why",
-                ),
             ),
             fix=FIX_THREADS,
         )
@@ -185,7 +165,7 @@ def _refused_in(tables: Tables, rank: int, one: Disagreement) -> bool:
     return rank in one.asked and int(asked.call.max()) == one.call
 
 
-def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
+def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
     used = threads_in(cell, tables, one.group)
     threads = {rank: len(own) for rank, own in used.items() if rank in one.asked}
     several = bool(threads) and min(threads.values()) > 1
@@ -202,12 +182,10 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
     first = one.asked[guilty[0]]
     here = started.place if started else first.place or locations.of_rank_now(cell.rank(guilty[0]))
     said = "; ".join(f"rank {r}: {a.what}" for r, a in sorted(one.asked.items())[:6])
-    return Finding(
-        detector="collective_order_mismatch",
-        cls="collective_order_mismatch",
-        outcome="hung" if is_still(cell) else "crashed",
-        confidence=0.9 if clear else 0.6,
-        summary=f"The ranks disagree on collective {one.call} of {one.group} ({said}); {why}.",
+    return Draft(
+        outcome=hung_or_crashed(cell),
+        strength=Strength.STRONG if clear else Strength.WEAK,
+        summary=f"The ranks disagree on collective #{one.call} of {one.group} ({said}); {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
@@ -220,13 +198,6 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Finding:
                 for r, a in sorted(one.asked.items())[:8]
             ),
             *([started.evidence] if started else ()),
-        ),
-        rejected=(
-            Rejected(cls="missing_rank", because=f"every rank issued a collective with number {one.call}"),
-            Rejected(
-                cls="collective_args_mismatch",
-                because="the ranks are at different calls of the program, not in one call with other arguments",
-            ),
         ),
         fix=FIX_THREADS if several else FIX,
     )
@@ -255,8 +226,11 @@ OF_CRASH = Rule(
 RULE = Rule(
     name="collective_order_mismatch",
     concludes=("collective_order_mismatch",),
+    means={
+        "collective_order_mismatch": "Ranks issued different collectives at the same place in a group's order."
+    },
     family="waiting",
-    detected="same group and number, and different operations, or lines that do not belong together; or a cycle of waits over several groups. The minority is guilty; without one, whoever stands at a line where it had not been before, or came to it (with what it gave) as never before, in a cycle as none of its ranks ever did; all, where each order had been taken before; two threads on one group: all, also where one of them is DDP's or FSDP's own. Also a line in a loop, or a comprehension, that led some to one call and others to another, where all have made both before and no condition stands between (all are guilty where they had done so in one iteration only): then `where` is the loop, since what it goes over is ordered otherwise, or the line above it that sorts or shuffles that; so it is where one line in a loop waits in different groups. In a crash also: the transport refused what one rank got, and the others made another call there, after all had done the same (at 50 to 70 %)",
+    detected="same group and number, and different operations, or lines that do not belong together; or a cycle of waits over several groups. The minority is guilty; without one, whoever is at a line where it had not been before, or came to it (with what it gave) as never before, in a cycle as none of its ranks ever did; all, where each order had been taken before; two threads on one group: all, also where one of them is DDP's or FSDP's own. Also a line in a loop, or a comprehension, that led some to one call and others to another, where all have made both before and no condition stands between (all are guilty where they had done so in one iteration only): then `where` is the loop, since what it goes over is ordered otherwise, or the line above it that sorts or shuffles that; so it is where one line in a loop waits in different groups. In a crash also: the transport refused what one rank got, and the others made another call there, after all had done the same (at 50 to 70 %)",
     fix="Make all ranks issue the same collectives in the same order: iterate over what is ordered alike on all of them.",
     check=collective_order_mismatch,
     needs=("black_boxes",),

@@ -5,34 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.explanation import finding_of
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Finding
+from nsadiag.analysis.rules.desync.divergence import by_divergence
+from nsadiag.analysis.rules.rule import Draft, Rule
 
 
-def data_divergent_control_flow(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
-    yield from finding_of(
-        cell,
-        tables,
-        "data_divergent_control_flow",
-        fix="Let all ranks decide together: all_reduce the flag (MAX or MIN) before the branch, and branch on the result.",
-        rejected={
-            "rank_conditional_collective": "the condition does not depend on the rank's number",
-            "uneven_inputs": "the ranks did not run out of data: one of them left the common path",
-            "straggler_rank": "no rank will make up for what it skipped",
-        },
-    )
+def data_divergent_control_flow(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+    return by_divergence(cell, tables, "data_divergent_control_flow")
 
 
 RULE = Rule(
     name="data_divergent_control_flow",
     concludes=("data_divergent_control_flow",),
+    means={"data_divergent_control_flow": "A branch on a rank's own data enters or skips a collective."},
     family="divergence",
     detected="in one iteration a rank did not do what the others did, and the condition between depends neither on the rank nor on counters that all share; or it left the loop by such a condition, or told a framework's trainer to stop; or it came to a call that counters lead to after fewer steps than ever, where the source shows one way past a step, an `except` or a condition. `where` is the condition, or the call that it alone makes. Of equal sides the one that did what was never done before, or what both had not done for long, or left out what both did in four of five iterations; but where both had never been there, and the call merges what the condition counts (`if losses: gather(losses)`), the one that has nothing and skips it",
-    fix="Let all ranks decide together: all_reduce the flag before the branch, and branch on the result.",
+    fix="Let all ranks decide together: all_reduce the flag (MAX or MIN) before the branch, and branch on the result.",
     check=data_divergent_control_flow,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("grad_sync_mismatch",),
-    confused_with=("rank_conditional_collective", "straggler_rank", "uneven_inputs"),
+    confused_with=(
+        "rank_conditional_collective",
+        "uneven_inputs",
+        "straggler_rank",
+    ),
 )

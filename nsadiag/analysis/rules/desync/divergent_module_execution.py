@@ -5,41 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.explanation import finding_of
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.desync.fsdp_units import units_apart
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 
 FIX = "Run the same modules on every rank: draw what is dropped from a generator with the same seed on all ranks, and run unused experts with empty or masked input."
-REJECTED = {
-    "collective_args_mismatch": "the sizes differ because the modules do",
-    "collective_order_mismatch": "the order differs because the modules do",
-    "data_divergent_control_flow": "the branch is inside the model and chooses modules",
-}
 
 
-def divergent_module_execution(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
-    yield from finding_of(cell, tables, "divergent_module_execution", fix=FIX, rejected=REJECTED)
+def divergent_module_execution(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+    return by_divergence(cell, tables, "divergent_module_execution")
 
 
-def divergent_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def divergent_units(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """By what FSDP gathered: where the sizes fit, ranks compute with a mixture of two modules, whether they hang later or not."""
     found = units_apart(cell, tables)
     if found is None:
-        yield Declined("no two ranks are known to have gathered different units of FSDP in one collective")
+        held = sum(bool(rank.units) for rank in cell.ranks)
+        yield Declined(
+            f"no two of {held} ranks with FSDP gathered different units in one collective"
+            if held
+            else f"none of {len(cell.ranks)} ranks has units of FSDP"
+        )
         return
     one = found.one
     ran = " and ".join(f"{unit} on rank {cell.names(ranks)}" for unit, ranks in found.ranks_of())
     stuck = is_still(cell) or cell.stopped == "hang"
     broke = any(b.kind != "exited" for b in breaks(cell))
-    yield Finding(
-        detector="divergent_units",
-        cls="divergent_module_execution",
+    yield Draft(
         outcome="hung" if stuck else "crashed" if broke else "wrong",
-        confidence=0.9,
+        strength=Strength.STRONG,
         summary=f"The ranks ran different units of FSDP in step {one.step}: collective {one.number} of {one.group} gathers {ran}, and mixes what it gathers.",
         guilty_ranks=found.odd,
         blocked_ranks=tuple(r for r in sorted(found.by) if r not in found.odd),
@@ -51,21 +49,24 @@ def divergent_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding | De
             )
             for unit, ranks in found.ranks_of()
         ),
-        rejected=tuple(Rejected(cls=cls, because=why) for cls, why in REJECTED.items()),
-        fix=FIX,
     )
 
 
 RULE = Rule(
     name="divergent_module_execution",
     concludes=("divergent_module_execution",),
+    means={"divergent_module_execution": "Ranks run different modules in one step."},
     family="structure",
-    detected="ranks gathered other units of FSDP in one and the same collective (also in a job that completes: what fits in size is mixed in silence), or parted within one iteration at a condition inside a module's `forward`; all of two equal sides where each draws a lot of its own",
-    fix="Let every rank run every module in each step (on an empty or zeroed input where it has none of its own).",
+    detected="ranks gathered other units of FSDP in one and the same collective (also in a job that completes: what fits in size is mixed in silence), or diverged within one iteration at a condition inside a module's `forward`; all of two equal sides where each draws a lot of its own",
+    fix=FIX,
     check=divergent_module_execution,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("model_structure_mismatch",),
-    confused_with=("collective_args_mismatch", "collective_order_mismatch", "data_divergent_control_flow"),
+    confused_with=(
+        "data_divergent_control_flow",
+        "collective_order_mismatch",
+        "collective_args_mismatch",
+    ),
 )
 
 OF_UNITS = Rule(
@@ -73,9 +74,13 @@ OF_UNITS = Rule(
     concludes=("divergent_module_execution",),
     family="divergence",
     detected="Of FSDP: units gathered in one and the same collective belong to different modules, whether the ranks hang later or not.",
-    fix="Let every rank run every module in each step.",
+    fix=FIX,
     check=divergent_units,
     needs=("black_boxes",),
     explained_by=("data_divergent_control_flow", "rank_conditional_collective", "uneven_inputs"),
-    confused_with=("collective_args_mismatch", "collective_order_mismatch", "data_divergent_control_flow"),
+    confused_with=(
+        "data_divergent_control_flow",
+        "collective_order_mismatch",
+        "collective_args_mismatch",
+    ),
 )

@@ -30,7 +30,7 @@ class Gathered:
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """What the ranks gathered in one and the same collective."""
+    """The units that ranks gathered in one and the same collective."""
 
     by: dict[int, Gathered]
     odd: tuple[int, ...]  # the minority; all where there is none
@@ -49,7 +49,7 @@ class Apart:
 
 
 def units_apart(cell: CellEvidence, tables: Tables) -> Apart | None:
-    """Of ranks that share the same units: the earliest of which their black boxes still tell.
+    """The earliest that the recorders still show, among ranks that share the same units.
 
     Only within one pass, and one thread: ranks of which one has made a forward more, or had a call of another thread in
     between, gather other units under one number as well, and for another reason.

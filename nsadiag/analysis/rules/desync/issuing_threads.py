@@ -1,4 +1,4 @@
-"""Which threads of a rank issue a group's collectives: two of them race, and no order is the same on all ranks."""
+"""Threads of a rank that issue a group's collectives: two of them race, and no order is the same on all ranks."""
 
 from __future__ import annotations
 

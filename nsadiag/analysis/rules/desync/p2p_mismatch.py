@@ -18,8 +18,9 @@ from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.drafts import all_but, last_look
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Collective, Evidence, Place, Strength, Where
 from nsadiag.source import loops
 from nsadiag.source.evaluation import OnRank
 
@@ -28,7 +29,7 @@ FIX = "Let every send meet its receive: one side sends first and the other recei
 GUESSES = (Basis.STAYING, Basis.UNDECIDED)
 
 
-def p2p_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def p2p_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     if is_still(cell):
         for cycle in closed_cycles(tables.once(graph_of)):
             waiting = {rank: p for rank in cycle if (p := pending_of(tables, rank))}
@@ -37,12 +38,12 @@ def p2p_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decli
     elif earliest_failure(cell) is not None:
         yield from _sizes(cell, tables)
         yield from _too_few(cell, tables)
-    yield Declined("no cycle of waits holds a send or receive, and all messages that met fit")
+    yield Declined(
+        f"{len(tables.transfers)} recorded sends, receives and waits: no two that met differ, and none is part of a cycle"
+    )
 
 
-def _cycle(
-    cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], waiting: dict[int, Pending]
-) -> Finding:
+def _cycle(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> Draft:
     found = message_outliers(tables, waiting)
     guilty = found.ranks
     blocked = tuple(sorted(set(cycle) - set(guilty)))
@@ -53,11 +54,10 @@ def _cycle(
     if short and short.place:
         here = _left(cell, tables, guilty[0], short.place)
     said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
-    return Finding(
-        detector="p2p_mismatch",
-        cls="p2p_mismatch",
-        outcome="hung",
-        confidence=0.9 if found.basis not in GUESSES and (blocked or len(waiting) == len(cycle)) else 0.75,
+    return Draft(
+        strength=Strength.STRONG
+        if found.basis not in GUESSES and (blocked or len(waiting) == len(cycle))
+        else Strength.LIKELY,
         summary=f"Ranks {shown(cycle)} wait for each other: {said}. Rank {shown(guilty)}: {found.basis}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
@@ -68,7 +68,7 @@ def _cycle(
         peers_at=stands[blocked[0]].place if blocked and blocked[0] in stands else None,
         evidence=(
             *(
-                Evidence(claim=f"rank {rank} {p.said}, and it never ends", source=p.source)
+                Evidence(claim=f"rank {rank} {p.said}, and it never completes", source=p.source)
                 for rank, p in sorted(waiting.items())[:6]
             ),
             *(
@@ -77,17 +77,7 @@ def _cycle(
                 if p.counterpart
             ),
             *_shortage(cell, guilty[0], short),
-            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
-        ),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because="nobody who is waited for is busy with something of its own: all wait for one another",
-            ),
-            Rejected(
-                cls="network_stall",
-                because="the message that is waited for was never sent, or goes to where nobody receives",
-            ),
+            last_look(cell),
         ),
         fix=FIX,
     )
@@ -111,20 +101,18 @@ def _left(cell: CellEvidence, tables: Tables, rank: int, at: Place) -> Place:
     return loop_left(at, who, stands.get(rank, ()), others) or at
 
 
-def _sizes(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _sizes(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """The transport refused a message of another size than its receiver had room for."""
     for misfit in misfits(tables):
         sender, receiver = misfit.sender, misfit.receiver
         guilty = misfit.guilty
         at = misfit.places[guilty]
-        yield Finding(
-            detector="p2p_mismatch",
-            cls="p2p_mismatch",
+        yield Draft(
             outcome="crashed",
-            confidence=0.85,
+            strength=Strength.STRONG,
             summary=f"Rank {sender} sends {misfit.sent} as message {misfit.number} to rank {receiver}, which receives {misfit.received}.",
             guilty_ranks=(guilty,),
-            blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != guilty),
+            blocked_ranks=all_but(cell, (guilty,)),
             where=Where(step=cell.rank(guilty).end.get("steps")).at(locations.of_text(at)),
             peers_at=locations.of_text(misfit.places[receiver if guilty == sender else sender]),
             evidence=(
@@ -137,28 +125,20 @@ def _sizes(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     source=f"{cell.rank(receiver).source}/blackbox.bin",
                 ),
             ),
-            rejected=(
-                Rejected(
-                    cls="rank_exception",
-                    because="the error came out of the transport, after both had asked for different things",
-                ),
-            ),
             fix="Receive into a tensor of the size and type that is sent; send the size first where it varies.",
         )
 
 
-def _too_few(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _too_few(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """A rank was still receiving when its sender had come to its end, having sent fewer messages."""
     for short in shortfalls(cell, tables):
         sender, receiver, guilty = short.sender, short.receiver, short.guilty
-        yield Finding(
-            detector="p2p_mismatch",
-            cls="p2p_mismatch",
+        yield Draft(
             outcome="crashed",
-            confidence=0.8,
+            strength=Strength.STRONG,
             summary=f"Rank {receiver} waits for message {short.received} from rank {sender}, which sent {short.sent} and came to its end. {short.why}",
             guilty_ranks=(guilty,),
-            blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != guilty),
+            blocked_ranks=all_but(cell, (guilty,)),
             where=Where(step=short.step).at(locations.of_text(short.places[guilty])),
             peers_at=locations.of_text(short.places[receiver if guilty == sender else sender]),
             evidence=(
@@ -171,12 +151,6 @@ def _too_few(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     source=f"{cell.rank(receiver).source}/blackbox.bin",
                 ),
             ),
-            rejected=(
-                Rejected(
-                    cls="rank_exited_early",
-                    because=f"rank {sender} had done no fewer steps than rank {receiver}",
-                ),
-            ),
             fix=FIX,
         )
 
@@ -184,8 +158,9 @@ def _too_few(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 RULE = Rule(
     name="p2p_mismatch",
     concludes=("p2p_mismatch",),
+    means={"p2p_mismatch": "Sends and receives do not match, or wait for each other in a cycle."},
     family="waiting",
-    detected="a rank stands in a send or receive, and whom it waits for waits, in the end, for it. Guilty is whoever exchanged another number of messages than in its steps before, unless what it has done so far is how a step before began (`where` is the loop that it left too early, also where a helper sends, if it left one), then whose tag neither the stage before nor the one behind it has, then the minority, then whose message has no counterpart; all, where all do the same. In a crash: the nth message between two ranks is of another size or type than its receiver has room for",
+    detected="a rank waits in a send or receive, and whom it waits for waits, in the end, for it. Guilty is whoever exchanged another number of messages than in its steps before, unless what it has done so far is how a step before began (`where` is the loop that it left too early, also where a helper sends, if it left one), then whose tag neither the stage before nor the one behind it has, then the minority, then whose message has no counterpart; all, where all do the same. In a crash: the nth message between two ranks is of another size or type than its receiver has room for",
     fix="Let every send meet its receive, with the same peer, tag, size and number of messages.",
     check=p2p_mismatch,
     needs=("black_boxes",),

@@ -5,34 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.explanation import finding_of
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Finding
+from nsadiag.analysis.rules.desync.divergence import by_divergence
+from nsadiag.analysis.rules.rule import Draft, Rule
 
 
-def rank_conditional_collective(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
-    yield from finding_of(
-        cell,
-        tables,
-        "rank_conditional_collective",
-        fix="Take the call out of the branch, so that every rank of the group makes it, and keep only what is rank-local (printing, writing) inside.",
-        rejected={
-            "data_divergent_control_flow": "the condition depends on the rank, not on its data",
-            "straggler_rank": "no rank will make up for a call that the others made",
-            "collective_order_mismatch": "the ranks did not swap their calls: one side of the branch never makes this one",
-        },
-    )
+def rank_conditional_collective(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+    return by_divergence(cell, tables, "rank_conditional_collective")
 
 
 RULE = Rule(
     name="rank_conditional_collective",
     concludes=("rank_conditional_collective",),
+    means={"rank_conditional_collective": "A branch on the rank enters or skips a collective."},
     family="divergence",
     detected="ranks wait in a collective of a group whose other members are past, and the source between them holds a condition that depends on the rank, through names, attributes, helpers, decorators, lists that were filled behind such a condition (where the rank stands in what was put there). The smaller side of the branch is guilty; of equal sides the one with the rank that the condition names. Not a condition both sides of which make the same call: ranks then part further in, if they do. Also where gloo aborts because the two sent different sizes",
-    fix="Take the call out of the branch, so that every rank of the group makes it.",
+    fix="Take the call out of the branch, so that every rank of the group makes it, and keep only what is rank-local (printing, writing) inside.",
     check=rank_conditional_collective,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("grad_sync_mismatch",),
-    confused_with=("collective_order_mismatch", "data_divergent_control_flow", "straggler_rank"),
+    confused_with=(
+        "data_divergent_control_flow",
+        "collective_order_mismatch",
+        "straggler_rank",
+    ),
 )

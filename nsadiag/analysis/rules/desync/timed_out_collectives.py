@@ -14,13 +14,15 @@ from nsadiag.analysis.facts.exits import Break, earliest_failure, first_break
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.drafts import all_but
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.records import Collective, Evidence, Place, Strength, Where
 
 LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout", re.IGNORECASE)
 
 
-def timed_out(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
-    """By black boxes: who waited had called it from Python, and who was missed never did."""
+def timed_out(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+    """By recorders: who waited had called it from Python, and who was missed never did."""
     broke = earliest_failure(cell)
     if is_still(cell) or first_break(cell) is not None or broke is None or broke.kind != "exception":
         return
@@ -57,7 +59,7 @@ def _late(cell: CellEvidence, tables: Tables, call: pd.Series) -> tuple[int, ...
 
 
 def _was_at(cell: CellEvidence, number: int, begin_s: float, end_s: float) -> Place | None:
-    """By the samples of that time alone: a look may have been at what came before."""
+    """By the samples of that time alone: a snapshot may have been at what came before."""
     began_ns = cell.started_mono_ns
     samples = [
         sample
@@ -68,20 +70,18 @@ def _was_at(cell: CellEvidence, number: int, begin_s: float, end_s: float) -> Pl
     return locations.most_seen(samples[-1:])
 
 
-def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int, ...]) -> Finding:
+def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int, ...]) -> Draft:
     waited_s = broke.t_s - float(call.begin_s)
     here = _was_at(cell, late[0], float(call.begin_s), broke.t_s)
     at = f" Meanwhile it was at {locations.short(here)}." if here else ""
     word = "Rank" if len(late) == 1 else "Ranks"
     source = cell.rank(late[0]).source
-    return Finding(
-        detector="missing_rank",
-        cls="missing_rank",
+    return Draft(
         outcome="crashed",
-        confidence=0.8 if here else 0.6,
-        summary=f"{word} {cell.names(late)} had not come to {call.op} {call.call} of {call.group} when the time limit of rank {broke.rank.rank}, which waited in it, passed after {waited_s:.0f} s.{at}",
+        strength=Strength.STRONG if here else Strength.WEAK,
+        summary=f"{word} {cell.names(late)} had not reached {call.op} #{call.call} of {call.group} when it timed out on rank {broke.rank.rank}, after {waited_s:.0f} s.{at}",
         guilty_ranks=late,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in late),
+        blocked_ranks=all_but(cell, late),
         where=Where(
             collective=Collective(op=str(call.op), group=str(call.group), seq=int(call.call)),
             step=cell.rank(late[0]).end.get("steps"),
@@ -92,16 +92,12 @@ def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int,
                 claim=f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {headline(first_of(broke.rank.exception or {}))}",
                 source=f"{broke.rank.source}/exception.json",
             ),
-            Evidence(claim=f"rank {late[0]} never called it, nor waited in another", source=f"{source}/blackbox.bin"),
+            Evidence(claim=f"rank {late[0]} never called it, and was in no other", source=f"{source}/blackbox.bin"),
             *(
                 (Evidence(claim=f"where it was while rank {broke.rank.rank} waited", source=f"{source}/samples.jsonl"),)
                 if here
                 else ()
             ),
-        ),
-        rejected=(
-            Rejected(cls="rank_exception", because="the error says only that a peer did not come in time"),
-            Rejected(cls="network_stall", because="not every rank of the group had called it"),
         ),
         fix="Share that work out, or do it where nobody waits for it; if it is meant to take so long, raise init_process_group(timeout=...).",
     )  # fmt: skip

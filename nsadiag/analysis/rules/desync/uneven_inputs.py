@@ -5,34 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.explanation import finding_of
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Finding
+from nsadiag.analysis.rules.desync.divergence import by_divergence
+from nsadiag.analysis.rules.rule import Draft, Rule
 
 
-def uneven_inputs(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
-    yield from finding_of(
-        cell,
-        tables,
-        "uneven_inputs",
-        fix="Give all ranks the same number of batches (DistributedSampler with drop_last, or agree on the shortest by all_reduce(MIN)), or train under Join.",
-        rejected={
-            "collective_order_mismatch": "the ranks make the same calls in the same order; one of them makes fewer",
-            "data_divergent_control_flow": "the loop ended with its data, not by a branch",
-            "missing_rank": "the loop and the ranks' counts show why it never comes",
-        },
-    )
+def uneven_inputs(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+    return by_divergence(cell, tables, "uneven_inputs")
 
 
 RULE = Rule(
     name="uneven_inputs",
     concludes=("uneven_inputs",),
+    means={"uneven_inputs": "Ranks ran different numbers of batches or steps."},
     family="divergence",
     detected="a rank has left a loop in which others still wait, after fewer times round (told by calls that are made in the loop alone), and the loop ended by itself: it runs over data (and not over callbacks, hooks or other tasks), asked its loader last, or stopped where the data did; or, where a framework holds the loop, its loader had run out when the others' gave another batch, one of those with which ranks meet (not where each validates by itself). Not where the others had left it as often, and are in the next epoch's. Also where the rank then came to its end. The smaller side is guilty; of equal sides the one with less. `where` is where it went on to, if that is in the loop's own function, else the loop",
-    fix="Give all ranks the same number of batches, agree on the shortest, or train under Join.",
+    fix="Give all ranks the same number of batches (DistributedSampler with drop_last, or agree on the shortest by all_reduce(MIN)), or train under Join.",
     check=uneven_inputs,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("grad_sync_mismatch",),
-    confused_with=("collective_order_mismatch", "data_divergent_control_flow", "missing_rank"),
+    confused_with=(
+        "data_divergent_control_flow",
+        "collective_order_mismatch",
+        "missing_rank",
+    ),
 )

@@ -16,7 +16,8 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import user_threads
 from nsadiag.analysis.relations.call_outliers import CALLS, took_new_turns
 from nsadiag.analysis.relations.wait_graph import Graph, graph_of
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.source import loops
 
@@ -29,7 +30,7 @@ def closed_cycles(graph: Graph) -> list[tuple[int, ...]]:
     return [cycle for cycle in graph.cycles() if not any(graph.reached_from(r) & roots for r in cycle)]
 
 
-def cycle_finding(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def cycle_finding(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """A cycle of collectives alone, or of collectives and of locks that are held by threads which wait in one."""
     for cycle in closed_cycles(tables.once(graph_of)):
         stands = {rank: tables.standings[rank] for rank in cycle if rank in tables.standings}
@@ -40,14 +41,14 @@ def cycle_finding(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 
 
 def _held_up(cell: CellEvidence, at: Standing) -> str | None:
-    """Which thread has the lock that the main thread waits for, where that thread stands in a collective itself."""
+    """The thread that holds the lock which the main thread waits for, where it waits in a collective itself."""
     wanted = loops.wanted(cell.code, at.place) if at.doing == "lock" and at.place else set()
     capture = next((c for c in reversed(cell.rank(at.rank).captures) if c.stacks), None)
     for thread, innermost in user_threads(capture) if wanted and capture else ():
         call = locations.call_in(thread["frames"])
         outer = [locations.place(f["filename"], f["line"], f["name"]) for f in thread["frames"]]
         if call and at.place and any(wanted & loops.held(cell.code, frame) for frame in outer):
-            return f"the main thread waits at {locations.short(at.place)} for a lock that thread {thread.get('thread_name')} holds, which stands in {call} at {locations.short(innermost)}"
+            return f"the main thread waits at {locations.short(at.place)} for a lock that thread {thread.get('thread_name')} holds, which waits in {call} at {locations.short(innermost)}"
     return None
 
 
@@ -100,7 +101,7 @@ def _orders(at: Place | None) -> Iterator[Evidence]:
         )
 
 
-def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: dict[int, str]) -> Finding:
+def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: dict[int, str]) -> Draft:
     """`held`: of ranks whose main thread waits for a lock, why."""
     guilty, why = in_conflict(tables, cycle)
     blocked = tuple(sorted(set(cycle) - set(guilty)))
@@ -115,11 +116,8 @@ def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: d
     queued = first_unfinished(cell.rank(guilty[0])) and locations.of_text(lines[-1][1]) if lines else None
     ordered = order_of(Situation(cell, tables), cycle)
     here = ordered or queued or stands[guilty[0]].place or locations.of_rank_now(cell.rank(guilty[0]))
-    return Finding(
-        detector="collective_order_mismatch",
-        cls="collective_order_mismatch",
-        outcome="hung",
-        confidence=0.9 if blocked else 0.75,
+    return Draft(
+        strength=Strength.STRONG if blocked else Strength.LIKELY,
         summary=f"Ranks {shown(cycle)} wait for each other in a cycle over several groups: {said}. Rank {shown(guilty)}: {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
@@ -137,12 +135,6 @@ def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: d
             *(
                 Evidence(claim=f"on rank {r} {what}", source=f"{stands[r].source}/py_spy.json")
                 for r, what in sorted(held.items())[:4]
-            ),
-        ),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because=f"every rank that is waited for waits itself, in the end for rank {guilty[0]}",
             ),
         ),
         fix="Issue the collectives of overlapping groups in one order on all ranks."

@@ -40,7 +40,7 @@ def in_children(rank: RankEvidence) -> list[InChild]:
 
 
 def waits_for_children(stuck: Stuck) -> bool:
-    """Whether its main thread stands in a queue, a pipe or a lock that it shares with processes of its own."""
+    """Whether its main thread waits in a queue, a pipe or a lock that it shares with processes of its own."""
     frames = main_thread(stuck.capture).get("frames", [])
     return any(WAITS_FOR_CHILD.search(str(frame["filename"])) for frame in frames)
 

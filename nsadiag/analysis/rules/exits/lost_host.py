@@ -10,9 +10,10 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, waits
+from nsadiag.analysis.rules.drafts import last_look
 from nsadiag.analysis.rules.exits.rank_exited_early import NEEDS_PEERS
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.evidence.spans import spans
 
 # Agents say that they live once a second.
@@ -39,10 +40,11 @@ def lost_nodes(cell: CellEvidence) -> list[Lost]:
     return sorted(found, key=lambda node: node.lost_s)
 
 
-def lost_host(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def lost_host(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     lost = next((node for node in lost_nodes(cell) if node.ranks), None)
     if lost is None:
-        yield Declined("every host was heard to the end", "watch.json#nodes")
+        count = len(cell.watch.get("nodes") or ()) or 1
+        yield Declined(f"{count} of {count} hosts reported to the end", "watch.json#nodes")
         return
     left = {n: s for n, s in tables.standings.items() if n not in lost.ranks}
     first = next(iter(breaks(cell)), None)
@@ -52,17 +54,15 @@ def lost_host(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined
         yield _gone(cell, lost, first.rank.rank, first.t_s)
 
 
-def _stalled(cell: CellEvidence, tables: Tables, lost: Lost, left: list[int]) -> Finding:
+def _stalled(cell: CellEvidence, tables: Tables, lost: Lost, left: list[int]) -> Draft:
     wait = next((w for w in waits(cell, tables) if set(lost.ranks) & {*w.unseen, *w.missing}), None)
     waiter = wait.waiting[0] if wait else left[0]
     collective = wait.collective(waiter) if wait else None
     called = f" in {collective.op} {wait.seq} of {wait.group}" if wait and collective else ""
     standing = tables.standings.get(waiter)
-    return Finding(
-        detector="lost_host",
-        cls="network_stall",
+    return Draft(
         outcome="hung",
-        confidence=0.75,
+        strength=Strength.LIKELY,
         summary=f"Host {lost.name} was lost {lost.lost_s:.0f} s after the start, and ranks {spans(left)} wait{called} for ranks {spans(lost.ranks)} there.",
         guilty_ranks=lost.ranks,
         blocked_ranks=tuple(left),
@@ -72,29 +72,20 @@ def _stalled(cell: CellEvidence, tables: Tables, lost: Lost, left: list[int]) ->
             Evidence(
                 claim=f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on", source="watch.json#nodes"
             ),
-            *([Evidence(claim=f"rank {waiter} issued{called.replace(' in', '', 1)} and stands in it", source=wait.source(cell, waiter))] if wait else []),
-            Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),
-        ),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because=f"what ranks {spans(lost.ranks)} did last is not known here: their host was lost first",
-            ),
-            Rejected(cls="rank_killed", because="no connection of theirs was closed, as the end of a process does"),
+            *([Evidence(claim=f"rank {waiter} issued{called.replace(' in', '', 1)} and is waiting in it", source=wait.source(cell, waiter))] if wait else []),
+            last_look(cell),
         ),
         fix=f"Look at {lost.name} and the network to it: is it up, does it answer a ping, what do its kernel's log and the switch say?",
         next=f"what ranks {spans(lost.ranks)} did is in the run directory on {lost.name}: nsadiag analyze it there",
     )  # fmt: skip
 
 
-def _gone(cell: CellEvidence, lost: Lost, victim: int, t_s: float) -> Finding:
+def _gone(cell: CellEvidence, lost: Lost, victim: int, t_s: float) -> Draft:
     exception = cell.rank(victim).exception
     left = tuple(rank.rank for rank in cell.ranks if rank.rank not in lost.ranks)
-    return Finding(
-        detector="lost_host",
+    return Draft(
         cls="rank_killed",
-        outcome="crashed",
-        confidence=0.6,
+        strength=Strength.WEAK,
         summary=f"Host {lost.name} was lost {lost.lost_s:.0f} s after the start, and ranks {spans(lost.ranks)} ended with it; the others only lost their peers.",
         guilty_ranks=lost.ranks,
         blocked_ranks=left,
@@ -109,12 +100,6 @@ def _gone(cell: CellEvidence, lost: Lost, victim: int, t_s: float) -> Finding:
                 source=f"{cell.rank(victim).source}/exception.json",
             ),
         ),
-        rejected=(
-            Rejected(cls="network_stall", because="connections were closed, as the end of a process does"),
-            Rejected(
-                cls="rank_exception", because="no rank elsewhere raised an exception of its own before"
-            ),
-        ),
         gaps=(f"what ended the ranks on {lost.name} is not known: nobody there could say",),
         fix=f"Find what became of {lost.name}: a reboot, the OOM killer, a scheduler that took it back, or somebody who ended nsadiag there.",
         next=f"the run directory on {lost.name}, if it still has one: nsadiag analyze it there",
@@ -125,6 +110,7 @@ RULE = Rule(
     name="lost_host",
     concludes=("network_stall", "rank_killed"),
     family="exit",
+    outcome="crashed",
     detected="On several hosts: one was not heard any more, and whoever is left waits for its ranks or lost them.",
     fix="Look at the host that was lost and the network to it.",
     check=lost_host,

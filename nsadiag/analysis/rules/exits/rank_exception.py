@@ -27,17 +27,17 @@ from nsadiag.analysis.facts.exceptions import (
 )
 from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
-from nsadiag.analysis.relations.blocked import finding, stuck_inside
+from nsadiag.analysis.relations.blocked import stuck_inside
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead, in_children, waits_for_children
 from nsadiag.analysis.rules.exits.missing_files import unmade
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 # The same first words on another rank within this time is the same mistake, not a consequence.
 TOGETHER_S = 1.0
-SIGNALLED = Rejected(cls="rank_killed", because="no rank was ended by a signal before this exception")
 HEARD_LATE = "a kernel fails while the host is further on: the line is where the rank heard of it, and not where the kernel was launched"
 OF_A_KERNEL = "Look at what the kernels before that line were given: an assertion of a gather, an index or a loss kernel is nearly always an index out of its range (a token beyond the vocabulary, a position beyond the context, a label beyond the classes)."
 LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that fails"
@@ -55,13 +55,9 @@ def _fix(exception: dict[str, Any], otherwise: str) -> str:
     return MEMORY.get(memory_of(exception) or "", otherwise)
 
 
-def _outcome(cell: CellEvidence) -> Outcome:
-    return "hung" if cell.stopped == "hang" or is_still(cell) else "crashed"
-
-
 def _peers_at(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...]) -> Place | None:
-    """Where the others wait, if they could be looked at; of a crash, where they broke: a look was at what came before."""
-    if _outcome(cell) == "crashed":
+    """The line where the others wait; of a crash, where they broke, since a snapshot was at what came before."""
+    if hung_or_crashed(cell) == "crashed":
         broke = (
             locations.of_exception(r.exception) for r in cell.ranks if r.rank not in guilty and r.exception
         )
@@ -69,21 +65,21 @@ def _peers_at(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...]) -> Pl
     return next((s.place for rank, s in tables.standings.items() if rank not in guilty and s.place), None)
 
 
-def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     first = first_break(cell)
     is_cause = first is not None and first.kind == "exception" and first.rank.exception is not None
     if not is_cause or is_of_a_collective(first_of(first.rank.exception)):  # type: ignore[union-attr, arg-type]
         yield from _not_fatal(cell, tables)
     if is_cause:
         yield _fatal(cell, tables, first)  # type: ignore[arg-type]
-    elif first is None and _outcome(cell) == "crashed" and _failed_again(cell):
+    elif first is None and hung_or_crashed(cell) == "crashed" and _failed_again(cell):
         yield from _of_an_attempt(cell)
     yield from _in_a_child(cell, tables)
     yield from _of_a_file(cell, tables)
     yield from other_break(cell)
 
 
-def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
+def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Draft:
     exception = first.rank.exception or {}
     root = first_of(exception)
     said = headline(root)
@@ -99,7 +95,7 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
         evidence.append(Evidence(claim=f"what ended it came of that: {headline(exception)}", source=source))
     if hidden := exception.get("hidden"):
         at = place_of(hidden)
-        claim = f"it was raised in place of {headline(hidden)}" + (f" at {locations.short(at)}" if at else "")
+        claim = f"it was raised in place of {headline(hidden)}" + at_line(at)
         evidence.append(Evidence(claim=claim, source=source))
     evidence += [
         Evidence(
@@ -118,40 +114,37 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Finding:
     everyone = len(cell.everyone(alike)) == cell.world_size > 1
     who = "Every rank" if everyone else f"Rank {cell.names(alike)}"
     mend = (
-        "Mend the line shown; the other ranks' errors go away with it." if victims else "Mend the line shown."
+        "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
     )
-    return Finding(
-        detector="rank_exception",
+    return Draft(
         cls=_class_of(root),
-        outcome="hung" if cell.stopped == "hang" else "crashed",
-        confidence=0.95,
+        outcome=hung_or_crashed(cell),
+        strength=Strength.CONCLUSIVE,
         summary=f"{who} raised {said}" + (f" ({of_kernel})" if of_kernel else ""),
         guilty_ranks=tuple(sorted(set(alike))),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in alike),
+        blocked_ranks=all_but(cell, alike),
         where=Where(step=first.rank.end.get("steps")).at(place_of(root) or place_of(exception)),
         peers_at=_peers_at(cell, tables, tuple(alike)),
         evidence=tuple(evidence),
-        rejected=(SIGNALLED,),
         gaps=(HEARD_LATE,) if late else (),
         fix=OF_A_KERNEL if late else _fix(root, mend),
         next=LAUNCH_BLOCKING if late else None,
     )
 
 
-def _in_a_child(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _in_a_child(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """A process of the rank's own died of it, and the rank waits for what that would have sent."""
     for stuck in stuck_inside(cell, tables):
         if not waits_for_children(stuck):
             continue
         for told in in_children(stuck.rank)[:1]:
-            waits_at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
-            yield finding(
+            waits_at = at_line(stuck.standing.place)
+            yield inside_rank(
                 cell,
                 stuck,
-                cls="rank_exception",
-                confidence=0.88 if has_dead(stuck) else 0.75,
+                strength=Strength.STRONG if has_dead(stuck) else Strength.LIKELY,
                 summary=f"A child process of rank {stuck.number} ({told.name}) raised {headline(told.exception)}, and the rank waits{waits_at} for what it would have sent.",
-                at=place_of(told.exception),
+                where=place_of(told.exception),
                 evidence=(
                     Evidence(
                         claim=f"{told.name} raised {headline(told.exception)}",
@@ -162,17 +155,11 @@ def _in_a_child(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                         source=stuck.source,
                     ),
                 ),
-                rejected=(
-                    Rejected(
-                        cls="local_lock_deadlock",
-                        because="nobody holds what it waits for: who would have sent it is dead",
-                    ),
-                ),
-                fix="Mend the line shown; catch what the child raises and send it to the rank, or wait with a time-out and ask whether the child lives.",
+                fix="Fix the line shown; catch what the child raises and send it to the rank, or wait with a timeout and ask whether the child lives.",
             )
 
 
-def _of_a_file(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _of_a_file(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """A rank waits for a file that another's code would have made, had it not failed and gone on."""
     found = unmade(cell, tables)
     if found is None:
@@ -180,15 +167,14 @@ def _of_a_file(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     guilty, stuck = tuple(sorted(found.rows)), found.stuck
     row = found.rows[guilty[0]][1]
     thread = "" if row["thread"] == "MainThread" else f" in its thread {row['thread']}"
-    waits_at = f" at {locations.short(stuck.standing.place)}" if stuck.standing.place else ""
+    waits_at = at_line(stuck.standing.place)
     yield dataclasses.replace(
-        finding(
+        inside_rank(
             cell,
             stuck,
-            cls="rank_exception",
-            confidence=0.8,
+            strength=Strength.STRONG,
             summary=f"Rank {cell.names(guilty)} raised {headline(first_of(row))}{thread} and went on; rank {stuck.number} waits{waits_at} for the file that it would have made.",
-            at=place_of(first_of(row)) or place_of(row),
+            where=place_of(first_of(row)) or place_of(row),
             evidence=(
                 *(
                     Evidence(
@@ -202,32 +188,27 @@ def _of_a_file(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                     source=stuck.source,
                 ),
             ),
-            rejected=(
-                Rejected(cls="external_wait", because="who should have made what it waits for is in the job"),
-            ),
             fix="Let the exception end the rank, or tell the others of it (a marker of failure, an all_reduced flag); and give the loop that waits a limit.",
         ),
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         peers_at=stuck.standing.place,
     )
 
 
-def _of_an_attempt(cell: CellEvidence) -> Iterator[Finding]:
+def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
     """The launcher restarted the ranks after it, and the new ones only failed to find each other."""
     ended = [(number, e, rank) for rank in cell.ranks for number, e in rank.attempts if _is_own(e)]
     if not ended:
         return
     number, exception, rank = min(ended, key=lambda row: (-row[0], row[1]["t_mono_ns"]))
     root = first_of(exception)
-    yield Finding(
-        detector="rank_exception",
+    yield Draft(
         cls=_class_of(root),
-        outcome="crashed",
-        confidence=0.85,
+        strength=Strength.STRONG,
         summary=f"Rank {rank.rank} raised {headline(root)} in attempt {number}; the launcher restarted all ranks, and these only failed to reach one another.",
         guilty_ranks=(rank.rank,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r is not rank),
+        blocked_ranks=all_but(cell, (rank.rank,)),
         where=Where().at(place_of(root) or place_of(exception)),
         evidence=(
             Evidence(
@@ -240,8 +221,7 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Finding]:
                 if b.rank.exception
             ),
         ),
-        rejected=(SIGNALLED,),
-        fix=_fix(root, "Mend the line shown: without it there would have been no restart."),
+        fix=_fix(root, "Fix the line shown: without it there would have been no restart."),
     )  # fmt: skip
 
 
@@ -264,7 +244,7 @@ def _is_like(other: Break, first: Break) -> bool:
     return same and other.t_s - first.t_s < TOGETHER_S
 
 
-def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """It came first, and what the job died of or hangs in is its consequence."""
     stuck = is_still(cell) or cell.stopped == "hang"
     # What it meets there may not fit what its peers are at: then the transport breaks, and says nothing of it.
@@ -279,7 +259,7 @@ def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 
 
 def _then(swallowed: Swallowed) -> str:
-    """What became of the rank and its peers."""
+    """The rest of the story, of the rank and its peers."""
     code = swallowed.rank.end.get("exit_code")
     if code is not None and has_left(swallowed.rank):
         return f"and ended with exit code {code}; its peers wait for what it never did"
@@ -291,20 +271,19 @@ def _broke(cell: CellEvidence) -> bool:
     return first_break(cell) is not None or any(b.follows_a_peer for b in breaks(cell))
 
 
-def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) -> Finding:
+def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) -> Draft:
     row, rank = first_of(found.row), found.rank
     step = int(found.row["step"])
     held = found.row["how"] == "in flight"
     place = place_of(row) or place_of(found.row)
     during = f" in {found.row['during']}" if found.row["how"] == "left" else ""
-    return Finding(
-        detector="rank_exception",
+    return Draft(
         cls=_class_of(row),
-        outcome=_outcome(cell),
-        confidence=0.93 if held else 0.85,
+        outcome=hung_or_crashed(cell),
+        strength=Strength.CONCLUSIVE if held else Strength.STRONG,
         summary=f"Rank {rank.rank} raised {headline(row)}{during} at step {step}, {then}.",
         guilty_ranks=(rank.rank,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != rank.rank),
+        blocked_ranks=all_but(cell, (rank.rank,)),
         where=Where(step=step, phase=_phase(found.row)).at(place),
         peers_at=_peers_at(cell, tables, (rank.rank,)),
         evidence=(
@@ -314,15 +293,6 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
                 source=found.source,
             ),
             Evidence(claim=found.why, source=f"{rank.source}/blackbox.bin"),
-        ),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because="why the rank left the others' path was seen: the exception came first",
-            ),
-            Rejected(cls="rank_exited_early", because="it had failed before it left")
-            if has_left(rank)
-            else Rejected(cls="rank_exited_early", because="it did not leave of its own accord"),
         ),
         fix=_fix(
             row,
@@ -334,7 +304,7 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
 
 
 def _end_of(rank: RankEvidence) -> str:
-    """Whether it ended after it, in words."""
+    """Its end after that, in words."""
     code = rank.end.get("exit_code")
     if code is None or not has_left(rank):
         return "did not end"
@@ -350,17 +320,22 @@ def _phase(row: dict[str, Any]) -> str | None:
 RULE = Rule(
     name="rank_exception",
     concludes=("rank_exception", "gpu_oom"),
+    means={
+        "rank_exception": "A rank raised; peers that wait or fail afterwards are victims.",
+        "gpu_oom": "The GPU's allocator found no memory.",
+    },
     family="exit",
+    outcome="crashed",
     detected="the first exception of a main thread on any rank; peers that fail or wait afterwards are victims, and errors that only say that a peer is gone never count as first. Also one that did not end its rank: swallowed by an `except` (its rank left a forward or backward that its peers ran, did no step after, or came to where it waits after fewer steps than ever, by as many as it swallowed), raised in a thread or a child process for which the main thread waits, held back by a `finally` that entered a collective, kept by who caught it from making the file that another rank asks for again and again (at 80 %: the same name stands in both lines), of an attempt before a restart in which the ranks only failed to meet, or of a process that had not said yet which rank it is. A connection that is lost is another's fault only where it may be one to a peer. Of a chain, what the last one was raised from, or took the place of where a clean-up failed that would have let it go on. What CUDA tells late, of a kernel launched before, is told as such, with what the kernel said",
-    fix="Mend the line shown; the other ranks' errors go away with it.",
+    fix="Fix the line shown; the other ranks' errors go away with it.",
     check=rank_exception,
     needs=("ends",),
     explained_by=("ddp_unused_parameter",),
     confused_with=(
-        "external_wait",
-        "local_lock_deadlock",
-        "missing_rank",
-        "rank_exited_early",
         "rank_killed",
+        "rank_exited_early",
+        "missing_rank",
+        "local_lock_deadlock",
+        "external_wait",
     ),
 )

@@ -10,16 +10,17 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.messages.unsent import shortfalls
+from nsadiag.analysis.rules.drafts import hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 # Where a rank stands that needs its peers.
 NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
 
 
 def _doubts(cell: CellEvidence, tables: Tables, rank: RankEvidence) -> list[str]:
-    """What would have to be seen to be sure: that it left on purpose, and that somebody needed it."""
+    """The observations that are missing to be sure: that it left on purpose, and that somebody needed it."""
     doubts = []
     if rank.end.get("exit_code") and not rank.leaving:
         doubts.append(f"what made rank {rank.rank} end with that exit code is not on record")
@@ -38,18 +39,21 @@ def _how(rank: RankEvidence) -> str:
 
 
 def _last_words_at(rank: RankEvidence) -> Place | None:
-    """Where it lost its peer, if what wraps its work caught that."""
+    """The line at which it lost its peer, if what wraps its work caught that."""
     row = rank.raised[-1] if rank.raised and (rank.leaving or {}).get("ended_with") else {}
     return locations.of_text(str(row.get("place") or ""))
 
 
-def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     first = first_break(cell)
     if first is None or first.kind != "exited":
         yield from other_break(cell)
         return
     if short := next(shortfalls(cell, tables), None):
-        yield Declined(f"rank {short.sender} had sent fewer messages than rank {short.receiver} waited for")
+        yield Declined(
+            f"rank {short.sender} had sent {short.sent} messages, and rank {short.receiver} waited for number {short.received}",
+            f"{cell.rank(short.receiver).source}/blackbox.bin",
+        )
         return
     rank = first.rank
     left = [r for r in cell.ranks if r.rank != rank.rank]
@@ -64,12 +68,10 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding | 
         None,
     )
     doubts = _doubts(cell, tables, rank)
-    yield Finding(
-        detector="rank_exited_early",
-        cls="rank_exited_early",
-        outcome="hung" if cell.stopped == "hang" else "crashed",
-        confidence=0.5 if doubts else 0.93,
-        summary=f"Rank {rank.rank} ended by itself ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers still trained.",
+    yield Draft(
+        outcome=hung_or_crashed(cell),
+        strength=Strength.GUESS if doubts else Strength.CONCLUSIVE,
+        summary=f"Rank {rank.rank} exited on its own ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers were still training.",
         guilty_ranks=(rank.rank,),
         blocked_ranks=tuple(r.rank for r in left),
         where=Where(step=rank.end.get("steps")).at(left_at or locations.of_black_box(rank)),
@@ -80,26 +82,23 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Finding | 
                 source="ends.json",
             ),
         ),
-        rejected=(
-            Rejected(cls="rank_killed", because="its exit handlers ran, and no signal ended it before"),
-            Rejected(
-                cls="rank_exception",
-                because="it raised no exception; its peers' errors say only that it was gone",
-            ),
-        ),
         gaps=tuple(doubts),
-        fix="Let all ranks agree to stop (all_reduce a flag) before any of them leaves the loop.",
     )
 
 
 RULE = Rule(
     name="rank_exited_early",
     concludes=("rank_exited_early",),
+    means={"rank_exited_early": "A rank ended cleanly while its peers still needed it."},
     family="exit",
+    outcome="crashed",
     detected="a rank ran its exit handlers without an exception, and its peers still needed it",
     fix="Let all ranks agree to stop (all_reduce a flag) before any of them leaves the loop.",
     check=rank_exited_early,
     needs=("ends",),
     explained_by=("teardown_hang",),
-    confused_with=("rank_exception", "rank_killed"),
+    confused_with=(
+        "rank_killed",
+        "rank_exception",
+    ),
 )

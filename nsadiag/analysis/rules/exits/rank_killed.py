@@ -12,9 +12,10 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.source.patterns.timers import only_alarm
 
 FIXES = {
@@ -53,7 +54,7 @@ def _sender(
 
 
 def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> list[Evidence]:
-    """What the kernel says: its own line about this process, or a counter that has grown."""
+    """The kernel's own line about this process, or a counter that has grown."""
     if number != signal.SIGKILL:
         return []
     found = []
@@ -71,7 +72,7 @@ def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> list[
     return found
 
 
-def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     first = first_break(cell)
     if first is None or first.kind != "killed":
         yield from other_break(cell)
@@ -83,14 +84,17 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declin
     everyone = tuple(r.rank for r in cell.ranks if r.end.get("signal") == number)
     all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(cell.launcher_stderr))
     guilty = everyone if all_told else (rank.rank,)
-    yield Finding(
-        detector="rank_killed",
+    if number == signal.SIGKILL and cell.oom and not memory:
+        yield Declined(
+            f"the kernel's logs of {len(cell.oom)} host{'s' if len(cell.oom) > 1 else ''} name no rank, and no oom_kill counter grew",
+            "nodes/*/oom.json",
+        )
+    yield Draft(
         cls="host_oom" if memory else "rank_killed",
-        outcome="crashed",
-        confidence=0.97 if memory else 0.7 if all_told else 0.95,
+        strength=Strength.CONCLUSIVE if memory else Strength.LIKELY if all_told else Strength.CONCLUSIVE,
         summary=_summary(rank, number, bool(memory), sender, all_told, alarm),
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         where=Where(step=rank.end.get("steps")).at(alarm or _place(rank, sender)),
         evidence=(
             Evidence(
@@ -100,20 +104,6 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declin
             *memory,
             *_more(rank, number, sender, all_told),
             *_of_alarm(cell, rank, number, alarm),
-        ),
-        rejected=(
-            Rejected(
-                cls="rank_exception", because="no rank raised an exception of its own before the signal"
-            ),
-            *(
-                [
-                    Rejected(
-                        cls="host_oom", because="no oom_kill counter grew, and the kernel's log says nothing"
-                    )
-                ]
-                if number == signal.SIGKILL and not memory and cell.oom
-                else []
-            ),
         ),
         fix=_fix(rank, number, bool(memory), sender, alarm),
     )
@@ -126,7 +116,7 @@ def _fix(
     sender: tuple[RankEvidence, dict[str, Any]] | None,
     alarm: Place | None,
 ) -> str:
-    """What the evidence asks for: nobody looks for a sender that is known."""
+    """The advice that the evidence allows: nobody looks for a sender that is known."""
     if memory:
         return OOM_FIX
     if sender:
@@ -202,11 +192,19 @@ def _of_alarm(cell: CellEvidence, rank: RankEvidence, number: int, alarm: Place 
 RULE = Rule(
     name="rank_killed",
     concludes=("rank_killed", "host_oom"),
+    means={
+        "rank_killed": "A signal ended a rank.",
+        "host_oom": "The kernel ended a rank because the host, or its cgroup, had no memory left.",
+    },
     family="exit",
+    outcome="crashed",
     detected="the earliest end by a signal that neither the launcher nor nsadiag sent; which line of which rank sent it, if one of the job's own did; of an alarm that nothing handles, the line that sets it, where there is but one. On several hosts also: one was not heard any more, and its peers' connections were closed (at 60 %)",
     fix="Find who sent the signal: the kernel's OOM killer, a scheduler's limit, a memory guard, a line of the job's own.",
     check=rank_killed,
     needs=("ends",),
     explained_by=("never_joined",),
-    confused_with=("rank_exception",),
+    confused_with=(
+        "host_oom",
+        "rank_exception",
+    ),
 )

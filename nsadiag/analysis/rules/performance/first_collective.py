@@ -1,4 +1,4 @@
-"""Where ranks meet before any of them computes: the collective that a step begins with, as a gather of numbers of tokens."""
+"""The collective that a step begins with, as a gather of numbers of tokens: ranks meet there before any of them computes."""
 
 from __future__ import annotations
 

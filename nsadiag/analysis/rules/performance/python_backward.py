@@ -27,7 +27,7 @@ MIN_BACKWARD_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class LoopInBackward:
-    """What the samples and the steps say of it."""
+    """A loop within a backward, by samples and steps."""
 
     place: Place  # the line of the loop that is seen most
     seen: int

@@ -14,8 +14,9 @@ from nsadiag.analysis.facts.registrations import Pile
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.trend import Slowing, slowing
 from nsadiag.analysis.rules.performance.python_backward import loop_in_backward
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.reasons import hung
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source import loops
 
@@ -26,9 +27,9 @@ LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an
 
 
 def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
-    """What all ranks are seen at most; waiting in a collective for one that is at it now is none of the work.
+    """The line at which all ranks are seen most; waiting in a collective for one that is at it now is none of the work.
 
-    `part` is what has grown: glances at the rest of a step show nothing of it, and a backward may be a wait for the peer
+    `part` is what has grown: samples at the rest of a step show nothing of it, and a backward may be a wait for the peer
     that is at what lies between steps.
     """
     samples = [sample for rank in cell.ranks for sample in rank.samples]
@@ -39,8 +40,8 @@ def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
 
 
 def _looked_at(cell: CellEvidence) -> Place | None:
-    """Of a job that was looked at in a silence alone, the line that most looks show, of the loop in which most of them
-    find a rank: one look may come upon what is done once before a loop that takes minutes."""
+    """The line that most snapshots show, for a job that was looked at in a silence alone, of the loop in which most of
+    them find a rank: one snapshot may come upon what is done once before a loop that takes minutes."""
     looks = [capture for rank in cell.ranks for capture in reversed(rank.captures)]
     lines = [at for capture in looks if (at := locations.of_stack(capture.stacks))]
     if not lines:
@@ -56,7 +57,7 @@ def _is_of(part: str, sample: dict[str, Any]) -> bool:
     return locations.in_backward(sample) == (part == "backward_s")
 
 
-def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """Steps that grow: hooks or graphs that pile up, sequences that lengthen."""
     slower = slowing(cell.ranks[0], tables)
     if slower is None:
@@ -76,11 +77,8 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     seen_at = _place(cell, part)
     if pile and not in_step:
         why = f"something piles up: {pile.told}"
-    yield Finding(
-        detector="slow_compute",
-        cls="slow_compute",
-        outcome="slow",
-        confidence=0.5 if in_step else 0.85,
+    yield Draft(
+        strength=Strength.GUESS if in_step else Strength.STRONG,
         summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; {why}.",
         guilty_ranks=tuple(r.rank for r in cell.ranks),
         where=Where(phase=name).at(pile.place if pile and not in_step else seen_at),
@@ -92,9 +90,6 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
             ),
             *_memory(tables, cell.ranks[0].rank, source),
         ),
-        rejected=(Rejected(cls="straggler_rank", because="every rank slows down alike"),)
-        if cell.world_size > 1
-        else (),
         fix="If a schedule makes the inputs grow, this is how the job is meant; otherwise cut what grows (a memory, a history, padding)."
         if in_step
         else "Register it once, before the loop; what a step needs for itself alone has to be removed when the step is over."
@@ -104,18 +99,18 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
 
 
 def _piled(pile: Pile | None, seen_at: Place | None, source: str) -> Iterator[Evidence]:
-    """What was registered again and again, and where the time goes."""
+    """The registrations that pile up, and the line that the time goes to."""
     if pile:
         yield Evidence(claim=pile.told, source=f"{source}/piles.jsonl")
         if seen_at:
             yield Evidence(
-                claim=f"most glances find the ranks at {locations.short(seen_at)}",
+                claim=f"most samples find the ranks at {locations.short(seen_at)}",
                 source=f"{source}/samples.jsonl",
             )
 
 
 def _doing(part: str, slower: Slowing) -> str:
-    """What the part is, as far as is seen: what lies before a forward is the loader's, a checkpoint's, or the loop's own."""
+    """The part by its name, as far as is seen: what lies before a forward is the loader's, a checkpoint's, or the loop's own."""
     if part != "input_s":
         return part.removesuffix("_s")
     if slower.grown_s("saving_s") > slower.grown_s("input_s") / 2:
@@ -124,7 +119,7 @@ def _doing(part: str, slower: Slowing) -> str:
 
 
 def _memory(tables: Tables, rank: int, source: str) -> Iterator[Evidence]:
-    """Whether memory grew along: what piles up is held by someone."""
+    """Memory that grew along: what piles up is held by something."""
     events = tables.events
     seen = events[
         (events["rank"] == rank) & (events.kind == Kind.MEMORY) & events.name.isin(("step 1", "step"))
@@ -154,7 +149,7 @@ def _arrived(events: pd.DataFrame) -> tuple[int, float]:
     return int((since.kind == Kind.GRADIENT).sum()), float(begins.t_s.iloc[-1])
 
 
-def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """A Python loop over tokens: so many autograd nodes that one step looks like a hang."""
     rank = cell.ranks[0]
     events = tables.events[tables.events["rank"] == rank.rank]
@@ -169,11 +164,8 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     size = f"{nodes:,}{' or more' if capped else ''} autograd nodes"
     seconds = float(cell.watch.get("ended_s", 0.0))
     bound = f"backward walks {size}" if nodes else "forward is still building its graph"
-    yield Finding(
-        detector="slow_compute",
-        cls="slow_compute",
-        outcome="slow",
-        confidence=0.85 if nodes else 0.7,
+    yield Draft(
+        strength=Strength.STRONG if nodes else Strength.LIKELY,
         summary=f"Not hung: every rank computes, {steps} steps in {seconds:.0f} s; {bound}, one small operation after the other.",
         guilty_ranks=tuple(r.rank for r in cell.ranks),
         where=Where(step=steps, phase=_phase_now(cell, events)).at(_place(cell)),
@@ -186,10 +178,6 @@ def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                 source=f"{rank.source}/blackbox.bin",
             ),
             *_largest(rank),
-        ),
-        rejected=tuple(
-            Rejected(cls="missing_rank", because=f"it used the processor between two looks: {look['reason']}")
-            for look in busy[-1:]
         ),
         fix="Replace the Python loop over tokens by batched operations: time is the number of operations, not their size.",
     )
@@ -224,7 +212,7 @@ def _open_forward(events: pd.DataFrame) -> bool:
 
 
 def _phase_now(cell: CellEvidence, events: pd.DataFrame) -> str | None:
-    """What a job that was ended on the way was in: the last forward or backward, if it had not ended."""
+    """The phase that a job was in when it was ended: the last forward or backward, if it had not ended."""
     if cell.stopped is None:
         return None
     backwards = events[events.kind == Kind.BACKWARD]
@@ -234,23 +222,20 @@ def _phase_now(cell: CellEvidence, events: pd.DataFrame) -> str | None:
     return "forward" if _open_forward(events) else None
 
 
-def _loop_in_backward(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _loop_in_backward(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """One node of the graph, with a loop of small operations in it: slow from the first step, and no larger graph."""
     found = loop_in_backward(cell, tables)
     if found is None:
         return
     times = found.backward_s / max(found.forward_s, 1e-6)
-    yield Finding(
-        detector="slow_compute",
-        cls="slow_compute",
-        outcome="slow",
-        confidence=0.75,
+    yield Draft(
+        strength=Strength.LIKELY,
         summary=f"Every rank progresses, and a step takes {_seconds(found.step_s)}, nearly all of it in a loop in Python at {locations.short(found.place)}: backward takes {times:.0f} times as long as forward.",
         guilty_ranks=tuple(r.rank for r in cell.ranks),
         where=Where(phase="backward").at(found.place),
         evidence=(
             Evidence(
-                claim=f"{found.seen} of {found.samples} glances at the ranks find them in that loop, at several of its lines",
+                claim=f"{found.seen} of {found.samples} samples at the ranks find them in that loop, at several of its lines",
                 source=f"{cell.ranks[0].source}/samples.jsonl",
             ),
             Evidence(
@@ -258,40 +243,49 @@ def _loop_in_backward(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
                 source=f"{cell.ranks[0].source}/blackbox.bin",
             ),
         ),
-        rejected=(
-            Rejected(cls="healthy", because="a backward takes two to four times its forward, not this"),
-            Rejected(cls="straggler_rank", because="every rank is slow alike"),
-        ),
         fix="Replace the loop in this backward by batched operations (a scan over whole tensors, a cumulative sum, a kernel): time is the number of operations, not their size.",
     )
+
+
+def _steady(rank: RankEvidence, tables: Tables) -> Declined:
+    """The first and last steps of a job that does not slow down."""
+    steps = tables.steps[tables.steps["rank"] == rank.rank].sort_values("step")
+    if steps.empty:
+        return Declined(f"rank {rank.rank} completed no step that could be timed")
+    fifth = max(len(steps) // 5, 1)
+    first_s, last_s = (float(part.step_s.median()) for part in (steps[:fifth], steps[-fifth:]))
+    claim = f"rank {rank.rank} took {_seconds(first_s)} a step at first and {_seconds(last_s)} at the end, of {len(steps)} steps"
+    return Declined(claim, f"{rank.source}/blackbox.bin")
 
 
 def _seconds(value: float) -> str:
     return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"
 
 
-def slow_compute(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def slow_compute(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     if not cell.ranks or cell.stopped == "hang":
-        yield Declined(
-            "the job was ended as hung: nobody is merely slow" if cell.ranks else "no rank was seen"
-        )
+        yield hung(cell) if cell.ranks else Declined("no rank was seen")
         return
     yield from _slowing_down(cell, tables)
     yield from _endless_graph(cell, tables)
     yield from _loop_in_backward(cell, tables)
-    yield Declined(
-        "steps did not keep getting slower, and no silence was full of work over an outsized graph"
-    )
+    yield _steady(cell.ranks[0], tables)
 
 
 RULE = Rule(
     name="slow_compute",
     concludes=("slow_compute",),
+    means={"slow_compute": "All progress, far below what their own earlier steps predict."},
     family="performance",
-    detected="all progress, and steps that keep growing (the last fifth 2.5 times the first, with a trend; by the fastest steps of each quarter if the others hide it: on the clock where something is known to pile up, otherwise in CPU time and on every rank; `where` is the line that registers hooks, handlers or groups of parameters in step after step, where one does; at 50 % where inputs grow as well and the time with them), or a silence full of work, once steps had begun, over a graph of 10,000 or more autograd nodes; or a backward of the user's own in whose Python loop most glances at every rank find it, at several lines, while backward takes ten times its forward and five times the rest of a step (at 75 %)",
+    outcome="slow",
+    detected="all progress, and steps that keep growing (the last fifth 2.5 times the first, with a trend; by the fastest steps of each quarter if the others hide it: on the clock where something is known to pile up, otherwise in CPU time and on every rank; `where` is the line that registers hooks, handlers or groups of parameters in step after step, where one does; at 50 % where inputs grow as well and the time with them), or a silence full of work, once steps had begun, over a graph of 10,000 or more autograd nodes; or a backward of the user's own in whose Python loop most samples at every rank find it, at several lines, while backward takes ten times its forward and five times the rest of a step (at 75 %)",
     fix="Look for what is added once a step at the line shown, or for a loop of small operations.",
     check=slow_compute,
     needs=("black_boxes",),
     explained_by=("straggler_rank",),
-    confused_with=("healthy", "missing_rank", "straggler_rank"),
+    confused_with=(
+        "straggler_rank",
+        "missing_rank",
+        "healthy",
+    ),
 )

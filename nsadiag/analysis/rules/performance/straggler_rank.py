@@ -14,9 +14,11 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
 from nsadiag.analysis.relations.trend import grows, slowing
 from nsadiag.analysis.rules.correctness.replicas.replica_drift import wrapped_apart
+from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.performance.first_collective import by_loading, first_met, were_waiting
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.reasons import hung
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 MIN_STEPS = 5
 SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
@@ -47,30 +49,44 @@ class Late:
     lags: pd.DataFrame = field(compare=False, repr=False)  # as `_lags` gives them
 
 
-def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     steps = alike(tables.steps)
     if cell.world_size < 2 or steps["rank"].nunique() < len(cell.met) or cell.stopped == "hang":
-        stepped = f"{steps['rank'].nunique()} of {cell.world_size} ranks completed comparable steps"
-        yield Declined(
-            "the job was ended as hung: nobody is merely slow" if cell.stopped == "hang" else stepped
-        )
+        stepped = f"{steps['rank'].nunique()} of {cell.world_size} ranks completed steps that can be compared"
+        if cell.world_size < 2:
+            stepped = "the one rank has no peer to keep waiting"
+        yield hung(cell) if cell.stopped == "hang" else Declined(stepped)
         return
     if wrapped_apart(tables):
         yield Declined("the ranks wrapped their models after different numbers of steps")
         return  # one number is not one step: who seems late is merely counted otherwise
-    if steps.groupby("rank").step_s.sum().max() < MIN_OBSERVED_S:
-        yield Declined(f"the ranks made steps for less than {MIN_OBSERVED_S} s")
+    observed_s = float(steps.groupby("rank").step_s.sum().max())
+    if not observed_s >= MIN_OBSERVED_S:
+        yield Declined(f"the steps of the ranks took {observed_s:.1f} s in all: too little to compare")
         return
     found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
     late = next((late for column, late in found if _on_gpus(cell) or meet(steps, column, late.rank)), None)
     late = late or _late_with_its_batch(steps, tables)
     if late is None:
         yield from _by_cpu(cell, steps)
+        yield _level(steps)
         return
     slower = slowing(cell.ranks[0], tables)
     # A wait that grows with the work of all is a part of what that costs.
     if slower is None or slower.in_step or not peers_slow_down(steps, late):
         yield _finding(cell, steps, late)
+
+
+def _level(steps: pd.DataFrame) -> Declined:
+    """The distance between the ranks, for a job without a straggler."""
+    lags = _lags(steps, "ready_s").median()
+    if lags.empty:
+        return Declined(f"{steps.step.nunique()} steps are too few to compare")
+    last, step_s = lags.idxmax(), float(steps.step_s.median())
+    return Declined(
+        f"rank {last}, the last to be ready, is {float(lags.max()) * 1e3:.0f} ms behind the first in a step of {step_s * 1e3:.0f} ms",
+        f"ranks/{int(str(last)):05d}/blackbox.bin",
+    )
 
 
 def alike(steps: pd.DataFrame) -> pd.DataFrame:
@@ -90,7 +106,7 @@ def _settled(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _late_with_its_batch(steps: pd.DataFrame, tables: Tables) -> Late | None:
-    """Where they meet before the forward, all begin it at once; by the batches, as work of one rank alone may be meant."""
+    """A late batch: where ranks meet before the forward, all begin it at once. Work of one rank alone may be meant."""
     met = first_met(tables, steps)
     known = steps.merge(met, on=["rank", "step"])
     late = _late(known, "met_at") if len(known) else None
@@ -169,7 +185,7 @@ def _part(own: pd.Series[float], late: Late) -> tuple[str, str]:
     return column, "input" if own.loader_s > between / 2 else "input and other work between steps"
 
 
-def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
+def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
     own = steps[steps["rank"] == late.rank].drop(columns=["rank", "step"]).median()
     column, doing = _part(own, late)
     rank = cell.rank(late.rank)
@@ -186,28 +202,19 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Finding:
         *_on_cpu(own, column, source),
         *_sampled(rank, column),
     ]
-    return Finding(
-        detector="straggler_rank",
-        cls="straggler_rank",
-        outcome="slow",
-        confidence=0.9,
-        summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms after its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
+    return Draft(
+        strength=Strength.STRONG,
+        summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms later than its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
         guilty_ranks=(late.rank,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != late.rank),
+        blocked_ranks=all_but(cell, (late.rank,)),
         where=Where(phase=PARTS[column]).at(_place(rank, column)),
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(
-                cls="slow_compute",
-                because=f"the other ranks are done with their own part {late.lag_s * 1e3:.0f} ms earlier",
-            ),
-        ),
         fix=FIX.format(rank=late.rank, part=doing),
     )
 
 
 def _on_cpu(own: pd.Series[float], column: str, source: str) -> Iterator[Evidence]:
-    """Whether it works or waits: one that is throttled, or reads from something slow, is off its CPU."""
+    """A rank off its CPU waits: it is throttled, or reads from something slow."""
     if 0 <= own.cpu_s < OFF_CPU * own[column]:
         claim = f"it is on a CPU for {own.cpu_s * 1e3:.0f} ms in the whole step: it waits for a device, a disk or a network, or is throttled"
         yield Evidence(claim=claim, source=source)
@@ -245,8 +252,8 @@ def _sampled(rank: RankEvidence, column: str = "") -> Iterator[Evidence]:
         )
 
 
-def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Finding]:
-    """Where ranks meet layer by layer (FSDP) all are equally late: who works while the others idle is the slow one."""
+def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Draft]:
+    """The rank that works while the others idle: where ranks meet layer by layer (FSDP) all are equally late."""
     table = _settled(
         steps.assign(busy=steps.cpu_s / steps.step_s).pivot_table(index="step", columns="rank", values="busy")
     )
@@ -263,14 +270,11 @@ def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Finding]:
     if not (_on_gpus(cell) or meet(steps, "ready_s", slowest)):
         return
     rank = cell.rank(slowest)
-    yield Finding(
-        detector="straggler_rank",
-        cls="straggler_rank",
-        outcome="slow",
-        confidence=0.7,
+    yield Draft(
+        strength=Strength.LIKELY,
         summary=f"Rank {slowest} works in {busy[slowest]:.0%} of each step of {step_s * 1e3:.0f} ms, while its peers idle: none of them more than {others.max():.0%}; they wait for it.",
         guilty_ranks=(slowest,),
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank != slowest),
+        blocked_ranks=all_but(cell, (slowest,)),
         where=Where().at(_place(rank)),
         evidence=(
             Evidence(
@@ -279,9 +283,6 @@ def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Finding]:
             ),
             *_sampled(rank),
         ),
-        rejected=(
-            Rejected(cls="slow_compute", because="the other ranks have nothing to do for most of the step"),
-        ),
         fix=FIX.format(rank=slowest, part="compute"),
     )
 
@@ -289,7 +290,9 @@ def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Finding]:
 RULE = Rule(
     name="straggler_rank",
     concludes=("straggler_rank",),
+    means={"straggler_rank": "All progress; one rank takes much longer than its peers, who wait for it."},
     family="performance",
+    outcome="slow",
     detected="all progress; in at least 80 % of the steps the same rank is the last to have its gradients, and the median lag behind the first is 30 % of a step and 20 ms or more, half a second in all. Where ranks meet in a collective before they compute, by who comes to that last, if its loader takes the longer. Durations on one rank would mislead: where a rank waits for the slow one differs by backend. Steps that some ranks make without a model of their own (under Join, when their data is used up) do not count; nor, on CPUs, do ranks that end their step before the last one is ready for it: they have not waited. Where what the others do grows step by step as well, that is the cause",
     fix="Look at what this rank does more than its peers: its data, its host, work that it does alone.",
     check=straggler_rank,

@@ -13,8 +13,10 @@ from nsadiag.analysis.facts.model_structure import Difference, differences
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Rejected, Where
+from nsadiag.analysis.rules.drafts import all_but
+from nsadiag.analysis.rules.reasons import these
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
 DDP_SAYS = re.compile(
     r"DDP expects same model across all ranks|appears not to match (sizes|strides) of the same param in process"
@@ -36,7 +38,7 @@ def _failed(cell: CellEvidence) -> bool:
     return is_still(cell) or cell.stopped == "hang" or _broke(cell)
 
 
-def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     found = differences(cell)
     saying = [r for r in cell.ranks if _says_so(r)]
     if found and (saying or _failed(cell) or found[0].order_only):
@@ -44,7 +46,12 @@ def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Fin
     elif saying:
         yield _said(cell, saying)
     elif not found:
-        yield Declined("the models that the ranks wrapped do not differ, as far as was recorded")
+        wrapped = [r.rank for r in cell.ranks if r.wraps]
+        yield Declined(
+            f"the models that {these(wrapped)} wrapped have the same parameters and buffers"
+            if wrapped
+            else "no rank is known to have wrapped a model"
+        )
     else:
         yield Declined(
             f"{found[0].says}, and nothing failed", f"{cell.rank(found[0].odd[0]).source}/{found[0].file}"
@@ -58,22 +65,20 @@ def _outcome(cell: CellEvidence) -> Outcome:
 
 
 def _place(cell: CellEvidence, rank: RankEvidence, wrapped_at: str) -> Place | None:
-    """Where it wrapped its model; failing that, where it said that they differ, or stood."""
+    """The line that wrapped its model; failing that, where it said that they differ, or was last."""
     said = place_of(first_of(rank.exception)) if rank.exception else None
     return locations.of_text(wrapped_at) or said or locations.of_black_box(rank)
 
 
-def _seen(cell: CellEvidence, tables: Tables, found: Difference, saying: list[RankEvidence]) -> Finding:
+def _seen(cell: CellEvidence, tables: Tables, found: Difference, saying: list[RankEvidence]) -> Draft:
     odd, other = cell.rank(found.odd[0]), cell.rank(found.others[0])
     who = f"rank {cell.names(found.odd)}"
     wait = tables.standings.get(other.rank)
     wrong = _outcome(cell) == "wrong"
     then = "; their gradients are averaged with others', silently" if wrong else ""
-    return Finding(
-        detector="model_structure_mismatch",
-        cls="model_structure_mismatch",
+    return Draft(
         outcome=_outcome(cell),
-        confidence=0.97 if saying else 0.9,
+        strength=Strength.CONCLUSIVE if saying else Strength.STRONG,
         summary=f"The model that {who} wrapped in {found.wrapper} is not that of its peers: {found.says} ({found.what}){then}.",
         guilty_ranks=found.odd,
         blocked_ranks=found.others,
@@ -94,12 +99,6 @@ def _seen(cell: CellEvidence, tables: Tables, found: Difference, saying: list[Ra
                 for r in saying[:2]
             ),
         ),
-        rejected=(
-            Rejected(
-                cls="collective_args_mismatch",
-                because="sizes differ because the models do, which were written down before",
-            ),
-        ),
         fix=FIX,
     )
 
@@ -116,26 +115,23 @@ def _odd_counts(saying: list[RankEvidence]) -> tuple[int, ...]:
     return found.ranks if found.decided else ()
 
 
-def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Finding:
+def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
     """DDP says it, and what was wrapped is not on record."""
     rank = saying[0]
     exception = first_of(rank.exception or {})
     guilty = _odd_counts(saying) or tuple(r.rank for r in saying)
-    return Finding(
-        detector="model_structure_mismatch",
-        cls="model_structure_mismatch",
+    return Draft(
         outcome=_outcome(cell),
-        confidence=0.85,
+        strength=Strength.STRONG,
         summary=f"The model of rank {cell.names(guilty)} is not the one that DDP found on rank 0: {exception['message'].splitlines()[0][:200]}",
         guilty_ranks=guilty,
-        blocked_ranks=tuple(r.rank for r in cell.ranks if r.rank not in guilty),
+        blocked_ranks=all_but(cell, guilty),
         where=Where().at(place_of(exception)),
         evidence=(
             Evidence(
                 claim=exception["message"].splitlines()[0][:300], source=f"{rank.source}/exception.json"
             ),
         ),
-        rejected=(Rejected(cls="rank_exception", because="the exception is DDP's own, about the models"),),
         gaps=("what each rank wrapped was not recorded",),
         fix=FIX,
     )
@@ -144,6 +140,7 @@ def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Finding:
 RULE = Rule(
     name="model_structure_mismatch",
     concludes=("model_structure_mismatch",),
+    means={"model_structure_mismatch": "The ranks wrapped models whose parameters or buffers differ."},
     family="structure",
     detected="what each rank handed to DDP or FSDP, by name, shape and type, written down before the wrapper talks to its peers; the minority is guilty, without one whoever differs from the group's first rank. The same tensors in another order fail nowhere, and are `wrong`",
     fix="Build the same model on every rank: size it from what all ranks share, and put nothing into it behind a condition on the rank or its data.",

@@ -12,9 +12,10 @@ from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.rule import Rule
+from nsadiag.analysis.rules.drafts import hung_or_crashed
+from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.rendezvous_mismatch import joining_ranks
-from nsadiag.evidence.records import Evidence, Finding, Rejected, Where
+from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.evidence.user_code import is_user
 
 A_MOMENT_S = 0.5
@@ -24,29 +25,25 @@ def _first(cell: CellEvidence) -> dict[str, Any]:
     return min(cell.unnamed, key=lambda each: int(each["t_mono_ns"]))
 
 
-def _before_any(cell: CellEvidence) -> Finding:
+def _before_any(cell: CellEvidence) -> Draft:
     """The job ended with an error before any of its processes had said which rank it is."""
     row = _first(cell)
     root = first_of(row)
     # The number that torch.multiprocessing.spawn hands out is the rank on a node of its own.
     number = row.get("spawned_as")
     who = "A process" if number is None else f"Process {number} of torch.multiprocessing.spawn"
-    return Finding(
-        detector="never_joined",
-        cls="rank_exception",
+    return Draft(
         outcome="crashed",
-        confidence=0.85,
+        strength=Strength.STRONG,
         summary=f"{who} raised {headline(root)} before any had joined a process group, and the job ended with exit code {cell.launcher_exit_code}.",
         guilty_ranks=() if number is None else (number,),
-        blocked_ranks=(),
         where=Where().at(locations.of_exception(row)),
         evidence=(
             Evidence(
                 claim=f"process {row['pid']} ended by {headline(root)}, first of all", source="unnamed.jsonl"
             ),
         ),
-        rejected=(Rejected(cls="rendezvous_mismatch", because="no process had begun to join the others"),),
-        fix="Mend what the process raised.",
+        fix="Fix what the process raised.",
     )
 
 
@@ -62,14 +59,15 @@ def _began_alike(row: dict[str, Any], rank: RankEvidence) -> bool:
     return bool(own) and own[-1] == raised[0]
 
 
-def never_joined(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def never_joined(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     if cell.unnamed and not cell.ranks and cell.launcher_exit_code and not cell.stopped:
         yield _before_any(cell)
         return
     joining, absent = joining_ranks(cell, tables), tuple(sorted(cell.absent))
     if not cell.unnamed or not absent or not cell.ranks:
         yield Declined(
-            "no process raised before it had said which rank it is", "unnamed.jsonl" if cell.unnamed else None
+            f"all processes that raised an exception had a rank, of {len(cell.ranks)} ranks",
+            "unnamed.jsonl" if cell.unnamed else None,
         )
         return
     if len(joining) < len(cell.ranks) or not all(j.is_in for j in joining.values()):
@@ -86,11 +84,9 @@ def never_joined(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decli
     is_told = len({each["pid"] for each in cell.unnamed}) == len(absent)
     who = f"rank {shown(absent)}" if is_told else f"one of rank {shown(absent)}"
     root, peer = first_of(row), joining[min(joining)].place
-    yield Finding(
-        detector="never_joined",
-        cls="rank_exception",
-        outcome="hung" if is_still(cell) else "crashed",
-        confidence=0.9 if is_told else 0.8,
+    yield Draft(
+        outcome=hung_or_crashed(cell),
+        strength=Strength.STRONG if is_told else Strength.LIKELY,
         summary=f"A process raised {headline(root)} before it had joined; rank {shown(cell.everyone(joining))} waits for it in init_process_group, where {who} never came.",
         guilty_ranks=absent if is_told else (),
         blocked_ranks=tuple(sorted(joining)),
@@ -106,13 +102,6 @@ def never_joined(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Decli
                 for r, j in sorted(joining.items())[:4]
             ),
         ),
-        rejected=(
-            Rejected(
-                cls="rendezvous_mismatch", because="who is missing was on its way, and broke before it came"
-            ),
-            Rejected(cls="rank_killed", because="the exception was there before any rank was ended"),
-        ),
-        fix="Mend what the process raised; the others wait for it alone.",
     )
 
 
@@ -121,8 +110,11 @@ RULE = Rule(
     concludes=("rank_exception",),
     family="exit",
     detected="A process raised before it had joined, and no rank came out of init_process_group.",
-    fix="Mend what the process raised; the others wait for it alone.",
+    fix="Fix what the process raised; the others wait for it alone.",
     check=never_joined,
     needs=("ends",),
-    confused_with=("rank_killed", "rendezvous_mismatch"),
+    confused_with=(
+        "rendezvous_mismatch",
+        "rank_killed",
+    ),
 )

@@ -17,15 +17,16 @@ from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.group_creation import at_odds, creation_cycles, local_creations
 from nsadiag.analysis.relations.pending import is_still, waits
+from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed
 from nsadiag.analysis.rules.reasons import not_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 FIX = "Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members alone."
 FIX_LOCAL = "Creating a group waits for all its members: let every rank create those that it shares with others in one order that all have in common (sorted by their members, not each rank's own view), or all of them before the training begins."
 
 
-def process_group_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def process_group_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     if not is_still(cell) and not _broke_in_creation(cell):
         yield from not_still(cell)
         return
@@ -34,7 +35,7 @@ def process_group_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Findi
     # Those that concern their members alone may differ.
     created = tables.created[~tables.created.local.astype(bool) & (tables.created.op != "split_group")]
     if created.empty:
-        yield Declined("no rank is known to have created a group beside the first")
+        yield Declined(f"none of {len(cell.ranks)} ranks created a process group beside the first")
         return
     created = created.assign(
         number=created.groupby("rank").cumcount() + created.groupby("rank").call.transform("min")
@@ -85,7 +86,7 @@ def _listed(members: str) -> set[int]:
 
 def _differ(
     cell: CellEvidence, number: int, same: pd.DataFrame, asked: dict[int, str], alone: pd.DataFrame
-) -> Finding:
+) -> Draft:
     """Group `number` has other members on some ranks than on others; `alone`: made by its members, as all had to."""
     guilty = minority(asked, cell.weight) or tuple(sorted(asked))
     said = "; ".join(f"rank {r}: {members}" for r, members in sorted(asked.items())[:6])
@@ -102,7 +103,7 @@ def _differ(
         peers_at=(locations.of_rank_now(cell.rank(blocked[0])) if missed else _place(same, blocked[0]))
         if blocked
         else None,
-        summary=f"The ranks disagree on who is in process group {number} ({said}).{why}",
+        summary=f"The ranks disagree on the members of process group {number} ({said}).{why}",
         evidence=[
             Evidence(
                 claim=f"rank {r} created group {number} with ranks {members}{_at(_place(same, r))}",
@@ -115,10 +116,10 @@ def _differ(
 
 
 def _at(place: Place | None) -> str:
-    return f" at {locations.short(place)}" if place else ""
+    return at_line(place)
 
 
-def _in_a_cycle(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _in_a_cycle(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """Groups of their members alone, which ranks create in orders that do not fit together."""
     created = local_creations(tables)
     for cycle in creation_cycles(created):
@@ -150,7 +151,7 @@ def _in_a_cycle(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         )
 
 
-def _alone(cell: CellEvidence, tables: Tables, created: pd.DataFrame) -> Iterator[Finding]:
+def _alone(cell: CellEvidence, tables: Tables, created: pd.DataFrame) -> Iterator[Draft]:
     """Some ranks are stuck in creating a group, and the others wait for them elsewhere."""
     open_ = created[created.end_s.isna()]
     inside = {int(r) for r in open_["rank"]}
@@ -206,12 +207,10 @@ def _finding(
     evidence: list[Evidence],
     sure: bool,
     fix: str = FIX,
-) -> Finding:
-    return Finding(
-        detector="process_group_mismatch",
-        cls="process_group_mismatch",
-        outcome="hung" if is_still(cell) else "crashed",
-        confidence=0.9 if sure else 0.7,
+) -> Draft:
+    return Draft(
+        outcome=hung_or_crashed(cell),
+        strength=Strength.STRONG if sure else Strength.LIKELY,
         summary=summary,
         guilty_ranks=guilty,
         blocked_ranks=blocked,
@@ -220,13 +219,6 @@ def _finding(
         ),
         peers_at=peers_at,
         evidence=tuple(evidence),
-        rejected=(
-            Rejected(
-                cls="missing_rank",
-                because="all ranks wait for each other; none is busy with something of its own",
-            ),
-            Rejected(cls="rendezvous_mismatch", because="the default group exists on all ranks"),
-        ),
         fix=fix,
     )
 
@@ -234,6 +226,9 @@ def _finding(
 RULE = Rule(
     name="process_group_mismatch",
     concludes=("process_group_mismatch",),
+    means={
+        "process_group_mismatch": "Sub-groups were made by some ranks only, in another order or with other members."
+    },
     family="structure",
     detected="the nth creation of a group has other members on some ranks; or some stand in it while the others wait elsewhere, in the end for them. Creations that concern their members alone (`use_local_synchronization`) may differ. Where just the members made a group, and then what the others made instead, `where` is that group's line",
     fix="Let every rank call new_group for every group, in one order, also for groups that it is not in.",

@@ -12,8 +12,9 @@ from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.reasons import these
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 STORE_ERRORS = ("DistStoreError", "DistNetworkError")
@@ -36,7 +37,7 @@ class Joining:
     source: str = "blackbox.bin"
 
 
-def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     joining = joining_ranks(cell, tables)
     waiting = tuple(sorted(r for r, j in joining.items() if j.is_in))
     timed_out = any(_gave_up(rank) for rank in cell.ranks)
@@ -45,7 +46,7 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding 
         yield Declined(
             f"rank {cell.names(out)} came out of init_process_group"
             if out
-            else "no rank is waiting in init_process_group"
+            else f"none of {len(cell.ranks)} ranks was in init_process_group"
         )
         return
     absent = sorted(set(range(_world(cell, joining))) - cell.present - _looked_at(cell))
@@ -69,7 +70,7 @@ def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Finding 
         yield _finding(cell, tables, joining, elsewhere, why)
     elif not elsewhere and all(_asks_for_the_store(tables, rank) for rank in waiting):
         why = "all have come: what listens there is not their store, or does not let them in"
-        yield _finding(cell, tables, joining, waiting, why, confidence=0.8)
+        yield _finding(cell, tables, joining, waiting, why, strength=Strength.LIKELY)
 
 
 def joining_ranks(cell: CellEvidence, tables: Tables) -> dict[int, Joining]:
@@ -116,7 +117,7 @@ def _seen_joining(tables: Tables, rank: RankEvidence) -> Joining | None:
 
 
 def _gave_up(rank: RankEvidence) -> bool:
-    """Whether the store's time-out ended its init_process_group."""
+    """Whether the store's timeout ended its init_process_group."""
     return any(
         error["type"] in STORE_ERRORS
         and any(frame["function"] == "init_process_group" for frame in error.get("frames", []))
@@ -147,8 +148,8 @@ def _finding(
     guilty: tuple[int, ...],
     why: str,
     *,
-    confidence: float = 0.9,
-) -> Finding:
+    strength: Strength = Strength.STRONG,
+) -> Draft:
     waiting = [r for r in sorted(joining) if r not in guilty] or sorted(joining)
     first, peer = guilty[0], joining[waiting[0]]
     own = joining[first].place if first in joining else None
@@ -157,12 +158,10 @@ def _finding(
     crashed = not is_still(cell)
     met = len({(j.size, j.at) for j in joining.values()}) == 1
     whom = f" for {peer.size} ranks at {peer.at}" if met else ""
-    return Finding(
-        detector="rendezvous_mismatch",
-        cls="rendezvous_mismatch",
+    return Draft(
         outcome="crashed" if crashed else "hung",
-        confidence=confidence,
-        summary=f"Rank {shown(cell.everyone(joining))} waits in init_process_group{whom}, and {why}.",
+        strength=strength,
+        summary=f"{these(cell.everyone(joining)).capitalize()} {'wait' if len(cell.everyone(joining)) > 1 else 'waits'} in init_process_group{whom}, and {why}.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
         where=Where().at(own or peer.place),
@@ -177,18 +176,12 @@ def _finding(
             ),
             *(
                 Evidence(
-                    claim=f"rank {r} stands elsewhere, in both looks",
+                    claim=f"rank {r} is elsewhere, in both snapshots",
                     source=f"{tables.standings[r].source}/py_spy.json",
                 )
                 for r in guilty[:4]
                 if r not in joining and r in tables.standings
             ),
-        ),
-        rejected=(
-            Rejected(cls="process_group_mismatch", because="not even the default group exists"),
-            Rejected(cls="rank_exited_early", because="no process of the job was seen to end before")
-            if not crashed
-            else Rejected(cls="rank_exception", because="the error is the store's time-out"),
         ),
         gaps=tuple(
             f"rank {r} left no evidence: it was not started here, or not as a rank"
@@ -202,10 +195,17 @@ def _finding(
 RULE = Rule(
     name="rendezvous_mismatch",
     concludes=("rendezvous_mismatch",),
+    means={
+        "rendezvous_mismatch": "The ranks never met: some never came, or were told another size or address."
+    },
     family="waiting",
-    detected="no rank came out of init_process_group: ranks that never came, that have not called it yet (then it is their own place), or that take the world for another size or meet at another address; or all have come, and each stands where it connects to the store",
+    detected="no rank came out of init_process_group: ranks that never came, that have not called it yet (then it is their own place), or that take the world for another size or meet at another address; or all have come, and each is where it connects to the store",
     fix="Start as many ranks as world_size says, with one address and port for all of them.",
     check=rendezvous_mismatch,
     needs=("black_boxes",),
-    confused_with=("process_group_mismatch", "rank_exception", "rank_exited_early"),
+    confused_with=(
+        "process_group_mismatch",
+        "rank_exited_early",
+        "rank_exception",
+    ),
 )

@@ -1,1 +1,1 @@
-"""What is left where no rule applies."""
+"""The rules of last resort: a job without a failure, and one that nothing explains."""

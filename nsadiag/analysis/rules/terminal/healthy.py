@@ -10,9 +10,10 @@ from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_suspended
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
+from nsadiag.analysis.rules.drafts import last_look
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength
 
 
 def _finished(rank: RankEvidence) -> bool:
@@ -42,7 +43,7 @@ def _was_progressing(cell: CellEvidence) -> bool:
 
 
 def _is_progressing(cell: CellEvidence) -> str | None:
-    """What moved in a job that was attached to; None where nothing did, or only a CPU at one and the same line."""
+    """The motion of a job that was attached to; None where nothing moved, or only a CPU at one and the same line."""
     looks = cell.watch.get("looks", [])
     if not cell.attached or not looks or looks[-1]["judgement"] not in ("progress", "busy", "asleep"):
         return None
@@ -52,7 +53,7 @@ def _is_progressing(cell: CellEvidence) -> str | None:
 
 
 def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
-    """What ended the attempts before the one that came to its end, each by the first that raised."""
+    """The exceptions that ended the attempts before the one that came to its end."""
     ended = sorted(
         (number, e["t_mono_ns"], rank.rank, e)
         for rank in cell.ranks
@@ -67,7 +68,7 @@ def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
         )
 
 
-def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     steps = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
     # What ends with an error has not completed, whatever its ranks say: unless that is how one of them was torn down.
     failed = bool(cell.launcher_exit_code) and not any(r.end.get("signal") for r in cell.ranks)
@@ -94,32 +95,26 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
         again = ", after a restart" if restarts else ""
         remark = same_batches(cell, tables)
         evidence += remark.evidence if remark else ()
-        yield Finding(
-            detector="healthy",
-            cls="healthy",
+        yield Draft(
             outcome="healthy",
-            confidence=0.95 if not aborted else 0.8,
+            strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
             summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s{again}."
             + (f" {remark.sentence}" if remark else ""),
             evidence=tuple(evidence),
             fix=remark.fix if remark else None,
         )
     elif _was_progressing(cell):
-        yield Finding(
-            detector="healthy",
-            cls="healthy",
+        yield Draft(
             outcome="healthy",
-            confidence=0.6 if cell.absent else 0.8,
+            strength=Strength.WEAK if cell.absent else Strength.STRONG,
             summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {cell.watch.get('ended_s', 0):.0f} s.",
-            evidence=(Evidence(claim=cell.watch["looks"][-1]["reason"], source="watch.json#looks"),),
+            evidence=(last_look(cell),),
         )
     elif moved := _is_progressing(cell):
         sure = cell.watch["looks"][-1]["judgement"] == "progress"
-        yield Finding(
-            detector="healthy",
-            cls="healthy",
+        yield Draft(
             outcome="healthy",
-            confidence=0.85 if sure else 0.6,
+            strength=Strength.STRONG if sure else Strength.WEAK,
             summary=f"Progressing when it was looked at: {moved}.",
             evidence=(Evidence(claim=moved, source="watch.json#looks"),),
         )
@@ -129,9 +124,11 @@ def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
 RULE = Rule(
     name="healthy",
     concludes=("healthy",),
+    means={"healthy": "It completed, or progresses at its own rhythm."},
     family="terminal",
+    outcome="healthy",
     detected="all ranks reached their exit handlers without an exception, or progressed until `--timeout`",
-    fix="Nothing to mend.",
+    fix="",
     check=healthy,
     needs=("ends",),
 )

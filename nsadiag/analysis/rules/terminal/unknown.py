@@ -11,11 +11,12 @@ from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, is_suspended, was_given_up
 from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.analysis.rules.rule import Rule
-from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Where
+from nsadiag.analysis.rules.drafts import at_line
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
 NO_RECORDER = (
-    "no process of the job opened a black box: none of them trained with torch, or Python ran with -S or -I"
+    "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S or -I"
 )
 GIVEN_UP_BY = {"timeout": "--timeout", "interrupt": "an interrupt"}
 
@@ -33,7 +34,7 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
         reason = looks[-1]["reason"] if looks else "no rank could be looked at"
         return (
             "unknown",
-            f"Not stuck, and no sign that it gets anywhere, at the same lines in both looks: {reason}",
+            f"Not stuck, and no sign that it gets anywhere, at the same lines in both snapshots: {reason}",
         )
     if cell.stopped == "interrupt":
         return "unknown", "The run was interrupted before it came to an end"
@@ -60,7 +61,7 @@ def _launcher_said(cell: CellEvidence) -> list[Evidence]:
 
 
 def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
-    """Where the first rank broke, though what it says tells only of a peer: somebody has to be first."""
+    """The first rank that broke, though its message names only a peer: somebody has to be first."""
     broke = next((each for each in breaks(cell) if each.kind != "exited"), None)
     if broke is None:
         return None, []
@@ -77,8 +78,8 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
     return here, [Evidence(claim=claim, source="ends.json")]
 
 
-def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
-    """Where somebody has given it up: the one rank for which all others waited, whatever it is about."""
+def _waited_for(cell: CellEvidence, tables: Tables) -> Draft | None:
+    """The one rank for which all others waited when somebody gave the job up, whatever it was doing."""
     roots = tables.once(graph_of).roots() if was_given_up(cell) else ()
     others = sorted(set(tables.standings) - set(roots))
     if len(roots) != 1 or set(others) - tables.once(graph_of).waiters:
@@ -86,12 +87,10 @@ def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
     root, edge = roots[0], next(e for e in tables.once(graph_of).edges if e.waited_for == roots[0])
     at, waiter_at = tables.standings.get(root), tables.standings.get(edge.waiter)
     here = at.place if at else None
-    line = f" at {locations.short(here)}" if here else ""
-    return Finding(
-        detector="unknown",
-        cls="unknown",
+    line = at_line(here)
+    return Draft(
         outcome="unknown",
-        confidence=0.5,
+        strength=Strength.GUESS,
         summary=(
             f"When {GIVEN_UP_BY[str(cell.stopped)]} ended the job, all other ranks waited for rank {root}, which was{line}: "
             "whether it is very slow there or will never leave cannot be told from outside."
@@ -108,17 +107,15 @@ def _waited_for(cell: CellEvidence, tables: Tables) -> Finding | None:
     )
 
 
-def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
+def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     waited_for = _waited_for(cell, tables)
     if waited_for is not None:
         yield waited_for
         return
     if _nothing_to_diagnose(cell):
-        yield Finding(
-            detector="unknown",
-            cls="unknown",
+        yield Draft(
             outcome="unknown",
-            confidence=0.0,
+            strength=Strength.NONE,
             summary="Nothing to diagnose: exit code 0, no PyTorch process seen.",
             gaps=(NO_RECORDER,),
         )
@@ -137,11 +134,9 @@ def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
                 claim="where the process stood when it was looked at", source=f"{process.source}/py_spy.json"
             )
         )
-    yield Finding(
-        detector="unknown",
-        cls="unknown",
+    yield Draft(
         outcome=outcome,
-        confidence=0.3,
+        strength=Strength.NONE,
         summary=summary + ".",
         where=Where().at(here) if here else None,
         evidence=tuple(evidence),
@@ -155,9 +150,11 @@ def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Finding | Declined]:
 RULE = Rule(
     name="unknown",
     concludes=("unknown",),
+    means={"unknown": "What is there does not tell; what is missing, and what would tell."},
     family="terminal",
+    outcome="unknown",
     detected="nothing above: what is known, what is missing, and what to try",
-    fix="Collect what the gaps name, and judge again.",
+    fix="",
     check=unknown,
     needs=(),
     explained_by=("healthy",),

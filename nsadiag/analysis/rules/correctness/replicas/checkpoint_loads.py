@@ -1,4 +1,4 @@
-"""What some ranks loaded from a checkpoint before their first step, and the others did not."""
+"""Loads from a checkpoint that some ranks made before their first step, and the others did not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why replicas in DDP have parted, by what else the ranks wrote: one reason a function, the plainest first."""
+"""Causes of diverged replicas in DDP, by what else the ranks wrote: one cause a function, the plainest first."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _passed_by(cell: CellEvidence, tables: Tables, found: Drift) -> Why:
 
 
 def _left(tables: Tables, rank: int, found: Drift) -> Why | None:
-    """Whether forwards went through DDP's wrapper for some steps, and nearly none since, while backwards go on."""
+    """Forwards that went through DDP's wrapper for some steps, and nearly none since, while backwards go on."""
     events = tables.events
     mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN)]
     wrapped = mine[(mine.kind == Kind.FORWARD) & (mine.name == WRAPPER)]
@@ -100,7 +100,7 @@ def _left(tables: Tables, rank: int, found: Drift) -> Why | None:
 
 
 def _loaded(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
-    """What is equal before the first step and not after it was moved by other optimizer state, or by another rate."""
+    """A load on some ranks alone: it moves what is equal before the first step and not after it."""
     if found.since > 1:
         return None
     alone = loaded_alone(cell, tables, before_wrap=not found.from_start, wraps=found.wraps)
@@ -151,7 +151,7 @@ def _at_other_rates(cell: CellEvidence, found: Drift) -> Why | None:
 
 
 def _unknown_to_ddp(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
-    """What is not reduced parts first; a norm over all gradients, or the loss, then takes the rest along."""
+    """A parameter that DDP does not reduce: it diverges first, and a norm over all gradients, or the loss, takes the rest along."""
     apart = None if has_parts(tables) else drift(cell, left_out=True)
     if apart is None or apart.step > found.step:
         return None
@@ -187,7 +187,7 @@ def _written(cell: CellEvidence, found: Drift) -> Why:
 def _of_writes(found: Drift, wrote: dict[int, int]) -> Evidence:
     times = ", ".join(f"rank {rank} {n} times more than the others" for rank, n in sorted(wrote.items()))
     return Evidence(
-        claim=f"between the look before and step {found.step}, {found.parameter} was written into {times}; until then equally often on all",
+        claim=f"between the snapshot before and step {found.step}, {found.parameter} was written into {times}; until then equally often on all",
         source=found.source,
     )
 

@@ -39,7 +39,7 @@ class RatesApart:
 
 
 def rates_apart(cell: CellEvidence) -> RatesApart | None:
-    """Where every rank has told the rates of one and the same step of one optimizer, and they differ."""
+    """The first step of one optimizer of which every rank recorded its rates, and in which they differ."""
     moments: dict[tuple[int, ...], dict[int, tuple[int, tuple[float, ...]]]] = defaultdict(dict)
     for rank in cell.ranks:
         for row in rank.replicas:

@@ -50,7 +50,7 @@ class Skipped:
         return f"rank {names} made {times} after backward {self.backward}{on}, and the others {self.usual}"
 
     def evidence(self, cell: CellEvidence) -> tuple[Evidence, ...]:
-        """How many steps each made, and how many its scaler left out, all in all."""
+        """The number of steps of each rank, and of those that its scaler left out."""
         return tuple(
             Evidence(claim=f"rank {r.rank} made {r.end['steps']} optimizer steps{self._left_out(r)}", source=f"{r.source}/blackbox.bin")
             for r in cell.ranks[:8]
@@ -124,7 +124,7 @@ def _by_a_scaler(cell: CellEvidence, steps: dict[int, list[tuple[Token, int]]]) 
 
 
 def _scaled(events: Any, *, skipped: bool) -> Any:
-    """Of gradient scalers' steps those that were left out; else the beginnings of all."""
+    """Steps of gradient scalers: those that were left out; else the beginnings of all."""
     mine = events[events["kind"] == int(Kind.SCALER)]
     if skipped:
         return mine[(mine["phase"] == int(Phase.END)) & (mine["a"] == 1)]
@@ -132,7 +132,7 @@ def _scaled(events: Any, *, skipped: bool) -> Any:
 
 
 def _guard(s: Situation, backward: Token) -> Guard | None:
-    """What can differ between ranks, and stands between that backward and a `.step()`."""
+    """The one condition between that backward and a `.step()` that can differ between ranks."""
     if backward.place is None:
         return None
     behind = s.chains.to(backward.place)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.manual_averaging import are_most, averaged
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
@@ -21,24 +21,29 @@ from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
 from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
 from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import beside_ddp
-from nsadiag.evidence.records import Evidence, Finding, Place, Rejected, Where
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import only_call, only_keyword, seeded_by_rank, thawed
 
-FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last look
+FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last snapshot
 IGNORED = "ignored_params"  # of fully_shard
 
 
-def parted(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def replica_drift(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     """Only where equal replicas were meant: wrapped in DDP, or gradients averaged by hand in every step."""
     if not ran_together(cell):
         return
     yield from _wrapped(cell, tables)
     yield from _by_hand(cell, tables)
     yield from _beside_units(cell, tables)
+    looks = sum(len(rank.replicas) for rank in cell.ranks)
+    yield Declined(
+        f"replicas that were meant to be equal are, at {looks} looks at the sums of their parameters"
+    )
 
 
-def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     if not all(r.ddp for r in cell.ranks) or any(m.get("comm_hook") for r in cell.ranks for m in r.ddp):
         return
     # Replicas are kept equal within DDP's own group: others hold another part of the model, or other data.
@@ -64,26 +69,17 @@ def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
     yield _finding(cell, found, why.says, why.place, why.fix, more=why.more)
 
 
-def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Finding]:
+def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Draft]:
     """The copies were equal when they were last compared, and what has happened since is known by the rates alone."""
     found = rates_apart(cell)
     if found is None:
         return
-    yield Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=0.85,
-        summary=f"{meant}, and yet the replicas part: {found.says}.",
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"{meant}, and yet the replicas diverge: {found.says}.",
         guilty_ranks=found.odd,
         where=Where(step=found.step).at(found.place),
         evidence=(found.evidence,),
-        rejected=(
-            Rejected(
-                cls="healthy",
-                because="it runs to its end, but equal gradients move each model by another step",
-            ),
-        ),
         fix=OF_RATES,
     )
 
@@ -94,22 +90,22 @@ def _by_a_step_less(cell: CellEvidence, tables: Tables, among: frozenset[str]) -
     return found if found and skipped(cell, tables, found.step) else None
 
 
-def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """In the model and in the optimizer, and DDP knows nothing of it: it reduces what it found at the wrap."""
     found = None if has_parts(tables) else drift(cell, left_out=True)
     if found:
         says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: {UNKNOWN_TO_DDP}."
         fix = f"{OF_UNKNOWN} If each rank's own is meant, all is well."
-        yield _finding(cell, found, says, thawed(cell.code), fix, confidence=0.7)
+        yield _finding(cell, found, says, thawed(cell.code), fix, strength=Strength.LIKELY)
 
 
-def _beside_the_wrapper(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _beside_the_wrapper(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """Trained by the same optimizer, and in no model that DDP wraps."""
     found = None if has_parts(tables) else beside_ddp(cell)
     if found:
         says = f"{found.parameter} is in no model that DDP wraps: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient."
         fix = "Wrap the whole model in DDP, not a part of it, or reduce by hand what is beside it. If each rank's own is meant, all is well."
-        yield _finding(cell, found, says, _wrap_place(tables), fix, confidence=0.6)
+        yield _finding(cell, found, says, _wrap_place(tables), fix, strength=Strength.WEAK)
 
 
 def _wrap_place(tables: Tables) -> Place | None:
@@ -117,8 +113,8 @@ def _wrap_place(tables: Tables) -> Place | None:
     return locations.of_text(str(wraps.site.iloc[-1])) if len(wraps) else None
 
 
-def _not_broadcast(cell: CellEvidence) -> Iterator[Finding]:
-    """What the model keeps in buffers and saves: a codebook, a memory, averages that its forward uses."""
+def _not_broadcast(cell: CellEvidence) -> Iterator[Draft]:
+    """A buffer that the model keeps and saves: a codebook, a memory, averages that its forward uses."""
     found, last = drift(cell, of="buffers"), drift(cell, of="buffers", latest=True)
     # What a rank sets once is a constant of its own; the first forward has changed a codebook before the first look.
     if found is None or last is None or last.gap < FAR or found.step == last.step:
@@ -127,7 +123,7 @@ def _not_broadcast(cell: CellEvidence) -> Iterator[Finding]:
         return
     says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP was told not to broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
     fix = "Reduce what the buffer is updated by (all_reduce the counts and sums), or leave broadcast_buffers on. If each rank's own is meant, all is well."
-    yield _finding(cell, last, says, None, fix, confidence=0.65)
+    yield _finding(cell, last, says, None, fix, strength=Strength.WEAK)
 
 
 def wrapped_apart(tables: Tables) -> bool:
@@ -136,7 +132,7 @@ def wrapped_apart(tables: Tables) -> bool:
     return bool(wraps.groupby("rank").step.min().nunique() > 1)
 
 
-def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     names, at = averaged(cell, tables)
     if any(r.ddp for r in cell.ranks):
         return
@@ -165,7 +161,7 @@ def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         yield _finding(cell, found, said, at, fix)
 
 
-def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
+def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     """Trained whole on every rank beside FSDP's units, which reduce what they hold and nothing else."""
     # FSDP1's own shards are tensors like any other; those of FSDP2 say what they are, and are not compared.
     if not all(r.units and all(unit.get("kind") == "FSDP2" for unit in r.units) for r in cell.ranks):
@@ -184,13 +180,13 @@ def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Finding]:
         "Reduce the gradients of what fully_shard ignores (all_reduce, divided by the ranks) before the optimizer's step, or shard it with a policy of its own (MixedPrecisionPolicy)."
         if ignored
         else "Call fully_shard on the whole model too, after its blocks: what no block holds is then sharded and reduced with the root.",
-        confidence=0.8,
+        strength=Strength.LIKELY,
     )
 
 
 def _left_out(
     cell: CellEvidence, tables: Tables, reduced: frozenset[str], at: Place | None
-) -> Iterator[Finding]:
+) -> Iterator[Draft]:
     """Most gradients are averaged, and a parameter's never are that all ranks began with alike."""
     sizes = summed(cell)
     whole = sizes.pop("", 0)
@@ -207,7 +203,7 @@ def _left_out(
         f"Gradients are averaged in every step, but not that of {found.parameter}: it is equal on all ranks at first, and differs from step {found.step} on.",
         at,
         "Reduce every gradient before the optimizer uses it; if this parameter is meant to be each rank's own, all is well.",
-        confidence=0.6,
+        strength=Strength.WEAK,
     )
 
 
@@ -217,14 +213,11 @@ def _finding(
     summary: str,
     at: Place | None,
     fix: str,
-    confidence: float = 0.85,
+    strength: Strength = Strength.STRONG,
     more: tuple[Evidence, ...] = (),
-) -> Finding:
-    return Finding(
-        detector="silently_wrong",
-        cls="silently_wrong",
-        outcome="wrong",
-        confidence=confidence,
+) -> Draft:
+    return Draft(
+        strength=strength,
         summary=summary,
         guilty_ranks=found.odd,
         where=Where(parameter=found.parameter, step=found.step).at(at),
@@ -236,8 +229,19 @@ def _finding(
             ),
             *more,
         ),
-        rejected=(
-            Rejected(cls="healthy", because="it runs to its end, but the ranks train different models"),
-        ),
         fix=fix,
     )
+
+
+RULE = Rule(
+    name="replica_drift",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="sums of the parameters differ between replicas that were meant to be equal: wrapped in DDP (also what was put into its model, or unfrozen, after the wrap; guilty is the rank that left out an optimizer step, by a branch or by a gradient scaler that saw its own gradients alone, that did not load its state, that a scheduler gave another learning rate (also where that was after the last look at the sums), or that alone has parameters which something besides the optimizer writes into; also what the same optimizer trains beside DDP), or with gradients averaged by hand in every step, whole, one by one or in buckets, or most of them kept equal in whatever way, before the optimizer uses them (models that are averaged when it is done, or now and then, differ on purpose); or a buffer that the model saves differs, where DDP broadcasts none",
+    fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
+    check=replica_drift,
+    needs=("black_boxes",),
+    explained_by=("control_mismatch",),
+    confused_with=("healthy",),
+)

@@ -1,0 +1,53 @@
+"""A cell of a matrix that does not compute what its control does, by what the probe `parity` recorded of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
+
+
+def control_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+    compared = cell.parity
+    if compared.get("judgement") != "differs":
+        found = compared.get("judgement")
+        yield Declined(
+            f"compared with its control: {found}" if found else "it was not compared with a control"
+        )
+        return
+    parameter = compared.get("parameter")
+    yield Draft(
+        strength=Strength.within(float(compared["confidence"])),
+        summary=compared["says"],
+        where=Where(
+            parameter=parameter,
+            module=parameter.rpartition(".")[0] or None if parameter else None,
+            step=compared["step"],
+            phase=compared["phase"],
+        ),
+        evidence=claims(cell),
+        fix=compared["fix"],
+    )
+
+
+def claims(cell: CellEvidence) -> tuple[Evidence, ...]:
+    """The findings of a comparison with the control, where there was one."""
+    if cell.parity.get("judgement") != "differs":
+        return ()
+    return tuple(Evidence(claim=c, source=cell.parity["source"]) for c in cell.parity["claims"])
+
+
+RULE = Rule(
+    name="control_mismatch",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="in a matrix: a loss, gradients or updates that differ from a control's ([parity.md](parity.md))",
+    fix="Look at the first tensor that differs: what comes before it computes the same.",
+    check=control_mismatch,
+    explained_by=("recomputation",),
+    confused_with=("healthy",),
+)

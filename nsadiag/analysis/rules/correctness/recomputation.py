@@ -1,0 +1,100 @@
+"""Checkpointing that recomputes other modules in backward than its forward ran: wrong gradients, and no error.
+
+The usual cause is a loop variable bound late: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
+the last block every time. The loss falls, and every block but the last is trained by wrong gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.rules.correctness.control_mismatch import claims
+from nsadiag.analysis.rules.reasons import these
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
+
+
+def _names(modules: list[str | None]) -> str:
+    return ", ".join(str(m) for m in modules) or "no module"
+
+
+def _ran(row: dict[str, Any]) -> tuple[str, str]:
+    """The modules that ran in forward and in backward, by their calls; else parameters by the variables that named them."""
+    rebound: dict[str, list[str]] = row.get("rebound") or {}
+    if row["forward"] != row["recomputed"][: len(row["forward"])] or not rebound:
+        return _names(row["forward"]), _names(row["recomputed"])
+    first, second = (", ".join(f"{n} = {names[side]}" for n, names in rebound.items()) for side in (0, 1))
+    return f"{row['function']} with {first}", f"with {second}"
+
+
+def _parameter(row: dict[str, Any]) -> str | None:
+    """The one that backward should have used, where no module says it."""
+    rebound = row.get("rebound") or {}
+    return None if row["forward"] else next((str(names[0]) for names in rebound.values()), None)
+
+
+def _place(row: dict[str, Any]) -> Place | None:
+    """The line that handed the function to checkpoint; failing that, its definition."""
+    file, line, function = [*str(row.get("place") or "").rsplit(":", 2), "", ""][:3]
+    if not line.isdigit():
+        file, _, line = str(row.get("defined") or "").rpartition(":")
+        function = str(row.get("function") or "")
+    return locations.place(file, int(line), function) if line.isdigit() else None
+
+
+def recomputation(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+    wrong = [rank for rank in cell.ranks if rank.recomputed]
+    if not wrong:
+        ran = [rank.rank for rank in cell.ranks]
+        yield Declined(
+            f"no checkpointed function of {these(ran)} ran other modules in backward than in forward"
+        )
+        return
+    rank = wrong[0]
+    row = rank.recomputed[0]
+    others = len({_ran(r)[0] for r in rank.recomputed})
+    forward, again = _ran(row)
+    yield Draft(
+        strength=Strength.CONCLUSIVE,
+        summary=(
+            f"Gradients are wrong: activation checkpointing ran {forward} in forward and {again} in its place in "
+            f"backward{f' (and {others - 1} more like it)' if others > 1 else ''}; nothing else reports it."
+        ),
+        guilty_ranks=tuple(r.rank for r in wrong),
+        where=Where(
+            module=row["forward"][0] if row["forward"] else None,
+            parameter=_parameter(row),
+            step=row["step"],
+            phase="backward",
+        ).at(_place(row)),
+        evidence=tuple(
+            Evidence(
+                claim=f"{r['function']}: {_ran(r)[0]} in forward, {_ran(r)[1]} in backward, step {r['step']}",
+                source=f"{rank.source}/recomputed.jsonl",
+            )
+            for r in rank.recomputed[:3]
+        )
+        + claims(cell),
+    )
+
+
+RULE = Rule(
+    name="recomputation",
+    concludes=("silently_wrong",),
+    means={"silently_wrong": "It completed, and gradients, loss or replicas are not what they should be."},
+    family="correctness",
+    outcome="wrong",
+    detected="activation checkpointing recomputed other modules, or other parameters, in backward than its forward ran",
+    fix=(
+        "Bind what it uses when the checkpoint is made: pass the block itself, checkpoint(block, x), or write "
+        "`lambda x, block=block: block(x)`; a lambda in a loop looks `block` up when backward runs it."
+    ),
+    check=recomputation,
+    needs=("black_boxes",),
+    explained_by=("async_work_not_waited",),
+    confused_with=("healthy",),
+)

@@ -1,0 +1,75 @@
+"""The draft of a rule whose class is that of the divergence, and what speaks against it where the divergence is another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.explain.context import Divergence
+from nsadiag.analysis.explain.explanation import attempts, explain, is_stuck, obstacle
+from nsadiag.analysis.explain.result import DEPENDS, shown
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.ingest import sources
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.rules.drafts import hung_or_crashed
+from nsadiag.analysis.rules.reasons import other_break, these
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.records import Strength, Where
+
+
+def by_divergence(cell: CellEvidence, tables: Tables, cls: str) -> Iterator[Draft | Declined]:
+    """The one draft of a rule whose class the divergence has."""
+    found = tables.once(explain)
+    if found is None:
+        yield from _unexplained(cell, tables)
+    elif found.cls != cls:
+        yield _another(cell, found)
+    else:
+        yield _draft(cell, found)
+
+
+def _draft(cell: CellEvidence, found: Divergence) -> Draft:
+    word = "Rank" if len(cell.everyone(found.guilty)) == 1 else "Ranks"
+    summary = f"{word} {cell.names(found.guilty)} {found.because}."
+    if call := found.collective:
+        summary += f" {call.op} #{call.seq} of {call.group} never completes."
+    step = cell.rank(found.guilty[0]).end.get("steps")
+    return Draft(
+        outcome=hung_or_crashed(cell),
+        strength=Strength.within(found.confidence),
+        summary=summary,
+        guilty_ranks=found.guilty,
+        blocked_ranks=found.blocked,
+        where=Where(collective=found.collective, step=step, module=found.module).at(found.where),
+        peers_at=found.peers_at,
+        evidence=found.evidence,
+    )
+
+
+def _another(cell: CellEvidence, found: Divergence) -> Declined:
+    """By the condition between the ranks, where there is one: what it depends on makes the class."""
+    if guard := found.guard:
+        at = locations.short(locations.place(guard.file, guard.line, guard.function or None))
+        if found.cls == "uneven_inputs" and guard.is_loop:
+            fact = f"the loop `{shown(guard)}` ({at}) ended by itself on {these(found.guilty)}"
+        else:
+            fact = f"the ranks diverged at `{shown(guard)}` ({at}), which depends on {DEPENDS[guard.origin]}"
+        return Declined(fact, sources.cited(cell, guard.file, guard.line))
+    source = found.evidence[0].source if found.evidence else None
+    return Declined(f"rank {cell.names(found.guilty)} {found.because}", source)
+
+
+def _unexplained(cell: CellEvidence, tables: Tables) -> Iterator[Declined]:
+    if not is_stuck(cell):
+        yield from other_break(cell)
+    elif keeps := tables.once(obstacle):
+        yield keeps
+    elif tried := [name for name, _ in tables.once(attempts)]:
+        stands = "; ".join(
+            f"rank {rank}{f' at {locations.short(s.place)}' if s.place else ''}"
+            for rank, s in sorted(tables.standings.items())[:4]
+        )
+        where = f" ({stands})" if stands else ""
+        yield Declined(f"none of {len(tried)} explanations of a divergence fits where the ranks stand{where}")
+    else:
+        yield Declined(f"fewer than two of {cell.world_size} ranks can be compared")

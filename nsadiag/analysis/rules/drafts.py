@@ -1,0 +1,76 @@
+"""Parts of drafts that several rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nsadiag.analysis.case import Tables
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.blocked import Stuck
+from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
+
+
+def all_but(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
+    """The ranks that left evidence, but these."""
+    named = set(ranks)
+    return tuple(r.rank for r in cell.ranks if r.rank not in named)
+
+
+def hung_or_crashed(cell: CellEvidence) -> Outcome:
+    """The outcome of a job that did not come to its end."""
+    return "hung" if is_still(cell) or cell.stopped == "hang" else "crashed"
+
+
+def at_line(place: Place | None) -> str:
+    """` at file.py:12`; nothing where the line is not known."""
+    return f" at {locations.short(place)}" if place else ""
+
+
+def last_look(cell: CellEvidence) -> Evidence:
+    """The last snapshot of the whole job, and its reason for calling it still."""
+    return Evidence(claim=str(cell.watch["looks"][-1]["reason"]), source="watch.json#looks")
+
+
+def standing_at(tables: Tables, ranks: Iterable[int]) -> Place | None:
+    """The line of the first of these ranks that could be looked at."""
+    return next((s.place for r in ranks if (s := tables.standings.get(r))), None)
+
+
+def inside_rank(
+    cell: CellEvidence,
+    stuck: Stuck,
+    *,
+    strength: Strength,
+    summary: str,
+    evidence: tuple[Evidence, ...],
+    fix: str | None = None,
+    where: Place | None = None,
+    cls: str | None = None,
+    next_step: str | None = None,
+) -> Draft:
+    """A draft for a cause inside one rank; `where` if the line is another than the main thread's innermost."""
+    peers = [at for r in stuck.blocked if (at := _now(cell, r))]
+    waiting = (Evidence(claim=stuck.waited[0], source=stuck.waited[1]),) if stuck.waited else ()
+    return Draft(
+        cls=cls,
+        outcome="hung",
+        strength=strength,
+        summary=summary,
+        guilty_ranks=(stuck.number,),
+        blocked_ranks=stuck.blocked,
+        where=Where(collective=stuck.collective, step=stuck.rank.end.get("steps")).at(
+            where or stuck.standing.place
+        ),
+        peers_at=peers[0] if peers else None,
+        evidence=(*evidence, *waiting, last_look(cell)),
+        fix=fix,
+        next=next_step,
+    )
+
+
+def _now(cell: CellEvidence, number: int) -> Place | None:
+    rank = next((r for r in cell.ranks if r.rank == number), None)
+    return locations.of_rank_now(rank) if rank else None
