@@ -9,11 +9,12 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.relations.call_paths import Chain, Chains
+from nsadiag.analysis.relations.call_paths import Chains
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.timeline import Histories
 from nsadiag.evidence.records import Collective, Evidence, Place
-from nsadiag.source.control import Guard, Program
+from nsadiag.source.control import Condition, Program
+from nsadiag.source.model import CallPath
 
 # What only a peer can end. A transfer waits for one peer, and the store for a key: both have classes of their own.
 PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
@@ -33,7 +34,7 @@ class Divergence:
     confidence: float
     collective: Collective | None = None
     module: str | None = None
-    guard: Guard | None = None
+    guard: Condition | None = None
 
 
 class Situation:
@@ -113,7 +114,7 @@ class Situation:
         last = self.histories.last(rank)
         return chain[-1] if chain else last.place if last else None
 
-    def now(self, rank: int) -> Chain:
+    def now(self, rank: int) -> CallPath:
         """The chain that belongs to `here`."""
         chain, here = self.chains.now(rank), self.here(rank)
         if not chain or here is None or (chain[-1].file, chain[-1].line) == (here.file, here.line):
@@ -127,20 +128,19 @@ class Situation:
             return f"{evidence.last_capture.source}/py_spy.json"
         return f"{evidence.source}/{'exception.json' if evidence.exception else 'blackbox.bin'}"
 
-    def anchored_in(self, loop: Guard) -> bool:
+    def anchored_in(self, loop: Condition) -> bool:
         """Whether the training step is in the loop's body."""
         at = locations.of_text(self.histories.anchor or "")
         if at is None:
             return False
-        return any(p.file == loop.file and loop.line < p.line <= loop.ends for p in self.chains.to(at))
+        return any(map(loop.has_in_body, self.chains.to(at)))
 
-    def in_forward(self, guard: Guard) -> bool:
+    def in_forward(self, guard: Condition) -> bool:
         """Whether the condition stands in what a module does."""
-        at = locations.place(guard.file, guard.line, guard.function)
-        scopes = [self.program.scope_of(p.file, p.line)[1] for p in self.chains.to(at)]
-        return any(scope.endswith(".forward") for scope in scopes)
+        scopes = [self.program.scope_of(p.file, p.line) for p in self.chains.to(guard.place)]
+        return any(scope.path.endswith(".forward") for scope in scopes)
 
-    def choice_in_forward(self) -> Guard | None:
+    def choice_in_forward(self) -> Condition | None:
         """The only condition in any `forward` that can differ between ranks; None where there are several."""
         found = self.program.choices_in("forward")
         return found[0] if len(found) == 1 else None
@@ -158,8 +158,3 @@ class Situation:
         what = f"waits in {collective.op} {collective.seq} of {collective.group}" if collective else "stands"
         at = f" at {locations.short(here)}" if here else ""
         return Evidence(claim=f"rank {rank} {what}{at}", source=self.source_of(rank))
-
-
-def line_of(guard: Guard) -> Place:
-    """The condition's own line."""
-    return locations.place(guard.file, guard.line, guard.function or None)

@@ -16,13 +16,14 @@ from nsadiag.analysis.explain.candidates.skipped_rounds import by_skipped_round,
 from nsadiag.analysis.explain.candidates.stop_flags import by_stop_flag
 from nsadiag.analysis.explain.clusters import pairs
 from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.explain.result import Case, line_of, made, shown
+from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import Chain, apart, parted_at, passed_by
+from nsadiag.analysis.relations.call_paths import apart, parted_at, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Token, suspects
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.source.control import Guard
+from nsadiag.source.control import Condition
+from nsadiag.source.model import CallPath
 from nsadiag.source.patterns.switches import entered_by, switched_by
 
 # A lot that ranks draw from generators of their own: of two, neither is the odd one.
@@ -97,7 +98,7 @@ def by_history(s: Situation) -> Divergence | None:
     return _of_history(s, found, guard, guilty, others, entered)
 
 
-def _taken_alone(s: Situation, found: Difference, within: list[Guard]) -> Guard | None:
+def _taken_alone(s: Situation, found: Difference, within: list[Condition]) -> Condition | None:
     """The condition behind which only the guilty ever were: it says more than a loop to which they have not come yet."""
     own = found.own.place if found.own else None
     if own is None or s.histories.was_at(found.others[0], own):
@@ -113,7 +114,7 @@ def _is_usual(s: Situation, found: Difference) -> bool:
     return s.histories.was_at(found.guilty[0], at) > 1 and s.histories.was_at(found.others[0], at) == 0
 
 
-def _comes_after(s: Situation, guard: Guard, common: Chain) -> bool:
+def _comes_after(s: Situation, guard: Condition, common: CallPath) -> bool:
     """An exit that stands before what both still did was taken by neither."""
     if not common:
         return True
@@ -123,21 +124,21 @@ def _comes_after(s: Situation, guard: Guard, common: Chain) -> bool:
     return guard.line >= at.line or (guard.leaves_at or 0) >= at.line
 
 
-def _deciding(guards: list[Guard]) -> Guard | None:
+def _deciding(guards: list[Condition]) -> Condition | None:
     """The first that can differ between ranks; an accumulation's boundary may be counted wrongly."""
     differing = [g for g in guards if g.origin != "uniform"]
     counted = [g for g in guards if _is_boundary(g)]
     return next(iter(differing), None) or next(iter(counted), None)
 
 
-def _is_boundary(guard: Guard) -> bool:
+def _is_boundary(guard: Condition) -> bool:
     return "%" in guard.test or "accum" in guard.test or "sync" in guard.test
 
 
 def _of_history(
     s: Situation,
     found: Difference,
-    guard: Guard,
+    guard: Condition,
     guilty: tuple[int, ...],
     others: tuple[int, ...],
     entered: bool,
@@ -154,7 +155,7 @@ def _of_history(
         else "the next iteration"
     )
     source = s.cell.rank(guilty[0]).source
-    at = f"in iteration {number + 1} at `{shown(guard)}` ({locations.short(line_of(guard))})"
+    at = f"in iteration {number + 1} at `{shown(guard)}` ({locations.short(guard.place)})"
     because = f"parted from the others {at}: {'it' if len(guilty) == 1 else 'they'} {did} where the others had {missed}"
     blamed, blocked = guilty, others
     if len(guilty) == len(others) and DRAWS.search(guard.test):
@@ -163,7 +164,7 @@ def _of_history(
     return made(
         s,
         Case(
-            cls=cls, guilty=blamed, blocked=blocked, guard=guard, where=here or line_of(guard),
+            cls=cls, guilty=blamed, blocked=blocked, guard=guard, where=here or guard.place,
             confidence=0.88 if guard.origin != "uniform" else 0.8, because=because,
             evidence=(
                 Evidence(claim=f"rank {guilty[0]} {did} in iteration {number + 1}, and not {missed}", source=f"{source}/blackbox.bin"),
@@ -173,7 +174,7 @@ def _of_history(
     )  # fmt: skip
 
 
-def _class_of(s: Situation, guard: Guard, ranks: tuple[int, int], number: int) -> str | None:
+def _class_of(s: Situation, guard: Condition, ranks: tuple[int, int], number: int) -> str | None:
     steps = {s.histories.kinds(rank, number).count(int(Kind.STEP)) for rank in ranks}
     synced = {s.histories.synced(rank, number) for rank in ranks}
     if _is_boundary(guard) and (len(steps) > 1 or len(synced) > 1):
@@ -205,7 +206,7 @@ def by_grad_sync(s: Situation) -> Divergence | None:
     others = reduce if guilty == accumulate else accumulate
     guard = _boundary_between(s, begun[guilty[0]].place, begun[others[0]].place)
     decided = unsynced and (switched_by(s.program, unsynced) or entered_by(s.program, unsynced))
-    line = line_of(guard) if guard else decided or line
+    line = guard.place if guard else decided or line
     even = " (as many do: which was meant nobody can tell)" if len(accumulate) == len(reduce) else ""
     word = {True: "accumulates its gradients", False: "reduces its gradients"}
     return made(
@@ -229,7 +230,7 @@ def _precedes(difference: Difference, begun: dict[int, Token]) -> bool:
     return theirs is not None and theirs.t_ns < begun[difference.others[0]].t_ns
 
 
-def _boundary_between(s: Situation, one: Place | None, other: Place | None) -> Guard | None:
+def _boundary_between(s: Situation, one: Place | None, other: Place | None) -> Condition | None:
     """The branch that leads to one forward and not to the other, where they are two."""
     if one is None or other is None or one == other:
         return None
@@ -281,7 +282,7 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
         s,
         Case(
             cls="divergent_module_execution", guilty=guilty, blocked=rest, guard=guard,
-            where=line_of(guard) if skipped and guard else s.here(guilty[0]),
+            where=guard.place if skipped and guard else s.here(guilty[0]),
             confidence=0.9, module=own.partition(" ")[2] or other.partition(" ")[2],
             because=because,
             evidence=tuple(
@@ -322,8 +323,8 @@ def by_data_branch(s: Situation) -> Divergence | None:
             s,
             Case(
                 cls=cls, guilty=guilty, blocked=others, guard=guard, confidence=0.75,
-                where=s.here(a[0]) if guilty == a else line_of(guard),
-                because=f"parted from the others at `{shown(guard)}` ({locations.short(line_of(guard))}), which depends on this rank's own data",
+                where=s.here(a[0]) if guilty == a else guard.place,
+                because=f"parted from the others at `{shown(guard)}` ({locations.short(guard.place)}), which depends on this rank's own data",
                 evidence=(s.stands(a[0]), s.stands(b[0])),
             ),
         )  # fmt: skip

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 
-from nsadiag.analysis.explain.candidates.collections import fillings, runs_its_items
 from nsadiag.analysis.explain.candidates.loop_entry import counted_at, was_in
 from nsadiag.analysis.explain.candidates.nested_loops import left_between_rounds
 from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import Chain, apart, held_by, is_in, passed_by, stands_behind
+from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_by, stands_behind
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.source.control import Guard
+from nsadiag.source.control import Condition
+from nsadiag.source.iterables import fillings, runs_its_items
+from nsadiag.source.model import CallPath
 
 # An end that somebody outside asked for is the end of that rank, not a branch of the training.
 ASKED_TO_STOP = re.compile(r"signal|sigterm|preempt|spot|interrupt|terminat|shutdown|evict", re.IGNORECASE)
@@ -24,7 +25,7 @@ def left_loop(
     *,
     stayed: tuple[int, ...],
     left: tuple[int, ...],
-    chains: tuple[Chain, Chain] | None = None,
+    chains: tuple[CallPath, CallPath] | None = None,
     iteration: int | None = None,
 ) -> Divergence | None:
     """`chains` and `iteration`: where the two were when they parted, if that is not where they are now."""
@@ -61,7 +62,7 @@ def left_loop(
     return None
 
 
-def went_round_less(s: Situation, loop: Guard, stayed: int, left: int, inside: Chain) -> bool:
+def went_round_less(s: Situation, loop: Condition, stayed: int, left: int, inside: CallPath) -> bool:
     """By what the two did in the loop and nowhere else; by the iterations that they began, if that is where they train."""
     histories = s.histories
     if not histories.tokens.get(stayed) or not histories.tokens.get(left):
@@ -81,7 +82,7 @@ def went_round_less(s: Situation, loop: Guard, stayed: int, left: int, inside: C
     return histories.was_at(stayed, at) > histories.was_at(left, at) > 0
 
 
-def _stands_in_a_branch(s: Situation, loop: Guard, inside: Chain, outside: Chain) -> bool:
+def _stands_in_a_branch(s: Situation, loop: Condition, inside: CallPath, outside: CallPath) -> bool:
     """Whether who left the loop waits behind a condition on the rank, in an outer loop that both are in.
 
     Then whoever passed by that may be in the loop's next round, however many there are in one.
@@ -94,7 +95,7 @@ def _stands_in_a_branch(s: Situation, loop: Guard, inside: Chain, outside: Chain
     return any(is_in(s.program, outside, g) for g in outer)
 
 
-def _came_again(s: Situation, loop: Guard, stayed: int, left: int, over: int) -> bool:
+def _came_again(s: Situation, loop: Condition, stayed: int, left: int, over: int) -> bool:
     """Whether the one that is in the loop had left it as well, after the same iteration: it is in the next epoch's."""
     then, before = (s.histories.iteration(stayed, number) for number in (over, over - 1))
     asked, theirs = (
@@ -107,16 +108,16 @@ def _came_again(s: Situation, loop: Guard, stayed: int, left: int, over: int) ->
     return bool(before) and any(_is_behind(s, loop, t.place) for t in then if t.place and t.at not in usual)
 
 
-def _is_behind(s: Situation, loop: Guard, at: Place) -> bool:
+def _is_behind(s: Situation, loop: Condition, at: Place) -> bool:
     """Whether the loop's own function leads to the line from outside the loop, and nothing else does."""
     if not s.chains.is_sure(at):
         return False
     scope = s.program.scope_of(loop.file, loop.line)
     own = [p for p in s.chains.to(at) if s.program.scope_of(p.file, p.line) == scope]
-    return bool(own) and not any(loop.line <= p.line <= loop.ends for p in own)
+    return bool(own) and not any(map(loop.holds, own))
 
 
-def _why(s: Situation, loop: Guard, left: int) -> Guard | None:
+def _why(s: Situation, loop: Condition, left: int) -> Condition | None:
     """The condition that ended it: the loop's own, or that of an early exit."""
     exits = [g for g in s.program.exits_of_loop(loop) if g.origin != "uniform"]
     if any(g.origin == "input" for g in exits):
@@ -130,7 +131,7 @@ def _why(s: Situation, loop: Guard, left: int) -> Guard | None:
     return None
 
 
-def _saw_the_end(s: Situation, loop: Guard, rank: int) -> bool:
+def _saw_the_end(s: Situation, loop: Condition, rank: int) -> bool:
     """Whether the last thing that the rank did in the loop was to ask for a batch, and it was not given one."""
     asked = used = -1
     gave = False
@@ -145,27 +146,22 @@ def _saw_the_end(s: Situation, loop: Guard, rank: int) -> bool:
     return asked > used >= 0 and not gave
 
 
-def _is_head(s: Situation, loop: Guard, at: Place) -> bool:
+def _is_head(s: Situation, loop: Condition, at: Place) -> bool:
     """The loop's own line, or a helper's that iterates for it."""
     if (at.file, at.line) == (loop.file, loop.line):
         return True
     return any(p.file == loop.file and p.line == loop.line for p in s.chains.to(at))
 
 
-def _takes_inputs(s: Situation, loop: Guard) -> bool:
+def _takes_inputs(s: Situation, loop: Condition) -> bool:
     """Whether any rank asked for a batch in the loop, or ran a model: else it goes over metrics, parameters, names."""
     tokens = (t for mine in s.histories.tokens.values() for t in mine if t.kind in (Kind.DATA, Kind.FORWARD))
     lines = {t.at: t.place for t in tokens}
     # Without any black box nothing speaks against it.
-    return not lines or any(
-        p.file == loop.file and loop.line <= p.line <= loop.ends
-        for at in lines.values()
-        if at is not None
-        for p in s.chains.to(at)
-    )
+    return not lines or any(loop.holds(p) for at in lines.values() if at is not None for p in s.chains.to(at))
 
 
-def _where_it_left(s: Situation, loop: Guard, line: Place, left: int) -> Place | None:
+def _where_it_left(s: Situation, loop: Condition, line: Place, left: int) -> Place | None:
     """Where it went on to, in the loop's own function; where it waits in a helper, the loop says more of why."""
     here = s.here(left)
     own = s.program.scope_of(loop.file, loop.line)
@@ -174,8 +170,8 @@ def _where_it_left(s: Situation, loop: Guard, line: Place, left: int) -> Place |
 
 def _made(
     s: Situation,
-    loop: Guard,
-    guard: Guard,
+    loop: Condition,
+    guard: Condition,
     stayed: tuple[int, ...],
     left: tuple[int, ...],
     iteration: int | None,
@@ -195,7 +191,7 @@ def _made(
     # Of a loop within an iteration their number says nothing.
     told = told and s.anchored_in(loop)
     counts = {r: s.histories.count(r) for r in (*left, *stayed)} if told else {}
-    line = locations.place(guard.file, guard.line, guard.function)
+    line = guard.place
     here: Place | None = line
     if uneven and (guilty == stayed or not gone):
         here = s.here(guilty[0]) if guilty == stayed else _where_it_left(s, loop, line, left[0])
@@ -206,11 +202,11 @@ def _made(
     elif iteration is None and guilty == left:
         times = f", while rank {more} is still in it"
     how = "came to the end of" if guard is loop else f"left by `{shown(guard)}`"
-    because = (
-        f"{how} the loop at {locations.short(locations.place(loop.file, loop.line, loop.function))}{times}"
-    )
+    because = f"{how} the loop at {locations.short(loop.place)}{times}"
     if guilty == stayed:
-        because = f"still trains in the loop at {locations.short(locations.place(loop.file, loop.line, loop.function))}, which the others have left{times}"
+        because = (
+            f"still trains in the loop at {locations.short(loop.place)}, which the others have left{times}"
+        )
     return made(
         s,
         Case(

@@ -6,19 +6,20 @@ before the model was called. What tells of it is where the rank came to next, fe
 
 from __future__ import annotations
 
-import ast
 import itertools
 from dataclasses import dataclass
 
 from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import Chain, apart, held_by, is_in, passed_by
+from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Histories, Token
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Evidence
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.source.control import Guard, Program
-from nsadiag.source.model import last_name
+from nsadiag.source.control import Condition, Program
+from nsadiag.source.handlers import only_raise, swallowing
+from nsadiag.source.model import CallPath
+from nsadiag.source.trip_counts import counts_from_same_start
 
 CLASSES = {
     "rank": "rank_conditional_collective",
@@ -95,11 +96,11 @@ def skipped_to_the_end(s: Situation, *, stayed: tuple[int, ...], left: tuple[int
     if len(past) != 1:
         return None
     more = f", of {given[1]} batches that it was given" if all(given) else ""
-    did = f"came to the end of the loop at {locations.short(locations.place(loop.file, loop.line, loop.function))} after {steps[1]} steps{more}, while rank {stayed[0]} is in number {steps[0]}"
+    did = f"came to the end of the loop at {locations.short(loop.place)} after {steps[1]} steps{more}, while rank {stayed[0]} is in number {steps[0]}"
     return _made(s, past[0], left, stayed, did, confidence=0.88 if all(given) else 0.75)
 
 
-def _given(s: Situation, loop: Guard, rank: int) -> int:
+def _given(s: Situation, loop: Condition, rank: int) -> int:
     """How many batches the loop was given, as far as its loader tells."""
     head = f"{loop.file}:{loop.line}:"
     tokens = s.histories.tokens.get(rank, ())
@@ -144,19 +145,12 @@ def _came_early(s: Situation, came: Arrival) -> Divergence | None:
     if usual and came.since >= usual:
         return None
     # With nothing before, its peers may have counted less, and a loop that began elsewhere have other numbers.
-    plain = _begins_alike(loops[-1]) and all(g.origin == "uniform" for g in (*exits, *behind))
+    plain = counts_from_same_start(loops[-1]) and all(g.origin == "uniform" for g in (*exits, *behind))
     if not usual and not (plain and s.chains.is_sure(anchor) and any(not g.is_loop for g in behind)):
         return None
     before = f", where it had taken {usual} before" if usual else ""
     did = f"came to {came.to.name} at {locations.short(at)} after {came.since} steps{before}"
     return _made(s, past[0], came.early, came.late, did, confidence=0.85 if usual else 0.7)
-
-
-def _begins_alike(loop: Guard) -> bool:
-    """Whether what counts the rounds begins at the same number on all ranks; of other counters their origin tells."""
-    test = ast.parse(loop.test, mode="eval").body
-    counts = isinstance(test, ast.Call) and last_name(test.func) == "enumerate"
-    return loop.origin != "data" or not counts or len(test.args) + len(test.keywords) == 1  # type: ignore[attr-defined]
 
 
 def _rounds_before(
@@ -181,9 +175,9 @@ def _rounds_before(
 
 
 def _made(
-    s: Situation, guard: Guard, early: tuple[int, ...], late: tuple[int, ...], did: str, confidence: float
+    s: Situation, guard: Condition, early: tuple[int, ...], late: tuple[int, ...], did: str, confidence: float
 ) -> Divergence:
-    line = locations.place(guard.file, guard.line, guard.function or None)
+    line = guard.place
     return made(
         s,
         Case(
@@ -199,12 +193,12 @@ def _made(
     )  # fmt: skip
 
 
-def ways_past(program: Program, loop: Guard, step: Chain) -> list[Guard]:
+def ways_past(program: Program, loop: Condition, step: CallPath) -> list[Condition]:
     """What lets a round of the loop go by without coming to the end of that chain, and can differ between ranks."""
-    found: dict[tuple[str, int], Guard] = {}
+    found: dict[tuple[str, int], Condition] = {}
     inside = False
     for at in step:
-        in_loop = at.file == loop.file and loop.line < at.line <= loop.ends
+        in_loop = loop.has_in_body(at)
         own = in_loop and not inside
         inside = inside or in_loop
         if not inside:
@@ -212,7 +206,7 @@ def ways_past(program: Program, loop: Guard, step: Chain) -> list[Guard]:
         guards = [
             *program.around(at.file, at.line),
             *(g for g in program.jumps_before(at.file, at.line) if _stays(g.leaves, own)),
-            *_handlers(program, at, own),
+            *swallowing(program, at, in_loop=own),
         ]
         for guard in guards:
             if guard.origin != "uniform" and not (own and guard.line <= loop.line):
@@ -225,43 +219,12 @@ def _stays(leaves: str, own: bool) -> bool:
     return leaves == "continue" if own else leaves in ("continue", "return", "break")
 
 
-def _handlers(program: Program, at: Place, own: bool) -> list[Guard]:
-    """Around the line: what would keep an exception from it, and go on."""
-    found: list[Guard] = []
-    for outer, inner in itertools.pairwise(program.path_to(at.file, at.line)):
-        if isinstance(outer, ast.Try) and inner in outer.body:
-            for handler in outer.handlers:
-                ends = handler.body[-1]
-                if not (isinstance(ends, ast.Raise) or (own and isinstance(ends, ast.Return | ast.Break))):
-                    found.append(_caught(program, at, handler.lineno, handler.end_lineno or 0, handler.type))
-        elif isinstance(outer, ast.With):
-            for item in outer.items:
-                call = item.context_expr
-                if isinstance(call, ast.Call) and last_name(call.func) == "suppress" and call.args:
-                    found.append(_caught(program, at, outer.lineno, outer.end_lineno or 0, call.args[0]))
-    return found
-
-
-def _caught(program: Program, at: Place, line: int, ends: int, kind: ast.expr | None) -> Guard:
-    text = ast.unparse(kind) if kind else ""
-    return Guard(
-        file=at.file, line=line, function=program.scope_of(at.file, line)[1].rpartition(".")[2], kind="except",
-        branch="body", origin="input" if "StopIteration" in text else "data", test=text, ends=ends,
-    )  # fmt: skip
-
-
-def _raising(s: Situation, guard: Guard) -> tuple[Evidence, ...]:
+def _raising(s: Situation, guard: Condition) -> tuple[Evidence, ...]:
     """The line that raises what is caught there, if there is but one in the files in which the ranks stand."""
     files = {place.file for rank in s.members() for place in s.now(rank)}
-    lines = [
-        (path, node)
-        for path, file in s.program.files.items()
-        if guard.kind == "except" and path in files
-        for node in file.all(ast.Raise)
-    ]
-    lines = [(f, n) for f, n in lines if isinstance(n.exc, ast.Call) and last_name(n.exc.func) in guard.test]
-    if len(lines) != 1:
+    found = only_raise(s.program, files, guard.test) if guard.kind == "except" else None
+    if found is None:
         return ()
-    file, node = lines[0]
-    claim = f"`{ast.unparse(node)}` is the one line there that raises what is caught"
-    return (Evidence(claim=claim, source=s.cited(file, node.lineno)),)
+    text, file, line = found
+    claim = f"`{text}` is the one line there that raises what is caught"
+    return (Evidence(claim=claim, source=s.cited(file, line)),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from dataclasses import dataclass
 
@@ -10,12 +9,12 @@ import numpy as np
 
 from nsadiag.analysis.explain.candidates.loop_exit import ASKED_TO_STOP
 from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.explain.result import Case, line_of, made, shown
+from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.source.control import Guard, Program
+from nsadiag.source.control import Condition, Program
 
 Rounds = tuple[int, int]  # backwards that were begun, and batches that the training's loader was asked for
 
@@ -48,7 +47,7 @@ def by_stop_flag(s: Situation) -> Divergence | None:
     if depends not in ("rank", "data") or (asked and any(s.doing(r) == "gone" for r in stopped)):
         return None
     guilty, others = (stopped, trains) if len(stopped) <= len(trains) else (trains, stopped)
-    behind = f" behind `{shown(guard)}` ({locations.short(line_of(guard))})" if guard else ""
+    behind = f" behind `{shown(guard)}` ({locations.short(guard.place)})" if guard else ""
     set_it = f"set {stop.flag} at {locations.short(stop.at)}{behind} after {stop.step} steps"
     because = f"{set_it}, and left the training; rank {s.cell.names(trains)} did not, and trains on"
     if guilty == trains:
@@ -111,13 +110,10 @@ def _is_ahead(one: Rounds, other: Rounds) -> bool:
     return one[0] > other[0] or (one[0] == other[0] and one[1] > other[1])
 
 
-def _decides(program: Program, at: Place) -> tuple[Guard | None, str]:
+def _decides(program: Program, at: Place) -> tuple[Condition | None, str]:
     """The innermost condition that can differ between ranks; else what the flag's new value depends on."""
     guards = [*program.jumps_before(at.file, at.line), *program.around(at.file, at.line)]
     differ = [g for g in guards if g.origin in ("rank", "data") and not g.is_loop and g.leaves != "raise"]
     # A branch on the rank explains why only some set it, whatever their data are.
     decides = next((g for g in differ if g.origin == "rank"), differ[-1] if differ else None)
-    path = program.path_to(at.file, at.line)
-    if decides is not None or not path or not isinstance(path[-1], ast.Assign):
-        return decides, decides.origin if decides else ""
-    return None, program.origins.of(path[-1].value, program.scope_of(at.file, at.line))
+    return decides, decides.origin if decides else program.assigned_at(at) or ""

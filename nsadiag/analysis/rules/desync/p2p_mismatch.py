@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.candidates.round_counts import loop_left
 from nsadiag.analysis.explain.context import Situation
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
@@ -17,6 +16,7 @@ from nsadiag.analysis.relations.messages.pairing import Pending, Short, left_sho
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.desync.loop_left import loop_left
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.rule import Rule
 from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
