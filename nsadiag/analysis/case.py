@@ -150,15 +150,15 @@ class Tables:
 
 
 def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
-    events, names = rank.recording.events, rank.recording.names
-    labels = rank.recording.labels()
+    events = rank.recording.events
+    labels = rank.recording.labels_of(events)
     return pd.DataFrame(
         {
             "rank": rank.rank,
             "t_s": (events["t_ns"] - started_ns) / 1e9,
             "kind": events["kind"],
             "phase": events["phase"],
-            "name": _texts(names.get(int(n), "") for n in events["name"]),
+            "name": _texts(rank.recording.names_of(events)),
             "step": events["step"],
             "a": events["a"],
             "b": events["b"],

@@ -8,13 +8,11 @@ from typing import Literal
 
 from nsadiag.evidence.asking import ASKS_INSIDE, ASKS_OUTSIDE
 from nsadiag.evidence.records import Place
+from nsadiag.source.control import Program
 from nsadiag.source.model import Loop, SourceModel, calls_in, name_of
 
 OF_CHILDREN = re.compile(r"is_alive\(|\.ready\(|\.done\(|running\(|exitcode")
 HARMLESS = {"sleep", "print", "len", "info", "debug", "warning", "range", "time", "monotonic"}
-ON_RANK = re.compile(
-    r"\b\w*rank\w*\b|\bis_(main|master)\w*|\bmain_process\w*|\bLOCAL_RANK\b|\bis_coordinator\b"
-)
 
 
 def head(code: SourceModel, at: Place) -> tuple[str, int] | None:
@@ -46,9 +44,7 @@ def polled(code: SourceModel, at: Place) -> tuple[Loop, str] | None:
     loop = next(iter(file.loops_around(at.line)), None) if file else None
     if file is None or loop is None:
         return None
-    called = set(map(name_of, calls_in(loop)))
-    bodies = [function for function in file.functions if function.name in called]
-    return loop, "\n".join(map(ast.unparse, [loop, *bodies]))
+    return loop, file.text_with_callees(loop)
 
 
 def asks(
@@ -94,10 +90,9 @@ def wanted(code: SourceModel, at: Place) -> set[str]:
 
 def on_rank(code: SourceModel, frames: tuple[Place, ...]) -> bool:
     """Whether any of these lines stands under an `if` that asks for the rank."""
-    branches = (
-        node for at in frames if (file := code.file(at.file)) for node in file.around(at.line, ast.If)
-    )
-    return any(ON_RANK.search(ast.unparse(node.test)) for node in branches)
+    program = Program({at.file: file for at in frames if (file := code.file(at.file))})
+    around = (condition for at in frames for condition in program.around(at.file, at.line))
+    return any(each.kind == "if" and each.origin == "rank" for each in around)
 
 
 def condition(loop: Loop) -> str:

@@ -71,6 +71,11 @@ class SourceFile:
         inside = [node for node in inside if not isinstance(node, Function | ast.ClassDef)] or inside
         return max(inside, key=lambda node: (node.lineno, node.col_offset), default=None)
 
+    def text_with_callees(self, node: ast.stmt) -> str:
+        """The statement, and the functions of the file that it calls, as written."""
+        called = set(map(name_of, calls_in(node)))
+        return "\n".join(map(ast.unparse, [node, *(f for f in self.functions if f.name in called)]))
+
     def function_at(self, line: int) -> Function | None:
         """The innermost function that holds the line."""
         found = (node for node in self.functions if spans(node, line))
@@ -163,10 +168,11 @@ def place(file: str, line: int, function: str | None, code: str | None = None) -
     )
 
 
-def spans(node: ast.AST, line: int) -> bool:
-    """Whether the node holds the line."""
+def spans(node: ast.AST, *lines: int) -> bool:
+    """Whether the node holds all these lines."""
     first = getattr(node, "lineno", 0)
-    return bool(first <= line <= (getattr(node, "end_lineno", None) or first))
+    last = getattr(node, "end_lineno", None) or first
+    return all(first <= line <= last for line in lines)
 
 
 def last_name(node: ast.AST) -> str:

@@ -8,9 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
+from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import model
 
@@ -103,8 +107,7 @@ def _thread_that_died(text: str) -> str:
 
 
 def of_text(text: str) -> Place | None:
-    """From the worker's `file:line:function`, behind which a tab and details of the call may stand."""
-    text = text.partition("\t")[0]
+    """From the worker's `file:line:function`."""
     if text.count(":") < 2:
         return None
     file, line, function = text.rsplit(":", 2)
@@ -113,12 +116,14 @@ def of_text(text: str) -> Place | None:
 
 def of_black_box(rank: RankEvidence) -> Place | None:
     """The user line of the newest event that carries one."""
-    for event in rank.recording.events[::-1][:2000]:
-        if event["phase"] == Phase.BEGIN:
-            found = of_text(rank.recording.label(event).site)
-            if found:
-                return found
-    return None
+    newest = rank.recording.events[::-1][:2000]
+    return _first_site(rank.recording, newest[newest["phase"] == Phase.BEGIN])
+
+
+def _first_site(recording: Recording, records: npt.NDArray[np.void]) -> Place | None:
+    """The user line of the first that has one: a thread of torch's own, as one that writes a checkpoint, has none."""
+    found = (of_text(label.site) for label in recording.labels_of(records))
+    return next((place for place in found if place is not None), None)
 
 
 def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
@@ -132,9 +137,7 @@ def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
     mono_ns = wall_ns - header.wall_ns + header.monotonic_ns
     events = rank.recording.events
     before = events[(events["t_ns"] <= mono_ns) & (events["phase"] == Phase.BEGIN) & (events["c"] != 0)]
-    # A thread of torch's own, as one that writes a checkpoint, has no user line.
-    found = (of_text(rank.recording.label(event).site) for event in before[::-1][:20])
-    return next((place for place in found if place is not None), None)
+    return _first_site(rank.recording, before[::-1][:20])
 
 
 def most_seen(samples: list[dict[str, Any]], key: str = "frames") -> Place | None:

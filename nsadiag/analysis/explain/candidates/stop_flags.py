@@ -14,6 +14,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import Event
 from nsadiag.source.control import Condition, Program
 
 Rounds = tuple[int, int]  # backwards that were begun, and batches that the training's loader was asked for
@@ -68,35 +69,36 @@ def by_stop_flag(s: Situation) -> Divergence | None:
 
 
 def _last_stop(rank: RankEvidence) -> _Stop | None:
-    recording, events = rank.recording, rank.recording.events
-    mine = events[events["kind"] == Kind.STOP]
-    if not len(mine):
+    stops = _events_of(rank, Kind.STOP)
+    if not stops:
         return None
-    last = mine[-1]
-    trained = events[(events["kind"] == Kind.BACKWARD) & (events["phase"] == Phase.BEGIN)]
-    at = locations.of_text(recording.label(last).site)
-    if at is None or (len(trained) and trained[-1]["sequence"] > last["sequence"]):
+    last, trained = stops[-1], [e for e in _events_of(rank, Kind.BACKWARD) if e.phase == Phase.BEGIN]
+    at = locations.of_text(last.site)
+    if at is None or (trained and trained[-1].sequence > last.sequence):
         return None
-    return _Stop(flag=recording.name(last), at=at, step=int(last["step"]), times=_times(rank, at))
+    return _Stop(flag=last.name, at=at, step=last.step, times=_times(rank, at))
+
+
+def _events_of(rank: RankEvidence, *kinds: Kind) -> list[Event]:
+    events = rank.recording.events
+    return list(rank.recording.decode(events[np.isin(events["kind"], kinds)]))
 
 
 def _times(rank: RankEvidence, at: Place) -> int:
-    recording, events = rank.recording, rank.recording.events
-    set_at = (recording.label(event).site for event in events[events["kind"] == Kind.STOP])
-    return sum(each.startswith(f"{at.file}:{at.line}:") for each in set_at)
+    return sum(e.site.startswith(f"{at.file}:{at.line}:") for e in _events_of(rank, Kind.STOP))
 
 
 def _begun(rank: RankEvidence, step: int) -> Rounds:
     """Since the rank had made that many steps."""
-    recording, events = rank.recording, rank.recording.events
-    begun = events[(events["phase"] == Phase.BEGIN) & np.isin(events["kind"], [Kind.BACKWARD, Kind.DATA])]
     led: Counter[str] = Counter()  # backwards, by the loader that was asked last before
     asked: Counter[str] = Counter()
     backwards, loader = 0, ""
-    for event in begun:
-        late = int(event["step"]) >= step
-        if event["kind"] == Kind.DATA:
-            loader = recording.name(event) + recording.label(event).site
+    for event in _events_of(rank, Kind.BACKWARD, Kind.DATA):
+        if event.phase != Phase.BEGIN:
+            continue
+        late = event.step >= step
+        if event.kind == Kind.DATA:
+            loader = event.name + event.site
             asked[loader] += late
         else:
             led[loader] += 1

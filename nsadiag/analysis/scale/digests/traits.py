@@ -7,6 +7,7 @@ look; one that is overlooked costs the verdict. So a trait keeps what any detect
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -15,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from nsadiag.analysis.facts.locations import of_faults
-from nsadiag.analysis.facts.open_spans import unended
+from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.facts.thread_state import main_thread, other_threads, syscall_of
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.ring.reader import Label
 from nsadiag.evidence.user_code import counted, is_user, roots_in
 
 DIGITS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
@@ -64,25 +64,18 @@ def process(rank: RankEvidence) -> Any:
 
 def events(rank: RankEvidence) -> Any:
     """What the main thread has begun and not ended, innermost first."""
-    recording = rank.recording
-    pid = recording.header.pid if recording.header else None
-    found = []
-    for event in unended(recording.events, pid):
-        kind, name = int(event["kind"]), recording.name(event)
-        found.append([kind, _general(name), _of_call(recording.label(event))])
-        if len(found) == OPEN_SHOWN:
-            break
-    return found
+    shown = itertools.islice(open_spans(rank.recording), OPEN_SHOWN)
+    # With the shapes, which are the program's, and without the peers, which are the rank's.
+    return [[e.kind, _general(e.name), e.site, PEERS.sub(r"\1=#", e.detail)] for e in shown]
 
 
 def visited(rank: RankEvidence) -> Any:
     """A sum over the lines from which it called what."""
     recording = rank.recording
-    events, names = recording.events, recording.names
+    events = recording.events
     begun = events[(events["phase"] == Phase.BEGIN) & np.isin(events["kind"], VISITS)]
-    calls = set(zip(*(begun[field].tolist() for field in ("kind", "name", "c")), strict=True))
-    said = {(kind, _general(names.get(name, "")), Label.of(names.get(c, "")).site) for kind, name, c in calls}
-    return _sum(sorted(said))
+    calls = {(event.kind, event.name, event.site) for event in recording.decode(begun)}
+    return _sum(sorted({(kind, _general(name), site) for kind, name, site in calls}))
 
 
 def end(rank: RankEvidence) -> Any:
@@ -176,11 +169,6 @@ def _unsent(rank: RankEvidence) -> int:
 
 def _general(text: str) -> str:
     return DIGITS.sub("#", text)
-
-
-def _of_call(label: Label) -> str:
-    """With the shapes, which are the program's, and without the peers, which are the rank's."""
-    return PEERS.sub(r"\1=#", "\t".join(label[1:]).rstrip("\t"))
 
 
 def _exception(told: dict[str, Any] | None) -> Any:

@@ -119,7 +119,7 @@ def _by_a_scaler(cell: CellEvidence, steps: dict[int, list[tuple[Token, int]]]) 
         if not len(_scaled(between, skipped=True)):
             return None
         begun = _scaled(between, skipped=False)
-        found = found or (locations.of_text(recording.label(begun[0]).site) if len(begun) else None)
+        found = found or (locations.of_text(recording.labels_of(begun)[0].site) if len(begun) else None)
     return found
 
 
