@@ -19,14 +19,17 @@ GLANCED = tuple(
 ROOMS: dict[str, frozenset[str]] = {
     "classes": frozenset(),
     "outliers": frozenset(),
-    "records": frozenset(),
-    "ingest": frozenset({"records"}),
-    "facts": frozenset({"records", "ingest"}),
+    "documents": frozenset(),
+    "records": frozenset({"documents"}),
+    "ingest": frozenset({"documents", "records"}),
+    "facts": frozenset({"documents", "records", "ingest"}),
     "case": frozenset({"records", "facts"}),
     "relations": frozenset({"outliers", "records", "facts", "case"}),
     "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations"}),
     "scale": frozenset({"outliers", "records", "ingest", "facts"}),
-    "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
+    "rules": frozenset(
+        {"documents", "outliers", "records", "ingest", "facts", "case", "relations", "explain"}
+    ),
     "judgement": frozenset({"records", "facts"}),
     "resolve": frozenset({"records", "case", "rules"}),
     "verdict": frozenset({"records", "ingest", "case", "scale", "explain", "resolve", "judgement"}),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
@@ -140,10 +142,12 @@ def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
     return _first_site(rank.recording, before[::-1][:20])
 
 
-def most_seen(samples: list[dict[str, Any]], key: str = "frames") -> Place | None:
-    """The innermost user line that a rank's stack samples show most often, of the main thread or of one `beside`."""
-    innermost = (next((f for f in s.get(key, ()) if is_user(f[0])), None) for s in samples)
-    seen = [tuple(frame) for frame in innermost if frame]
+def most_seen(samples: Iterable[Sample], *, beside: bool = False) -> Place | None:
+    """The innermost user line that a rank's stack samples show most often, of the main thread, or of one beside it."""
+    innermost = (
+        next((f for f in (s.beside if beside else s.frames) if is_user(f.file)), None) for s in samples
+    )
+    seen = [frame for frame in innermost if frame]
     if not seen:
         return None
     # A generator or lambda of a line counts for the line.
@@ -152,22 +156,22 @@ def most_seen(samples: list[dict[str, Any]], key: str = "frames") -> Place | Non
     return place(file, line, function)
 
 
-def waits_for_peers(sample: dict[str, Any]) -> bool:
+def waits_for_peers(sample: Sample) -> bool:
     """Whether the innermost user line stood in a collective."""
-    inside = itertools.takewhile(lambda frame: not is_user(frame[0]), sample.get("frames", ()))
-    return any("/torch/distributed/" in frame[0] for frame in inside)
+    inside = itertools.takewhile(lambda frame: not is_user(frame.file), sample.frames)
+    return any("/torch/distributed/" in frame.file for frame in inside)
 
 
-def in_a_step(sample: dict[str, Any]) -> bool:
+def in_a_step(sample: Sample) -> bool:
     """Whether the rank was in the model, in its backward, in a collective or in its optimizer: not at what lies between steps."""
     return any(
-        frame[2].rpartition(".")[2] in IN_A_STEP or frame[0].endswith(OPTIMIZER)
-        for frame in sample.get("frames", ())
+        frame.function.rpartition(".")[2] in IN_A_STEP or frame.file.endswith(OPTIMIZER)
+        for frame in sample.frames
     )
 
 
-def in_backward(sample: dict[str, Any]) -> bool:
-    return any(frame[2] == "_engine_run_backward" for frame in sample.get("frames", ()))
+def in_backward(sample: Sample) -> bool:
+    return any(frame.function == "_engine_run_backward" for frame in sample.frames)
 
 
 def short(at: Place) -> str:

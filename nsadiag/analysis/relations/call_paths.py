@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
@@ -110,8 +109,7 @@ def _lost_a_peer(rank: RankEvidence, since_ns: int) -> CallPath:
 def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[CallPath]:
     for rank in ranks:
         for sample in rank.samples:
-            frames: list[Any] = [f for f in sample.get("frames", []) if is_user(f[0])]
-            yield tuple(locations.place(f[0], f[1], f[2]) for f in reversed(frames))
+            yield tuple(locations.place(*f) for f in reversed(sample.frames) if is_user(f.file))
 
 
 def parted_at(program: Program, a: CallPath, b: CallPath) -> int:

@@ -1,11 +1,13 @@
 """What makes one rank like another: evidence without what is a rank's own (its numbers, ports, addresses, times).
 
 Two ranks that agree in every trait are taken for each other. A difference that means nothing costs another close
-look; one that is overlooked costs the verdict. So a trait keeps what any detector reads of the evidence.
+look; one that is overlooked costs the verdict. So every field of RankEvidence is a trait, unless it is listed as one
+that says nothing of its own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -15,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nsadiag.analysis.facts.locations import of_faults
+from nsadiag.analysis.facts.locations import most_seen, of_faults
 from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.facts.thread_state import main_thread, other_threads, syscall_of
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
@@ -91,49 +93,41 @@ def end(rank: RankEvidence) -> Any:
     }
 
 
-def raised(rank: RankEvidence) -> Any:
-    """Exceptions that did not end it."""
-    return sorted({_json(_exception(row)) for row in rank.raised})
-
-
-def settings(rank: RankEvidence) -> Any:
-    """Of the process and its model."""
-    return {key: rank.settings.get(key) for key in SETTINGS if key in rank.settings}
-
-
-def last_words(rank: RankEvidence) -> Any:
-    """What torch, NCCL or a native library said last."""
-    return _general("\n".join(rank.stderr_tail.splitlines()[-LAST_LINES:]))
-
-
-def replicas(rank: RankEvidence) -> Any:
-    """Copies of parameters are equal to the last bit."""
-    return [[row.get("step"), row.get("parameters"), row.get("buffers")] for row in rank.replicas]
-
-
 Trait = Callable[[RankEvidence], Any]
 
 # These travel whole, since they say at a glance what is going on.
 SHOWN: dict[str, Trait] = {"end": end, "stack": stack, "process": process, "events": events}
+# Fields that the shown traits have, or that are a rank's own: its number, and where its evidence lies.
+NO_TRAIT_OF_THEIR_OWN = frozenset(
+    {"rank", "meta", "gaps", "source", "recording", "captures", "end", "exception", "leaving", "faults"}
+)
+# Views of a field without what is the rank's own in it.
+VIEWS: dict[str, Trait] = {
+    "raised": lambda rank: sorted({_json(_exception(row)) for row in rank.raised}),
+    "attempts": lambda rank: [[number, _exception(row)] for number, row in rank.attempts],
+    "signals": lambda rank: len(rank.signals),
+    "loaders": lambda rank: [row.get("place") for row in rank.loaders],
+    "settings": lambda rank: {key: rank.settings[key] for key in SETTINGS if key in rank.settings},
+    "ungraded": lambda rank: [*rank.ungraded, *(c.ungraded for c in rank.captures if c.ungraded)],
+    # Copies of parameters are equal to the last bit.
+    "replicas": lambda rank: [[row.step, row.parameters, row.buffers] for row in rank.replicas],
+    "stderr_tail": lambda rank: _general("\n".join(rank.stderr_tail.splitlines()[-LAST_LINES:])),
+    "samples": lambda rank: repr(most_seen(rank.samples)) if rank.samples else None,
+}
+# In these each rank may well have its own: should all differ, they are the first to be left out.
+VARYING = ("replicas", "stderr_tail", "given", "first_steps", "samples")
+
+
+def _field(name: str) -> Trait:
+    return VIEWS.get(name, lambda rank: getattr(rank, name))
+
+
+FIELDS = [field.name for field in dataclasses.fields(RankEvidence) if field.name not in NO_TRAIT_OF_THEIR_OWN]
 # Of these, sums: whoever is unlike the others is looked at closely.
 SUMMED: dict[str, Trait] = {
     "visited": visited,
-    "raised": raised,
-    "signals": lambda rank: len(rank.signals),
-    "wraps": lambda rank: rank.wraps,
-    "ddp": lambda rank: rank.ddp,
-    "units": lambda rank: rank.units,
-    "graph": lambda rank: rank.graph,
-    "recomputed": lambda rank: rank.recomputed,
-    "ungraded": lambda rank: [rank.ungraded, *(c.ungraded for c in rank.captures if c.ungraded)],
-    "unwaited": lambda rank: rank.unwaited,
-    "unheld": lambda rank: rank.unheld,
-    "evaluated": lambda rank: rank.evaluated,
-    "loaders": lambda rank: [row.get("place") for row in rank.loaders],
-    "settings": settings,
-    "damaged": lambda rank: rank.damaged,
-    "replicas": replicas,
-    "last words": last_words,
+    **{name: _field(name) for name in FIELDS if name not in VARYING},
+    **{name: _field(name) for name in VARYING},
 }
 # The first tell most: where very many ranks all differ in one of the last, it is left out (digests.alike).
 TRAITS = (*SHOWN, "calls", *SUMMED)
@@ -180,10 +174,14 @@ def _exception(told: dict[str, Any] | None) -> Any:
 
 
 # Times, processes and ranks in documents.
-OWN = frozenset({"t_s", "pid", "rank", "ranks", "peer", "thread", "device", "global_ranks", "elapsed_s"})
+OWN = frozenset(
+    {"t_s", "pid", "tid", "rank", "ranks", "peer", "thread", "device", "global_ranks", "elapsed_s"}
+)
 
 
 def _timeless(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
     if isinstance(value, dict):
         return {k: _timeless(v) for k, v in value.items() if k not in OWN and not str(k).startswith("t_")}
     if isinstance(value, set):
