@@ -115,3 +115,28 @@ def test_a_planted_upward_import_is_found(source: str, target: str) -> None:
 
 def test_a_planted_circle_is_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+
+
+def only_for_one_rule(graph: dict[str, set[str]]) -> set[str]:
+    """Modules of analysis outside rules/ that nothing but one module of rules/ imports."""
+    rules = f"{ANALYSIS}.rules."
+    users: dict[str, list[str]] = {}
+    for source, targets in graph.items():
+        for target in targets:
+            users.setdefault(target, []).append(source)
+    return {
+        module
+        for module, by in users.items()
+        if module.startswith(f"{ANALYSIS}.") and not f"{module}.".startswith(rules)
+        if len(by) == 1 and by[0].startswith(rules)
+    }
+
+
+def test_what_one_rule_alone_needs_lies_beside_it() -> None:
+    assert only_for_one_rule(imports(ROOT)) == set()
+
+
+def test_a_planted_helper_of_one_rule_is_found() -> None:
+    one, two, helper = (f"{ANALYSIS}.{m}" for m in ("rules.exits.one", "rules.exits.two", "facts.helper"))
+    assert only_for_one_rule({one: {helper}, two: set(), helper: set()}) == {helper}
+    assert not only_for_one_rule({one: {helper}, two: {helper}, helper: set()})

@@ -15,9 +15,9 @@ from test_disagreement import pending
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
 from nsadiag.analysis.outliers import Basis, Outliers
-from nsadiag.analysis.relations.messages.outliers import message_outliers
 from nsadiag.analysis.relations.messages.pairing import left_short
-from nsadiag.analysis.rules.desync.loop_left import loop_left
+from nsadiag.analysis.rules.desync.messages.loop_left import loop_left
+from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Program
 from nsadiag.source.evaluation import OnRank

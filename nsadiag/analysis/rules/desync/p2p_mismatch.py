@@ -11,12 +11,12 @@ from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import Basis
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.messages.outliers import message_outliers
 from nsadiag.analysis.relations.messages.pairing import Pending, Short, left_short, misfits, pending_of
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.analysis.rules.desync.loop_left import loop_left
+from nsadiag.analysis.rules.desync.messages.loop_left import loop_left
+from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.rule import Rule
 from nsadiag.evidence.records import Collective, Evidence, Finding, Place, Rejected, Where
