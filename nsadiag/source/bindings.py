@@ -1,4 +1,4 @@
-"""Which names of the user's get which expressions, over all files: what the origins of an expression are found from."""
+"""Bindings: the expressions that each of the user's names may get, over all files."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Bindings:
         return [b for b in self.bound_to(node, scope) if not b.by_flow]
 
     def keys_of(self, node: ast.expr, scope: Scope) -> Iterator[Key]:
-        """What a name or attribute may stand for, innermost scope first."""
+        """Keys of the bindings that a name or attribute may mean, innermost scope first."""
         if isinstance(node, ast.Attribute):
             yield ("", "attr", node.attr)
         elif isinstance(node, ast.Name):

@@ -1,4 +1,4 @@
-"""Which conditions a line of the user's hangs on: branches and loops around it, early exits before it."""
+"""Control dependence: the branches and loops around a line of the user's, and the early exits before it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Condition:
 
 
 class Program:
-    """What the user's files say together."""
+    """The user's files, with their bindings and the provenance of their expressions."""
 
     def __init__(self, files: Mapping[str, SourceFile]) -> None:
         self.files = files
@@ -226,7 +226,7 @@ class Program:
         return [call.lineno for where, call in calls if where == scope]
 
     def assigned_at(self, at: Place) -> Origin | None:
-        """What the value depends on that the line assigns; None where it assigns none."""
+        """The provenance of the value that the line assigns; None where it assigns none."""
         path = self.path_to(at.file, at.line)
         assignment = path[-1] if path else None
         if not isinstance(assignment, ast.Assign):
@@ -238,7 +238,7 @@ class Program:
         return [name for call in self.call_nodes_on(file, line) if (name := name_of(call))]
 
     def call_nodes_on(self, file: str, line: int) -> list[ast.Call]:
-        """What the line's statement calls, itself or in its head."""
+        """Calls that the line's statement makes, itself or in its head."""
         path = self.path_to(file, line)
         return [n for n in _own_expressions(path[-1]) if isinstance(n, ast.Call)] if path else []
 
@@ -305,7 +305,7 @@ def _blocks(node: ast.AST | None) -> Iterator[list[ast.AST]]:
 
 
 def _own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
-    """Of a simple statement, or of the head of a compound one."""
+    """Expressions of a simple statement, or of the head of a compound one."""
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.expr | ast.withitem):
             yield from ast.walk(child)

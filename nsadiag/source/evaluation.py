@@ -1,4 +1,4 @@
-"""What a condition on the rank comes to on one rank, where the source says enough to compute it."""
+"""Conditions evaluated for one rank, where the source says enough to compute them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEEPEST = 4
 
 
 def _asked(guard: Condition) -> ast.expr | None:
-    """What it asks, if it is a question: a handler's `except` is none."""
+    """The expression that it tests, if it tests one: a handler's `except` does not."""
     return ast.parse(guard.test, mode="eval").body if guard.kind in ("if", "while", "choice") else None
 
 
@@ -32,7 +32,7 @@ class OnRank:
     world_size: int
 
     def holds(self, guard: Condition) -> bool | None:
-        """Whether the condition holds on this rank, whatever its data are; None where that is open."""
+        """The condition's value on this rank, whatever its data are; None where that is open."""
         test = _asked(guard)
         return self._truth(test, self._scope(guard), 0) if test is not None else None
 
@@ -74,7 +74,7 @@ class OnRank:
         return None if holds is None or left is None or right is None else holds(left, right)
 
     def _behind(self, name: ast.expr, scope: Scope, depth: int) -> bool | None:
-        """Of a name that is given a value in one place only."""
+        """The value of a name that gets one in one place only."""
         if depth >= DEEPEST or not isinstance(name, ast.Name | ast.Attribute):
             return None
         given = self.program.origins.bound_to(name, scope)

@@ -1,4 +1,4 @@
-"""What of a library lets one rank alone into a function: its decorator, or a call that is given the function."""
+"""Library decorators that let one rank alone into a function, and calls that are given the function."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Gates:
         return (name, numbers[0]) if numbers and type(numbers[0]) is int else None
 
     def _behind(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, int] | None:
-        """Of a name that was given the gate: `main_only = accelerator.on_main_process`."""
+        """The gate behind a name: `main_only = accelerator.on_main_process`."""
         if depth >= DEEPEST:
             return None
         values = self._origins.bound_to(node, scope)

@@ -32,7 +32,7 @@ def _holds(block: Sequence[ast.stmt | ast.ExceptHandler], line: int) -> bool:
 
 
 def _raises_below(handler: ast.ExceptHandler, line: int) -> bool:
-    """Whether, below that line, the handler raises what it has caught again, or ends the process.
+    """Whether the handler, below that line, raises what it has caught again, or ends the process.
 
     One that raises another error speaks for the first, and one that goes on had an answer to it.
     """

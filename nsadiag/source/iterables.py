@@ -125,7 +125,7 @@ def _collect(
 
 
 def _given_back(program: Program, name: str) -> list[tuple[ast.expr, Scope]]:
-    """What a function of the user's returns, or hands out as a generator."""
+    """Values that a function of the user's returns, or yields."""
     handed = [
         (n.value, scope)
         for scope, function in program.origins.functions.get(name, ())
@@ -136,7 +136,7 @@ def _given_back(program: Program, name: str) -> list[tuple[ast.expr, Scope]]:
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
-    """What an expression puts together."""
+    """Parts of an expression that puts several collections together."""
     if isinstance(node, ast.BinOp):
         return [node.left, node.right]
     if isinstance(node, ast.BoolOp):

@@ -1,4 +1,4 @@
-"""What the source says of a loop: what ends it, whether it asks a clock, whether it calls anything."""
+"""A loop's source: its exits, its looks at a clock, its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user's source says around a line: the loop it polls in, the locks that are held there, a branch on rank."""
+"""The statements around a line of the user's: the loop that polls there, the locks that are held, a branch on the rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HARMLESS = {"sleep", "print", "len", "info", "debug", "warning", "range", "time"
 
 
 def head(code: SourceModel, at: Place) -> tuple[str, int] | None:
-    """Where the outermost loop around the line begins; None outside of loops."""
+    """The first line of the outermost loop around the line; None outside of loops."""
     file = code.file(at.file)
     nest = file.loops_around(at.line) if file else []
     return (at.file, nest[-1].lineno) if nest else None
@@ -50,7 +50,7 @@ def polled(code: SourceModel, at: Place) -> tuple[Loop, str] | None:
 def asks(
     code: SourceModel, at: Place, *, has_children: bool
 ) -> tuple[Literal["outside", "inside"], str] | None:
-    """Whom a loop asks that naps between two questions, the world or its own process; and its condition, as written."""
+    """The side that a polling loop asks, the world or its own process, and the loop's condition, as written."""
     found = polled(code, at)
     if found is None:
         return None
@@ -69,7 +69,7 @@ def asks(
 
 
 def held(code: SourceModel, at: Place) -> set[str]:
-    """What the `with` statements around the line hold, as they are written; at its own line one still asks for it."""
+    """Locks that the `with` statements around the line hold, as they are written; at its own line one still asks for it."""
     file = code.file(at.file)
     statements = file.around(at.line, ast.With) if file else []
     within = [s for s in statements if at.line > s.lineno or s.body[0].lineno == at.line]
@@ -77,7 +77,7 @@ def held(code: SourceModel, at: Place) -> set[str]:
 
 
 def wanted(code: SourceModel, at: Place) -> set[str]:
-    """What the statement at the line takes: `with lock:` or `lock.acquire()`."""
+    """Locks that the statement at the line takes: `with lock:` or `lock.acquire()`."""
     file = code.file(at.file)
     if file is None:
         return set()
@@ -96,7 +96,7 @@ def on_rank(code: SourceModel, frames: tuple[Place, ...]) -> bool:
 
 
 def condition(loop: Loop) -> str:
-    """What the loop asks, in one line."""
+    """The loop's condition, in one line."""
     text = ast.unparse(loop.test) if isinstance(loop, ast.While) else ast.unparse(loop.iter)
     if text == "True":
         leaves = [n for n in ast.walk(loop) if isinstance(n, ast.If) and _leaves(n)]

@@ -91,7 +91,7 @@ class SourceFile:
         return found[::-1]
 
     def around(self, line: int, kind: type[Node]) -> list[Node]:
-        """Of `path_to`, those of one kind, innermost first."""
+        """Statements of one kind around the line, innermost first."""
         return [node for node in reversed(self.path_to(line)) if isinstance(node, kind)]
 
     def loops_around(self, line: int) -> list[Loop]:
@@ -211,5 +211,5 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def returned_by(function: Function) -> list[ast.expr]:
-    """What a function returns, wherever it does."""
+    """All expressions that a function returns."""
     return [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]

@@ -1,4 +1,4 @@
-"""What an expression of the user's depends on: the rank, the end of the data, this rank's own data, or nothing that differs."""
+"""Provenance: the source that an expression depends on, which is the rank, the end of the data, this rank's own data, or nothing that differs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SINGLES_OUT = ast.Eq | ast.NotEq | ast.Gt | ast.GtE | ast.Is
 
 
 class Origins(Bindings):
-    """Which of the names depend on the rank, and which differ between ranks."""
+    """Bindings, with the names that depend on the rank and those that differ between ranks."""
 
     @cached_property
     def by_rank(self) -> set[Key]:
@@ -89,7 +89,7 @@ class Origins(Bindings):
         )
 
     def of(self, expression: ast.expr, scope: Scope) -> Origin:
-        """What the expression depends on, the strongest first."""
+        """The strongest source that the expression depends on."""
         if self._rank_in(expression, scope, self.by_rank):
             return "rank"
         if self._asks_for_data(expression, scope):
@@ -141,7 +141,7 @@ class Origins(Bindings):
         return None
 
     def _compared_rank(self, node: ast.AST, scope: Scope) -> int | None:
-        """Of `rank == 2`, `rank > 0`, `not rank`."""
+        """The rank that a comparison singles out: `rank == 2`, `rank > 0`, `not rank`."""
         if isinstance(node, ast.UnaryOp):
             return 0 if isinstance(node.op, ast.Not) and is_rank_number(last_name(node.operand)) else None
         if (
@@ -155,7 +155,7 @@ class Origins(Bindings):
         return number if number is not None and self.of(node, scope) == "rank" else None
 
     def _rank_by_name(self, node: ast.expr, scope: Scope, depth: int) -> int | None:
-        """Of a name such as `is_main`; else behind a helper that is called, or a name that was assigned."""
+        """The rank that a name such as `is_main` singles out; else a helper that is called, or a name that was assigned."""
         name = last_name(node.func if isinstance(node, ast.Call) else node)
         if names_first_rank(name) and self.of(node, scope) == "rank":
             return 0

@@ -1,4 +1,4 @@
-"""How often a loop goes round, as far as the source says."""
+"""Trip counts of loops, as far as the source gives them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _numbers(program: Program, value: ast.expr, scope: Scope, depth: int = 0) ->
 
 
 def _default(program: Program, name: str, scope: Scope) -> ast.expr | None:
-    """What the parameter of that name is if nobody says."""
+    """The default of the parameter of that name."""
     for where, function in program.origins.functions.get(scope.function, ()):
         if where != scope:
             continue

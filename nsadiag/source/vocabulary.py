@@ -1,4 +1,4 @@
-"""What names say of their values: the rank, one rank alone, the same on all ranks, the end of the data."""
+"""Patterns of names that tell what a value is: the rank, one rank alone, the same on all ranks, the end of the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of ranks that wait for each other: stacks, source, histories and waits, read once for every candidate."""
+"""The context of a divergence: stacks, source, histories and waits of ranks that wait for each other, read once for every candidate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Why some ranks will never come to what others wait in."""
+    """The reason for which some ranks will never come to what others wait in."""
 
     cls: str
     guilty: tuple[int, ...]
@@ -38,7 +38,7 @@ class Divergence:
 
 
 class Situation:
-    """What the hypotheses look at, read once."""
+    """The evidence that the hypotheses look at, read once."""
 
     def __init__(self, cell: CellEvidence, tables: Tables) -> None:
         self.cell, self.tables = cell, tables
@@ -99,7 +99,7 @@ class Situation:
         )
 
     def collective(self, rank: int) -> Collective | None:
-        """What the rank waits in."""
+        """The collective that the rank waits in."""
         return next((w.collective(rank) for w in self.waits if rank in w.waiting), None)
 
     def here(self, rank: int) -> Place | None:

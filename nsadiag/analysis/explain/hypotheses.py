@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nsadiag.analysis.explain.candidates.exhausted_data import by_loader
 from nsadiag.analysis.explain.candidates.framework_values import by_value_told_alone
@@ -40,62 +41,104 @@ def by_end_of_loop(s: Situation) -> Divergence | None:
     return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Paths:
+    """Call paths to what ranks did where their histories first differ."""
+
+    own: CallPath  # of the guilty; where they did nothing, to where the iteration began
+    theirs: CallPath
+    common: CallPath  # to the last thing that they did alike
+    again: bool  # the others did that once more, in a loop within the iteration
+
+
 def by_history(s: Situation) -> Divergence | None:
     """An iteration in which a rank did not do what the others did, found before the place where it showed."""
     found = s.histories.first_difference(s.members())
     if found is None or _is_usual(s, found):
         return None
-    theirs, own = found.theirs, found.own
-    anchor = s.chains.to(found.anchor.place) if found.anchor.place else ()
-    common = s.chains.to(found.common.place) if found.common.place else anchor
-    if theirs is None or theirs.place is None:
-        a, b = anchor, s.chains.to(own.place) if own and own.place else ()
-        if not b:
-            return None
-        # They went round again, or wait to; whoever left the loop for good is another hypothesis.
-        if loop := left_loop(
-            s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration
-        ):
-            return loop
-        # A loop that one went into, the others did as well, as far as anyone knows: what stands in it decides.
-        within = [g for g in apart(s.program, b, a) if may_part(s, g, b)]
-        exits = [g for g in passed_by(s.program, b, a) if g.origin != "uniform"]
-        branches = [g for g in within if g.origin != "uniform" and not g.is_loop]
-        # The others may have come as far, and turned back before that line.
-        guard = next(iter([*branches, *exits]), None) or _deciding(within)
-        entered = guard is not None
-        # They were at the next iteration's forward already, which the guilty passed by.
-        guard = guard or _deciding(apart(s.program, a, b)[::-1] + passed_by(s.program, a, b))
-    else:
-        a = s.chains.to(theirs.place)
-        b = s.chains.to(own.place) if own and own.place else anchor
-        again = found.common.at == theirs.at  # once more round a loop within the iteration
-        if again and not s.chains.is_sure(theirs.place):
-            again, common = False, anchor  # or once more in a helper, which tells nothing of the way there
-        # An optimizer's step has no line, and is behind such a loop all the same.
-        if (found.common.at == theirs.at or (own and own.place)) and (loop := left_loop(s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration)):  # fmt: skip
-            return loop
-        exits = passed_by(s.program, a, b if again else common)
-        exits = [g for g in exits if again or _comes_after(s, g, common)]
-        within = [g for g in apart(s.program, b, a) if may_part(s, g, b)] if own and own.place else []
-        inner = [g for g in apart(s.program, a, common)[::-1] if may_part(s, g, a)] + exits
-        # Who did not go round at all more likely never came to the loop.
-        inner = inner if again else sorted(inner, key=lambda g: g.is_loop)
-        near = inner if again else [g for g in inner if not g.is_loop]
-        guard = _deciding(near) or _taken_alone(s, found, within) or _deciding(inner) or _deciding(within)
-        entered = guard is not None and guard in within
+    own_at, theirs_at = _place_of(found.own), _place_of(found.theirs)
+    if own_at is None and theirs_at is None:
+        return None
+    paths = _paths(s, found)
+    # An optimizer's step has no line, and is behind such a loop all the same.
+    behind = own_at is not None or (found.theirs is not None and found.common.at == found.theirs.at)
+    if behind and (
+        loop := left_loop(
+            s,
+            stayed=found.others,
+            left=found.guilty,
+            chains=(paths.theirs, paths.own),
+            iteration=found.iteration,
+        )
+    ):
+        return loop
+    guard, entered = _entered(s, paths) if theirs_at is None else _passed(s, found, paths)
     if guard is None or guard.kind == "except":
         return None
+    return _of_history(s, *_sides(s, found, guard, entered), guard)
+
+
+def _place_of(token: Token | None) -> Place | None:
+    return token.place if token else None
+
+
+def _paths(s: Situation, found: Difference) -> _Paths:
+    anchor = s.chains.to(found.anchor.place) if found.anchor.place else ()
+    common = s.chains.to(found.common.place) if found.common.place else anchor
+    own_at, theirs_at = _place_of(found.own), _place_of(found.theirs)
+    own = s.chains.to(own_at) if own_at else anchor
+    if found.theirs is None or theirs_at is None:
+        return _Paths(own=own, theirs=anchor, common=common, again=False)
+    again = found.common.at == found.theirs.at
+    if again and not s.chains.is_sure(theirs_at):
+        again, common = False, anchor  # or once more in a helper, which tells nothing of the way there
+    return _Paths(own=own, theirs=s.chains.to(theirs_at), common=common, again=again)
+
+
+def _entered(s: Situation, paths: _Paths) -> tuple[Condition | None, bool]:
+    """The condition that led the guilty to a call where the others began the next iteration; and whether they are in it."""
+    within = _parting(s, paths.own, apart(s.program, paths.own, paths.theirs))
+    # What stands in a loop decides: the others went into it as well, as far as anyone knows.
+    branches = [g for g in within if g.origin != "uniform" and not g.is_loop]
+    # The others may have come as far, and turned back before that line.
+    exits = [g for g in passed_by(s.program, paths.own, paths.theirs) if g.origin != "uniform"]
+    if guard := next(iter([*branches, *exits]), None) or _deciding(within):
+        return guard, True
+    # They were at the next iteration's forward already, which the guilty passed by.
+    after = apart(s.program, paths.theirs, paths.own)[::-1]
+    return _deciding(after + passed_by(s.program, paths.theirs, paths.own)), False
+
+
+def _passed(s: Situation, found: Difference, paths: _Paths) -> tuple[Condition | None, bool]:
+    """The condition by which the guilty missed what the others did; and whether they are in it."""
+    exits = passed_by(s.program, paths.theirs, paths.own if paths.again else paths.common)
+    exits = [g for g in exits if paths.again or _comes_after(s, g, paths.common)]
+    own_at = _place_of(found.own)
+    within = _parting(s, paths.own, apart(s.program, paths.own, paths.theirs)) if own_at else []
+    inner = _parting(s, paths.theirs, apart(s.program, paths.theirs, paths.common)[::-1]) + exits
+    # Whoever did not go round at all more likely never came to the loop.
+    inner = inner if paths.again else sorted(inner, key=lambda g: g.is_loop)
+    near = inner if paths.again else [g for g in inner if not g.is_loop]
+    guard = _deciding(near) or _taken_alone(s, found, within) or _deciding(inner) or _deciding(within)
+    return guard, guard is not None and guard in within
+
+
+def _parting(s: Situation, path: CallPath, around: list[Condition]) -> list[Condition]:
+    return [condition for condition in around if may_part(s, condition, path)]
+
+
+def _sides(
+    s: Situation, found: Difference, guard: Condition, entered: bool
+) -> tuple[Difference, tuple[int, ...], tuple[int, ...], bool]:
+    """The difference, the guilty, the others, and whether the guilty are in the branch, by what the condition says."""
     guilty, others = found.guilty, found.others
     if guard.origin == "rank" and len(guilty) == len(others):
         inside, outside = (guilty, others) if entered else (others, guilty)
         guilty = singled_out(s, guard, inside, outside)
-        others = tuple(r for r in s.members() if r not in guilty)
-        entered = guilty == inside
-    elif other_side_strayed(s, found, guard, entered):
-        found = dataclasses.replace(found, own=theirs, theirs=own)
-        guilty, others, entered = others, guilty, not entered
-    return _of_history(s, found, guard, guilty, others, entered)
+        return found, guilty, tuple(r for r in s.members() if r not in guilty), guilty == inside
+    if other_side_strayed(s, found, guard, entered):
+        return dataclasses.replace(found, own=found.theirs, theirs=found.own), others, guilty, not entered
+    return found, guilty, others, entered
 
 
 def _taken_alone(s: Situation, found: Difference, within: list[Condition]) -> Condition | None:
@@ -138,10 +181,10 @@ def _is_boundary(guard: Condition) -> bool:
 def _of_history(
     s: Situation,
     found: Difference,
-    guard: Condition,
     guilty: tuple[int, ...],
     others: tuple[int, ...],
     entered: bool,
+    guard: Condition,
 ) -> Divergence | None:
     theirs, own, number = found.theirs, found.own, found.iteration
     cls = _class_of(s, guard, (guilty[0], others[0]), number)
@@ -294,7 +337,7 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
 
 
 def _in_backward(s: Situation, number: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Who is through with the iteration's forward where others are not: those run units that the first passed by.
+    """Ranks that are through with the iteration's forward when others are not: those run units that the first passed by.
 
     Calls are paired by number, whatever they are: two ranks that part have then issued as many.
     """

@@ -1,4 +1,4 @@
-"""What every hypothesis says in the end, in one shape."""
+"""The result of a hypothesis, in one shape for all."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def each_rank(
 
 
 class Nodes:
-    """What the nodes of a job on several say about all of their ranks, each read when it is asked for."""
+    """Statements of a job's nodes about all of their ranks, each read when it is asked for."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -91,14 +91,14 @@ class Nodes:
         self._said: dict[str, str] = {}
 
     def offset_ns(self, host: str) -> int:
-        """What to add to that node's monotonic clock to get node 0's."""
+        """The difference of node 0's monotonic clock and that node's."""
         if host not in self._clocks:
             self._clocks[host] = read_json(self._run.node(host) / CLOCK, {})
         told: dict[str, Any] = self._clocks[host]
         return int(told.get("mono_offset_ns") or 0)
 
     def launcher_stderr(self, host: str, of_all: str) -> str:
-        """What the launcher there said: a pid that another one names is not the same process."""
+        """The launcher's own stderr there: a pid that another one names is not the same process."""
         if host not in self._said:
             path = self._run.node(host) / "launcher.stderr.log"
             try:
@@ -138,7 +138,7 @@ def _launcher_stderr(run: RunDir) -> str:
 
 
 def _node_gaps(path: Path, unfit: Gaps) -> list[str]:
-    """What the last look at each machine could not have."""
+    """The gaps of the last snapshot of each machine."""
     found = []
     for node in sorted(path.glob("nodes/*")):
         for last in RankDir(path=node).captures()[-1:]:

@@ -29,7 +29,7 @@ def merges_what_it_asks_for(program: Program, guard: Condition, way: tuple[Place
 
 
 def _questions(test: ast.expr) -> Iterator[ast.expr]:
-    """What has to be more than nothing: `x` of `x`, `x > 0`, `bool(x)`, `x and y`."""
+    """Expressions that have to be more than nothing: `x` of `x`, `x > 0`, `bool(x)`, `x and y`."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for each in test.values:
             yield from _questions(each)

@@ -62,7 +62,7 @@ def _is_compared(value: ast.expr, scope: Scope, program: Program, *, depth: int 
 
 
 def _loads(name: str, node: ast.AST, parents: dict[ast.AST, ast.AST]) -> list[ast.Name]:
-    """Where the name is read in the function around."""
+    """Reads of the name in the function around."""
     while node in parents and not isinstance(node, Function):
         node = parents[node]
     return [

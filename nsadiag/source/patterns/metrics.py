@@ -76,7 +76,7 @@ def _names_given(call: ast.Call) -> list[ast.expr | None]:
 
 
 def _is_it(program: Program, node: ast.expr | None, scope: Scope, name: str) -> bool | None:
-    """Whether it is the name; None where it may be."""
+    """True where the expression is the name, False where it is not, None where it may be."""
     text = _text(program, node, scope)
     if text is not None:
         return text == name

@@ -13,14 +13,14 @@ DEEPEST = 6
 
 
 def switched_by(program: Program, at: Place) -> Place | None:
-    """Where the rank decides what it gives to the switch on that line; None where that is not certain, or alike on all ranks."""
+    """The line that decides what the switch on that line is given; None where that is not certain, or alike on all ranks."""
     calls = [c for c in program.call_nodes_on(at.file, at.line) if last_name(c.func) == SWITCH]
     given = [v for c in calls for v in (*c.args[:1], *(k.value for k in c.keywords if k.arg == "requires_gradient_sync"))]  # fmt: skip
     return _asked(program, given[0], program.scope_of(at.file, at.line)) if len(given) == 1 else None
 
 
 def entered_by(program: Program, at: Place) -> Place | None:
-    """Where it was chosen what `with name:` on that line enters: `name = no_sync() if last else nullcontext()`, or an `if` around both."""
+    """The line that chooses what `with name:` on that line enters: `name = no_sync() if last else nullcontext()`, or an `if` around both."""
     statement = next(iter(program.path_to(at.file, at.line)[-1:]), None)
     names = [i.context_expr for i in statement.items if isinstance(i.context_expr, ast.Name)] if isinstance(statement, ast.With) else []  # fmt: skip
     scope = program.scope_of(at.file, at.line)

@@ -56,7 +56,7 @@ def by_loader(s: Situation) -> Divergence | None:
 
 
 def answers_of(rank: RankEvidence) -> list[Answer]:
-    """What the loaders said to the rank's main thread, in order; nothing where the ring has lost its beginning."""
+    """The loaders' answers to the rank's main thread, in order; nothing where the ring has lost its beginning."""
     found: list[Answer] = []
     at = ""
     for event in _of_main_thread(rank):

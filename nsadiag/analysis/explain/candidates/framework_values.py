@@ -1,4 +1,4 @@
-"""What the user's code tells a framework on one rank alone, and an object of the framework's that watches it there, with a collective."""
+"""A metric that is logged to a framework on one rank alone, and an object of the framework's that watches it there, with a collective."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _was_kept(s: Situation, found: Difference) -> bool:
 
 
 def order_of(s: Situation, ranks: tuple[int, ...]) -> Place | None:
-    """What orders the calls of ranks that came the same way to one line, and there wait in different groups."""
+    """The line that orders the calls of ranks that came the same way to one line, and there wait in different groups."""
     chains = [s.chains.now(rank) for rank in ranks]
     if not chains[0] or len({tuple((p.file, p.line) for p in chain) for chain in chains}) > 1:
         return None

@@ -1,4 +1,4 @@
-"""Whether a rank is known to have been in a loop: a line that a helper shares with other callers proves nothing."""
+"""Evidence that a rank has been in a loop: a line that a helper shares with other callers proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of two equal sides that parted at a condition: where it is not the one that history alone would blame."""
+"""Two equal sides that diverged at a condition: cases in which history alone would blame the wrong one."""
 
 from __future__ import annotations
 

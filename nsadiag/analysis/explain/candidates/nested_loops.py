@@ -33,7 +33,7 @@ def left_between_rounds(s: Situation, outer: Condition, *, stayed: int, left: in
 
 
 def _visits(s: Situation, loop: Condition, rank: int) -> list[int]:
-    """How often the rank began the training step between things that it did outside the loop; the last is not over."""
+    """Numbers of training steps that the rank began between things that it did outside the loop; the last is not over."""
     inside: dict[str, bool | None] = {}
     found, outside = [0], True
     for token in s.histories.tokens.get(rank, ()):

@@ -50,7 +50,7 @@ def _is_rank_branch(s: Situation, guard: Condition, waiting: int, other: int) ->
 
 
 def given_to(s: Situation, loop: Condition, waiting: int, other: int) -> Filling | None:
-    """What the loop goes over on the waiting rank alone, if that is where it stands; None where it may be there for something else."""
+    """The element that the loop goes over on the waiting rank alone, if that is where it stands; None where it may be there for something else."""
     found = fillings(s.program, loop) if loop.is_loop else []
     inside = s.now(waiting)
     mine, known = ways_in(found, s.program, loop, inside)
@@ -79,7 +79,7 @@ def may_part(s: Situation, guard: Condition, inside: CallPath) -> bool:
 
 
 def _all_in(s: Situation, guard: Condition, at_least: tuple[int, ...]) -> tuple[int, ...]:
-    """Who is in the branch, or has been there as often as those who are, and went on."""
+    """Ranks in the branch, and those that have been there as often and went on."""
     found = {*at_least, *(r for r in s.members() if is_in(s.program, s.now(r), guard))}
     at = call_on_the_way(s, guard, s.now(at_least[0]), at_least[0])
     if at is not None:
@@ -137,7 +137,7 @@ def _of_rank_branch(
 
 
 def _leads_there(s: Situation, guard: Condition, rank: int) -> Place | None:
-    """Where the rank is; where that is in a module's forward, the line behind the condition that called it."""
+    """The rank's line; in a module's forward, the line behind the condition that called it."""
     chain, scope = s.now(rank), s.program.scope_of(guard.file, guard.line)
     scopes = [s.program.scope_of(p.file, p.line) for p in chain]
     behind = [n for n, p in enumerate(chain) if guard.holds(p) or scopes[n] == scope]

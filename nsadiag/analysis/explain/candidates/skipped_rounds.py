@@ -101,14 +101,14 @@ def skipped_to_the_end(s: Situation, *, stayed: tuple[int, ...], left: tuple[int
 
 
 def _given(s: Situation, loop: Condition, rank: int) -> int:
-    """How many batches the loop was given, as far as its loader tells."""
+    """The number of batches that the loop was given, as far as its loader tells."""
     head = f"{loop.file}:{loop.line}:"
     tokens = s.histories.tokens.get(rank, ())
     return sum(t.kind == Kind.DATA and t.gave and t.at.startswith(head) for t in tokens)
 
 
 def _cut_short(s: Situation, found: Difference, theirs: Token) -> Divergence | None:
-    """Who went on to the next round, as only an exception can have led it."""
+    """A rank that went on to the next round, as only an exception can have led it."""
     anchor = locations.of_text(s.histories.anchor or "")
     if anchor is None or theirs.place is None or s.histories.count(found.guilty[0]) <= found.iteration + 1:
         return None
@@ -156,7 +156,7 @@ def _came_early(s: Situation, came: Arrival) -> Divergence | None:
 def _rounds_before(
     histories: Histories, ranks: tuple[int, ...], to: Token, iteration: int
 ) -> tuple[int, int] | None:
-    """How many steps there always were between two visits of that line, 0 where it had no visit, and how many now.
+    """The number of steps between two visits of that line as it always was, 0 where it had no visit, and now.
 
     None where visits were not the same on all ranks, or irregular.
     """
@@ -194,7 +194,7 @@ def _made(
 
 
 def ways_past(program: Program, loop: Condition, step: CallPath) -> list[Condition]:
-    """What lets a round of the loop go by without coming to the end of that chain, and can differ between ranks."""
+    """Conditions that let a round of the loop go by without coming to the end of that path, and can differ between ranks."""
     found: dict[tuple[str, int], Condition] = {}
     inside = False
     for at in step:
