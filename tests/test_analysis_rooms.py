@@ -13,7 +13,17 @@ MOST_FILES = 15  # in one folder: what a reader takes in at a glance
 # Packages whose folders hold no more than that; to grow until it is all of them.
 GLANCED = tuple(
     f"nsadiag/{package}"
-    for package in ("analysis", "cli", "cluster", "commands", "engines", "experiments", "reports", "spec")
+    for package in (
+        "analysis",
+        "cli",
+        "cluster",
+        "commands",
+        "engines",
+        "experiments",
+        "reports",
+        "source",
+        "spec",
+    )
 )
 # From the ground up. Besides its own files a room may import these rooms of analysis, also lazily and for types.
 ROOMS: dict[str, frozenset[str]] = {

@@ -74,7 +74,7 @@ class Tables:
 
     @cached_property
     def groups(self) -> Groups:
-        """Which group a name means, and who is in it (analysis.facts.groups)."""
+        """Process groups by name, with their members (analysis.facts.groups)."""
         return Groups(self.cell)
 
     @cached_property
@@ -129,7 +129,7 @@ class Tables:
 
     @cached_property
     def standings(self) -> dict[int, Standing]:
-        """Where each rank stands that could be looked at (analysis.facts.thread_state)."""
+        """The thread state of each rank that could be looked at (analysis.facts.thread_state)."""
         found = {rank.rank: standing_of(rank) for rank in self.cell.ranks}
         return {rank: standing for rank, standing in found.items() if standing}
 

@@ -20,7 +20,7 @@ class Tensor(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """Of a tensor's elements."""
+    """Sums over a tensor's elements."""
 
     name: str
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What was read of a run directory, as plain values: a cell, its ranks, and the snapshots of each."""
+"""A run directory as plain values: a cell, its ranks, and the snapshots of each."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class CellEvidence:
 
     @property
     def stopped(self) -> str | None:
-        """Why the agent ended the job: hang, timeout, interrupt; None if it ended by itself."""
+        """The reason for which the agent ended the job: hang, timeout, interrupt; None if it ended by itself."""
         return self.watch.get("stopped")
 
     @property

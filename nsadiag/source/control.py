@@ -53,6 +53,11 @@ class Condition:
         return self.kind in ("for", "while") and not self.leaves
 
     @property
+    def differs(self) -> bool:
+        """Whether it can differ between ranks."""
+        return self.origin != "uniform"
+
+    @property
     def place(self) -> Place:
         """Its own line."""
         return place(self.file, self.line, self.function or None)

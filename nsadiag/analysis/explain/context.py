@@ -128,12 +128,20 @@ class Situation:
             return f"{evidence.last_capture.source}/py_spy.json"
         return f"{evidence.source}/{'exception.json' if evidence.exception else 'blackbox.bin'}"
 
+    @cached_property
+    def anchor(self) -> Place | None:
+        """The line that begins a training step."""
+        return locations.of_text(self.histories.anchor or "")
+
+    def way_to(self, at: Place, ranks: tuple[int, ...]) -> CallPath:
+        """The stack of the first of these ranks that still is at the line; else the path that the source has."""
+        paths = (self.now(rank) for rank in ranks)
+        here = (path for path in paths if path and (path[-1].file, path[-1].line) == (at.file, at.line))
+        return next(here, ()) or self.chains.to(at)
+
     def anchored_in(self, loop: Condition) -> bool:
         """Whether the training step is in the loop's body."""
-        at = locations.of_text(self.histories.anchor or "")
-        if at is None:
-            return False
-        return any(map(loop.has_in_body, self.chains.to(at)))
+        return self.anchor is not None and any(map(loop.has_in_body, self.chains.to(self.anchor)))
 
     def in_forward(self, guard: Condition) -> bool:
         """Whether the condition stands in what a module does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,9 +100,9 @@ def _entered(s: Situation, paths: _Paths) -> tuple[Condition | None, bool]:
     """The condition that led the guilty to a call where the others began the next iteration; and whether they are in it."""
     within = _parting(s, paths.own, apart(s.program, paths.own, paths.theirs))
     # What stands in a loop decides: the others went into it as well, as far as anyone knows.
-    branches = [g for g in within if g.origin != "uniform" and not g.is_loop]
+    branches = [g for g in within if g.differs and not g.is_loop]
     # The others may have come as far, and turned back before that line.
-    exits = [g for g in passed_by(s.program, paths.own, paths.theirs) if g.origin != "uniform"]
+    exits = [g for g in passed_by(s.program, paths.own, paths.theirs) if g.differs]
     if guard := next(iter([*branches, *exits]), None) or _deciding(within):
         return guard, True
     # They were at the next iteration's forward already, which the guilty passed by.
@@ -146,7 +147,7 @@ def _taken_alone(s: Situation, found: Difference, within: list[Condition]) -> Co
     own = found.own.place if found.own else None
     if own is None or s.histories.was_at(found.others[0], own):
         return None
-    return next((g for g in within if not g.is_loop and g.origin != "uniform"), None)
+    return next((g for g in within if not g.is_loop and g.differs), None)
 
 
 def _is_usual(s: Situation, found: Difference) -> bool:
@@ -169,7 +170,7 @@ def _comes_after(s: Situation, guard: Condition, common: CallPath) -> bool:
 
 def _deciding(guards: list[Condition]) -> Condition | None:
     """The first that can differ between ranks; an accumulation's boundary may be counted wrongly."""
-    differing = [g for g in guards if g.origin != "uniform"]
+    differing = [g for g in guards if g.differs]
     counted = [g for g in guards if _is_boundary(g)]
     return next(iter(differing), None) or next(iter(counted), None)
 
@@ -208,7 +209,7 @@ def _of_history(
         s,
         Case(
             cls=cls, guilty=blamed, blocked=blocked, guard=guard, where=here or guard.place,
-            confidence=0.88 if guard.origin != "uniform" else 0.8, because=because,
+            confidence=0.88 if guard.differs else 0.8, because=because,
             evidence=(
                 Evidence(claim=f"rank {guilty[0]} {did} in iteration {number + 1}, and not {missed}", source=f"{source}/blackbox.bin"),
                 s.stands(others[0]),
@@ -304,12 +305,7 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
     rest = tuple(r for r in sorted(series) if r not in guilty)
     if not guilty or not rest:
         return None
-    mine, theirs = series[guilty[0]], series[rest[0]]
-    at = next(
-        (i for i, (x, y) in enumerate(zip(mine, theirs, strict=False)) if x != y), min(len(mine), len(theirs))
-    )
-    own = mine[at] if at < len(mine) else "nothing more"
-    other = theirs[at] if at < len(theirs) else "nothing more"
+    at, own, other = _first_unequal(series[guilty[0]], series[rest[0]])
     one, another = s.now(guilty[0]), s.now(rest[0])
     around = (
         [g for g in apart(s.program, another, one) if not g.is_loop]
@@ -336,6 +332,12 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
     )  # fmt: skip
 
 
+def _first_unequal(mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[int, str, str]:
+    """The first index at which two series differ, and what either has there."""
+    pairs_of_both = enumerate(itertools.zip_longest(mine, theirs, fillvalue="nothing more"))
+    return next((at, own, other) for at, (own, other) in pairs_of_both if own != other)
+
+
 def _in_backward(s: Situation, number: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Ranks that are through with the iteration's forward when others are not: those run units that the first passed by.
 
@@ -348,16 +350,8 @@ def _in_backward(s: Situation, number: int, ranks: tuple[int, ...]) -> tuple[int
 def by_data_branch(s: Situation) -> Divergence | None:
     """Some wait in a collective behind a condition on their own data, at a line where the others have never been."""
     for a, b in pairs(s):
-        one, other = s.now(a[0]), s.now(b[0])
-        # Of a rank that is gone nothing says which of these conditions it met last.
-        if not one or not other or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], one[-1]):
-            continue
-        inside = [g for g in apart(s.program, one, other) if g.kind != "except"]
-        if not (s.histories.tokens.get(a[0]) and s.histories.tokens.get(b[0])):
-            # By stacks alone nobody can tell on what a loop was left.
-            inside = [g for g in inside if not g.is_loop]
-        guard = next((g for g in inside if g.origin == "data" and not (g.is_loop and s.anchored_in(g))), None)
-        if guard is None or parted_at(s.program, one, other) == 0:
+        guard = _data_condition(s, a[0], b[0])
+        if guard is None:
             continue
         guilty = a if len(a) <= len(b) else b
         others = tuple(r for r in s.members() if r not in guilty)
@@ -372,6 +366,21 @@ def by_data_branch(s: Situation) -> Divergence | None:
             ),
         )  # fmt: skip
     return None
+
+
+def _data_condition(s: Situation, waiting: int, other: int) -> Condition | None:
+    """The outermost condition on a rank's own data that the waiting rank is in and the other, never at that line, is not."""
+    inside, outside = s.now(waiting), s.now(other)
+    # Of a rank that is gone nothing says which of these conditions it met last.
+    if not inside or not outside or not s.waits_for_peers(other) or s.histories.was_at(other, inside[-1]):
+        return None
+    if parted_at(s.program, inside, outside) == 0:
+        return None
+    around = [g for g in apart(s.program, inside, outside) if g.kind != "except" and g.origin == "data"]
+    # By stacks alone nobody can tell on what a loop was left.
+    recorded = s.histories.tokens.get(waiting) and s.histories.tokens.get(other)
+    around = [g for g in around if not g.is_loop or (recorded and not s.anchored_in(g))]
+    return next(iter(around), None)
 
 
 HYPOTHESES: tuple[Callable[[Situation], Divergence | None], ...] = (

@@ -1,4 +1,4 @@
-"""What each rank asked of its groups, call by call, as its black box has it: there for jobs that crashed, too."""
+"""Collectives that each rank called, as its black box has them: there for jobs that crashed, too."""
 
 from __future__ import annotations
 

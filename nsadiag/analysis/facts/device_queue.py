@@ -1,4 +1,4 @@
-"""What the device has not done yet: under NCCL a rank issues a collective and goes on, until it asks the GPU for a result."""
+"""The device's queue: under NCCL a rank issues a collective and goes on, until it asks the GPU for a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITS = re.compile(r"^(cu[A-Z]\w+|cuda[A-Z]\w+|at::native::_local_scalar_dense_c
 
 
 def first_unfinished(rank: RankEvidence) -> Entry | None:
-    """What NCCL has at the head of the rank's queue: all that was issued after it stands behind it."""
+    """The call that NCCL has at the head of the rank's queue: all that was issued after it stands behind it."""
     found = [entry for entry in pending(newest_dump(rank)) if is_nccl(entry)]
     return found[0] if found else None
 
@@ -29,7 +29,7 @@ def first_call(groups: Groups, rank: RankEvidence) -> tuple[str, int] | None:
 
 
 def issued_s(cell: CellEvidence, rank: RankEvidence) -> float:
-    """When the rank issued what its queue stands in, on the clock of the events: what it did since, it did ahead; else infinity."""
+    """The time at which the rank issued what its queue stands in, on the clock of the events: what it did since, it did ahead; else infinity."""
     first, header = first_unfinished(rank), rank.recording.header
     if first is None or header is None or not first.get("time_created_ns"):
         return math.inf

@@ -1,4 +1,4 @@
-"""Which line of user code: in stacks, in tracebacks, in the black box."""
+"""Lines of user code: in stacks, in tracebacks, in the black box."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _waits_in(frame: dict[str, Any]) -> str | None:
 
 
 def of_rank_now(rank: RankEvidence) -> Place | None:
-    """Where the rank stood when it was last looked at; its black box where no stack could be had."""
+    """The rank's line when it was last looked at; by its black box where no stack could be had."""
     for capture in reversed(rank.captures):
         found = of_stack(capture.stacks)
         if found:

@@ -34,7 +34,7 @@ def unused_in(rank: RankEvidence, message: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Of the set of an optimizer's parameters without a gradient."""
+    """A change of the set of an optimizer's parameters without a gradient."""
 
     step: int
     missing: list[str]  # new ones
@@ -55,7 +55,7 @@ def changed_after(rank: RankEvidence, step: int) -> Change | None:
 
 
 def without_gradient_now(rank: RankEvidence) -> tuple[list[str], int, str] | None:
-    """What its last backward gave none, as the rank told at the newest look: names, its steps so far, the file that tells.
+    """Parameters without a gradient at the newest look: names, the rank's steps so far, the file that tells.
 
     None where it is not known: gradients of all parameters of an optimizer are cleared together, so that none at all
     tells nothing, nor does a part where there are several optimizers, or several models.
@@ -93,7 +93,7 @@ def branch_around(cell: CellEvidence, rank: RankEvidence, unused: list[str]) -> 
 
 
 def _model_of(rank: RankEvidence, unused: list[str]) -> tuple[Wrap, list[str]] | None:
-    """What was wrapped that has them all, and their names within it."""
+    """The wrapped model that has them all, and their names within it."""
     within = {p.get("qualified", p["name"]): p["name"] for ddp in rank.ddp for p in ddp["parameters"]}
     names = [within.get(name, name) for name in unused]
     for row in reversed(rank.wraps):

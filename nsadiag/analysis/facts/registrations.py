@@ -1,4 +1,4 @@
-"""What piles up, by what ranks wrote of it: the line that registers the same in step after step."""
+"""Registrations that grow without end: the line that registers the same in step after step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Pile:
 
 
 def largest_pile(rank: RankEvidence, steps: int) -> Pile | None:
-    """Of what grew all along the rank's steps, so many there were, the most numerous."""
+    """The most numerous of what grew all along the rank's `steps`."""
     by_line: dict[tuple[str, str], list[Registered]] = {}
     for row in rank.piles:
         by_line.setdefault((row.kind, row.place), []).append(row)

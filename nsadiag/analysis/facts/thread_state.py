@@ -1,4 +1,4 @@
-"""What each rank's main thread was doing when it was last looked at: waiting for peers, for itself, or for the world."""
+"""States of main threads at the last look: waiting for peers, for themselves, or for the world."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Standing:
 
 
 def standing_of(rank: RankEvidence) -> Standing | None:
-    """Where the rank stands; None if no stack of it could be had."""
+    """The state of the rank's main thread; None if no stack of it could be had."""
     shown = [c for c in rank.captures if c.stacks]
     if not shown:
         return None

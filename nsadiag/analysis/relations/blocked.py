@@ -37,7 +37,7 @@ class Stuck:
 
 
 def stuck_inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:
-    """Of a job in which nothing moves: ranks that peers wait for and that wait for none; where nobody waits, all such.
+    """Ranks of a job in which nothing moves that peers wait for and that wait for none; where nobody waits, all such.
 
     Without those that have nothing to do, if another one hangs beside them.
     """
@@ -101,7 +101,7 @@ def _collective(cell: CellEvidence, tables: Tables, number: int) -> Collective |
 
 
 def was_alive(end: dict[str, Any]) -> bool:
-    """When it was looked at; a rank that was left running has no end."""
+    """Whether it ran when it was looked at; a rank that was left running has no end."""
     return end.get("t_s") is None or bool(end.get("by_us"))
 
 
@@ -133,7 +133,7 @@ def finding(
     at: Place | None = None,
     next_step: str | None = None,
 ) -> Finding:
-    """What all causes inside one rank have in common; `at` if the line is another than the main thread's innermost."""
+    """The finding of any cause inside one rank; `at` if the line is another than the main thread's innermost."""
     number = stuck.number
     peers = [s for r in stuck.blocked if (s := _standing_of(cell, stuck, r))]
     waiting = (Evidence(claim=stuck.waited[0], source=stuck.waited[1]),) if stuck.waited else ()

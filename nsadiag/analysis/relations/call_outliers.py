@@ -1,4 +1,4 @@
-"""Of ranks that ask for different things in one call: the minority, or whoever does what it never did before."""
+"""Outliers among ranks that ask for different things in one call: the minority, or whoever does what it never did before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARGUMENTS = ["op", "root", "tensors", "splits"]
 
 @dataclass(frozen=True, kw_only=True)
 class Asking(Behaviour):
-    """What a rank asks for in the call on which it disagrees with others."""
+    """A rank's arguments in the call on which it disagrees with others."""
 
     tables: Tables
     one: Disagreement
@@ -91,7 +91,7 @@ ARGUMENT_CRITERIA: tuple[Criterion[Askings], ...] = (MAJORITY, (Basis.NOVEL_ARGU
 
 
 def _begun(tables: Tables, one: Disagreement, rank: int) -> float:
-    """When the rank made the call; of one that only the recorder tells of, it is at the newest."""
+    """The time at which the rank made the call; of one that only the recorder tells of, it is at the newest."""
     rows = tables.asked[(tables.asked["rank"] == rank) & (tables.asked.group == one.group)]
     begun = rows.loc[rows.call == one.call, "begin_s"]
     return float("inf") if one.recorded or begun.empty or begun.isna().all() else float(begun.iloc[-1])
@@ -119,7 +119,7 @@ def _is_at_a_new_place(path: list[Visit]) -> bool:
 
 
 def took_new_turns(tables: Tables, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Who came to the line at which it stands from the one before as none of them ever did in what is over."""
+    """Ranks that came to the line at which they stand from the one before as none of them ever did in what is over."""
     turns = {rank: list(itertools.pairwise(_path(tables, rank))) for rank in ranks}
     before = {turn for taken in turns.values() for turn in taken[:-1]}
     return tuple(r for r, taken in turns.items() if len(taken) > 1 and taken[-1] not in before)
@@ -133,7 +133,7 @@ def _took_a_new_turn(path: list[Visit]) -> bool:
 def _earlier(
     tables: Tables, rank: int, one: Disagreement
 ) -> tuple[tuple[Any, ...] | None, set[tuple[Any, ...]]]:
-    """What the rank asks for now, and what it asked for before at this line."""
+    """The rank's arguments now, and those that it gave before at this line."""
     rows = tables.asked[(tables.asked["rank"] == rank) & (tables.asked.group == one.group)]
     now = rows[rows.call == one.call]
     if one.recorded or now.empty:

@@ -43,7 +43,7 @@ class Chains:
                 self._now[rank] = lost or self.to(last.place)
 
     def now(self, rank: int) -> CallPath:
-        """Where it stood at the last look, or was when its peer's end ended it; empty of a rank that is gone."""
+        """The call path at the last look, or when its peer's end ended it; empty of a rank that is gone."""
         return self._now.get(rank, ())
 
     def to(self, at: Place) -> CallPath:
@@ -99,7 +99,7 @@ def _now(rank: RankEvidence, tables: Tables, still: bool) -> CallPath:
 
 
 def _lost_a_peer(rank: RankEvidence, since_ns: int) -> CallPath:
-    """Where it learnt that a peer is gone, if a launcher ended it before that could end it."""
+    """The call path on which it learnt that a peer is gone, if a launcher ended it before that could end it."""
     row = rank.raised[-1] if rank.raised else {}
     if row.get("thread") != "MainThread" or row.get("t_mono_ns", 0) < since_ns or not follows_a_peer(row):
         return ()
@@ -113,7 +113,7 @@ def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[CallPath]:
 
 
 def parted_at(program: Program, a: CallPath, b: CallPath) -> int:
-    """How many outer frames the two have in common: the same line, or the same call on both sides of a condition."""
+    """The number of outer frames that the two have in common: the same line, or the same call on both sides of a condition."""
     depth = 0
     while depth < min(len(a), len(b)) and _in_common(program, a[depth : depth + 2], b[depth : depth + 2]):
         depth += 1
@@ -121,7 +121,7 @@ def parted_at(program: Program, a: CallPath, b: CallPath) -> int:
 
 
 def _in_common(program: Program, a: CallPath, b: CallPath) -> bool:
-    """Of a frame of each, with the one that it has called."""
+    """Whether a frame of each, with the one that it has called, is the same."""
     if (a[0].file, a[0].line) == (b[0].file, b[0].line):
         return True
     if min(len(a), len(b)) < 2 or not (_same(program, a[0], b[0]) and _same(program, a[1], b[1])):

@@ -1,4 +1,4 @@
-"""Whether the ranks' copies of the model are still one model: sums of some parameters, compared step by step."""
+"""Sums of some parameters, compared step by step: the ranks' copies of the model are one model as long as they agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rank's main thread did, iteration by iteration, and the first iteration in which the ranks differ."""
+"""Timelines of main threads, iteration by iteration, and the first divergence of ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Token:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What has to be equal on ranks that do the same."""
+        """The part that has to be equal on ranks that do the same."""
         return self.kind, self.at
 
 
@@ -92,7 +92,7 @@ def _is_transfer(event: Event) -> bool:
 
 
 class Histories:
-    """Of all ranks that left a black box."""
+    """Timelines of all ranks that left a black box."""
 
     def __init__(self, ranks: tuple[RankEvidence, ...]) -> None:
         self.tokens = {r.rank: found for r in ranks if (found := tokens_of(r))}
@@ -141,7 +141,7 @@ class Histories:
         return len(self.iterations.get(rank, ()))
 
     def was_at(self, rank: int, at: Place) -> int:
-        """How often the rank called anything from that line."""
+        """The number of calls that the rank made from that line."""
         where = f"{at.file}:{at.line}:"
         return sum(t.at.startswith(where) for t in self.tokens.get(rank, ()))
 

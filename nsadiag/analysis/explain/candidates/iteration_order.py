@@ -85,7 +85,7 @@ def _loop_of_both(s: Situation, found: Difference, own: Token, theirs: Token) ->
     conditions = itertools.chain.from_iterable(
         (*apart(s.program, x, y), *passed_by(s.program, x, y)) for x, y in ((a, b), (b, a))
     )
-    return None if any(g.origin != "uniform" or "%" in g.test for g in conditions) else loops[-1]
+    return None if any(g.differs or "%" in g.test for g in conditions) else loops[-1]
 
 
 def _way_to(s: Situation, ranks: tuple[int, ...], token: Token) -> CallPath:
@@ -93,6 +93,5 @@ def _way_to(s: Situation, ranks: tuple[int, ...], token: Token) -> CallPath:
     at = token.place
     if at is None:
         return ()
-    stands = (s.now(rank) for rank in ranks)
-    here = next((c for c in stands if c and (c[-1].file, c[-1].line) == (at.file, at.line)), None)
-    return here or (s.chains.to(at) if s.chains.is_sure(at) else ())
+    way = s.way_to(at, ranks)
+    return way if way in map(s.now, ranks) or s.chains.is_sure(at) else ()

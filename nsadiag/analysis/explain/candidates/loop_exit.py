@@ -143,12 +143,12 @@ def _is_behind(s: Situation, loop: Condition, at: Place) -> bool:
 
 def _why(s: Situation, loop: Condition, left: int) -> Condition | None:
     """The condition that ended it: the loop's own, or that of an early exit."""
-    exits = [g for g in s.program.exits_of_loop(loop) if g.origin != "uniform"]
+    exits = [g for g in s.program.exits_of_loop(loop) if g.differs]
     if any(g.origin == "input" for g in exits):
         return next(g for g in exits if g.origin == "input")
     exhausted = _saw_the_end(s, loop, left)
     own = loop.kind == "while" and loop.test not in ("True", "1")
-    if exhausted or (not exits and (loop.origin != "uniform" and (loop.kind == "for" or own))):
+    if exhausted or (not exits and (loop.differs and (loop.kind == "for" or own))):
         return loop
     if exits:
         return exits[-1]

@@ -17,6 +17,7 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import Event
 from nsadiag.source.control import Condition, Program
 
+CLASSES = {"rank": "rank_conditional_collective", "data": "data_divergent_control_flow"}
 Rounds = tuple[int, int]  # backwards that were begun, and batches that the training's loader was asked for
 
 
@@ -39,14 +40,31 @@ def by_stop_flag(s: Situation) -> Divergence | None:
     if not stopped or not trains or len({(stop.at, stop.step) for stop in stops.values()}) > 1:
         return None
     stop = stops[stopped[0]]
-    begun = {r: _begun(s.cell.rank(r), stop.step) for r in members}
-    went_on = all(_is_ahead(begun[other], begun[r]) for other in trains for r in stopped)
-    if not went_on or any(_times(s.cell.rank(r), stop.at) >= stop.times for r in trains):
+    if not _went_on(s, stop, trains, stopped):
         return None
     guard, depends = _decides(s.program, stop.at)
     asked = guard is not None and bool(ASKED_TO_STOP.search(guard.test))
-    if depends not in ("rank", "data") or (asked and any(s.doing(r) == "gone" for r in stopped)):
+    if depends not in CLASSES or (asked and any(s.doing(r) == "gone" for r in stopped)):
         return None
+    return _of_stop(s, stop, stopped, trains, guard, CLASSES[depends])
+
+
+def _went_on(s: Situation, stop: _Stop, trains: tuple[int, ...], stopped: tuple[int, ...]) -> bool:
+    """Whether each of the others has begun a round that the stopped ones never will, and set no flag as often."""
+    begun = {r: _begun(s.cell.rank(r), stop.step) for r in (*trains, *stopped)}
+    if any(_times(s.cell.rank(r), stop.at) >= stop.times for r in trains):
+        return False
+    return all(_is_ahead(begun[other], begun[r]) for other in trains for r in stopped)
+
+
+def _of_stop(
+    s: Situation,
+    stop: _Stop,
+    stopped: tuple[int, ...],
+    trains: tuple[int, ...],
+    guard: Condition | None,
+    cls: str,
+) -> Divergence:
     guilty, others = (stopped, trains) if len(stopped) <= len(trains) else (trains, stopped)
     behind = f" behind `{shown(guard)}` ({locations.short(guard.place)})" if guard else ""
     set_it = f"set {stop.flag} at {locations.short(stop.at)}{behind} after {stop.step} steps"
@@ -56,8 +74,7 @@ def by_stop_flag(s: Situation) -> Divergence | None:
     return made(
         s,
         Case(
-            cls="rank_conditional_collective" if depends == "rank" else "data_divergent_control_flow",
-            guilty=guilty, blocked=others, where=stop.at, guard=guard, confidence=0.92, because=because,
+            cls=cls, guilty=guilty, blocked=others, where=stop.at, guard=guard, confidence=0.92, because=because,
             evidence=(
                 *(Evidence(claim=f"rank {r} set {stop.flag} at {locations.short(stop.at)} after {stop.step} steps, and has begun no backward since", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in stopped[:4]),
                 *(Evidence(claim=f"rank {r} has not set it, and has begun a round more", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in trains[:4]),

@@ -1,4 +1,4 @@
-"""What makes one rank like another: evidence without what is a rank's own (its numbers, ports, addresses, times).
+"""Traits in which one rank is like another: evidence without what is a rank's own (its numbers, ports, addresses, times).
 
 Two ranks that agree in every trait are taken for each other. A difference that means nothing costs another close
 look; one that is overlooked costs the verdict. So every field of RankEvidence is a trait, unless it is listed as one
@@ -65,7 +65,7 @@ def process(rank: RankEvidence) -> Any:
 
 
 def events(rank: RankEvidence) -> Any:
-    """What the main thread has begun and not ended, innermost first."""
+    """Events that the main thread has begun and not ended, innermost first."""
     shown = itertools.islice(open_spans(rank.recording), OPEN_SHOWN)
     # With the shapes, which are the program's, and without the peers, which are the rank's.
     return [[e.kind, _general(e.name), e.site, PEERS.sub(r"\1=#", e.detail)] for e in shown]
@@ -81,7 +81,7 @@ def visited(rank: RankEvidence) -> Any:
 
 
 def end(rank: RankEvidence) -> Any:
-    """How it ended, and what it said."""
+    """The rank's end, and its last exceptions."""
     told = rank.end
     return {
         **{key: told.get(key) for key in ("exit_code", "signal", "by_us", "clean")},
