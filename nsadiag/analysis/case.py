@@ -17,7 +17,7 @@ from nsadiag.analysis.facts.collectives import ASKED_COLUMNS, CREATED_COLUMNS, a
 from nsadiag.analysis.facts.device_queue import cut_off
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.facts.thread_state import Standing, standing_of
-from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, transfers_of
+from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, Transfer, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence import recorder
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -102,7 +102,7 @@ class Tables:
     @cached_property
     def transfers(self) -> pd.DataFrame:
         """Sends, receives, and waits for them, by peer (analysis.facts.transfers)."""
-        rows = []
+        rows: list[Transfer] = []
         for rank, frame in self.events.groupby("rank"):
             number = int(str(rank))
             rows += cut_off(self.cell.rank(number), transfers_of(number, frame))
