@@ -15,14 +15,17 @@ MOST_LINES = 60  # of a function, its signature included
 # From the ground up. Besides its own files a room may import these rooms of analysis, also lazily and for types.
 ROOMS: dict[str, frozenset[str]] = {
     "outliers": frozenset(),
-    "records": frozenset(),
-    "ingest": frozenset({"records"}),
-    "facts": frozenset({"records", "ingest"}),
+    "documents": frozenset(),
+    "records": frozenset({"documents"}),
+    "ingest": frozenset({"documents", "records"}),
+    "facts": frozenset({"documents", "records", "ingest"}),
     "case": frozenset({"records", "facts"}),
     "relations": frozenset({"outliers", "records", "facts", "case"}),
     "explain": frozenset({"outliers", "records", "ingest", "facts", "case", "relations"}),
     "scale": frozenset({"outliers", "records", "ingest", "facts"}),
-    "rules": frozenset({"outliers", "records", "ingest", "facts", "case", "relations", "explain"}),
+    "rules": frozenset(
+        {"documents", "outliers", "records", "ingest", "facts", "case", "relations", "explain"}
+    ),
     "judgement": frozenset({"records", "facts", "case", "relations"}),
     "resolve": frozenset({"records", "case", "rules"}),
     "verdict": frozenset({"records", "ingest", "case", "scale", "explain", "resolve", "judgement"}),
@@ -151,3 +154,28 @@ def test_a_planted_circle_of_folders_is_found() -> None:
 
 def test_a_planted_circle_is_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+
+
+def only_for_one_rule(graph: dict[str, set[str]]) -> set[str]:
+    """Modules of analysis outside rules/ that nothing but one module of rules/ imports."""
+    rules = f"{ANALYSIS}.rules."
+    users: dict[str, list[str]] = {}
+    for source, targets in graph.items():
+        for target in targets:
+            users.setdefault(target, []).append(source)
+    return {
+        module
+        for module, by in users.items()
+        if module.startswith(f"{ANALYSIS}.") and not f"{module}.".startswith(rules)
+        if len(by) == 1 and by[0].startswith(rules)
+    }
+
+
+def test_what_one_rule_alone_needs_lies_beside_it() -> None:
+    assert only_for_one_rule(imports(ROOT)) == set()
+
+
+def test_a_planted_helper_of_one_rule_is_found() -> None:
+    one, two, helper = (f"{ANALYSIS}.{m}" for m in ("rules.exits.one", "rules.exits.two", "facts.helper"))
+    assert only_for_one_rule({one: {helper}, two: set(), helper: set()}) == {helper}
+    assert not only_for_one_rule({one: {helper}, two: {helper}, helper: set()})

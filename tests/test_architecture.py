@@ -299,21 +299,9 @@ def test_another_way_to_open_is_seen(source: str) -> None:
 # -- one reader of syntax trees ---------------------------------------------------------------------
 
 READS_TREES = ("nsadiag.source", "nsadiag.experiments")
-# Still elsewhere: each to ask the model of `nsadiag/source` instead.
-STILL_PARSES = {
-    "nsadiag.analysis.explain.candidates.collections",
-    "nsadiag.analysis.explain.candidates.framework_values",
-    "nsadiag.analysis.explain.candidates.iteration_order",
-    "nsadiag.analysis.explain.candidates.nested_loops",
-    "nsadiag.analysis.explain.candidates.round_counts",
-    "nsadiag.analysis.explain.candidates.skipped_rounds",
-    "nsadiag.analysis.explain.candidates.stop_flags",
-    "nsadiag.analysis.ingest.masked_exceptions",
-    "nsadiag.commands.demo",
-}
 
 
 def test_syntax_trees_are_read_by_the_rooms_of_the_source_alone() -> None:
     files = sorted((ROOT / "nsadiag").rglob("*.py"))
     found = {a.module for path in files for a in arrows(path, ROOT) if a.target == "ast"}
-    assert {module for module in found if not module.startswith(READS_TREES)} == STILL_PARSES
+    assert {module for module in found if not module.startswith(READS_TREES)} == set()

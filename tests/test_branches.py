@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nsadiag.analysis.documents import Wrap, rows_of
 from nsadiag.analysis.facts.parameters import branch_around
 from nsadiag.source.model import SourceModel
 
@@ -39,7 +40,9 @@ def found(
     cell: Any = SimpleNamespace(code=SourceModel({"/u/model.py": source}))
     rank: Any = SimpleNamespace(
         ddp=[{"parameters": [{"name": name} for name in known]}],
-        wraps=[{"model": model, "parameters": [[name, [4], "torch.float32"] for name in known]}],
+        wraps=rows_of(
+            Wrap, [{"model": model, "parameters": [[name, [4], "torch.float32"] for name in known]}]
+        ),
     )
     at = branch_around(cell, rank, list(unused))
     return source.splitlines()[at.line - 1].strip() if at else None
@@ -138,7 +141,7 @@ class Pair(nn.Module):
     cell: Any = SimpleNamespace(code=SourceModel({"/u/model.py": source}))
     rank: Any = SimpleNamespace(
         ddp=[{"parameters": [{"name": n, "qualified": f"net.{n}"} for n in known]}],
-        wraps=[{"model": "Model", "parameters": [[n, [4], "torch.float32"] for n in known]}],
+        wraps=rows_of(Wrap, [{"model": "Model", "parameters": [[n, [4], "torch.float32"] for n in known]}]),
     )
     at = branch_around(cell, rank, ["net.tower.gate.weight"])
     assert at and source.splitlines()[at.line - 1].strip() == "if x.mean() > 0:"

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from nsadiag.analysis.facts.collectives import CREATED_COLUMNS
-from nsadiag.analysis.relations.group_creation import at_odds, creation_cycles, local_creations
+from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations
 
 
 def tables(*creations: str, doing: dict[int, str] | None = None) -> Any:

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from support.crowds import CannotBeCopied, Crowd
 from support.golden import archive_of, recorded, unpack
 
-from nsadiag.analysis.ingest.run_directory import load_ranks
-from nsadiag.analysis.scale.digests import alike, chosen
+from nsadiag.analysis.documents import Sample, SampledFrame
+from nsadiag.analysis.ingest.run_directory import load_ranks, rank_without_evidence
+from nsadiag.analysis.records import RankEvidence
+from nsadiag.analysis.scale.digests import alike, chosen, traits
 from nsadiag.analysis.scale.digests.alike import newest
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.make import digest_of, write_digest
@@ -218,7 +220,7 @@ def test_where_all_ranks_differ_the_traits_that_tell_most_decide() -> None:
     odd = (Shown(value="waits", ranks=tuple(range(1, count))), Shown(value="reads", ranks=(0,)))
     digest = Digest(
         host="n", look=2, world_size=count, ranks=tuple(range(count)), groups={}, calls=(),
-        traits={"stack": odd, "last words": each}, counters={"step_s": (9.0, *[1.0] * (count - 1))},
+        traits={"stack": odd, "stderr_tail": each}, counters={"step_s": (9.0, *[1.0] * (count - 1))},
     )  # fmt: skip
     assert newest([digest]).kinds == (tuple(range(1, count)), (0,))
 
@@ -248,3 +250,14 @@ def test_an_issue_names_all_ranks_that_stood_alike(tmp_path: Path) -> None:
         crowd.write_rank(many, rank)
     judge_directory(many.path)
     assert f"rank 0, 2-{MANY - 1}" in render_issue(load_report(many.path))
+
+
+def test_every_field_of_a_rank_is_a_trait_or_said_by_another(tmp_path: Path) -> None:
+    fields = {field.name for field in dataclasses.fields(RankEvidence)}
+    assert fields >= traits.NO_TRAIT_OF_THEIR_OWN
+    assert {*traits.SUMMED} - {"visited"} == fields - traits.NO_TRAIT_OF_THEIR_OWN
+    plain = rank_without_evidence(3)
+    for name in ("piles", "threads", "given", "first_steps", "attempts", "samples", "recorded_gradients"):
+        value: Any = (Sample(frames=(SampledFrame("/u/t.py", 3, "f"),)),) if name == "samples" else ["x"]
+        value = ((0, {"type": "E"}),) if name == "attempts" else value
+        assert traits.traits_of(dataclasses.replace(plain, **{name: value})) != traits.traits_of(plain)

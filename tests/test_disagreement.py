@@ -16,8 +16,8 @@ from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
 from nsadiag.analysis.outliers import Basis, Outliers, minority
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
-from nsadiag.analysis.relations.messages.outliers import _jumped, message_outliers
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, left_short, misfits
+from nsadiag.analysis.rules.desync.messages.outliers import _jumped, message_outliers
 from nsadiag.analysis.rules.setup.process_group_mismatch import _by_members_alone
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.loops import counting_loop

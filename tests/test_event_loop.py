@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nsadiag.analysis.documents import Sample, rows_of
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import RECORD_DTYPE, Recording
@@ -179,7 +180,9 @@ def awaits(*rows: dict[str, Any], trains_in: str = "") -> tuple[int, str] | None
     events["kind"], events["phase"], events["c"] = Kind.COLLECTIVE, Phase.BEGIN, 1
     recording = Recording(header=None, events=events, names=names)
     capture = SimpleNamespace(stacks=[{}], tasks=rows, source="ranks/00002/captures/02")
-    rank: Any = SimpleNamespace(captures=(capture,), samples=[{"frames": stack}], recording=recording)
+    rank: Any = SimpleNamespace(
+        captures=(capture,), samples=rows_of(Sample, [{"frames": stack}]), recording=recording
+    )
     found = now_awaits(rank)
     return (found[0].line, found[1]) if found else None
 

@@ -9,11 +9,11 @@ import pytest
 from support.parting import Did, Job, step
 from support.sources import source_file
 
-from nsadiag.analysis.explain.candidates.collections import fillings, runs_its_items
 from nsadiag.analysis.explain.context import Divergence
 from nsadiag.analysis.facts.locations import place
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Program
+from nsadiag.source.iterables import fillings, runs_its_items
 
 CALLBACKS = """
 class Callback:

@@ -10,7 +10,7 @@ from support.sources import source_file
 from nsadiag.analysis.explain.hypotheses import DRAWS
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.relations.timeline import suspects
-from nsadiag.source.control import Guard, Program
+from nsadiag.source.control import Condition, Program
 from nsadiag.source.patterns.switches import entered_by, switched_by
 
 FILE = "train.py"
@@ -25,7 +25,7 @@ def line_of(source: str, marker: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if marker in line)
 
 
-def around(source: str, marker: str = "# HERE") -> list[Guard]:
+def around(source: str, marker: str = "# HERE") -> list[Condition]:
     return program(source).around(FILE, line_of(source, marker))
 
 

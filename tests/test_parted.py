@@ -16,6 +16,7 @@ from support.events import events
 from support.findings import findings
 from support.jobs import Jobs
 
+from nsadiag.analysis.documents import Sample, rows_of, typed
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.manual_averaging import averaged as names_averaged
@@ -406,8 +407,9 @@ def test_a_wrapper_that_is_passed_by_from_some_step_on_is_told() -> None:
 def test_samples_that_wait_for_peers_are_none_of_the_work_and_a_lambda_counts_for_its_line() -> None:
     wait = ["/v/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"]
     sort, inner, other = (["/u/t.py", *rest] for rest in ((8, "sample"), (8, "sample.<lambda>"), (5, "push")))
-    assert waits_for_peers({"frames": [wait, sort]}) and not waits_for_peers({"frames": [sort, wait]})
-    seen = most_seen([{"frames": [each]} for each in (other, other, sort, inner, sort)])
+    assert waits_for_peers(typed(Sample, {"frames": [wait, sort]}))
+    assert not waits_for_peers(typed(Sample, {"frames": [sort, wait]}))
+    seen = most_seen(rows_of(Sample, [{"frames": [each]} for each in (other, other, sort, inner, sort)]))
     assert seen and (seen.line, seen.function) == (8, "sample")
 
 
@@ -484,7 +486,7 @@ def test_ranks_that_have_other_numbers_of_batches_under_join_are_no_replicas_tha
     cell = load_cell(jobs.directory / "run")
     assert not cell.gaps and drift(cell, in_step=False), "their sums do differ"
     # What is noted at the end, without sums, is behind the second loop as well.
-    assert max(row["shadowed"] for row in cell.ranks[0].replicas if row.get("parameters")) == 7
+    assert max(row.shadowed for row in cell.ranks[0].replicas if row.parameters) == 7
 
 
 def test_of_two_models_in_ddp_the_one_that_parts_is_asked_whether_it_was_reduced(tmp_path: Path) -> None:

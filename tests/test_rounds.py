@@ -12,12 +12,12 @@ import pytest
 from support.sources import source_file
 from test_disagreement import pending
 
-from nsadiag.analysis.explain.candidates.round_counts import loop_left
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
 from nsadiag.analysis.outliers import Basis, Outliers
-from nsadiag.analysis.relations.messages.outliers import message_outliers
 from nsadiag.analysis.relations.messages.pairing import left_short
+from nsadiag.analysis.rules.desync.messages.loop_left import loop_left
+from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Program
 from nsadiag.source.evaluation import OnRank

@@ -64,7 +64,7 @@ def test_one_look_at_what_is_done_before_a_long_loop_does_not_hide_the_loop(tmp_
 
     def looked_at(*codes: str) -> str | None:
         looks = [replace(rank.captures[-1], stacks=[thread_at(cell.sources, code)]) for code in codes]
-        seen = replace(cell, ranks=(replace(rank, captures=tuple(looks), samples=[]),))
+        seen = replace(cell, ranks=(replace(rank, captures=tuple(looks), samples=()),))
         found = findings(slow_compute, seen, Tables(seen))[0]
         (text,) = cell.sources.values()
         return text.splitlines()[found.where.line - 1].strip() if found.where and found.where.line else None

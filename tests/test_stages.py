@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from nsadiag.analysis.relations.messages.pipeline_stages import odd_stage, stray_tag
+from nsadiag.analysis.rules.desync.messages.pipeline_stages import odd_stage, stray_tag
 
 
 def messages(*per_rank: list[str], step: int = 3, tag: int = 0) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from nsadiag.analysis.facts.collectives import ASKED_COLUMNS, CREATED_COLUMNS, a
 from nsadiag.analysis.facts.device_queue import cut_off
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.facts.thread_state import Standing, standing_of
-from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, transfers_of
+from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, Transfer, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence import recorder
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -74,7 +74,7 @@ class Tables:
 
     @cached_property
     def groups(self) -> Groups:
-        """Which group a name means, and who is in it (analysis.facts.groups)."""
+        """Process groups by name, with their members (analysis.facts.groups)."""
         return Groups(self.cell)
 
     @cached_property
@@ -102,7 +102,7 @@ class Tables:
     @cached_property
     def transfers(self) -> pd.DataFrame:
         """Sends, receives, and waits for them, by peer (analysis.facts.transfers)."""
-        rows = []
+        rows: list[Transfer] = []
         for rank, frame in self.events.groupby("rank"):
             number = int(str(rank))
             rows += cut_off(self.cell.rank(number), transfers_of(number, frame))
@@ -129,7 +129,7 @@ class Tables:
 
     @cached_property
     def standings(self) -> dict[int, Standing]:
-        """Where each rank stands that could be looked at (analysis.facts.thread_state)."""
+        """The thread state of each rank that could be looked at (analysis.facts.thread_state)."""
         found = {rank.rank: standing_of(rank) for rank in self.cell.ranks}
         return {rank: standing for rank, standing in found.items() if standing}
 
@@ -150,15 +150,15 @@ class Tables:
 
 
 def _events_of(rank: RankEvidence, started_ns: int) -> pd.DataFrame:
-    events, names = rank.recording.events, rank.recording.names
-    labels = rank.recording.labels()
+    events = rank.recording.events
+    labels = rank.recording.labels_of(events)
     return pd.DataFrame(
         {
             "rank": rank.rank,
             "t_s": (events["t_ns"] - started_ns) / 1e9,
             "kind": events["kind"],
             "phase": events["phase"],
-            "name": _texts(names.get(int(n), "") for n in events["name"]),
+            "name": _texts(rank.recording.names_of(events)),
             "step": events["step"],
             "a": events["a"],
             "b": events["b"],

@@ -220,8 +220,8 @@ def _sums(side: Side) -> dict[tuple[int, str], tuple[float, float]]:
     found: dict[tuple[int, str], tuple[float, float]] = {}
     for rank in side.ranks:
         for row in rank.replicas:
-            for name, _shape, total, magnitude in row.get("parameters", ()):
-                found.setdefault((int(row["step"]), name), (float(total), float(magnitude)))
+            for name, _shape, total, magnitude in row.parameters:
+                found.setdefault((row.step, name), (float(total), float(magnitude)))
     return found
 
 

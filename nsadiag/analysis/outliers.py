@@ -1,4 +1,4 @@
-"""Of ranks that should behave alike, the ones that do not, and the criterion that singles them out."""
+"""Outliers: of ranks that should behave alike, the ones that do not, and the criterion that singles them out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ S = TypeVar("S", bound=Iterable[int])
 
 
 class Basis(str, Enum):
-    """Why these ranks and not the others, as a verdict says it."""
+    """The reason for these ranks and not the others, as a verdict says it."""
 
     MAJORITY = "the minority"
     MOST_AT_ODDS = "the one that most of its peers disagree with"
@@ -54,7 +54,7 @@ class Outliers:
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """What a rank does, beside others that should do the same."""
+    """A rank's behaviour, beside others that should do the same."""
 
     now: Any  # equal where ranks agree
     is_novel: bool = False  # by what was done before

@@ -1,4 +1,4 @@
-"""What was read of a run directory, as plain values: a cell, its ranks, and the snapshots of each."""
+"""A run directory as plain values: a cell, its ranks, and the snapshots of each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import spans
 from nsadiag.source.model import SourceModel
@@ -36,7 +37,7 @@ class CaptureEvidence:
     answers: dict[str, Any] = field(default_factory=dict)
     native: str = ""  # py-spy's text, with the native frames among the Python ones
     tasks: tuple[dict[str, Any], ...] = ()  # of the main thread's event loop, or of those of other threads
-    ungraded: dict[str, Any] = field(default_factory=dict)  # parameters in DDP that had no gradient then
+    ungraded: MissingNow | None = None  # parameters in DDP that had no gradient then
     children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
 
 
@@ -62,19 +63,19 @@ class RankEvidence:
     leaving: dict[str, Any] | None  # where it called exit, if it did
     raised: list[dict[str, Any]]  # exceptions that did not end it
     signals: list[dict[str, Any]]  # that it sent
-    wraps: list[dict[str, Any]]  # models as they were handed to DDP or FSDP1
-    ungraded: list[dict[str, Any]]  # parameters that an optimizer found without a gradient, at each change
+    wraps: tuple[Wrap, ...]  # models as they were handed to DDP or FSDP1
+    ungraded: tuple[Missing, ...]  # parameters that an optimizer found without a gradient, at each change
     unwaited: list[dict[str, Any]]  # asynchronous collectives that the user never waited for
-    replicas: list[dict[str, Any]]  # sums of some parameters, now and then
-    evaluated: list[dict[str, Any]]  # sums over models that it evaluated, now and then
+    replicas: tuple[Sums, ...]  # sums of some parameters, now and then
+    evaluated: tuple[Sums, ...]  # sums over models that it evaluated, now and then
     given: list[dict[str, Any]]  # sums over what the model was given, now and then
     unheld: list[dict[str, Any]]  # parameters with gradients that are in no optimizer
     first_steps: list[dict[str, Any]]  # what the probe `parity` recorded of them, where it was asked for
-    piles: list[
-        dict[str, Any]
+    piles: tuple[
+        Registered, ...
     ]  # what the user's lines have registered: hooks, handlers, groups of parameters
     threads: list[dict[str, Any]]  # started, that the interpreter waits for at its end
-    samples: list[dict[str, Any]]  # innermost user line, now and then, while it ran
+    samples: tuple[Sample, ...]  # innermost user line, now and then, while it ran
     captures: tuple[CaptureEvidence, ...]
     stderr_tail: str
     gaps: tuple[str, ...]
@@ -158,7 +159,7 @@ class CellEvidence:
 
     @property
     def stopped(self) -> str | None:
-        """Why the agent ended the job: hang, timeout, interrupt; None if it ended by itself."""
+        """The reason for which the agent ended the job: hang, timeout, interrupt; None if it ended by itself."""
         return self.watch.get("stopped")
 
     @property

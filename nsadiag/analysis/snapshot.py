@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.facts.open_spans import unended
+from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.ring.blackbox import Counter, Kind
 from nsadiag.evidence.ring.header import Header
-from nsadiag.evidence.ring.reader import Recording, read_blackbox
+from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
 
 RATE_S = 30.0  # the rate is of the steps of so many seconds
 KINDS = {int(kind) for kind in Kind}
@@ -68,10 +68,10 @@ def ranks_now(run: RunDir) -> Iterator[RankNow]:
 
 def _now(recording: Recording, header: Header, *, ended: bool) -> RankNow:
     events = recording.events
-    newest = events[-1] if len(events) else None
+    newest = next(recording.decode(events[-1:]), None)
     # The header ties the rank's own clock to the wall's, so that it may be another machine's.
     now_ns = time.time_ns() - header.wall_ns + header.monotonic_ns
-    open_, place = _open(recording, header.pid)
+    open_, place = _open(recording)
     return RankNow(
         rank=header.rank,
         host=header.host,
@@ -80,8 +80,8 @@ def _now(recording: Recording, header: Header, *, ended: bool) -> RankNow:
         rate_per_s=_rate(events, now_ns),
         phase="ended" if ended else " > ".join(open_) or ("starting" if not len(events) else "between"),
         place="" if ended else place,
-        last=_said(newest, recording) if newest is not None else "",
-        quiet_s=round((now_ns - int(newest["t_ns"])) / 1e9, 1) if newest is not None else None,
+        last=_said(newest) if newest is not None else "",
+        quiet_s=round((now_ns - newest.t_ns) / 1e9, 1) if newest is not None else None,
         ended=ended,
     )
 
@@ -97,21 +97,21 @@ def _rate(events: npt.NDArray[np.void], now_ns: int) -> float | None:
     return round((len(recent) - 1) / ((float(recent[-1] - recent[0]) + silence_ns) / 1e9), 3)
 
 
-def _open(recording: Recording, pid: int) -> tuple[list[str], str]:
+def _open(recording: Recording) -> tuple[list[str], str]:
     """What the main thread has begun and not ended, outermost first, and the innermost line that any of them names."""
     found: list[str] = []
     place = ""
-    for event in unended(recording.events, pid):
-        if event["kind"] not in (Kind.PROCESS, Kind.MODULE):
-            found.append(_said(event, recording))
-            place = place or _place(recording.label(event).site)
+    for event in open_spans(recording):
+        if event.kind not in (Kind.PROCESS, Kind.MODULE):
+            found.append(_said(event))
+            place = place or _place(event.site)
     return found[::-1], place
 
 
-def _said(event: np.void, recording: Recording) -> str:
-    number = int(event["kind"])
+def _said(event: Event) -> str:
+    number = event.kind
     kind = Kind(number).name.lower().replace("_", " ") if number in KINDS else f"kind {number}"
-    name = recording.name(event)
+    name = event.name
     if number in (Kind.FORWARD, Kind.COLLECTIVE, Kind.PROCESS_GROUP, Kind.OPTIMIZER, Kind.UNIT) and name:
         return name if number != Kind.FORWARD else f"forward {name}"
     return f"{kind} {name}".strip()

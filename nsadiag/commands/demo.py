@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from nsadiag.commands.faults import Fault, faults, find_fault, headline, launcher
 from nsadiag.commands.run import RunRequest
 from nsadiag.errors import UsageError
-from nsadiag.source.model import docstring_of
+from nsadiag.source.model import docstring_of, imported_by
 
 HARD_LIMIT_S = 120.0
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -85,12 +84,10 @@ def fault_table() -> list[str]:
 
 def _probe_files() -> dict[str, Path]:
     """The module of each probe, by the registry's imports: it cannot be imported where there is no torch."""
-    registry = ast.parse((PACKAGE / "worker/probes/__init__.py").read_text(encoding="utf-8"))
-    imports = [node for node in registry.body if isinstance(node, ast.ImportFrom) and node.module]
+    registry = (PACKAGE / "worker/probes/__init__.py").read_text(encoding="utf-8")
     return {
-        alias.name: PACKAGE.parent.joinpath(*str(node.module).split(".")).with_suffix(".py")
-        for node in imports
-        for alias in node.names
+        name: PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+        for name, module in imported_by(registry).items()
     }
 
 

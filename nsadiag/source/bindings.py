@@ -1,4 +1,4 @@
-"""Which names of the user's get which expressions, over all files: what the origins of an expression are found from."""
+"""Bindings: the expressions that each of the user's names may get, over all files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from nsadiag.source.logger_levels import QUESTIONS, level_given
-from nsadiag.source.model import Function, Scope, SourceFile, given_to, last_name, name_of
+from nsadiag.source.model import Function, Scope, SourceFile, given_to, last_name, name_of, returned_by
+from nsadiag.source.patterns.logger_levels import QUESTIONS, level_given
 
 Key = tuple[str, str, str]
 
@@ -68,12 +69,21 @@ class Bindings:
     def bind(self, key: Key, value: ast.expr, scope: Scope, *, by_flow: bool = False) -> None:
         self.bindings[key].append(Binding(key, value, scope, by_flow))
 
+    @cached_property
+    def returns(self) -> dict[str, list[tuple[Scope, ast.expr]]]:
+        """By a function's name, what it returns."""
+        found: dict[str, list[tuple[Scope, ast.expr]]] = {}
+        for name, functions in self.functions.items():
+            for scope, function in functions:
+                found.setdefault(name, []).extend((scope, value) for value in returned_by(function))
+        return found
+
     def calls_of(self, name: str) -> list[tuple[Scope, ast.Call]]:
         """Calls that may be of the user's function of that name: `torch.save()` is none of a `save` of one's own."""
         return [
             (scope, call)
             for scope, call in self.calls.get(name, ())
-            if (scope[0], _first_name(call.func)) not in self.of_library
+            if (scope.file, _first_name(call.func)) not in self.of_library
         ]
 
     def _bind_parameters(self) -> None:
@@ -82,9 +92,11 @@ class Bindings:
             targets = list(self.functions.get(name, ()))
             if name in self.classes:
                 scope, _ = self.classes[name]
-                inside = f"{scope[1]}.{name}".strip(".")
+                inside = f"{scope.path}.{name}".strip(".")
                 targets += [
-                    f for f in self.functions.get("__init__", ()) if f[0] == (scope[0], f"{inside}.__init__")
+                    f
+                    for f in self.functions.get("__init__", ())
+                    if f[0] == (scope.file, f"{inside}.__init__")
                 ]
                 # A dataclass has no __init__ to be seen: its fields are the attributes.
                 for caller, call in calls if not targets else ():
@@ -105,8 +117,16 @@ class Bindings:
             if keyword.arg:
                 self.bind((*scope, keyword.arg), keyword.value, caller)
 
+    def bound_to(self, node: ast.expr, scope: Scope) -> list[Binding]:
+        """All that a name or attribute may get."""
+        return [b for key in self.keys_of(node, scope) for b in self.bindings.get(key, ())]
+
+    def values_of(self, node: ast.expr, scope: Scope) -> list[Binding]:
+        """The same without conditions that only decide whether it does."""
+        return [b for b in self.bound_to(node, scope) if not b.by_flow]
+
     def keys_of(self, node: ast.expr, scope: Scope) -> Iterator[Key]:
-        """What a name or attribute may stand for, innermost scope first."""
+        """Keys of the bindings that a name or attribute may mean, innermost scope first."""
         if isinstance(node, ast.Attribute):
             yield ("", "attr", node.attr)
         elif isinstance(node, ast.Name):
@@ -131,7 +151,7 @@ class _Collector(ast.NodeVisitor):
 
     @property
     def scope(self) -> Scope:
-        return self.file, ".".join(self.path)
+        return Scope(self.file, ".".join(self.path))
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple | ast.List):

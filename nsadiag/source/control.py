@@ -1,11 +1,10 @@
-"""Which conditions a line of the user's hangs on: branches and loops around it, early exits before it."""
+"""Control dependence: the branches and loops around a line of the user's, and the early exits before it."""
 
 from __future__ import annotations
 
 import ast
 import itertools
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -21,21 +20,19 @@ from nsadiag.source.model import (
     last_name,
     name_of,
     names_in,
-    returned_by,
+    place,
 )
 from nsadiag.source.provenance import Origin, Origins
+from nsadiag.source.vocabulary import ENDS_PROCESS, equalizes
 
 Kind = Literal["if", "while", "for", "except", "choice", "only"]
 Leaves = Literal["", "continue", "break", "return", "raise"]
+DEEPEST = 6  # functions that call one another
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-AGREE = re.compile(
-    r"^(all_reduce|broadcast\w*|all_gather\w*|reduce_scatter\w*|gather_for_metrics|reduce|agree\w*)$"
-)
-EXITS = frozenset({"exit", "_exit", "quit"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guard:
+class Condition:
     """One condition, and the branch of it that leads to a line."""
 
     file: str
@@ -55,9 +52,27 @@ class Guard:
     def is_loop(self) -> bool:
         return self.kind in ("for", "while") and not self.leaves
 
+    @property
+    def differs(self) -> bool:
+        """Whether it can differ between ranks."""
+        return self.origin != "uniform"
+
+    @property
+    def place(self) -> Place:
+        """Its own line."""
+        return place(self.file, self.line, self.function or None)
+
+    def holds(self, at: Place) -> bool:
+        """Whether the line is between its first and its last."""
+        return at.file == self.file and self.line <= at.line <= self.ends
+
+    def has_in_body(self, at: Place) -> bool:
+        """The same without its head."""
+        return at.file == self.file and self.line < at.line <= self.ends
+
 
 class Program:
-    """What the user's files say together."""
+    """The user's files, with their bindings and the provenance of their expressions."""
 
     def __init__(self, files: Mapping[str, SourceFile]) -> None:
         self.files = files
@@ -74,21 +89,21 @@ class Program:
 
     def scope_of(self, file: str, line: int) -> Scope:
         """The function in which the line is."""
-        return self.files[file].scope_of(line) if file in self.files else (file, "")
+        return self.files[file].scope_of(line) if file in self.files else Scope(file, "")
 
-    def around(self, file: str, line: int) -> list[Guard]:
+    def around(self, file: str, line: int) -> list[Condition]:
         """Branches and loops within its function that the line is in, outermost first."""
         path = self.path_to(file, line)
         found = [g for outer, inner in itertools.pairwise(path) if (g := self._guard(file, outer, inner))]
         return self._gates(file, path[0]) + found + self._choices(file, path[-1], line) if path else []
 
-    def _gates(self, file: str, outermost: ast.AST) -> list[Guard]:
+    def _gates(self, file: str, outermost: ast.AST) -> list[Condition]:
         """Around the function, those that by their name let one rank in; one of the user's own shows its condition on the stack."""
         function = self.parents.get(outermost)
         if not isinstance(function, Function):
             return []
         return [
-            Guard(
+            Condition(
                 file=file, line=gate.line, function=function.name, kind="only", branch="body", origin="rank", test=gate.name,
                 ends=function.end_lineno or 0, branch_ends=function.end_lineno or 0, rank=gate.rank,
             )
@@ -104,8 +119,8 @@ class Program:
                 return True
         return False
 
-    def _guard(self, file: str, outer: ast.AST, inner: ast.AST) -> Guard | None:
-        scope = self.scope_of(file, outer.lineno) if isinstance(outer, ast.stmt) else ("", "")
+    def _guard(self, file: str, outer: ast.AST, inner: ast.AST) -> Condition | None:
+        scope = self.scope_of(file, outer.lineno) if isinstance(outer, ast.stmt) else Scope("", "")
         if isinstance(outer, ast.If | ast.While):
             branch = "body" if inner in outer.body else "orelse"
             kind: Kind = "if" if isinstance(outer, ast.If) else "while"
@@ -113,16 +128,20 @@ class Program:
         if isinstance(outer, ast.For):
             return self._made(scope, outer, "for", "body" if inner in outer.body else "orelse", outer.iter)
         if isinstance(outer, ast.Try) and isinstance(inner, ast.ExceptHandler):
-            origin: Origin = "input" if _stops(inner) else "data"
-            return Guard(
-                file=file, line=inner.lineno, function=scope[1].rpartition(".")[2], kind="except", branch="body",
-                origin=origin, test=ast.unparse(inner.type) if inner.type else "", ends=inner.end_lineno or 0,
-            )  # fmt: skip
+            return self.handler(file, inner, inner.type)
         if isinstance(outer, ast.Match):
             return self._made(scope, outer, "if", str(outer.cases.index(inner)), outer.subject)  # type: ignore[arg-type]
         return None
 
-    def _choices(self, file: str, statement: ast.AST, line: int) -> list[Guard]:
+    def handler(self, file: str, node: ast.ExceptHandler | ast.stmt, caught: ast.expr | None) -> Condition:
+        """An `except`, or a `with suppress(...)`, as a condition: that such an exception comes."""
+        text = ast.unparse(caught) if caught else ""
+        return Condition(
+            file=file, line=node.lineno, function=self.scope_of(file, node.lineno).function, kind="except", branch="body",
+            origin="input" if "StopIteration" in text else "data", test=text, ends=node.end_lineno or 0,
+        )  # fmt: skip
+
+    def _choices(self, file: str, statement: ast.AST, line: int) -> list[Condition]:
         """`rank == 0 and save()`, `save() if rank == 0 else None`: conditions inside one statement."""
         scope, found = self.scope_of(file, line), []
         for node in _own_expressions(statement):
@@ -133,11 +152,11 @@ class Program:
                 found.append(self._made(scope, node, "choice", "body", node.values[0]))
         return found
 
-    def choice(self, node: ast.IfExp, scope: Scope, branch: str) -> Guard:
+    def choice(self, node: ast.IfExp, scope: Scope, branch: str) -> Condition:
         """The condition of `a if condition else b`, and which of the two it leads to."""
         return self._made(scope, node, "choice", branch, node.test)
 
-    def comprehensions(self, file: str, line: int) -> list[Guard]:
+    def comprehensions(self, file: str, line: int) -> list[Condition]:
         """Loops within the line's statement that make calls, for each of what they go over: `[m.reduce() for m in meters]`."""
         path, scope = self.path_to(file, line), self.scope_of(file, line)
         found = [n for n in _own_expressions(path[-1]) if isinstance(n, Comprehension)] if path else []
@@ -152,13 +171,13 @@ class Program:
 
     def _made(
         self, scope: Scope, node: ast.stmt | ast.expr, kind: Kind, branch: str, test: ast.expr, **more: object
-    ) -> Guard:
+    ) -> Condition:
         origin = self.origins.of(test, scope)
         if origin == "data" and kind in ("if", "while") and self._agreed(scope, test, node.lineno):
             origin = "uniform"
-        return Guard(
-            file=scope[0], line=node.lineno, function=scope[1].rpartition(".")[2], kind=kind, branch=branch,
-            origin=origin, test=ast.unparse(test), ends=node.end_lineno or 0, rank=self._named(test, scope),
+        return Condition(
+            file=scope.file, line=node.lineno, function=scope.function, kind=kind, branch=branch,
+            origin=origin, test=ast.unparse(test), ends=node.end_lineno or 0, rank=self.origins.named_rank(test, scope),
             branch_ends=_end_of(node, branch),
             **more,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -166,22 +185,15 @@ class Program:
     def _agreed(self, scope: Scope, test: ast.expr, line: int) -> bool:
         """Whether a name in the test went through a collective just before, so that all ranks hold the same."""
         names = names_in(test)
-        last: tuple[int, bool] = (0, False)
-        for function_scope, call in (c for calls in self.origins.calls.values() for c in calls):
-            used = {name for argument in call.args for name in names_in(argument)}
-            if (
-                function_scope == scope
-                and call.lineno < line
-                and used & names
-                and AGREE.search(name_of(call))
-            ):
-                last = max(last, (call.lineno, True))
-        return last[1]
+        calls = (call for name, calls in self.origins.calls.items() if equalizes(name) for call in calls)
+        return any(
+            where == scope and call.lineno < line and names_in(*call.args) & names for where, call in calls
+        )
 
-    def jumps_before(self, file: str, line: int) -> list[Guard]:
+    def jumps_before(self, file: str, line: int) -> list[Condition]:
         """Early exits that stand before the line, in the blocks around it: whoever took one never came to the line."""
         path = self.path_to(file, line)
-        found: list[Guard] = []
+        found: list[Condition] = []
         for depth, node in enumerate(path):
             parent = self.parents.get(node)
             for block in _blocks(parent):
@@ -192,37 +204,71 @@ class Program:
                         )
         return found
 
+    def on_rank(self, scope: Scope, line: int, depth: int = 0) -> Condition | None:
+        """The condition on the rank that the line depends on, in its function or where that is called."""
+        around = [c for c in self.around(scope.file, line) if c.origin == "rank" and not c.is_loop]
+        left = [c for c in self.jumps_before(scope.file, line) if c.origin == "rank" and c.leaves != "raise"]
+        if around or left:
+            return (around or left)[-1]
+        calls = self.origins.calls_of(scope.function) if scope.path else []
+        if len(calls) != 1 or depth > DEEPEST:
+            return None
+        where, call = calls[0]
+        return self.on_rank(where, call.lineno, depth + 1)
+
+    def for_at(self, loop: Condition) -> ast.For | None:
+        """The statement of a `for`."""
+        path = self.path_to(loop.file, loop.line)
+        return path[-1] if path and isinstance(path[-1], ast.For) else None
+
+    def callers(self, function: str) -> list[tuple[str, int]]:
+        """File and line of each call that may be of the user's function of that name, not of a library's."""
+        return [(scope.file, call.lineno) for scope, call in self.origins.calls_of(function)]
+
+    def lines_calling(self, functions: Iterable[str], scope: Scope) -> list[int]:
+        """Lines of a function that call any of those."""
+        calls = (c for name in functions for c in self.origins.calls.get(name, ()))
+        return [call.lineno for where, call in calls if where == scope]
+
+    def assigned_at(self, at: Place) -> Origin | None:
+        """The provenance of the value that the line assigns; None where it assigns none."""
+        path = self.path_to(at.file, at.line)
+        assignment = path[-1] if path else None
+        if not isinstance(assignment, ast.Assign):
+            return None
+        return self.origins.of(assignment.value, self.scope_of(at.file, at.line))
+
     def calls_on(self, file: str, line: int) -> list[str]:
         """Names of what the line's statement calls."""
         return [name for call in self.call_nodes_on(file, line) if (name := name_of(call))]
 
     def call_nodes_on(self, file: str, line: int) -> list[ast.Call]:
-        """What the line's statement calls, itself or in its head."""
+        """Calls that the line's statement makes, itself or in its head."""
         path = self.path_to(file, line)
         return [n for n in _own_expressions(path[-1]) if isinstance(n, ast.Call)] if path else []
 
-    def choices_in(self, function: str) -> list[Guard]:
+    def choices_in(self, function: str) -> list[Condition]:
         """Branches in functions of that name that can differ between ranks."""
         found = []
-        for (file, path), node in self.origins.functions.get(function, ()):
+        for scope, node in self.origins.functions.get(function, ()):
             for each in ast.walk(node):
                 if isinstance(each, ast.If):
-                    guard = self._made((file, path), each, "if", "body", each.test)
+                    guard = self._made(scope, each, "if", "body", each.test)
                     found += [guard] if guard.origin != "uniform" else []
         return found
 
-    def exits_of_loop(self, loop: Guard) -> list[Guard]:
+    def exits_of_loop(self, loop: Condition) -> list[Condition]:
         """Conditions that leave the loop before its end."""
-        found: list[Guard] = []
+        found: list[Condition] = []
         for node in self.path_to(loop.file, loop.line)[-1:]:
             if isinstance(node, Loop):
                 for statement in node.body:
                     found += self._exits(loop.file, statement, in_loop=True)
         return [g for g in found if g.leaves in ("break", "return")]
 
-    def _exits(self, file: str, statement: ast.AST, *, in_loop: bool) -> list[Guard]:
+    def _exits(self, file: str, statement: ast.AST, *, in_loop: bool) -> list[Condition]:
         """The conditions under which the statement jumps away; a loop inside keeps its own continue and break."""
-        found: list[Guard] = []
+        found: list[Condition] = []
         for leaves, node in _jumps(statement, own_loop=in_loop):
             outer: ast.AST | None = node
             inner: ast.AST = node
@@ -232,15 +278,6 @@ class Program:
                 if made is not None and not made.is_loop:
                     found.append(_leaving(made, leaves, node.lineno))
                     break
-        return found
-
-    @cached_property
-    def returns(self) -> dict[str, list[tuple[Scope, ast.expr]]]:
-        """By a function's name, what it returns."""
-        found: dict[str, list[tuple[Scope, ast.expr]]] = {}
-        for name, functions in self.origins.functions.items():
-            for scope, function in functions:
-                found.setdefault(name, []).extend((scope, value) for value in returned_by(function))
         return found
 
     @cached_property
@@ -254,51 +291,6 @@ class Program:
             if isinstance(target, ast.Subscript)
         ]
 
-    def _named(self, test: ast.expr, scope: Scope, depth: int = 0) -> int | None:
-        """The rank that the test singles out, by whichever helper or name."""
-        for node in ast.walk(test):
-            if (
-                isinstance(node, ast.Compare)
-                and len(node.ops) == 1
-                and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.Gt | ast.GtE | ast.Is)
-            ):
-                number = _number(node.comparators[0])
-                number = _number(node.left) if number is None else number
-                if number is not None and self.origins.of(node, scope) == "rank":
-                    return number
-            if (
-                isinstance(node, ast.UnaryOp)
-                and isinstance(node.op, ast.Not)
-                and re.search(r"rank$", last_name(node.operand))
-            ):
-                return 0
-            name = (
-                last_name(node.func if isinstance(node, ast.Call) else node)
-                if isinstance(node, ast.expr)
-                else ""
-            )
-            names_first = re.search(r"main|master|zero|chief|leader|primary|first", name)
-            if names_first and isinstance(node, ast.expr) and self.origins.of(node, scope) == "rank":
-                return 0
-            found = self._through(node, name, scope, depth)
-            if found is not None:
-                return found
-        return None
-
-    def _through(self, node: ast.AST, name: str, scope: Scope, depth: int) -> int | None:
-        """Behind a helper that is called, or a name that was assigned."""
-        if depth > 3 or not name or not isinstance(node, ast.expr):
-            return None
-        behind = list(self.returns.get(name, ()))
-        if isinstance(node, ast.Name | ast.Attribute):
-            behind += [
-                (b.scope, b.value)
-                for key in self.origins.keys_of(node, scope)
-                for b in self.origins.bindings[key]
-            ]
-        numbers = (self._named(value, where, depth + 1) for where, value in behind)
-        return next((n for n in numbers if n is not None), None)
-
 
 def _end_of(node: ast.AST, branch: str) -> int:
     block = getattr(node, branch, None)
@@ -306,21 +298,8 @@ def _end_of(node: ast.AST, branch: str) -> int:
     return int(getattr(last, "end_lineno", 0) or 0)
 
 
-def _leaving(guard: Guard, leaves: Leaves, line: int) -> Guard:
+def _leaving(guard: Condition, leaves: Leaves, line: int) -> Condition:
     return replace(guard, leaves=leaves, leaves_at=line, branch=leaves)
-
-
-def _number(node: ast.expr) -> int | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | str) and str(node.value).isdigit():
-        return int(node.value)
-    # `world_size - 1`
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and "world" in ast.unparse(node.left):
-        return -1
-    return None
-
-
-def _stops(handler: ast.ExceptHandler) -> bool:
-    return handler.type is not None and "StopIteration" in ast.unparse(handler.type)
 
 
 def _blocks(node: ast.AST | None) -> Iterator[list[ast.AST]]:
@@ -331,7 +310,7 @@ def _blocks(node: ast.AST | None) -> Iterator[list[ast.AST]]:
 
 
 def _own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
-    """Of a simple statement, or of the head of a compound one."""
+    """Expressions of a simple statement, or of the head of a compound one."""
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.expr | ast.withitem):
             yield from ast.walk(child)
@@ -353,7 +332,7 @@ def _jumps(node: ast.AST, *, own_loop: bool) -> Iterator[tuple[Leaves, ast.stmt]
     elif (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Call)
-        and last_name(node.value.func) in EXITS
+        and last_name(node.value.func) in ENDS_PROCESS
     ):
         yield "raise", node
     elif not isinstance(node, Function | ast.ClassDef | ast.Lambda):

@@ -1,20 +1,16 @@
-"""What a condition on the rank comes to on one rank, where the source says enough to compute it."""
+"""Conditions evaluated for one rank, where the source says enough to compute them."""
 
 from __future__ import annotations
 
 import ast
 import operator
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from nsadiag.source.control import Guard, Program
+from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import Scope, last_name
+from nsadiag.source.vocabulary import is_global_rank, is_world_size
 
-# Numbers in a smaller group (local_rank, tp_rank) are others than the rank's.
-RANK = re.compile(r"^_?(get_)?(global_)?rank$")
-WORLD = re.compile(r"^_?(get_)?(world|world_?size)$")
 COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
     ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -22,8 +18,8 @@ COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 DEEPEST = 4
 
 
-def _asked(guard: Guard) -> ast.expr | None:
-    """What it asks, if it is a question: a handler's `except` is none."""
+def _asked(guard: Condition) -> ast.expr | None:
+    """The expression that it tests, if it tests one: a handler's `except` does not."""
     return ast.parse(guard.test, mode="eval").body if guard.kind in ("if", "while", "choice") else None
 
 
@@ -35,18 +31,18 @@ class OnRank:
     rank: int
     world_size: int
 
-    def holds(self, guard: Guard) -> bool | None:
-        """Whether the condition holds on this rank, whatever its data are; None where that is open."""
+    def holds(self, guard: Condition) -> bool | None:
+        """The condition's value on this rank, whatever its data are; None where that is open."""
         test = _asked(guard)
         return self._truth(test, self._scope(guard), 0) if test is not None else None
 
-    def never_in(self, guard: Guard) -> bool:
+    def never_in(self, guard: Condition) -> bool:
         """Whether the rank never comes to that branch."""
         if guard.kind != "if" or guard.branch not in ("body", "orelse"):
             return False
         return self.holds(guard) is (guard.branch == "orelse")
 
-    def decides(self, guard: Guard) -> bool:
+    def decides(self, guard: Condition) -> bool:
         """Whether it may hold in one round and not in another: what hangs on the rank alone is the same in all."""
         if self.holds(guard) is not None:
             return False
@@ -57,7 +53,7 @@ class OnRank:
         )
         return guard.origin != "rank" or mixed
 
-    def _scope(self, guard: Guard) -> Scope:
+    def _scope(self, guard: Condition) -> Scope:
         return self.program.scope_of(guard.file, guard.line)
 
     def _truth(self, test: ast.expr, scope: Scope, depth: int) -> bool | None:
@@ -78,11 +74,10 @@ class OnRank:
         return None if holds is None or left is None or right is None else holds(left, right)
 
     def _behind(self, name: ast.expr, scope: Scope, depth: int) -> bool | None:
-        """Of a name that is given a value in one place only."""
+        """The value of a name that gets one in one place only."""
         if depth >= DEEPEST or not isinstance(name, ast.Name | ast.Attribute):
             return None
-        origins = self.program.origins
-        given: list[Any] = [b for key in origins.keys_of(name, scope) for b in origins.bindings[key]]
+        given = self.program.origins.bound_to(name, scope)
         if len(given) != 1 or given[0].by_flow:
             return None
         return self._truth(given[0].value, given[0].scope, depth + 1)
@@ -97,6 +92,6 @@ class OnRank:
         # Called with a group, it is the number in that.
         if isinstance(node, ast.Call) and (node.args or node.keywords):
             return None
-        if RANK.match(name) and self.program.origins.of(node, scope) == "rank":
+        if is_global_rank(name) and self.program.origins.of(node, scope) == "rank":
             return self.rank
-        return self.world_size if WORLD.match(name) else None
+        return self.world_size if is_world_size(name) else None

@@ -1,22 +1,16 @@
-"""What of a library lets one rank alone into a function: its decorator, or a call that is given the function."""
+"""Library decorators that let one rank alone into a function, and calls that are given the function."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from nsadiag.source.model import Function, Scope, SourceFile, last_name
 from nsadiag.source.provenance import Origins
+from nsadiag.source.vocabulary import admits_given_rank, admitted_rank
 
-# `rank_zero_only`, `on_main_process`, `master_only`.
-ADMITS = re.compile(
-    r"^(rank_?(zero|0)(_only)?|(only_)?on_(\w+_)?(main|master|last)_(process|rank)|(\w+_)?(rank_?(zero|0)|main|master|chief|main_process|main_rank)_only)$"
-)
-# `on_process(process_index=2)` lets that one in.
-NAMES_IT = re.compile(r"^on_(local_)?process$")
 DEEPEST = 3
 
 
@@ -40,7 +34,7 @@ class Gates:
         decorators = ((d, d.lineno) for d in function.decorator_list)
         wrapped = [] if self._called_plainly(function) else self._given.get(function.name, [])
         around = (
-            (call.func, call.lineno if where[0] == file else function.lineno) for where, call in wrapped
+            (call.func, call.lineno if where.file == file else function.lineno) for where, call in wrapped
         )
         found = []
         for gate, line in (*decorators, *around):
@@ -61,7 +55,7 @@ class Gates:
         for path, file in self._files.items():
             for call in file.calls:
                 if call.args and (name := last_name(call.args[0])):
-                    found.setdefault(name, []).append(((path, ""), call))
+                    found.setdefault(name, []).append((Scope(path, ""), call))
         return found
 
     def _named(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, int] | None:
@@ -70,8 +64,8 @@ class Gates:
         name = last_name(call.func if call else node)
         if name in self._origins.functions:
             return None
-        if ADMITS.search(name):
-            return name, -1 if "last" in name else 0
+        if (rank := admitted_rank(name)) is not None:
+            return name, rank
         if call and name == "partial" and call.args:
             return self._indexed(last_name(call.args[0]), call) or self._named(call.args[0], scope, depth)
         if call:
@@ -79,7 +73,7 @@ class Gates:
         return self._behind(node, scope, depth)
 
     def _indexed(self, name: str, call: ast.Call) -> tuple[str, int] | None:
-        if not NAMES_IT.search(name):
+        if not admits_given_rank(name):
             return None
         numbers = [
             k.value.value
@@ -89,10 +83,10 @@ class Gates:
         return (name, numbers[0]) if numbers and type(numbers[0]) is int else None
 
     def _behind(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, int] | None:
-        """Of a name that was given the gate: `main_only = accelerator.on_main_process`."""
+        """The gate behind a name: `main_only = accelerator.on_main_process`."""
         if depth >= DEEPEST:
             return None
-        values = [b for key in self._origins.keys_of(node, scope) for b in self._origins.bindings[key]]
+        values = self._origins.bound_to(node, scope)
         if len(values) != 1 or values[0].by_flow:
             return None
         return self._named(values[0].value, values[0].scope, depth + 1)

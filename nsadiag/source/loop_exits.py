@@ -1,4 +1,4 @@
-"""What the source says of a loop: what ends it, whether it asks a clock, whether it calls anything."""
+"""A loop's source: its exits, its looks at a clock, its calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsadiag.source.model import Function, Loop, SourceFile, calls_in, name_of, own_nodes, parsed
+from nsadiag.source.model import Function, Loop, SourceFile, calls_in, names_in, own_nodes, parsed, spans
 
 # Whatever looks at the time ends by itself. A nap is no look at the time.
 CLOCK = re.compile(
@@ -36,9 +36,8 @@ class LoopSource:
     @property
     def text(self) -> str:
         """The loop, and the functions of its file that it calls, as written."""
-        called = set(map(name_of, calls_in(self.node)))
-        bodies = [n for n in _functions(self.file) if n.name in called]
-        return "\n".join(map(ast.unparse, [self.node, *bodies]))
+        source = _source(self.file)
+        return source.text_with_callees(self.node) if source else ast.unparse(self.node)
 
     def asks_a_clock(self, within: Iterable[Frame]) -> bool:
         """Whether the loop, or a function of the user's that runs in it, has to do with time."""
@@ -65,7 +64,7 @@ def loop_around(file: str, function: str, lines: set[int]) -> LoopSource | None:
     body = _function(file, function, lines)
     if body is None:
         return None
-    around = [node for node in own_nodes(body) if isinstance(node, Loop) and _spans(node, lines)]
+    around = [node for node in own_nodes(body) if isinstance(node, Loop) and spans(node, *lines)]
     if not around:
         return None
     innermost = max(around, key=lambda node: node.lineno)
@@ -80,24 +79,20 @@ def loop_around(file: str, function: str, lines: set[int]) -> LoopSource | None:
     )
 
 
-def _spans(node: ast.stmt, lines: set[int]) -> bool:
-    return all(node.lineno <= line <= (node.end_lineno or node.lineno) for line in lines)
-
-
 def _function(file: str, function: str, lines: set[int]) -> Function | None:
     # py-spy may put the class before the name.
     name = function.rpartition(".")[2]
-    found = [node for node in _functions(file) if node.name == name and _spans(node, lines)]
+    source = _source(file)
+    functions = source.functions if source else ()
+    found = [node for node in functions if node.name == name and spans(node, *lines)]
     return max(found, key=lambda node: node.lineno, default=None)
 
 
-def _functions(file: str) -> tuple[Function, ...]:
-    """All that are defined in the file; none where it cannot be read."""
+def _source(file: str) -> SourceFile | None:
     try:
-        source = _parsed(file, Path(file).read_text(errors="replace"))
+        return _parsed(file, Path(file).read_text(errors="replace"))
     except (OSError, ValueError):
-        return ()
-    return source.functions if source else ()
+        return None
 
 
 # A rank that goes round in one file is looked at time and again.
@@ -135,9 +130,7 @@ def _stored(loop: ast.stmt) -> frozenset[str]:
 
 
 def _names(tests: list[ast.expr]) -> frozenset[str]:
-    return frozenset(
-        n.id for test in tests for n in ast.walk(test) if isinstance(n, ast.Name) and n.id != "len"
-    )
+    return frozenset(names_in(*tests) - {"len"})
 
 
 def _may_leave(node: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""What the user's source says around a line: the loop it polls in, the locks that are held there, a branch on rank."""
+"""The statements around a line of the user's: the loop that polls there, the locks that are held, a branch on the rank."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import re
 from typing import Literal
 
 from nsadiag.evidence.records import Place
+from nsadiag.source.control import Program
 from nsadiag.source.model import Loop, SourceModel, calls_in, name_of
 from nsadiag.source.polling import ASKS_INSIDE, ASKS_OUTSIDE
 
 OF_CHILDREN = re.compile(r"is_alive\(|\.ready\(|\.done\(|running\(|exitcode")
 HARMLESS = {"sleep", "print", "len", "info", "debug", "warning", "range", "time", "monotonic"}
-ON_RANK = re.compile(
-    r"\b\w*rank\w*\b|\bis_(main|master)\w*|\bmain_process\w*|\bLOCAL_RANK\b|\bis_coordinator\b"
-)
 
 
 def head(code: SourceModel, at: Place) -> tuple[str, int] | None:
-    """Where the outermost loop around the line begins; None outside of loops."""
+    """The first line of the outermost loop around the line; None outside of loops."""
     file = code.file(at.file)
     nest = file.loops_around(at.line) if file else []
     return (at.file, nest[-1].lineno) if nest else None
@@ -46,15 +44,13 @@ def polled(code: SourceModel, at: Place) -> tuple[Loop, str] | None:
     loop = next(iter(file.loops_around(at.line)), None) if file else None
     if file is None or loop is None:
         return None
-    called = set(map(name_of, calls_in(loop)))
-    bodies = [function for function in file.functions if function.name in called]
-    return loop, "\n".join(map(ast.unparse, [loop, *bodies]))
+    return loop, file.text_with_callees(loop)
 
 
 def asks(
     code: SourceModel, at: Place, *, has_children: bool
 ) -> tuple[Literal["outside", "inside"], str] | None:
-    """Whom a loop asks that naps between two questions, the world or its own process; and its condition, as written."""
+    """The side that a polling loop asks, the world or its own process, and the loop's condition, as written."""
     found = polled(code, at)
     if found is None:
         return None
@@ -73,7 +69,7 @@ def asks(
 
 
 def held(code: SourceModel, at: Place) -> set[str]:
-    """What the `with` statements around the line hold, as they are written; at its own line one still asks for it."""
+    """Locks that the `with` statements around the line hold, as they are written; at its own line one still asks for it."""
     file = code.file(at.file)
     statements = file.around(at.line, ast.With) if file else []
     within = [s for s in statements if at.line > s.lineno or s.body[0].lineno == at.line]
@@ -81,7 +77,7 @@ def held(code: SourceModel, at: Place) -> set[str]:
 
 
 def wanted(code: SourceModel, at: Place) -> set[str]:
-    """What the statement at the line takes: `with lock:` or `lock.acquire()`."""
+    """Locks that the statement at the line takes: `with lock:` or `lock.acquire()`."""
     file = code.file(at.file)
     if file is None:
         return set()
@@ -94,14 +90,13 @@ def wanted(code: SourceModel, at: Place) -> set[str]:
 
 def on_rank(code: SourceModel, frames: tuple[Place, ...]) -> bool:
     """Whether any of these lines stands under an `if` that asks for the rank."""
-    branches = (
-        node for at in frames if (file := code.file(at.file)) for node in file.around(at.line, ast.If)
-    )
-    return any(ON_RANK.search(ast.unparse(node.test)) for node in branches)
+    program = Program({at.file: file for at in frames if (file := code.file(at.file))})
+    around = (condition for at in frames for condition in program.around(at.file, at.line))
+    return any(each.kind == "if" and each.origin == "rank" for each in around)
 
 
 def condition(loop: Loop) -> str:
-    """What the loop asks, in one line."""
+    """The loop's condition, in one line."""
     text = ast.unparse(loop.test) if isinstance(loop, ast.While) else ast.unparse(loop.iter)
     if text == "True":
         leaves = [n for n in ast.walk(loop) if isinstance(n, ast.If) and _leaves(n)]

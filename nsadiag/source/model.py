@@ -7,15 +7,31 @@ import linecache
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from nsadiag.evidence.records import Place
 from nsadiag.source.archive import is_source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.While
-Scope = tuple[str, str]  # file, dotted path of the function, "" at the top
 Node = TypeVar("Node", bound=ast.AST)
+CallPath = tuple[Place, ...]  # lines that call one another, outermost first
+
+
+class Scope(NamedTuple):
+    """A function of a file, or its top."""
+
+    file: str
+    path: str  # dotted, "" at the top
+
+    @property
+    def function(self) -> str:
+        """Its own name."""
+        return self.path.rpartition(".")[2]
+
+    def place(self, line: int) -> Place:
+        """A line in it."""
+        return place(self.file, line, self.function or None)
 
 
 class SourceFile:
@@ -55,6 +71,11 @@ class SourceFile:
         inside = [node for node in inside if not isinstance(node, Function | ast.ClassDef)] or inside
         return max(inside, key=lambda node: (node.lineno, node.col_offset), default=None)
 
+    def text_with_callees(self, node: ast.stmt) -> str:
+        """The statement, and the functions of the file that it calls, as written."""
+        called = set(map(name_of, calls_in(node)))
+        return "\n".join(map(ast.unparse, [node, *(f for f in self.functions if f.name in called)]))
+
     def function_at(self, line: int) -> Function | None:
         """The innermost function that holds the line."""
         found = (node for node in self.functions if spans(node, line))
@@ -70,7 +91,7 @@ class SourceFile:
         return found[::-1]
 
     def around(self, line: int, kind: type[Node]) -> list[Node]:
-        """Of `path_to`, those of one kind, innermost first."""
+        """Statements of one kind around the line, innermost first."""
         return [node for node in reversed(self.path_to(line)) if isinstance(node, kind)]
 
     def loops_around(self, line: int) -> list[Loop]:
@@ -86,7 +107,7 @@ class SourceFile:
                 if isinstance(node, Function | ast.ClassDef):
                     names.append(node.name)
                 node = self.parents.get(node)
-            self._scopes[line] = self.path, ".".join(reversed(names))
+            self._scopes[line] = Scope(self.path, ".".join(reversed(names)))
         return self._scopes[line]
 
 
@@ -130,6 +151,12 @@ def docstring_of(text: str) -> str:
     return ast.get_docstring(ast.parse(text)) or ""
 
 
+def imported_by(text: str) -> dict[str, str]:
+    """The module from which each name comes that a module imports at its top. Raises SyntaxError."""
+    imports = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and node.module]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
 def place(file: str, line: int, function: str | None, code: str | None = None) -> Place:
     """The place, with its line of code if the file can be read here."""
     shown = file in linecache.cache or is_source(file)
@@ -141,10 +168,11 @@ def place(file: str, line: int, function: str | None, code: str | None = None) -
     )
 
 
-def spans(node: ast.AST, line: int) -> bool:
-    """Whether the node holds the line."""
+def spans(node: ast.AST, *lines: int) -> bool:
+    """Whether the node holds all these lines."""
     first = getattr(node, "lineno", 0)
-    return bool(first <= line <= (getattr(node, "end_lineno", None) or first))
+    last = getattr(node, "end_lineno", None) or first
+    return all(first <= line <= last for line in lines)
 
 
 def last_name(node: ast.AST) -> str:
@@ -169,9 +197,9 @@ def calls_in(node: ast.AST) -> list[ast.Call]:
     return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
 
 
-def names_in(node: ast.AST) -> set[str]:
-    """Plain names anywhere below the node."""
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+def names_in(*nodes: ast.AST) -> set[str]:
+    """Plain names anywhere in the nodes."""
+    return {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -183,5 +211,5 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def returned_by(function: Function) -> list[ast.expr]:
-    """What a function returns, wherever it does."""
+    """All expressions that a function returns."""
     return [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]

@@ -92,7 +92,7 @@ class _Class:
         return {child: node for node in nodes for child in ast.iter_child_nodes(node)}
 
     def values_of(self, attribute: str) -> Iterator[ast.expr]:
-        """What is ever assigned to `self.<attribute>`."""
+        """All values that are assigned to `self.<attribute>`."""
         for _, method in self._methods.values():
             for node in ast.walk(method):
                 targets = node.targets if isinstance(node, ast.Assign) else []
@@ -147,7 +147,7 @@ class _Class:
         yield (file, told[0][0], function.name, told[0][1]) if len(told) == 1 else None
 
     def _elements(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Where an element of the container is used: by its index, or as what a loop over it is at."""
+        """Uses of an element of the container: by its index, or as the variable of a loop over it."""
         parent = self._parents.get(node)
         if isinstance(parent, ast.Subscript):
             yield parent

@@ -1,41 +1,36 @@
-"""What an expression of the user's depends on: the rank, the end of the data, this rank's own data, or nothing that differs."""
+"""Provenance: the source that an expression depends on, which is the rank, the end of the data, this rank's own data, or nothing that differs."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Literal
 
 from nsadiag.source.bindings import Binding, Bindings, Counter, Key, is_number
 from nsadiag.source.model import Scope, last_name
+from nsadiag.source.vocabulary import (
+    ASKS_FOR_DATA,
+    NUMERIC,
+    TRANSPARENT,
+    is_config,
+    is_end_of_data,
+    is_rank,
+    is_rank_call,
+    is_rank_number,
+    is_rank_variable,
+    is_uniform,
+    is_uniform_call,
+    names_first_rank,
+)
 
 Origin = Literal["rank", "input", "data", "uniform"]
-
-RANK_NAME = re.compile(
-    r"^_*(is_|on_|am_)?(\w+_)?(rank|ranks?_?id|rank_?zero|rank_?0|process_index|process_id)$"
-    r"|^_*(is_|on_|am_)(\w+_)?(main|master|chief|leader|primary|coordinator|root|lead|zero|writer)(_\w+)?$"
-    r"|^_*(main_process|master_process|main_rank|chief|leader|global_zero|rank_zero\w*|is_(first|last)(_stage)?)$"
-)
-RANK_CALL = re.compile(r"^(get_)?(\w+_)?rank$|^get_(coordinate|process_index)$|^get_local_rank$")
-NOT_RANK = re.compile(r"matrix_rank|world(?!_(rank|process|main|master|zero))|num_rank|n_rank")
-RANK_VARIABLE = re.compile(r"^(\w*_)?(RANK|PROCID|NODEID|LOCALID)$")
-UNIFORM_NAME = re.compile(
-    r"^[A-Z][A-Z0-9_]*$|^__(name|debug|file)__$|^(global_|micro_|train_|current_|n_)?(step|steps|epoch|epochs|iteration|iter|it|micro_step)(_idx|_num)?$"
-    r"|^(max|num|total|n)_\w+$|^(world_size|world|True|False|None)$|\w+_(every|interval|freq|frequency|steps|epochs|period)$"
-)
-CONFIG_NAME = re.compile(r"^(args?|cfg|config|conf|opts?|options|hparams|hp|settings|params)$")
-UNIFORM_CALL = re.compile(r"^(get_world_size|is_available|is_initialized|device_count)$")
-# What a call of these gives depends on its arguments alone.
-TRANSPARENT = frozenset(
-    {"int", "bool", "str", "float", "min", "max", "abs", "any", "all", "divmod", "round", "sum", "range"}
-)
-NUMERIC = frozenset({"float", "int", "item", "abs", "round", "sum", "len", "mean", "nan", "inf"})
+DEEPEST = 3  # names and helpers that stand for one another
+SINGLES_OUT = ast.Eq | ast.NotEq | ast.Gt | ast.GtE | ast.Is
 
 
 class Origins(Bindings):
-    """Which of the names depend on the rank, and which differ between ranks."""
+    """Bindings, with the names that depend on the rank and those that differ between ranks."""
 
     @cached_property
     def by_rank(self) -> set[Key]:
@@ -86,7 +81,7 @@ class Origins(Bindings):
         values = [b for b in bindings if not b.by_flow]
         # A flag that a handler or a thread sets, whenever it is called.
         flags = [b for b in values if isinstance(b.value, ast.Constant) and not is_number(b.value)]
-        handed = any(b.scope[1].rpartition(".")[2] in self.handed_over for b in flags)
+        handed = any(b.scope.function in self.handed_over for b in flags)
         if handed and len({b.scope for b in values}) > 1 and len({ast.unparse(b.value) for b in values}) > 1:
             return False
         return all(self._same(b.value, b.scope, known) for b in values) and all(
@@ -94,7 +89,7 @@ class Origins(Bindings):
         )
 
     def of(self, expression: ast.expr, scope: Scope) -> Origin:
-        """What the expression depends on, the strongest first."""
+        """The strongest source that the expression depends on."""
         if self._rank_in(expression, scope, self.by_rank):
             return "rank"
         if self._asks_for_data(expression, scope):
@@ -103,8 +98,7 @@ class Origins(Bindings):
 
     def _rank_in(self, node: ast.expr, scope: Scope, known: set[Key]) -> bool:
         if isinstance(node, ast.Name | ast.Attribute):
-            name = last_name(node)
-            if RANK_NAME.search(name) and not NOT_RANK.search(name):
+            if is_rank(last_name(node)):
                 return True
             if any(key in known for key in self.keys_of(node, scope)):
                 return True
@@ -114,7 +108,7 @@ class Origins(Bindings):
             return self._rank_in_call(node, scope, known)
         if isinstance(node, ast.Subscript):
             if last_name(node.value) == "environ" and isinstance(node.slice, ast.Constant):
-                return bool(RANK_VARIABLE.search(str(node.slice.value)))
+                return is_rank_variable(str(node.slice.value))
             return self._rank_in(node.value, scope, known)
         if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp):
             tests = [test for part in node.generators for test in part.ifs]
@@ -129,14 +123,47 @@ class Origins(Bindings):
 
     def _rank_in_call(self, node: ast.Call, scope: Scope, known: set[Key]) -> bool:
         name = last_name(node.func)
-        if (RANK_CALL.search(name) or RANK_NAME.search(name)) and not NOT_RANK.search(name):
-            return True
-        if ("", "func", name) in known:
+        if is_rank_call(name) or ("", "func", name) in known:
             return True
         if name in ("get", "getenv") and node.args and isinstance(node.args[0], ast.Constant):
-            return bool(RANK_VARIABLE.search(str(node.args[0].value)))
+            return is_rank_variable(str(node.args[0].value))
         plain = isinstance(node.func, ast.Name) and name in TRANSPARENT
         return plain and any(self._rank_in(a, scope, known) for a in node.args)
+
+    def named_rank(self, test: ast.expr, scope: Scope, depth: int = 0) -> int | None:
+        """The rank that the test singles out, by whichever helper or name; -1 for the last."""
+        for node in ast.walk(test):
+            found = self._compared_rank(node, scope)
+            if found is None and isinstance(node, ast.expr):
+                found = self._rank_by_name(node, scope, depth)
+            if found is not None:
+                return found
+        return None
+
+    def _compared_rank(self, node: ast.AST, scope: Scope) -> int | None:
+        """The rank that a comparison singles out: `rank == 2`, `rank > 0`, `not rank`."""
+        if isinstance(node, ast.UnaryOp):
+            return 0 if isinstance(node.op, ast.Not) and is_rank_number(last_name(node.operand)) else None
+        if (
+            not isinstance(node, ast.Compare)
+            or len(node.ops) != 1
+            or not isinstance(node.ops[0], SINGLES_OUT)
+        ):
+            return None
+        number = _number(node.comparators[0])
+        number = _number(node.left) if number is None else number
+        return number if number is not None and self.of(node, scope) == "rank" else None
+
+    def _rank_by_name(self, node: ast.expr, scope: Scope, depth: int) -> int | None:
+        """The rank that a name such as `is_main` singles out; else a helper that is called, or a name that was assigned."""
+        name = last_name(node.func if isinstance(node, ast.Call) else node)
+        if names_first_rank(name) and self.of(node, scope) == "rank":
+            return 0
+        if depth > DEEPEST or not name:
+            return None
+        behind = [*self.returns.get(name, ()), *((b.scope, b.value) for b in self.bound_to(node, scope))]
+        numbers = (self.named_rank(value, where, depth + 1) for where, value in behind)
+        return next((n for n in numbers if n is not None), None)
 
     def _next_in(self, node: ast.expr) -> bool:
         return any(
@@ -145,17 +172,12 @@ class Origins(Bindings):
 
     def _asks_for_data(self, node: ast.expr, scope: Scope) -> bool:
         for each in ast.walk(node):
-            if isinstance(each, ast.Call) and last_name(each.func) in (
-                "next",
-                "__next__",
-                "has_next",
-                "exhausted",
-            ):
+            if isinstance(each, ast.Call) and last_name(each.func) in ASKS_FOR_DATA:
                 return True
             if isinstance(each, ast.Name | ast.Attribute):
                 if any(key in self.at_end for key in self.keys_of(each, scope)) and _is_test_of_end(node):
                     return True
-                if re.search(r"exhausted|out_of_data|end_of_(data|epoch)|has_more", last_name(each)):
+                if is_end_of_data(last_name(each)):
                     return True
         return False
 
@@ -166,14 +188,14 @@ class Origins(Bindings):
             keys = list(self.keys_of(node, scope))
             if keys:
                 return keys[0] in known
-            return bool(UNIFORM_NAME.search(node.id) or CONFIG_NAME.search(node.id))
+            return is_uniform(node.id) or is_config(node.id)
         if isinstance(node, ast.Attribute):
-            if CONFIG_NAME.search(last_name(node.value)):
+            if is_config(last_name(node.value)):
                 return True
             keys = [k for k in self.keys_of(node, scope) if k in self.bindings]
-            return keys[0] in known if keys else bool(UNIFORM_NAME.search(node.attr))
+            return keys[0] in known if keys else is_uniform(node.attr)
         if isinstance(node, ast.Call):
-            if UNIFORM_CALL.search(last_name(node.func)):
+            if is_uniform_call(last_name(node.func)):
                 return True
             plain = isinstance(node.func, ast.Name) and node.func.id in TRANSPARENT
             return plain and all(self._same(a, scope, known) for a in node.args)
@@ -208,3 +230,12 @@ def _is_test_of_end(node: ast.expr) -> bool:
         and any(isinstance(c, ast.Constant) and c.value is None for c in n.comparators)
         for n in ast.walk(node)
     )
+
+
+def _number(node: ast.expr) -> int | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | str) and str(node.value).isdigit():
+        return int(node.value)
+    # `world_size - 1`
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and "world" in ast.unparse(node.left):
+        return -1
+    return None

@@ -1,4 +1,4 @@
-"""What is known of ranks that wait for each other: stacks, source, histories and waits, read once for every candidate."""
+"""The context of a divergence: stacks, source, histories and waits of ranks that wait for each other, read once for every candidate."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.relations.call_paths import Chain, Chains
+from nsadiag.analysis.relations.call_paths import Chains
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.timeline import Histories
 from nsadiag.evidence.records import Collective, Evidence, Place
-from nsadiag.source.control import Guard, Program
+from nsadiag.source.control import Condition, Program
+from nsadiag.source.model import CallPath
 
 # What only a peer can end. A transfer waits for one peer, and the store for a key: both have classes of their own.
 PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
@@ -21,7 +22,7 @@ PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Why some ranks will never come to what others wait in."""
+    """The reason for which some ranks will never come to what others wait in."""
 
     cls: str
     guilty: tuple[int, ...]
@@ -33,11 +34,11 @@ class Divergence:
     confidence: float
     collective: Collective | None = None
     module: str | None = None
-    guard: Guard | None = None
+    guard: Condition | None = None
 
 
 class Situation:
-    """What the hypotheses look at, read once."""
+    """The evidence that the hypotheses look at, read once."""
 
     def __init__(self, cell: CellEvidence, tables: Tables) -> None:
         self.cell, self.tables = cell, tables
@@ -98,7 +99,7 @@ class Situation:
         )
 
     def collective(self, rank: int) -> Collective | None:
-        """What the rank waits in."""
+        """The collective that the rank waits in."""
         return next((w.collective(rank) for w in self.waits if rank in w.waiting), None)
 
     def here(self, rank: int) -> Place | None:
@@ -113,7 +114,7 @@ class Situation:
         last = self.histories.last(rank)
         return chain[-1] if chain else last.place if last else None
 
-    def now(self, rank: int) -> Chain:
+    def now(self, rank: int) -> CallPath:
         """The chain that belongs to `here`."""
         chain, here = self.chains.now(rank), self.here(rank)
         if not chain or here is None or (chain[-1].file, chain[-1].line) == (here.file, here.line):
@@ -127,20 +128,27 @@ class Situation:
             return f"{evidence.last_capture.source}/py_spy.json"
         return f"{evidence.source}/{'exception.json' if evidence.exception else 'blackbox.bin'}"
 
-    def anchored_in(self, loop: Guard) -> bool:
+    @cached_property
+    def anchor(self) -> Place | None:
+        """The line that begins a training step."""
+        return locations.of_text(self.histories.anchor or "")
+
+    def way_to(self, at: Place, ranks: tuple[int, ...]) -> CallPath:
+        """The stack of the first of these ranks that still is at the line; else the path that the source has."""
+        paths = (self.now(rank) for rank in ranks)
+        here = (path for path in paths if path and (path[-1].file, path[-1].line) == (at.file, at.line))
+        return next(here, ()) or self.chains.to(at)
+
+    def anchored_in(self, loop: Condition) -> bool:
         """Whether the training step is in the loop's body."""
-        at = locations.of_text(self.histories.anchor or "")
-        if at is None:
-            return False
-        return any(p.file == loop.file and loop.line < p.line <= loop.ends for p in self.chains.to(at))
+        return self.anchor is not None and any(map(loop.has_in_body, self.chains.to(self.anchor)))
 
-    def in_forward(self, guard: Guard) -> bool:
+    def in_forward(self, guard: Condition) -> bool:
         """Whether the condition stands in what a module does."""
-        at = locations.place(guard.file, guard.line, guard.function)
-        scopes = [self.program.scope_of(p.file, p.line)[1] for p in self.chains.to(at)]
-        return any(scope.endswith(".forward") for scope in scopes)
+        scopes = [self.program.scope_of(p.file, p.line) for p in self.chains.to(guard.place)]
+        return any(scope.path.endswith(".forward") for scope in scopes)
 
-    def choice_in_forward(self) -> Guard | None:
+    def choice_in_forward(self) -> Condition | None:
         """The only condition in any `forward` that can differ between ranks; None where there are several."""
         found = self.program.choices_in("forward")
         return found[0] if len(found) == 1 else None
@@ -158,8 +166,3 @@ class Situation:
         what = f"waits in {collective.op} {collective.seq} of {collective.group}" if collective else "stands"
         at = f" at {locations.short(here)}" if here else ""
         return Evidence(claim=f"rank {rank} {what}{at}", source=self.source_of(rank))
-
-
-def line_of(guard: Guard) -> Place:
-    """The condition's own line."""
-    return locations.place(guard.file, guard.line, guard.function or None)

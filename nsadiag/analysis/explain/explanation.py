@@ -1,4 +1,4 @@
-"""Why ranks that wait for each other diverged: the facts that six rules name.
+"""The explanation of a divergence of ranks that wait for each other, which six rules name.
 
 From the outside in: the frames that the ranks share, the first in which they differ, what that line depends on in
 the source, and what each rank had done before, iteration by iteration.
@@ -26,7 +26,7 @@ def is_stuck(cell: CellEvidence) -> bool:
 
 
 def obstacle(cell: CellEvidence, tables: Tables) -> Declined | None:
-    """What keeps any hypothesis from being tried."""
+    """The fact that keeps any hypothesis from being tried."""
     if cell.world_size < 2:
         return Declined("one rank has no peer to diverge from")
     if not is_stuck(cell):

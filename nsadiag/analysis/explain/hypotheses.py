@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nsadiag.analysis.explain.candidates.exhausted_data import by_loader
 from nsadiag.analysis.explain.candidates.framework_values import by_value_told_alone
@@ -16,13 +18,14 @@ from nsadiag.analysis.explain.candidates.skipped_rounds import by_skipped_round,
 from nsadiag.analysis.explain.candidates.stop_flags import by_stop_flag
 from nsadiag.analysis.explain.clusters import pairs
 from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.explain.result import Case, line_of, made, shown
+from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import Chain, apart, parted_at, passed_by
+from nsadiag.analysis.relations.call_paths import apart, parted_at, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Token, suspects
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.source.control import Guard
+from nsadiag.source.control import Condition
+from nsadiag.source.model import CallPath
 from nsadiag.source.patterns.switches import entered_by, switched_by
 
 # A lot that ranks draw from generators of their own: of two, neither is the odd one.
@@ -39,70 +42,112 @@ def by_end_of_loop(s: Situation) -> Divergence | None:
     return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Paths:
+    """Call paths to what ranks did where their histories first differ."""
+
+    own: CallPath  # of the guilty; where they did nothing, to where the iteration began
+    theirs: CallPath
+    common: CallPath  # to the last thing that they did alike
+    again: bool  # the others did that once more, in a loop within the iteration
+
+
 def by_history(s: Situation) -> Divergence | None:
     """An iteration in which a rank did not do what the others did, found before the place where it showed."""
     found = s.histories.first_difference(s.members())
     if found is None or _is_usual(s, found):
         return None
-    theirs, own = found.theirs, found.own
-    anchor = s.chains.to(found.anchor.place) if found.anchor.place else ()
-    common = s.chains.to(found.common.place) if found.common.place else anchor
-    if theirs is None or theirs.place is None:
-        a, b = anchor, s.chains.to(own.place) if own and own.place else ()
-        if not b:
-            return None
-        # They went round again, or wait to; whoever left the loop for good is another hypothesis.
-        if loop := left_loop(
-            s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration
-        ):
-            return loop
-        # A loop that one went into, the others did as well, as far as anyone knows: what stands in it decides.
-        within = [g for g in apart(s.program, b, a) if may_part(s, g, b)]
-        exits = [g for g in passed_by(s.program, b, a) if g.origin != "uniform"]
-        branches = [g for g in within if g.origin != "uniform" and not g.is_loop]
-        # The others may have come as far, and turned back before that line.
-        guard = next(iter([*branches, *exits]), None) or _deciding(within)
-        entered = guard is not None
-        # They were at the next iteration's forward already, which the guilty passed by.
-        guard = guard or _deciding(apart(s.program, a, b)[::-1] + passed_by(s.program, a, b))
-    else:
-        a = s.chains.to(theirs.place)
-        b = s.chains.to(own.place) if own and own.place else anchor
-        again = found.common.at == theirs.at  # once more round a loop within the iteration
-        if again and not s.chains.is_sure(theirs.place):
-            again, common = False, anchor  # or once more in a helper, which tells nothing of the way there
-        # An optimizer's step has no line, and is behind such a loop all the same.
-        if (found.common.at == theirs.at or (own and own.place)) and (loop := left_loop(s, stayed=found.others, left=found.guilty, chains=(a, b), iteration=found.iteration)):  # fmt: skip
-            return loop
-        exits = passed_by(s.program, a, b if again else common)
-        exits = [g for g in exits if again or _comes_after(s, g, common)]
-        within = [g for g in apart(s.program, b, a) if may_part(s, g, b)] if own and own.place else []
-        inner = [g for g in apart(s.program, a, common)[::-1] if may_part(s, g, a)] + exits
-        # Who did not go round at all more likely never came to the loop.
-        inner = inner if again else sorted(inner, key=lambda g: g.is_loop)
-        near = inner if again else [g for g in inner if not g.is_loop]
-        guard = _deciding(near) or _taken_alone(s, found, within) or _deciding(inner) or _deciding(within)
-        entered = guard is not None and guard in within
+    own_at, theirs_at = _place_of(found.own), _place_of(found.theirs)
+    if own_at is None and theirs_at is None:
+        return None
+    paths = _paths(s, found)
+    # An optimizer's step has no line, and is behind such a loop all the same.
+    behind = own_at is not None or (found.theirs is not None and found.common.at == found.theirs.at)
+    if behind and (
+        loop := left_loop(
+            s,
+            stayed=found.others,
+            left=found.guilty,
+            chains=(paths.theirs, paths.own),
+            iteration=found.iteration,
+        )
+    ):
+        return loop
+    guard, entered = _entered(s, paths) if theirs_at is None else _passed(s, found, paths)
     if guard is None or guard.kind == "except":
         return None
+    return _of_history(s, *_sides(s, found, guard, entered), guard)
+
+
+def _place_of(token: Token | None) -> Place | None:
+    return token.place if token else None
+
+
+def _paths(s: Situation, found: Difference) -> _Paths:
+    anchor = s.chains.to(found.anchor.place) if found.anchor.place else ()
+    common = s.chains.to(found.common.place) if found.common.place else anchor
+    own_at, theirs_at = _place_of(found.own), _place_of(found.theirs)
+    own = s.chains.to(own_at) if own_at else anchor
+    if found.theirs is None or theirs_at is None:
+        return _Paths(own=own, theirs=anchor, common=common, again=False)
+    again = found.common.at == found.theirs.at
+    if again and not s.chains.is_sure(theirs_at):
+        again, common = False, anchor  # or once more in a helper, which tells nothing of the way there
+    return _Paths(own=own, theirs=s.chains.to(theirs_at), common=common, again=again)
+
+
+def _entered(s: Situation, paths: _Paths) -> tuple[Condition | None, bool]:
+    """The condition that led the guilty to a call where the others began the next iteration; and whether they are in it."""
+    within = _parting(s, paths.own, apart(s.program, paths.own, paths.theirs))
+    # What stands in a loop decides: the others went into it as well, as far as anyone knows.
+    branches = [g for g in within if g.differs and not g.is_loop]
+    # The others may have come as far, and turned back before that line.
+    exits = [g for g in passed_by(s.program, paths.own, paths.theirs) if g.differs]
+    if guard := next(iter([*branches, *exits]), None) or _deciding(within):
+        return guard, True
+    # They were at the next iteration's forward already, which the guilty passed by.
+    after = apart(s.program, paths.theirs, paths.own)[::-1]
+    return _deciding(after + passed_by(s.program, paths.theirs, paths.own)), False
+
+
+def _passed(s: Situation, found: Difference, paths: _Paths) -> tuple[Condition | None, bool]:
+    """The condition by which the guilty missed what the others did; and whether they are in it."""
+    exits = passed_by(s.program, paths.theirs, paths.own if paths.again else paths.common)
+    exits = [g for g in exits if paths.again or _comes_after(s, g, paths.common)]
+    own_at = _place_of(found.own)
+    within = _parting(s, paths.own, apart(s.program, paths.own, paths.theirs)) if own_at else []
+    inner = _parting(s, paths.theirs, apart(s.program, paths.theirs, paths.common)[::-1]) + exits
+    # Whoever did not go round at all more likely never came to the loop.
+    inner = inner if paths.again else sorted(inner, key=lambda g: g.is_loop)
+    near = inner if paths.again else [g for g in inner if not g.is_loop]
+    guard = _deciding(near) or _taken_alone(s, found, within) or _deciding(inner) or _deciding(within)
+    return guard, guard is not None and guard in within
+
+
+def _parting(s: Situation, path: CallPath, around: list[Condition]) -> list[Condition]:
+    return [condition for condition in around if may_part(s, condition, path)]
+
+
+def _sides(
+    s: Situation, found: Difference, guard: Condition, entered: bool
+) -> tuple[Difference, tuple[int, ...], tuple[int, ...], bool]:
+    """The difference, the guilty, the others, and whether the guilty are in the branch, by what the condition says."""
     guilty, others = found.guilty, found.others
     if guard.origin == "rank" and len(guilty) == len(others):
         inside, outside = (guilty, others) if entered else (others, guilty)
         guilty = singled_out(s, guard, inside, outside)
-        others = tuple(r for r in s.members() if r not in guilty)
-        entered = guilty == inside
-    elif other_side_strayed(s, found, guard, entered):
-        found = dataclasses.replace(found, own=theirs, theirs=own)
-        guilty, others, entered = others, guilty, not entered
-    return _of_history(s, found, guard, guilty, others, entered)
+        return found, guilty, tuple(r for r in s.members() if r not in guilty), guilty == inside
+    if other_side_strayed(s, found, guard, entered):
+        return dataclasses.replace(found, own=found.theirs, theirs=found.own), others, guilty, not entered
+    return found, guilty, others, entered
 
 
-def _taken_alone(s: Situation, found: Difference, within: list[Guard]) -> Guard | None:
+def _taken_alone(s: Situation, found: Difference, within: list[Condition]) -> Condition | None:
     """The condition behind which only the guilty ever were: it says more than a loop to which they have not come yet."""
     own = found.own.place if found.own else None
     if own is None or s.histories.was_at(found.others[0], own):
         return None
-    return next((g for g in within if not g.is_loop and g.origin != "uniform"), None)
+    return next((g for g in within if not g.is_loop and g.differs), None)
 
 
 def _is_usual(s: Situation, found: Difference) -> bool:
@@ -113,7 +158,7 @@ def _is_usual(s: Situation, found: Difference) -> bool:
     return s.histories.was_at(found.guilty[0], at) > 1 and s.histories.was_at(found.others[0], at) == 0
 
 
-def _comes_after(s: Situation, guard: Guard, common: Chain) -> bool:
+def _comes_after(s: Situation, guard: Condition, common: CallPath) -> bool:
     """An exit that stands before what both still did was taken by neither."""
     if not common:
         return True
@@ -123,24 +168,24 @@ def _comes_after(s: Situation, guard: Guard, common: Chain) -> bool:
     return guard.line >= at.line or (guard.leaves_at or 0) >= at.line
 
 
-def _deciding(guards: list[Guard]) -> Guard | None:
+def _deciding(guards: list[Condition]) -> Condition | None:
     """The first that can differ between ranks; an accumulation's boundary may be counted wrongly."""
-    differing = [g for g in guards if g.origin != "uniform"]
+    differing = [g for g in guards if g.differs]
     counted = [g for g in guards if _is_boundary(g)]
     return next(iter(differing), None) or next(iter(counted), None)
 
 
-def _is_boundary(guard: Guard) -> bool:
+def _is_boundary(guard: Condition) -> bool:
     return "%" in guard.test or "accum" in guard.test or "sync" in guard.test
 
 
 def _of_history(
     s: Situation,
     found: Difference,
-    guard: Guard,
     guilty: tuple[int, ...],
     others: tuple[int, ...],
     entered: bool,
+    guard: Condition,
 ) -> Divergence | None:
     theirs, own, number = found.theirs, found.own, found.iteration
     cls = _class_of(s, guard, (guilty[0], others[0]), number)
@@ -154,7 +199,7 @@ def _of_history(
         else "the next iteration"
     )
     source = s.cell.rank(guilty[0]).source
-    at = f"in iteration {number + 1} at `{shown(guard)}` ({locations.short(line_of(guard))})"
+    at = f"in iteration {number + 1} at `{shown(guard)}` ({locations.short(guard.place)})"
     because = f"parted from the others {at}: {'it' if len(guilty) == 1 else 'they'} {did} where the others had {missed}"
     blamed, blocked = guilty, others
     if len(guilty) == len(others) and DRAWS.search(guard.test):
@@ -163,8 +208,8 @@ def _of_history(
     return made(
         s,
         Case(
-            cls=cls, guilty=blamed, blocked=blocked, guard=guard, where=here or line_of(guard),
-            confidence=0.88 if guard.origin != "uniform" else 0.8, because=because,
+            cls=cls, guilty=blamed, blocked=blocked, guard=guard, where=here or guard.place,
+            confidence=0.88 if guard.differs else 0.8, because=because,
             evidence=(
                 Evidence(claim=f"rank {guilty[0]} {did} in iteration {number + 1}, and not {missed}", source=f"{source}/blackbox.bin"),
                 s.stands(others[0]),
@@ -173,7 +218,7 @@ def _of_history(
     )  # fmt: skip
 
 
-def _class_of(s: Situation, guard: Guard, ranks: tuple[int, int], number: int) -> str | None:
+def _class_of(s: Situation, guard: Condition, ranks: tuple[int, int], number: int) -> str | None:
     steps = {s.histories.kinds(rank, number).count(int(Kind.STEP)) for rank in ranks}
     synced = {s.histories.synced(rank, number) for rank in ranks}
     if _is_boundary(guard) and (len(steps) > 1 or len(synced) > 1):
@@ -205,7 +250,7 @@ def by_grad_sync(s: Situation) -> Divergence | None:
     others = reduce if guilty == accumulate else accumulate
     guard = _boundary_between(s, begun[guilty[0]].place, begun[others[0]].place)
     decided = unsynced and (switched_by(s.program, unsynced) or entered_by(s.program, unsynced))
-    line = line_of(guard) if guard else decided or line
+    line = guard.place if guard else decided or line
     even = " (as many do: which was meant nobody can tell)" if len(accumulate) == len(reduce) else ""
     word = {True: "accumulates its gradients", False: "reduces its gradients"}
     return made(
@@ -229,7 +274,7 @@ def _precedes(difference: Difference, begun: dict[int, Token]) -> bool:
     return theirs is not None and theirs.t_ns < begun[difference.others[0]].t_ns
 
 
-def _boundary_between(s: Situation, one: Place | None, other: Place | None) -> Guard | None:
+def _boundary_between(s: Situation, one: Place | None, other: Place | None) -> Condition | None:
     """The branch that leads to one forward and not to the other, where they are two."""
     if one is None or other is None or one == other:
         return None
@@ -260,12 +305,7 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
     rest = tuple(r for r in sorted(series) if r not in guilty)
     if not guilty or not rest:
         return None
-    mine, theirs = series[guilty[0]], series[rest[0]]
-    at = next(
-        (i for i, (x, y) in enumerate(zip(mine, theirs, strict=False)) if x != y), min(len(mine), len(theirs))
-    )
-    own = mine[at] if at < len(mine) else "nothing more"
-    other = theirs[at] if at < len(theirs) else "nothing more"
+    at, own, other = _first_unequal(series[guilty[0]], series[rest[0]])
     one, another = s.now(guilty[0]), s.now(rest[0])
     around = (
         [g for g in apart(s.program, another, one) if not g.is_loop]
@@ -281,7 +321,7 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
         s,
         Case(
             cls="divergent_module_execution", guilty=guilty, blocked=rest, guard=guard,
-            where=line_of(guard) if skipped and guard else s.here(guilty[0]),
+            where=guard.place if skipped and guard else s.here(guilty[0]),
             confidence=0.9, module=own.partition(" ")[2] or other.partition(" ")[2],
             because=because,
             evidence=tuple(
@@ -292,8 +332,14 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
     )  # fmt: skip
 
 
+def _first_unequal(mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[int, str, str]:
+    """The first index at which two series differ, and what either has there."""
+    pairs_of_both = enumerate(itertools.zip_longest(mine, theirs, fillvalue="nothing more"))
+    return next((at, own, other) for at, (own, other) in pairs_of_both if own != other)
+
+
 def _in_backward(s: Situation, number: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Who is through with the iteration's forward where others are not: those run units that the first passed by.
+    """Ranks that are through with the iteration's forward when others are not: those run units that the first passed by.
 
     Calls are paired by number, whatever they are: two ranks that part have then issued as many.
     """
@@ -304,16 +350,8 @@ def _in_backward(s: Situation, number: int, ranks: tuple[int, ...]) -> tuple[int
 def by_data_branch(s: Situation) -> Divergence | None:
     """Some wait in a collective behind a condition on their own data, at a line where the others have never been."""
     for a, b in pairs(s):
-        one, other = s.now(a[0]), s.now(b[0])
-        # Of a rank that is gone nothing says which of these conditions it met last.
-        if not one or not other or not s.waits_for_peers(b[0]) or s.histories.was_at(b[0], one[-1]):
-            continue
-        inside = [g for g in apart(s.program, one, other) if g.kind != "except"]
-        if not (s.histories.tokens.get(a[0]) and s.histories.tokens.get(b[0])):
-            # By stacks alone nobody can tell on what a loop was left.
-            inside = [g for g in inside if not g.is_loop]
-        guard = next((g for g in inside if g.origin == "data" and not (g.is_loop and s.anchored_in(g))), None)
-        if guard is None or parted_at(s.program, one, other) == 0:
+        guard = _data_condition(s, a[0], b[0])
+        if guard is None:
             continue
         guilty = a if len(a) <= len(b) else b
         others = tuple(r for r in s.members() if r not in guilty)
@@ -322,12 +360,27 @@ def by_data_branch(s: Situation) -> Divergence | None:
             s,
             Case(
                 cls=cls, guilty=guilty, blocked=others, guard=guard, confidence=0.75,
-                where=s.here(a[0]) if guilty == a else line_of(guard),
-                because=f"parted from the others at `{shown(guard)}` ({locations.short(line_of(guard))}), which depends on this rank's own data",
+                where=s.here(a[0]) if guilty == a else guard.place,
+                because=f"parted from the others at `{shown(guard)}` ({locations.short(guard.place)}), which depends on this rank's own data",
                 evidence=(s.stands(a[0]), s.stands(b[0])),
             ),
         )  # fmt: skip
     return None
+
+
+def _data_condition(s: Situation, waiting: int, other: int) -> Condition | None:
+    """The outermost condition on a rank's own data that the waiting rank is in and the other, never at that line, is not."""
+    inside, outside = s.now(waiting), s.now(other)
+    # Of a rank that is gone nothing says which of these conditions it met last.
+    if not inside or not outside or not s.waits_for_peers(other) or s.histories.was_at(other, inside[-1]):
+        return None
+    if parted_at(s.program, inside, outside) == 0:
+        return None
+    around = [g for g in apart(s.program, inside, outside) if g.kind != "except" and g.origin == "data"]
+    # By stacks alone nobody can tell on what a loop was left.
+    recorded = s.histories.tokens.get(waiting) and s.histories.tokens.get(other)
+    around = [g for g in around if not g.is_loop or (recorded and not s.anchored_in(g))]
+    return next(iter(around), None)
 
 
 HYPOTHESES: tuple[Callable[[Situation], Divergence | None], ...] = (

@@ -1,13 +1,12 @@
-"""What every hypothesis says in the end, in one shape."""
+"""The result of a hypothesis, in one shape for all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.facts import locations
 from nsadiag.evidence.records import Evidence, Place
-from nsadiag.source.control import Guard
+from nsadiag.source.control import Condition
 
 LONGEST = 80
 DEPENDS = {"rank": "the rank", "data": "this rank's own data or state", "input": "whether data are left", "uniform": "counters"}  # fmt: skip
@@ -21,25 +20,20 @@ class Case:
     guilty: tuple[int, ...]
     blocked: tuple[int, ...]
     where: Place | None
-    guard: Guard | None
+    guard: Condition | None
     because: str
     confidence: float
     evidence: tuple[Evidence, ...]
     module: str | None = None
 
 
-def shown(guard: Guard) -> str:
+def shown(guard: Condition) -> str:
     """The condition as the source has it, shortened."""
     if guard.kind == "only":
         return f"@{guard.test}"
     word = {"for": "for ... in", "while": "while", "except": "except"}.get(guard.kind, "if")
     text = f"{word} {guard.test}"
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
-
-
-def line_of(guard: Guard) -> Place:
-    """The condition's own line."""
-    return locations.place(guard.file, guard.line, guard.function or None)
 
 
 def made(s: Situation, case: Case) -> Divergence:

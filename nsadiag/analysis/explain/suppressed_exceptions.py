@@ -104,7 +104,7 @@ def gone_on(cell: CellEvidence, tables: Tables) -> Swallowed | None:
 def _rounds_missing(
     cell: CellEvidence, number: int, rows: list[tuple[RankEvidence, int, dict[str, Any]]]
 ) -> int:
-    """How many steps the rank left out since all were last at the line at which it waits; 0 unless by as many exceptions.
+    """The number of steps that the rank left out since all were last at the line at which it waits; 0 unless by as many exceptions.
 
     What it had met before that had cost it nothing: it had tried again. Nor does it wait for what the others do meanwhile:
     calls are paired by number, and so the others are one step further at most, however many it left out.
@@ -117,7 +117,7 @@ def _rounds_missing(
 
 
 def _backwards(cell: CellEvidence, tables: Tables) -> dict[int, int]:
-    """How often each rank went into a backward, or did a step: a peer that failed in one has begun it."""
+    """Each rank's number of backwards begun, or of steps: a peer that failed in one has begun it."""
     events = tables.events
     begun = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)].groupby("rank").size()
     # The ring of a long run has lost its first ones: then steps alone count.
@@ -128,7 +128,7 @@ def _backwards(cell: CellEvidence, tables: Tables) -> dict[int, int]:
 def _tie(
     cell: CellEvidence, tables: Tables, rank: RankEvidence, row: dict[str, Any], behind: int, count: int
 ) -> str | None:
-    """What makes it the cause: the steps that are missing, or the silence since."""
+    """The tie that makes it the cause: the steps that are missing, or the silence since."""
     t_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
     events = tables.events
     mine = events[(events["rank"] == rank.rank) & (events.t_s > t_s)]
@@ -179,7 +179,7 @@ def _key(row: dict[str, Any]) -> tuple[str, int, int]:
 
 
 def _on_every_rank(cell: CellEvidence) -> set[tuple[str, int, int]]:
-    """What every rank met in the same step kept them together."""
+    """Exceptions that every rank met in the same step: these kept them together."""
     seen = [{_key(row) for row in rank.raised} for rank in cell.ranks]
     return set.intersection(*seen) if len(seen) > 1 else set()
 

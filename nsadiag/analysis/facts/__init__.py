@@ -1,1 +1,1 @@
-"""What one rank did, decoded: calls, stacks, exceptions, exits."""
+"""Facts of single ranks, decoded: calls, stacks, exceptions, exits."""

@@ -79,7 +79,7 @@ def _authority(cell: CellEvidence, rank: RankEvidence, index: int) -> dict[str, 
 
 
 def _arrivals(events: pd.DataFrame, begin: float) -> dict[str, float] | None:
-    """When each parameter's gradient arrived; None where this rank's gradients are not recorded at all."""
+    """Arrival time of each parameter's gradient; None where this rank's gradients are not recorded at all."""
     gradients = events[events.kind == Kind.GRADIENT]
     if gradients.empty:
         return None
@@ -127,7 +127,7 @@ def _reductions(
 
 
 def elements_of(sizes: list[list[int]] | None) -> int:
-    """How many there are in tensors of these sizes, all together."""
+    """The number of elements in tensors of these sizes, all together."""
     return sum(math.prod(map(int, size)) for size in sizes or [])
 
 

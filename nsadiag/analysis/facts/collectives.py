@@ -1,28 +1,45 @@
-"""What each rank asked of its groups, call by call, as its black box has it: there for jobs that crashed, too."""
+"""Collectives that each rank called, as its black box has them: there for jobs that crashed, too."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
-ASKED_COLUMNS = [
-    "rank",
-    "group",  # by its label (analysis.facts.groups)
-    "call",  # which collective of the group it is, counted by the rank
-    "op",
-    "root",  # a global rank, where the operation has one
-    "tensors",  # "float32[8,2] (3x float32[8,2])": sizes and types as given
-    "splits",  # "2,4/3,2": rows received from each member / sent to each
-    "step",
-    "thread",
-    "place",
-    "begin_s",
-    "end_s",  # missing while the rank is in it
-]
-CREATED_COLUMNS = ["rank", "call", "op", "ranks", "local", "place", "begin_s", "end_s"]
+
+class Asked(NamedTuple):
+    """One collective that a rank called."""
+
+    rank: int
+    group: str  # by its label (analysis.facts.groups)
+    call: int  # the number of the collective in its group, counted by the rank
+    op: str
+    root: int | None  # a global rank, where the operation has one
+    tensors: str  # "float32[8,2] (3x float32[8,2])": sizes and types as given
+    splits: str | None  # "2,4/3,2": rows received from each member / sent to each
+    step: int
+    thread: int
+    place: str
+    begin_s: float
+    end_s: float | None  # missing while the rank is in it
+
+
+class Created(NamedTuple):
+    """One process group that a rank created."""
+
+    rank: int
+    call: int
+    op: str
+    ranks: str
+    local: bool
+    place: str
+    begin_s: float
+    end_s: float | None
+
+
+ASKED_COLUMNS, CREATED_COLUMNS = [*Asked._fields], [*Created._fields]
 NO_COLLECTIVE = r"^(?:to|from|key)="
 # They end in the name of a wait, or make one of several.
 WAITS = r"\.wait$|^store\.|^wait_tensor$|^permute_tensor$"
@@ -43,8 +60,8 @@ def _paired(events: pd.DataFrame) -> list[dict[Any, Any]]:
     return rows
 
 
-def asked_of(rank: int, events: pd.DataFrame, label: Any) -> list[dict[str, Any]]:
-    """Rows of ASKED_COLUMNS from the rank's own events; `label(rank, name)` is the group's."""
+def asked_of(rank: int, events: pd.DataFrame, label: Any) -> list[Asked]:
+    """Collectives from the rank's own events; `label(rank, name)` is the group's."""
     mine = events[(events.kind == Kind.COLLECTIVE) & ~events.detail.str.contains(NO_COLLECTIVE)]
     mine = mine[~mine.name.str.contains(WAITS)]
     rows = []
@@ -53,37 +70,37 @@ def asked_of(rank: int, events: pd.DataFrame, label: Any) -> list[dict[str, Any]
         root = next((int(w[5:]) for w in words if w.startswith("root=") and w[5:].isdigit()), None)
         splits = next((w[7:] for w in words if w.startswith("splits=")), None)
         rows.append(
-            {
-                "rank": rank,
-                "group": label(rank, event["group"]),
-                "call": event["a"],
-                "op": event["name"],
-                "root": root,
-                "tensors": " ".join(w for w in words if not w.startswith(("root=", "splits="))),
-                "splits": splits,
-                "step": event["step"],
-                "thread": event["thread"],
-                "place": event["site"],
-                "begin_s": event["t_s"],
-                "end_s": event["end_s"],
-            }
+            Asked(
+                rank=rank,
+                group=label(rank, event["group"]),
+                call=event["a"],
+                op=event["name"],
+                root=root,
+                tensors=" ".join(w for w in words if not w.startswith(("root=", "splits="))),
+                splits=splits,
+                step=event["step"],
+                thread=event["thread"],
+                place=event["site"],
+                begin_s=event["t_s"],
+                end_s=event["end_s"],
+            )
         )
     return rows
 
 
-def created_of(rank: int, events: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of CREATED_COLUMNS: the groups that the rank created, in its order."""
+def created_of(rank: int, events: pd.DataFrame) -> list[Created]:
+    """The groups that the rank created, in its order."""
     mine = events[(events.kind == Kind.PROCESS_GROUP) & events.name.isin(CREATIONS)]
     return [
-        {
-            "rank": rank,
-            "call": event["a"],
-            "op": event["name"],
-            "ranks": str(event["detail"]).partition(" ")[0].removeprefix("ranks="),
-            "local": str(event["detail"]).endswith(" local"),
-            "place": event["site"],
-            "begin_s": event["t_s"],
-            "end_s": event["end_s"],
-        }
+        Created(
+            rank=rank,
+            call=event["a"],
+            op=event["name"],
+            ranks=str(event["detail"]).partition(" ")[0].removeprefix("ranks="),
+            local=str(event["detail"]).endswith(" local"),
+            place=event["site"],
+            begin_s=event["t_s"],
+            end_s=event["end_s"],
+        )
         for event in _paired(mine)
     ]

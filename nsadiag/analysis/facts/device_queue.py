@@ -1,4 +1,4 @@
-"""What the device has not done yet: under NCCL a rank issues a collective and goes on, until it asks the GPU for a result."""
+"""The device's queue: under NCCL a rank issues a collective and goes on, until it asks the GPU for a result."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from typing import Any, Literal
 
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
+from nsadiag.analysis.facts.transfers import Transfer
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.recorder import TRANSFER, Entry, is_nccl, members, pending
 
@@ -15,7 +16,7 @@ WAITS = re.compile(r"^(cu[A-Z]\w+|cuda[A-Z]\w+|at::native::_local_scalar_dense_c
 
 
 def first_unfinished(rank: RankEvidence) -> Entry | None:
-    """What NCCL has at the head of the rank's queue: all that was issued after it stands behind it."""
+    """The call that NCCL has at the head of the rank's queue: all that was issued after it stands behind it."""
     found = [entry for entry in pending(newest_dump(rank)) if is_nccl(entry)]
     return found[0] if found else None
 
@@ -29,7 +30,7 @@ def first_call(groups: Groups, rank: RankEvidence) -> tuple[str, int] | None:
 
 
 def issued_s(cell: CellEvidence, rank: RankEvidence) -> float:
-    """When the rank issued what its queue stands in, on the clock of the events: what it did since, it did ahead; else infinity."""
+    """The time at which the rank issued what its queue stands in, on the clock of the events: what it did since, it did ahead; else infinity."""
     first, header = first_unfinished(rank), rank.recording.header
     if first is None or header is None or not first.get("time_created_ns"):
         return math.inf
@@ -51,7 +52,7 @@ def holds_up(
     return "transfer" if TRANSFER.search(str(first["profiling_name"])) else "collective"
 
 
-def cut_off(rank: RankEvidence, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def cut_off(rank: RankEvidence, rows: list[Transfer]) -> list[Transfer]:
     """The rank's transfers as far as the device has come: the one that it is in has no end, and those behind it are left out.
 
     Sends and receives of the black box and those of NCCL's recorder are matched from the newest backwards.
@@ -60,18 +61,16 @@ def cut_off(rank: RankEvidence, rows: list[dict[str, Any]]) -> list[dict[str, An
     if first is None or not TRANSFER.search(str(first["profiling_name"])):
         return rows
     entries = [e for e in dump["entries"] if TRANSFER.search(str(e["profiling_name"]))]
-    behind = [end_of(dump, e) for e in entries[entries.index(first) :]]
-    at = {id(row): number for number, row in enumerate(rows)}
-    stands: dict[str, Any] | None = None
-    left = [row for row in rows if not str(row["op"]).endswith(".wait")]
-    for end in reversed(behind):
-        stands = next((row for row in reversed(left) if (row["direction"], row["peer"]) == end), None)
-        if stands is None:
+    stands = len(rows)
+    for end in reversed([end_of(dump, entry) for entry in entries[entries.index(first) :]]):
+        stands = next((n for n in reversed(range(stands)) if _is_call(rows[n], end)), -1)
+        if stands < 0:
             return rows
-        left = left[: left.index(stands)]
-    assert stands is not None
-    kept = [row for row in rows if at[id(row)] < at[id(stands)]]
-    return [*kept, {**stands, "end_s": None}]
+    return [*rows[:stands], rows[stands]._replace(end_s=None)]
+
+
+def _is_call(row: Transfer, end: tuple[str, int]) -> bool:
+    return not row.op.endswith(".wait") and (row.direction, row.peer) == end
 
 
 def end_of(dump: dict[str, Any], entry: Entry) -> tuple[str, int]:

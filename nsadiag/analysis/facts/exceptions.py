@@ -73,7 +73,7 @@ def is_of_the_world(exception: Raised) -> bool:
 
 
 def first_of(exception: Raised) -> Raised:
-    """What it was raised from; and what was on its way up when a clean-up failed, for want of a peer or for its own sake."""
+    """The exception that it was raised from; and the one on its way up when a clean-up failed, for want of a peer or for its own sake."""
     current = exception
     while (earlier := current.get("cause")) and earlier.get("frames"):
         if LOST_WORKER.search(current["message"]):
@@ -119,7 +119,7 @@ def is_told_late(exception: Raised) -> bool:
 
 
 def device_assert(stderr: str) -> str | None:
-    """What a kernel's own assertion said, and which kernel's it was."""
+    """The words of a kernel's own assertion, and the kernel."""
     found = DEVICE_ASSERT.search(stderr)
     return f"{found['kernel']}: assertion `{found['what']}` failed"[:300] if found else None
 

@@ -106,7 +106,7 @@ def _gave_up_a_peer(rank: RankEvidence) -> bool:
 
 
 def _first_seen_ns(rank: RankEvidence, exception: dict[str, Any]) -> int:
-    """When it was raised, as far as anyone saw: a `finally` may have held it back for long."""
+    """The time at which it was raised, as far as anyone saw: a `finally` may have held it back for long."""
     chain = [exception, first_of(exception)]
     seen = [row["t_mono_ns"] for row in rank.raised if any(is_same(row, each) for each in chain)]
     # The same words much earlier are another exception, that was swallowed.

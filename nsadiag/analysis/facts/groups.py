@@ -1,4 +1,4 @@
-"""Which process group a name means: two groups of one name and different members are two groups."""
+"""Process groups by name: two groups of one name and different members are two groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_SHOWN = 6
 
 
 def raw_name(name: str, description: str) -> str:
-    """What a rank calls the group: the description where there is one, since gloo's numbers differ from its pg_config's."""
+    """A rank's name for the group: the description where there is one, since gloo's numbers differ from its pg_config's."""
     return str(description if description not in UNNAMED else name)
 
 

@@ -1,16 +1,22 @@
-"""Which line of user code: in stacks, in tracebacks, in the black box."""
+"""Lines of user code: in stacks, in tracebacks, in the black box."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
+from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import model
 
@@ -63,7 +69,7 @@ def _waits_in(frame: dict[str, Any]) -> str | None:
 
 
 def of_rank_now(rank: RankEvidence) -> Place | None:
-    """Where the rank stood when it was last looked at; its black box where no stack could be had."""
+    """The rank's line when it was last looked at; by its black box where no stack could be had."""
     for capture in reversed(rank.captures):
         found = of_stack(capture.stacks)
         if found:
@@ -103,8 +109,7 @@ def _thread_that_died(text: str) -> str:
 
 
 def of_text(text: str) -> Place | None:
-    """From the worker's `file:line:function`, behind which a tab and details of the call may stand."""
-    text = text.partition("\t")[0]
+    """From the worker's `file:line:function`."""
     if text.count(":") < 2:
         return None
     file, line, function = text.rsplit(":", 2)
@@ -113,12 +118,14 @@ def of_text(text: str) -> Place | None:
 
 def of_black_box(rank: RankEvidence) -> Place | None:
     """The user line of the newest event that carries one."""
-    for event in rank.recording.events[::-1][:2000]:
-        if event["phase"] == Phase.BEGIN:
-            found = of_text(rank.recording.label(event).site)
-            if found:
-                return found
-    return None
+    newest = rank.recording.events[::-1][:2000]
+    return _first_site(rank.recording, newest[newest["phase"] == Phase.BEGIN])
+
+
+def _first_site(recording: Recording, records: npt.NDArray[np.void]) -> Place | None:
+    """The user line of the first that has one: a thread of torch's own, as one that writes a checkpoint, has none."""
+    found = (of_text(label.site) for label in recording.labels_of(records))
+    return next((place for place in found if place is not None), None)
 
 
 def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
@@ -132,15 +139,15 @@ def of_call(rank: RankEvidence, wall_ns: int) -> Place | None:
     mono_ns = wall_ns - header.wall_ns + header.monotonic_ns
     events = rank.recording.events
     before = events[(events["t_ns"] <= mono_ns) & (events["phase"] == Phase.BEGIN) & (events["c"] != 0)]
-    # A thread of torch's own, as one that writes a checkpoint, has no user line.
-    found = (of_text(rank.recording.label(event).site) for event in before[::-1][:20])
-    return next((place for place in found if place is not None), None)
+    return _first_site(rank.recording, before[::-1][:20])
 
 
-def most_seen(samples: list[dict[str, Any]], key: str = "frames") -> Place | None:
-    """The innermost user line that a rank's stack samples show most often, of the main thread or of one `beside`."""
-    innermost = (next((f for f in s.get(key, ()) if is_user(f[0])), None) for s in samples)
-    seen = [tuple(frame) for frame in innermost if frame]
+def most_seen(samples: Iterable[Sample], *, beside: bool = False) -> Place | None:
+    """The innermost user line that a rank's stack samples show most often, of the main thread, or of one beside it."""
+    innermost = (
+        next((f for f in (s.beside if beside else s.frames) if is_user(f.file)), None) for s in samples
+    )
+    seen = [frame for frame in innermost if frame]
     if not seen:
         return None
     # A generator or lambda of a line counts for the line.
@@ -149,22 +156,22 @@ def most_seen(samples: list[dict[str, Any]], key: str = "frames") -> Place | Non
     return place(file, line, function)
 
 
-def waits_for_peers(sample: dict[str, Any]) -> bool:
+def waits_for_peers(sample: Sample) -> bool:
     """Whether the innermost user line stood in a collective."""
-    inside = itertools.takewhile(lambda frame: not is_user(frame[0]), sample.get("frames", ()))
-    return any("/torch/distributed/" in frame[0] for frame in inside)
+    inside = itertools.takewhile(lambda frame: not is_user(frame.file), sample.frames)
+    return any("/torch/distributed/" in frame.file for frame in inside)
 
 
-def in_a_step(sample: dict[str, Any]) -> bool:
+def in_a_step(sample: Sample) -> bool:
     """Whether the rank was in the model, in its backward, in a collective or in its optimizer: not at what lies between steps."""
     return any(
-        frame[2].rpartition(".")[2] in IN_A_STEP or frame[0].endswith(OPTIMIZER)
-        for frame in sample.get("frames", ())
+        frame.function.rpartition(".")[2] in IN_A_STEP or frame.file.endswith(OPTIMIZER)
+        for frame in sample.frames
     )
 
 
-def in_backward(sample: dict[str, Any]) -> bool:
-    return any(frame[2] == "_engine_run_backward" for frame in sample.get("frames", ()))
+def in_backward(sample: Sample) -> bool:
+    return any(frame.function == "_engine_run_backward" for frame in sample.frames)
 
 
 def short(at: Place) -> str:

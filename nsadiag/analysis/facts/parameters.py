@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import dataclass
 
+from nsadiag.analysis.documents import Missing, Wrap
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.source.modules import branch_in
@@ -31,42 +32,52 @@ def unused_in(rank: RankEvidence, message: str) -> list[str]:
     return [parameters[int(i)]["name"] for i in indices[1].split() if int(i) < len(parameters)]
 
 
-def changed_after(rank: RankEvidence, step: int) -> dict[str, Any] | None:
-    """The last change, from that step on, of the set without a gradient: `missing` new ones, or those `used_again`."""
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change of the set of an optimizer's parameters without a gradient."""
+
+    step: int
+    missing: list[str]  # new ones
+    used_again: list[str]
+
+
+def changed_after(rank: RankEvidence, step: int) -> Change | None:
+    """The last change from that step on."""
     before: dict[int, set[str]] = {}
     found = None
     for row in rank.ungraded:
-        had = before.get(row["optimizer"], set())
-        now = set(row["missing"])
-        if row["step"] >= step and now != had:
-            missing = [name for name in row["missing"] if name not in had]
-            found = {**row, "missing": missing, "used_again": sorted(had - now)}
-        before[row["optimizer"]] = now
+        had, now = before.get(row.optimizer, set()), set(row.missing)
+        if row.step >= step and now != had:
+            missing = [name for name in row.missing if name not in had]
+            found = Change(step=row.step, missing=missing, used_again=sorted(had - now))
+        before[row.optimizer] = now
     return found
 
 
 def without_gradient_now(rank: RankEvidence) -> tuple[list[str], int, str] | None:
-    """What its last backward gave none, as the rank told at the newest look: names, its steps so far, the file that tells.
+    """Parameters without a gradient at the newest look: names, the rank's steps so far, the file that tells.
 
     None where it is not known: gradients of all parameters of an optimizer are cleared together, so that none at all
     tells nothing, nor does a part where there are several optimizers, or several models.
     """
     newest = next((c for c in reversed(rank.captures) if c.ungraded), None)
-    if newest is None or newest.ungraded["optimizers"] > 1 or len(newest.ungraded["models"]) != 1:
+    if newest is None or newest.ungraded is None or newest.ungraded.optimizers > 1:
         return None
-    (model,) = newest.ungraded["models"]
-    if not 0 < model["count"] < model["of"]:
+    if len(newest.ungraded.models) != 1:
         return None
-    step = int(newest.ungraded["step"])
-    earlier = [row["missing"] for row in rank.ungraded if row["step"] < step - 1]
-    names = [name for name in model["missing"] if not earlier or name not in earlier[-1]]
+    (model,) = newest.ungraded.models
+    if not 0 < model.count < model.of:
+        return None
+    step = newest.ungraded.step
+    earlier = [row.missing for row in rank.ungraded if row.step < step - 1]
+    names = [name for name in model.missing if not earlier or name not in earlier[-1]]
     return names, step, f"{newest.source}/ungraded.json"
 
 
-def without_gradient(rank: RankEvidence) -> dict[str, Any] | None:
+def without_gradient(rank: RankEvidence) -> Missing | None:
     """The newest word of the rank's optimizers on who has none; None if all had one, or nothing is on record."""
     row = rank.ungraded[-1] if rank.ungraded else None
-    return row if row and row["count"] else None
+    return row if row and row.count else None
 
 
 def branch_around(cell: CellEvidence, rank: RankEvidence, unused: list[str]) -> Place | None:
@@ -74,19 +85,18 @@ def branch_around(cell: CellEvidence, rank: RankEvidence, unused: list[str]) -> 
 
     None if there is none, or several, or a parameter that took part is behind it as well.
     """
-    model, names = _model_of(rank, unused)
-    return (
-        branch_in(cell.code, str(model["model"]), names, {row[0] for row in model["parameters"]})
-        if names
-        else None
-    )
+    found = _model_of(rank, unused)
+    if found is None:
+        return None
+    model, names = found
+    return branch_in(cell.code, model.model, names, {parameter.name for parameter in model.parameters})
 
 
-def _model_of(rank: RankEvidence, unused: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """What was wrapped that has them all, and their names within it."""
+def _model_of(rank: RankEvidence, unused: list[str]) -> tuple[Wrap, list[str]] | None:
+    """The wrapped model that has them all, and their names within it."""
     within = {p.get("qualified", p["name"]): p["name"] for ddp in rank.ddp for p in ddp["parameters"]}
     names = [within.get(name, name) for name in unused]
     for row in reversed(rank.wraps):
-        if set(names) <= {parameter[0] for parameter in row["parameters"]}:
+        if names and {*names} <= {parameter.name for parameter in row.parameters}:
             return row, names
-    return {}, []
+    return None

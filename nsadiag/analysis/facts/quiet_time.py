@@ -1,4 +1,4 @@
-"""How long a rank has been at one and the same place, for causes that only time tells from work."""
+"""Time that a rank has been at one and the same place, for causes that only time tells from work."""
 
 from __future__ import annotations
 

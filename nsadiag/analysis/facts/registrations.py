@@ -1,9 +1,10 @@
-"""What piles up, by what ranks wrote of it: the line that registers the same in step after step."""
+"""Registrations that grow without end: the line that registers the same in step after step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nsadiag.analysis.documents import Registered
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Place
@@ -43,29 +44,29 @@ class Pile:
 
 
 def largest_pile(rank: RankEvidence, steps: int) -> Pile | None:
-    """Of what grew all along the rank's steps, so many there were, the most numerous."""
-    by_line: dict[tuple[str, str], list[dict[str, int]]] = {}
+    """The most numerous of what grew all along the rank's `steps`."""
+    by_line: dict[tuple[str, str], list[Registered]] = {}
     for row in rank.piles:
-        by_line.setdefault((row["kind"], row["place"]), []).append(row)
+        by_line.setdefault((row.kind, row.place), []).append(row)
     found = [p for (kind, line), rows in by_line.items() if (p := _grown(kind, line, rows, steps))]
     return max(found, key=lambda p: p.last, default=None)
 
 
-def _grown(kind: str, line: str, rows: list[dict[str, int]], steps: int) -> Pile | None:
+def _grown(kind: str, line: str, rows: list[Registered], steps: int) -> Pile | None:
     # At exit what they hung on may be gone.
-    first, last, at = rows[0], max(rows, key=lambda row: row["alive"]), locations.of_text(line)
+    first, last, at = rows[0], max(rows, key=lambda row: row.alive), locations.of_text(line)
     # Between two powers of two nothing is written: of a job that was ended that is half of its steps.
-    if at is None or last["steps"] < max(MIN_STEPS, MOST_OF_STEPS * steps / 2):
+    if at is None or last.steps < max(MIN_STEPS, MOST_OF_STEPS * steps / 2):
         return None
-    if last["alive"] < TIMES * max(first["alive"], 1):
+    if last.alive < TIMES * max(first.alive, 1):
         return None
     return Pile(
         what=WORDS.get(kind)
         or kind.removeprefix("register_").removeprefix("module_").replace("_", " ") + "s",
         place=at,
-        first_step=first["step"] + 1,
-        first=first["alive"],
-        last_step=last["step"] + 1,
-        last=last["alive"],
-        made=last["made"],
+        first_step=first.step + 1,
+        first=first.alive,
+        last_step=last.step + 1,
+        last=last.alive,
+        made=last.made,
     )

@@ -1,4 +1,4 @@
-"""What each rank's main thread was doing when it was last looked at: waiting for peers, for itself, or for the world."""
+"""States of main threads at the last look: waiting for peers, for themselves, or for the world."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsadiag.analysis.facts import device_queue, locations
-from nsadiag.analysis.facts.open_spans import unended
+from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.evidence.blocking import SYSCALLS, State, by_frames, by_kernel, by_native, by_wchan
 from nsadiag.evidence.records import Place
@@ -57,7 +57,7 @@ class Standing:
 
 
 def standing_of(rank: RankEvidence) -> Standing | None:
-    """Where the rank stands; None if no stack of it could be had."""
+    """The state of the rank's main thread; None if no stack of it could be had."""
     shown = [c for c in rank.captures if c.stacks]
     if not shown:
         return None
@@ -195,12 +195,9 @@ def _descriptor(proc: dict[str, Any], call: tuple[str, int] | None) -> dict[str,
 
 def open_event(rank: RankEvidence) -> str | None:
     """`name` or `name detail` of the innermost event that the main thread began and did not end."""
-    recording = rank.recording
-    pid = recording.header.pid if recording.header else None
-    for event in unended(recording.events, pid):
-        if event["kind"] not in (Kind.PROCESS, Kind.STEP):
-            name = recording.name(event) or str(Kind(int(event["kind"])).name).lower()
-            return f"{name} {recording.label(event).detail}".strip()
+    for event in open_spans(rank.recording):
+        if event.kind not in (Kind.PROCESS, Kind.STEP):
+            return f"{event.name or Kind(event.kind).name.lower()} {event.detail}".strip()
     return None
 
 

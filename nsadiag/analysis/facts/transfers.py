@@ -3,63 +3,71 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
-TRANSFER_COLUMNS = [
-    "rank",
-    "op",  # `irecv` is the call, `irecv.wait` the wait for its Work
-    "group",
-    "call",  # number of the call in its group, the same for call and wait
-    "elements",
-    "direction",  # to, from
-    "peer",  # a global rank; missing where any may send
-    "tag",
-    "tensor",  # "float32[3]"
-    "step",
-    "begin_s",
-    "end_s",  # missing while the rank still is in it
-    "place",
-]
+
+class Transfer(NamedTuple):
+    """One send or receive, or a wait for it, by peer."""
+
+    rank: int
+    op: str  # `irecv` is the call, `irecv.wait` the wait for its Work
+    group: str
+    call: int  # its number in the group, the same for call and wait
+    elements: int
+    direction: str  # to, from
+    peer: int | None  # a global rank; missing where any may send
+    tag: int
+    tensor: str  # "float32[3]"
+    step: int
+    begin_s: float
+    end_s: float | None  # missing while the rank still is in it
+    place: str
+
+
+TRANSFER_COLUMNS = [*Transfer._fields]
 FIRST_PEER = r"^(?:to|from)="
 PEER = re.compile(r"(to|from)=(any|\d+) tag=(\d+)(?: (\w+\[[\d,]*\]))?")
 
 
-def transfers_of(rank: int, events: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of TRANSFER_COLUMNS from the rank's own events: one a peer, so a batch has several."""
+def transfers_of(rank: int, events: pd.DataFrame) -> list[Transfer]:
+    """From the rank's own events: one a peer, so a batch has several."""
     named = events[(events.kind == Kind.COLLECTIVE) & events.detail.str.contains(FIRST_PEER)]
-    rows: list[dict[str, Any]] = []
-    begun: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for event in named.to_dict("records"):
-        key = (event["name"], event["a"], event["group"], event["site"], event["detail"])
-        if event["phase"] == Phase.END:
-            for row in begun.pop(key, []):
-                row["end_s"] = event["t_s"]
+    rows: list[Transfer] = []
+    begun: dict[tuple[Any, ...], slice] = {}
+    each: Iterable[Any] = named.itertuples(index=False)
+    for event in each:
+        key = (event.name, event.a, event.group, event.site, event.detail)
+        if event.phase == Phase.END:
+            own = begun.pop(key, slice(0))
+            rows[own] = [row._replace(end_s=event.t_s) for row in rows[own]]
         else:
-            begun[key] = _begun(rank, event)
-            rows.extend(begun[key])
+            found = _begun(rank, event)
+            begun[key] = slice(len(rows), len(rows) + len(found))
+            rows += found
     return rows
 
 
-def _begun(rank: int, event: dict[Any, Any]) -> list[dict[str, Any]]:
+def _begun(rank: int, event: Any) -> list[Transfer]:
     return [
-        {
-            "rank": rank,
-            "op": event["name"],
-            "group": event["group"],
-            "call": event["a"],
-            "elements": event["b"],
-            "direction": direction,
-            "peer": None if peer == "any" else int(peer),
-            "tag": int(tag),
-            "tensor": tensor,
-            "step": event["step"],
-            "begin_s": event["t_s"],
-            "end_s": None,
-            "place": event["site"],
-        }
-        for direction, peer, tag, tensor in PEER.findall(event["detail"])
+        Transfer(
+            rank=rank,
+            op=event.name,
+            group=event.group,
+            call=event.a,
+            elements=event.b,
+            direction=direction,
+            peer=None if peer == "any" else int(peer),
+            tag=int(tag),
+            tensor=tensor,
+            step=event.step,
+            begin_s=event.t_s,
+            end_s=None,
+            place=event.site,
+        )
+        for direction, peer, tag, tensor in PEER.findall(event.detail)
     ]

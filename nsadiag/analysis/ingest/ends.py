@@ -1,4 +1,4 @@
-"""How a rank ended, where nobody could see it: by what others say of it, or it said itself."""
+"""Ends of ranks that nobody could see: by what others say of them, or they said themselves."""
 
 from __future__ import annotations
 

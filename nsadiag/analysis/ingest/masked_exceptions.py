@@ -6,15 +6,12 @@ themselves, Python shows the new error last, and the old one as what was being h
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.source.model import name_of
+from nsadiag.source.handlers import lets_through
 
-EXITS = ("exit", "_exit", "abort")
 Raised = dict[str, Any]
 
 
@@ -65,34 +62,6 @@ def _is_displaced(cell: CellEvidence, later: Raised, earlier: Raised) -> bool:
         f["line"] for f in later.get("frames") or () if (f["file"], f["function"]) == (file, function)
     ]
     source = cell.code.file(file) if later_at else None
-    tries = list(source.all(ast.Try)) if source else []
-    return any(_passes_on(one, raised_at, failed_at) for one in tries for failed_at in later_at)
-
-
-def _passes_on(one: ast.Try, raised_at: int, failed_at: int) -> bool:
-    if _holds(one.finalbody, failed_at):
-        return _holds([*one.body, *one.handlers, *one.orelse], raised_at)
-    clean_ups = [h for h in one.handlers if _holds(h.body, failed_at)]
-    return _holds(one.body, raised_at) and any(_goes_on_raising(h, failed_at) for h in clean_ups)
-
-
-def _holds(block: Sequence[ast.stmt | ast.ExceptHandler], line: int) -> bool:
-    return any(s.lineno <= line <= (s.end_lineno or s.lineno) for s in block)
-
-
-def _goes_on_raising(handler: ast.ExceptHandler, failed_at: int) -> bool:
-    """Whether, below the line that failed, the handler raises what it has caught again, or ends the process.
-
-    One that raises another error speaks for the first, and one that goes on had an answer to it.
-    """
-    return any(_lets_go(s, handler.name) for s in handler.body if s.lineno > failed_at)
-
-
-def _lets_go(statement: ast.stmt, name: str | None) -> bool:
-    if isinstance(statement, ast.Raise):
-        again = statement.exc
-        return again is None or (isinstance(again, ast.Name) and again.id == name)
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call):
-        return False
-    return name_of(call) in EXITS
+    return source is not None and any(
+        lets_through(source, raised_at=raised_at, failed_at=failed_at) for failed_at in later_at
+    )

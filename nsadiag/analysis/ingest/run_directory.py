@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap, rows_of, typed
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
 from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
@@ -82,7 +83,7 @@ def each_rank(
 
 
 class Nodes:
-    """What the nodes of a job on several say about all of their ranks, each read when it is asked for."""
+    """Statements of a job's nodes about all of their ranks, each read when it is asked for."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -90,14 +91,14 @@ class Nodes:
         self._said: dict[str, str] = {}
 
     def offset_ns(self, host: str) -> int:
-        """What to add to that node's monotonic clock to get node 0's."""
+        """The difference of node 0's monotonic clock and that node's."""
         if host not in self._clocks:
             self._clocks[host] = read_json(self._run.node(host) / CLOCK, {})
         told: dict[str, Any] = self._clocks[host]
         return int(told.get("mono_offset_ns") or 0)
 
     def launcher_stderr(self, host: str, of_all: str) -> str:
-        """What the launcher there said: a pid that another one names is not the same process."""
+        """The launcher's own stderr there: a pid that another one names is not the same process."""
         if host not in self._said:
             path = self._run.node(host) / "launcher.stderr.log"
             try:
@@ -122,7 +123,7 @@ def in_time_of_node_0(rank: RankEvidence, offset_ns: int) -> RankEvidence:
         leaving=_shifted(rank.leaving, offset_ns) if rank.leaving else rank.leaving,
         raised=[_shifted(row, offset_ns) for row in rank.raised],
         signals=[_shifted(row, offset_ns) for row in rank.signals],
-        samples=[_shifted(row, offset_ns) for row in rank.samples],
+        samples=tuple(replace(s, t_mono_ns=s.t_mono_ns + offset_ns) for s in rank.samples),
     )
 
 
@@ -137,7 +138,7 @@ def _launcher_stderr(run: RunDir) -> str:
 
 
 def _node_gaps(path: Path, unfit: Gaps) -> list[str]:
-    """What the last look at each machine could not have."""
+    """The gaps of the last snapshot of each machine."""
     found = []
     for node in sorted(path.glob("nodes/*")):
         for last in RankDir(path=node).captures()[-1:]:
@@ -170,17 +171,17 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         leaving=leaving,
         raised=read_json_lines(directory.raised, unfit),
         signals=read_json_lines(directory.signals, unfit),
-        wraps=read_json(directory.wraps, [], unfit),
-        ungraded=read_json_lines(directory.ungraded, unfit),
+        wraps=rows_of(Wrap, read_json(directory.wraps, [], unfit)),
+        ungraded=rows_of(Missing, read_json_lines(directory.ungraded, unfit)),
         unwaited=read_json_lines(directory.unwaited, unfit),
-        replicas=read_json_lines(directory.replicas, unfit),
-        evaluated=read_json_lines(directory.evaluated, unfit),
+        replicas=rows_of(Sums, read_json_lines(directory.replicas, unfit)),
+        evaluated=rows_of(Sums, read_json_lines(directory.evaluated, unfit)),
         given=read_json_lines(directory.given, unfit),
         unheld=read_json_lines(directory.unheld, unfit),
         first_steps=read_json_lines(directory.parity, unfit),
-        piles=read_json_lines(directory.piles, unfit),
+        piles=rows_of(Registered, read_json_lines(directory.piles, unfit)),
         threads=read_json_lines(directory.threads, unfit),
-        samples=read_json_lines(directory.samples, unfit),
+        samples=rows_of(Sample, read_json_lines(directory.samples, unfit)),
         captures=captures,
         stderr_tail=tail_of(directory.stderr, LOG_TAIL_BYTES),
         gaps=(),
@@ -235,7 +236,7 @@ def _load_capture(directory: CaptureDir, root: Path, unfit: Gaps) -> CaptureEvid
         answers=read_json(directory.answers, {}, unfit),
         native=tail_of(directory.native, LOG_TAIL_BYTES),
         tasks=tuple(read_json(directory.tasks, [], unfit)),
-        ungraded=read_json(directory.ungraded, {}, unfit),
+        ungraded=typed(MissingNow | None, read_json(directory.ungraded, None, unfit) or None),
         children=tuple(_load_capture(child, root, unfit) for child in directory.children()),
     )
 

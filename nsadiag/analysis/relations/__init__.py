@@ -1,1 +1,1 @@
-"""What ranks did relative to each other: who waits for whom, who differs, since when."""
+"""Relations between ranks: waits, differences, and since when."""

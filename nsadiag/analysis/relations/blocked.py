@@ -37,7 +37,7 @@ class Stuck:
 
 
 def stuck_inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:
-    """Of a job in which nothing moves: ranks that peers wait for and that wait for none; where nobody waits, all such.
+    """Ranks of a job in which nothing moves that peers wait for and that wait for none; where nobody waits, all such.
 
     Without those that have nothing to do, if another one hangs beside them.
     """
@@ -101,7 +101,7 @@ def _collective(cell: CellEvidence, tables: Tables, number: int) -> Collective |
 
 
 def was_alive(end: dict[str, Any]) -> bool:
-    """When it was looked at; a rank that was left running has no end."""
+    """Whether it ran when it was looked at; a rank that was left running has no end."""
     return end.get("t_s") is None or bool(end.get("by_us"))
 
 

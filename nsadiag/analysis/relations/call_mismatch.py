@@ -28,7 +28,7 @@ TRUNCATED = re.compile(r"\+\d+\)")
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What one rank asked for."""
+    """One rank's arguments to a call."""
 
     rank: int
     op: str
@@ -124,7 +124,7 @@ def _said(row: dict[Any, Any]) -> str:
 
 
 def _aspects(rows: dict[int, dict[Any, Any]], members: list[int]) -> list[tuple[Kind, dict[int, Any]]]:
-    """What must be the same on all ranks, in the order in which it is looked at."""
+    """Aspects that must be the same on all ranks, in the order in which they are looked at."""
     ops = {rank: row["op"] for rank, row in rows.items()}
     if len(set(ops.values())) > 1:
         return [("operation", ops)]
@@ -140,13 +140,13 @@ def _aspects(rows: dict[int, dict[Any, Any]], members: list[int]) -> list[tuple[
 
 
 def _compared(op: str, tensors: str) -> str:
-    """Where a list is gathered or scattered, that list: its parts, and so what each rank gives, may differ in size."""
+    """The list that is gathered or scattered, if one is: its parts, and so what each rank gives, may differ in size."""
     listed = re.search(r"\([^)]*\)", tensors)
     return listed[0] if listed and not TRUNCATED.search(tensors) and "coalesced" not in op else tensors
 
 
 def _unmatched(rows: dict[int, dict[Any, Any]], members: list[int]) -> dict[int, int]:
-    """How many of its peers each rank disagrees with on what travels between the two; all 0 where all agree."""
+    """The number of peers with which each rank disagrees on what travels between the two; all 0 where all agree."""
     sides = {r: _rows_per_member(row, len(members)) for r, row in rows.items()}
     wrong = dict.fromkeys(sorted(rows), 0)
     for i, sender in enumerate(members):

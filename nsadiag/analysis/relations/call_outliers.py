@@ -1,4 +1,4 @@
-"""Of ranks that ask for different things in one call: the minority, or whoever does what it never did before."""
+"""Outliers among ranks that ask for different things in one call: the minority, or whoever does what it never did before."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from nsadiag.analysis.relations.call_mismatch import Disagreement
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 CALLS = (Kind.COLLECTIVE, Kind.BACKWARD, Kind.FORWARD)
+Visit = tuple[str, ...]  # group, line, and arguments where these were asked for
 ARGUMENTS = ["op", "root", "tensors", "splits"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asking(Behaviour):
-    """What a rank asks for in the call on which it disagrees with others."""
+    """A rank's arguments in the call on which it disagrees with others."""
 
     tables: Tables
     one: Disagreement
@@ -38,7 +39,7 @@ class Asking(Behaviour):
         now, before = _earlier(self.tables, self.rank, self.one)
         return now is not None and bool(before) and now not in before
 
-    def path(self, *, arguments: bool = False) -> list[str]:
+    def path(self, *, arguments: bool = False) -> list[Visit]:
         """The lines from which it called, up to this call: it may have got further since."""
         until_s = _begun(self.tables, self.one, self.rank)
         return _path(self.tables, self.rank, until_s, arguments=arguments)
@@ -90,13 +91,15 @@ ARGUMENT_CRITERIA: tuple[Criterion[Askings], ...] = (MAJORITY, (Basis.NOVEL_ARGU
 
 
 def _begun(tables: Tables, one: Disagreement, rank: int) -> float:
-    """When the rank made the call; of one that only the recorder tells of, it is at the newest."""
+    """The time at which the rank made the call; of one that only the recorder tells of, it is at the newest."""
     rows = tables.asked[(tables.asked["rank"] == rank) & (tables.asked.group == one.group)]
     begun = rows.loc[rows.call == one.call, "begin_s"]
     return float("inf") if one.recorded or begun.empty or begun.isna().all() else float(begun.iloc[-1])
 
 
-def _path(tables: Tables, rank: int, until_s: float = float("inf"), *, arguments: bool = False) -> list[str]:
+def _path(
+    tables: Tables, rank: int, until_s: float = float("inf"), *, arguments: bool = False
+) -> list[Visit]:
     """The lines from which the rank's main thread called, in order; with what it gave, if asked for."""
     events = tables.events
     mine = events[
@@ -106,23 +109,23 @@ def _path(tables: Tables, rank: int, until_s: float = float("inf"), *, arguments
     ]
     mine = mine[mine.kind.isin(CALLS) & ~mine.name.str.startswith("store.")]
     mine = mine if until_s == float("inf") else mine[mine.t_s <= until_s]
-    lines = mine.group + "\t" + mine.site
-    return [str(line) for line in (lines + "\t" + mine.detail if arguments else lines)]
+    columns = [mine.group, mine.site, *([mine.detail] if arguments else [])]
+    return list(zip(*columns, strict=True))
 
 
-def _is_at_a_new_place(path: list[str]) -> bool:
+def _is_at_a_new_place(path: list[Visit]) -> bool:
     """Whether the rank had never before called from the line it is at: it has left the common path."""
     return len(path) > 1 and path.count(path[-1]) == 1
 
 
 def took_new_turns(tables: Tables, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Who came to the line at which it stands from the one before as none of them ever did in what is over."""
+    """Ranks that came to the line at which they stand from the one before as none of them ever did in what is over."""
     turns = {rank: list(itertools.pairwise(_path(tables, rank))) for rank in ranks}
     before = {turn for taken in turns.values() for turn in taken[:-1]}
     return tuple(r for r, taken in turns.items() if len(taken) > 1 and taken[-1] not in before)
 
 
-def _took_a_new_turn(path: list[str]) -> bool:
+def _took_a_new_turn(path: list[Visit]) -> bool:
     turns = list(itertools.pairwise(path))
     return len(turns) > 1 and turns.count(turns[-1]) == 1
 
@@ -130,7 +133,7 @@ def _took_a_new_turn(path: list[str]) -> bool:
 def _earlier(
     tables: Tables, rank: int, one: Disagreement
 ) -> tuple[tuple[Any, ...] | None, set[tuple[Any, ...]]]:
-    """What the rank asks for now, and what it asked for before at this line."""
+    """The rank's arguments now, and those that it gave before at this line."""
     rows = tables.asked[(tables.asked["rank"] == rank) & (tables.asked.group == one.group)]
     now = rows[rows.call == one.call]
     if one.recorded or now.empty:

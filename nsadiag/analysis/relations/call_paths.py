@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
 
 from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
@@ -13,11 +12,10 @@ from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.timeline import Histories
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
-from nsadiag.source.both_sides import make_the_same_call
-from nsadiag.source.control import Guard, Program
-from nsadiag.source.model import Scope
+from nsadiag.source.control import Condition, Program
+from nsadiag.source.model import CallPath, Scope
+from nsadiag.source.patterns.both_sides import make_the_same_call
 
-Chain = tuple[Place, ...]  # outermost first
 DEEPEST = 30
 
 
@@ -44,11 +42,11 @@ class Chains:
                 lost = _lost_a_peer(next(r for r in cell.ranks if r.rank == rank), last.t_ns)
                 self._now[rank] = lost or self.to(last.place)
 
-    def now(self, rank: int) -> Chain:
-        """Where it stood at the last look, or was when its peer's end ended it; empty of a rank that is gone."""
+    def now(self, rank: int) -> CallPath:
+        """The call path at the last look, or when its peer's end ended it; empty of a rank that is gone."""
         return self._now.get(rank, ())
 
-    def to(self, at: Place) -> Chain:
+    def to(self, at: Place) -> CallPath:
         """A chain that ends at the line: as any stack has shown its callers, else as the only call in the source."""
         found, known = [at], {self.program.scope_of(at.file, at.line)}
         while len(found) < DEEPEST:
@@ -61,8 +59,8 @@ class Chains:
 
     def is_sure(self, at: Place) -> bool:
         """Whether no function on the chain to that line is called from two places: else it may have been either."""
-        scopes = {self.program.scope_of(p.file, p.line)[1].rpartition(".")[2] for p in self.to(at)[1:]}
-        return all(len(self.program.origins.calls_of(name)) < 2 for name in scopes if name)
+        functions = {self.program.scope_of(p.file, p.line).function for p in self.to(at)[1:]}
+        return all(len(self.program.callers(name)) < 2 for name in functions if name)
 
     def has_one_caller(self, at: Place) -> bool:
         """Whether nothing, neither the source nor any stack, shows a second place from which the line's function is called.
@@ -70,19 +68,15 @@ class Chains:
         What runs without being called by its name, as a module's `forward`, may be called from anywhere.
         """
         scope = self.program.scope_of(at.file, at.line)
-        name = scope[1].rpartition(".")[2]
-        if name == "forward" or name.startswith("__"):
+        if scope.function == "forward" or scope.function.startswith("__"):
             return False
-        return len(self.program.origins.calls_of(name)) < 2 and len(self._seen.get(scope, ())) < 2
+        return len(self.program.callers(scope.function)) < 2 and len(self._seen.get(scope, ())) < 2
 
     def _caller(self, scope: Scope) -> Place | None:
-        if scope in self._callers or not scope[1]:
+        if scope in self._callers or not scope.path:
             return self._callers.get(scope)
-        calls = self.program.origins.calls_of(scope[1].rpartition(".")[2])
-        if len(calls) != 1:
-            return None
-        (file, _), call = calls[0]
-        return locations.place(file, call.lineno, None)
+        calls = self.program.callers(scope.function)
+        return locations.place(*calls[0], None) if len(calls) == 1 else None
 
 
 def _came_to_its_end(rank: RankEvidence) -> bool:
@@ -90,7 +84,7 @@ def _came_to_its_end(rank: RankEvidence) -> bool:
     return ended and rank.exception is None
 
 
-def _now(rank: RankEvidence, tables: Tables, still: bool) -> Chain:
+def _now(rank: RankEvidence, tables: Tables, still: bool) -> CallPath:
     standing = tables.standings.get(rank.rank)
     if still and standing is not None and standing.frames:
         return tuple(reversed(standing.frames))
@@ -104,40 +98,39 @@ def _now(rank: RankEvidence, tables: Tables, still: bool) -> Chain:
     return tuple(reversed(locations.all_of_faults(rank.faults)))
 
 
-def _lost_a_peer(rank: RankEvidence, since_ns: int) -> Chain:
-    """Where it learnt that a peer is gone, if a launcher ended it before that could end it."""
+def _lost_a_peer(rank: RankEvidence, since_ns: int) -> CallPath:
+    """The call path on which it learnt that a peer is gone, if a launcher ended it before that could end it."""
     row = rank.raised[-1] if rank.raised else {}
     if row.get("thread") != "MainThread" or row.get("t_mono_ns", 0) < since_ns or not follows_a_peer(row):
         return ()
     return tuple(found for at in reversed(row.get("stack", [])) if (found := locations.of_text(at)))
 
 
-def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[Chain]:
+def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[CallPath]:
     for rank in ranks:
         for sample in rank.samples:
-            frames: list[Any] = [f for f in sample.get("frames", []) if is_user(f[0])]
-            yield tuple(locations.place(f[0], f[1], f[2]) for f in reversed(frames))
+            yield tuple(locations.place(*f) for f in reversed(sample.frames) if is_user(f.file))
 
 
-def parted_at(program: Program, a: Chain, b: Chain) -> int:
-    """How many outer frames the two have in common: the same line, or the same call on both sides of a condition."""
+def parted_at(program: Program, a: CallPath, b: CallPath) -> int:
+    """The number of outer frames that the two have in common: the same line, or the same call on both sides of a condition."""
     depth = 0
     while depth < min(len(a), len(b)) and _in_common(program, a[depth : depth + 2], b[depth : depth + 2]):
         depth += 1
     return depth
 
 
-def _in_common(program: Program, a: Chain, b: Chain) -> bool:
-    """Of a frame of each, with the one that it has called."""
+def _in_common(program: Program, a: CallPath, b: CallPath) -> bool:
+    """Whether a frame of each, with the one that it has called, is the same."""
     if (a[0].file, a[0].line) == (b[0].file, b[0].line):
         return True
     if min(len(a), len(b)) < 2 or not (_same(program, a[0], b[0]) and _same(program, a[1], b[1])):
         return False
-    called = program.scope_of(a[1].file, a[1].line)[1].rpartition(".")[2]
+    called = program.scope_of(a[1].file, a[1].line).function
     return make_the_same_call(program, a[0], b[0], called)
 
 
-def stands_behind(program: Program, a: Chain, b: Chain) -> bool:
+def stands_behind(program: Program, a: CallPath, b: CallPath) -> bool:
     """Whether `a` is further down in the function in which the two part, and came there without an exception.
 
     All that two stacks alone tell of who is ahead. An empty chain is that of a rank which is gone.
@@ -150,12 +143,12 @@ def stands_behind(program: Program, a: Chain, b: Chain) -> bool:
     return a[depth].line > b[depth].line and not program.is_handling(a[depth], of=b[depth])
 
 
-def held_by(program: Program, chain: Chain, depth: int = 0) -> list[Guard]:
+def held_by(program: Program, chain: CallPath, depth: int = 0) -> list[Condition]:
     """Branches and loops around the chain's lines from that frame inwards, outermost first."""
     return [g for place in chain[depth:] for g in program.around(place.file, place.line)]
 
 
-def apart(program: Program, a: Chain, b: Chain) -> list[Guard]:
+def apart(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
     """Branches and loops that `a` is in and `b` is not, outermost first."""
     depth = parted_at(program, a, b)
     common = {_identity(g) for g in held_by(program, b)}
@@ -163,10 +156,10 @@ def apart(program: Program, a: Chain, b: Chain) -> list[Guard]:
     return [g for g in held_by(program, a, depth) if _identity(g) not in common]
 
 
-def passed_by(program: Program, a: Chain, b: Chain) -> list[Guard]:
+def passed_by(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
     """Early exits before the lines of `a` by which `b` may have gone where it is, innermost first."""
     depth = parted_at(program, a, b)
-    found: list[Guard] = []
+    found: list[Condition] = []
     for number in range(len(a) - 1, depth - 1, -1):
         at = a[number]
         there = (
@@ -180,7 +173,7 @@ def _same(program: Program, one: Place, other: Place) -> bool:
     return program.scope_of(one.file, one.line) == program.scope_of(other.file, other.line)
 
 
-def _may_have_left(guard: Guard, at: Place, there: int | None) -> bool:
+def _may_have_left(guard: Condition, at: Place, there: int | None) -> bool:
     """Whether somebody who took that exit can stand at line `there` of the same function; None: it left the function."""
     if guard.leaves == "raise":
         return False
@@ -191,10 +184,10 @@ def _may_have_left(guard: Guard, at: Place, there: int | None) -> bool:
     return there > at.line
 
 
-def _identity(guard: Guard) -> tuple[str, int, str, str]:
+def _identity(guard: Condition) -> tuple[str, int, str, str]:
     return guard.file, guard.line, guard.kind, guard.branch
 
 
-def is_in(program: Program, chain: Chain, guard: Guard) -> bool:
+def is_in(program: Program, chain: CallPath, guard: Condition) -> bool:
     """Whether the chain runs through that branch."""
     return _identity(guard) in {_identity(g) for g in held_by(program, chain)}

@@ -1,4 +1,4 @@
-"""Whose gradients the job itself averages over its ranks, behind every backward."""
+"""Gradients that the job itself averages over its ranks, behind every backward."""
 
 from __future__ import annotations
 

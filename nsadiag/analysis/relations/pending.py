@@ -1,4 +1,4 @@
-"""Who waits for whom: pending collectives of all ranks, matched by group and sequence."""
+"""Pending collectives of all ranks, matched by group and sequence number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Wait:
     calls: pd.DataFrame  # rows of Tables.calls with this group and sequence
 
     def collective(self, rank: int) -> Collective:
-        """What the rank asked for."""
+        """The collective that the rank called."""
         row = self.calls[self.calls["rank"] == rank].iloc[-1]
         return Collective(
             op=row.op, group=self.group, seq=self.seq, sizes=row.input_sizes, dtypes=row.input_dtypes

@@ -1,4 +1,4 @@
-"""Whether the ranks' copies of the model are still one model: sums of some parameters, compared step by step."""
+"""Sums of some parameters, compared step by step: the ranks' copies of the model are one model as long as they agree."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from nsadiag.analysis.records import CellEvidence
 # Of the sum of magnitudes. Copies that are kept equal are so to the last bit; the sums are taken in double.
 TOLERANCE = 1e-6
 # Parts of a model that are called by themselves have parameters of one name: the place in the list tells them apart.
+UNTOLD = (0, 1)  # the wrap and the optimizer of which older recordings say nothing
 SAME = ["place", "parameter"]
 # Looks at the ranks are of one moment where each has made as many steps since the same wrap, with the same optimizer.
 MOMENT = ["wraps", "optimizer", "since"]
@@ -134,8 +135,8 @@ def kept_equal(cell: CellEvidence, among: frozenset[str] | None = None) -> froze
 def summed(cell: CellEvidence) -> dict[str, int]:
     """The parameters that were compared, with their numbers of elements; under "" that of the whole model."""
     rows = [row for rank in cell.ranks for row in rank.replicas]
-    found = {name: math.prod(shape) for row in rows for name, shape, _, _ in row["parameters"]}
-    return {**found, "": max((int(row.get("elements") or 0) for row in rows), default=0)}
+    found = {name: math.prod(shape) for row in rows for name, shape, _, _ in row.parameters}
+    return {**found, "": max((row.elements for row in rows), default=0)}
 
 
 def _in_step(moments: list[tuple[Any, pd.DataFrame]], moment: tuple[Any, pd.DataFrame]) -> bool:
@@ -181,25 +182,27 @@ def _table(cell: CellEvidence, of: str = "parameters") -> pd.DataFrame:
     rows: list[dict[str, Any]] = [
         {
             "rank": rank.rank,
-            "step": int(row["step"]),
+            "step": row.step,
             # Older recordings count steps alone.
-            "wraps": int(row.get("subject", (0, 1))[0]),
-            "optimizer": int(row.get("subject", (0, 1))[1]),
-            "since": int(row.get("since", row["step"])),
-            "issued": row.get("issued"),
-            "backwards": row.get("backwards"),
-            "shadowed": int(row.get("shadowed") or 0),
+            "wraps": (row.subject or UNTOLD)[0],
+            "optimizer": (row.subject or UNTOLD)[1],
+            "since": row.step if row.since is None else row.since,
+            "issued": row.issued,
+            "backwards": row.backwards,
+            "shadowed": row.shadowed,
             "place": place,
             "parameter": name,
-            "left_out": of == "parameters" and place in (row.get("left_out") or ()),
-            "shape": str(shape),
-            "written": dict(enumerate(row.get("written", ()))).get(place) if of == "parameters" else None,
+            "left_out": of == "parameters" and place in row.left_out,
+            "shape": str([*shape]),
+            "written": dict(enumerate(row.written)).get(place) if of == "parameters" else None,
             "sum": float(total),
             "magnitude": float(magnitude),
         }
         for rank in cell.ranks
         for row in rank.replicas
-        for place, (name, shape, total, magnitude) in enumerate(row.get(of, ()))
+        for place, (name, shape, total, magnitude) in enumerate(
+            row.parameters if of == "parameters" else row.buffers
+        )
     ]
     return pd.DataFrame(
         rows,
@@ -229,4 +232,4 @@ def _comparable(table: pd.DataFrame, ranks: int) -> pd.DataFrame:
 
 def counts_since_wrap(cell: CellEvidence) -> bool:
     """Whether steps before a wrap, which ranks may have made in other numbers, are told from those after it."""
-    return all("subject" in row for rank in cell.ranks for row in rank.replicas)
+    return all(row.subject for rank in cell.ranks for row in rank.replicas)

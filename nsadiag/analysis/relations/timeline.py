@@ -1,4 +1,4 @@
-"""What each rank's main thread did, iteration by iteration, and the first iteration in which the ranks differ."""
+"""Timelines of main threads, iteration by iteration, and the first divergence of ranks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from nsadiag.analysis.outliers import MAJORITY, NOVEL, SHORTER, Basis, Behaviour
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import Event
 
 # Ranks of a pipeline rightly differ in these.
 TRANSFER = re.compile(r"send|recv|\.wait$|^store\.|^wait_tensor$")
@@ -43,7 +44,7 @@ class Token:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What has to be equal on ranks that do the same."""
+        """The part that has to be equal on ranks that do the same."""
         return self.kind, self.at
 
 
@@ -64,51 +65,38 @@ class Difference:
 def tokens_of(rank: RankEvidence) -> list[Token]:
     """In order; calls of other threads, transfers and the store left out."""
     recording, events = rank.recording, rank.recording.events
-    header = recording.header
-    if header is None:
+    if recording.pid is None:
         return []
-    wanted = [int(k) for k in SEEN]
     found: list[Token] = []
     unsynced = ""
     # Kinds first: most events are gradients and modules, and Python is slow over all of them.
-    relevant = np.isin(events["kind"], [*wanted, int(Kind.GRAD_SYNC)]) & (events["thread"] == header.pid)
-    for event in events[relevant]:
-        kind, phase = int(event["kind"]), int(event["phase"])
-        name, (group, at, _) = recording.name(event), recording.label(event)
+    relevant = np.isin(events["kind"], [*map(int, SEEN), int(Kind.GRAD_SYNC)])
+    for event in recording.decode(events[relevant & (events["thread"] == recording.pid)]):
+        kind, at, begins = event.kind, event.site, event.phase != Phase.END
         if kind == Kind.GRAD_SYNC:
-            unsynced = at if phase == Phase.BEGIN else ""
-        if (
-            kind == Kind.DATA
-            and phase == Phase.END
-            and not event["b"]
-            and found
-            and found[-1].kind == Kind.DATA
-        ):
+            unsynced = at if event.phase == Phase.BEGIN else ""
+        elif kind == Kind.DATA and not begins and not event.b and found and found[-1].kind == Kind.DATA:
             found[-1] = replace(found[-1], gave=True)
-        if kind not in wanted or phase == Phase.END:
-            continue
-        if (kind == Kind.COLLECTIVE and TRANSFER.search(name)) or (kind in NEED_PLACE and not at):
-            continue
-        found.append(
-            Token(
-                kind=kind,
-                name=name,
-                group=group,
-                at=at,
-                step=int(event["step"]),
-                t_ns=int(event["t_ns"]),
-                unsynced=unsynced if kind == Kind.FORWARD else "",
-            )
-        )
+        elif begins and (at or kind not in NEED_PLACE) and not _is_transfer(event):
+            found.append(
+                Token(
+                    kind=kind, name=event.name, group=event.group, at=at, step=event.step, t_ns=event.t_ns,
+                    unsynced=unsynced if kind == Kind.FORWARD else "",
+                )
+            )  # fmt: skip
     return found
 
 
+def _is_transfer(event: Event) -> bool:
+    return event.kind == Kind.COLLECTIVE and bool(TRANSFER.search(event.name))
+
+
 class Histories:
-    """Of all ranks that left a black box."""
+    """Timelines of all ranks that left a black box."""
 
     def __init__(self, ranks: tuple[RankEvidence, ...]) -> None:
         self.tokens = {r.rank: found for r in ranks if (found := tokens_of(r))}
-        self._whole = {r.rank: len(r.recording.events) > 0 and int(r.recording.events[0]["sequence"]) == 1 for r in ranks}  # fmt: skip
+        self._whole = {r.rank: r.recording.is_whole for r in ranks}
 
     @property
     def are_whole(self) -> bool:
@@ -153,7 +141,7 @@ class Histories:
         return len(self.iterations.get(rank, ()))
 
     def was_at(self, rank: int, at: Place) -> int:
-        """How often the rank called anything from that line."""
+        """The number of calls that the rank made from that line."""
         where = f"{at.file}:{at.line}:"
         return sum(t.at.startswith(where) for t in self.tokens.get(rank, ()))
 

@@ -1,4 +1,4 @@
-"""Whether steps keep getting longer, all the way through a run."""
+"""Trends: steps that keep getting longer, all the way through a run."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Slowing:
 
     @property
     def first_s(self) -> float:
-        """Of the first fifth, what a step takes."""
+        """The time of a step in the first fifth."""
         return self.typical(self.fifths[0][self.measure])
 
     @property
     def last_s(self) -> float:
-        """Of the last fifth, what a step takes."""
+        """The time of a step in the last fifth."""
         return self.typical(self.fifths[1][self.measure])
 
     def typical(self, seconds: pd.Series[float]) -> float:
@@ -55,7 +55,7 @@ class Slowing:
         return float(seconds.quantile(AT_BEST) if self.at_best else seconds.median())
 
     def grown_s(self, column: str) -> float:
-        """How much longer that part of a step has become."""
+        """The time by which that part of a step has become longer."""
         first, last = self.fifths
         return self.typical(last[column]) - self.typical(first[column])
 
@@ -66,7 +66,7 @@ class Slowing:
 
     @property
     def times_given(self) -> float:
-        """How many times as many elements the last fifth of the steps was given as the first; 0 where that is not known."""
+        """The elements given to the last fifth of the steps as a multiple of the first's; 0 where that is not known."""
         return _times_given(self.settled)
 
     @property
@@ -77,7 +77,7 @@ class Slowing:
 
 
 def slowing(rank: RankEvidence, tables: Tables) -> Slowing | None:
-    """What the rank's steps show of that; None where they do not grow, or with their inputs alone."""
+    """The trend of the rank's steps; None where they do not grow, or with their inputs alone."""
     steps = tables.steps[tables.steps["rank"] == rank.rank].sort_values("step")
     if len(steps) < MIN_STEPS:
         return None
@@ -161,7 +161,7 @@ def _given_more(settled: pd.DataFrame, measure: str) -> bool:
 
 
 def _times_given(settled: pd.DataFrame) -> float:
-    """How many times as many elements the last fifth of the steps was given as the first; 0 where that is not known."""
+    """The elements given to the last fifth of the steps as a multiple of the first's; 0 where that is not known."""
     first, last = (float(part.elements.median()) for part in _fifths(settled))
     return last / first if first > 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""Who waits for whom, over all groups and transfers: whoever is waited for and waits for no peer is the root."""
+"""The wait-for graph of ranks, over all groups and transfers: a rank that is waited for and waits for no peer is a root."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Graph:
         return tuple(sorted(found))
 
     def between(self, waiter: int, waited_for: int) -> Edge | None:
-        """Why the one waits for the other."""
+        """The edge from the one to the other."""
         return next((e for e in self.edges if (e.waiter, e.waited_for) == (waiter, waited_for)), None)
 
 

@@ -1,4 +1,4 @@
-"""What the lines after an asynchronous collective do with the buffer that it fills."""
+"""Uses of the buffer that an asynchronous collective fills, before anybody has waited for it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _bodies(file: SourceFile) -> Iterator[list[ast.stmt]]:
 
 
 def _filled(call: ast.Call, line: int) -> str | None:
-    """What the collective of that line fills, if it is an asynchronous one."""
+    """The buffer that the collective of that line fills, if it is an asynchronous one."""
     is_async = any(
         k.arg == "async_op" and isinstance(k.value, ast.Constant) and k.value.value for k in call.keywords
     )

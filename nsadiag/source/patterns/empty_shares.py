@@ -6,15 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from nsadiag.evidence.records import Place
-from nsadiag.source.control import Guard, Program
-from nsadiag.source.model import Scope, last_name
+from nsadiag.source.control import Condition, Program
+from nsadiag.source.model import Scope, given_to, last_name
 
 CONTAINERS = frozenset({"list", "dict", "set", "tuple", "defaultdict", "deque", "OrderedDict", "Counter"})
 SIZES = frozenset({"numel", "size", "__len__"})
 DEEPEST = 4
 
 
-def merges_what_it_asks_for(program: Program, guard: Guard, way: tuple[Place, ...]) -> bool:
+def merges_what_it_asks_for(program: Program, guard: Condition, way: tuple[Place, ...]) -> bool:
     """Whether what is counted in the condition is given away on the way from it to a collective.
 
     Who has nothing then skips a call to which it had an empty share to give: `if losses: all_gather(parts, losses)`.
@@ -23,16 +23,13 @@ def merges_what_it_asks_for(program: Program, guard: Guard, way: tuple[Place, ..
         test = ast.parse(guard.test, mode="eval").body
     except SyntaxError:
         return False
-    counted = {name for each in _questions(test) for name in _counted(program, each, _scope(program, guard))}
+    scope = program.scope_of(guard.file, guard.line)
+    counted = {name for each in _questions(test) for name in _counted(program, each, scope)}
     return bool(counted & {name for at in way for name in _given_on(program, at.file, at.line)})
 
 
-def _scope(program: Program, guard: Guard) -> Scope:
-    return program.scope_of(guard.file, guard.line)
-
-
 def _questions(test: ast.expr) -> Iterator[ast.expr]:
-    """What has to be more than nothing: `x` of `x`, `x > 0`, `bool(x)`, `x and y`."""
+    """Expressions that have to be more than nothing: `x` of `x`, `x > 0`, `bool(x)`, `x and y`."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for each in test.values:
             yield from _questions(each)
@@ -62,7 +59,7 @@ def _counted(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> 
         return _returned(program, name, depth)
     if not isinstance(node, ast.Name | ast.Attribute):
         return set()
-    bindings = [b for key in program.origins.keys_of(node, scope) for b in program.origins.bindings.get(key, ())]  # fmt: skip
+    bindings = program.origins.bound_to(node, scope)
     found = {last_name(node)} if any(_is_container(b.value) for b in bindings) else set()
     for binding in bindings:
         found |= _counted(program, binding.value, binding.scope, depth + 1)
@@ -70,7 +67,7 @@ def _counted(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> 
 
 
 def _returned(program: Program, name: str, depth: int) -> set[str]:
-    values = program.returns.get(name, ())
+    values = program.origins.returns.get(name, ())
     return {each for scope, value in values for each in _counted(program, value, scope, depth + 1)}
 
 
@@ -82,10 +79,6 @@ def _is_container(node: ast.expr) -> bool:
 
 def _given_on(program: Program, file: str, line: int) -> set[str]:
     """Names in the arguments of what the line calls."""
-    arguments = (
-        argument
-        for call in program.call_nodes_on(file, line)
-        for argument in (*call.args, *(k.value for k in call.keywords))
-    )
+    arguments = (a for call in program.call_nodes_on(file, line) for a in given_to(call))
     nodes = (node for argument in arguments for node in ast.walk(argument))
-    return {last_name(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute)}
+    return {last_name(node) for node in nodes} - {""}

@@ -62,7 +62,7 @@ def _used(nodes: list[ast.AST]) -> set[str]:
 
 
 def _bound(scope: ast.AST, names: set[str]) -> list[ast.AST]:
-    """What those names are given in the function, and the names that stand in that."""
+    """Values that those names get in the function, and those of the names in these."""
     found: list[ast.AST] = []
     for _ in range(2):
         found = [
@@ -75,7 +75,7 @@ def _bound(scope: ast.AST, names: set[str]) -> list[ast.AST]:
 
 
 def _names(file: SourceFile, nodes: list[ast.AST], but: str = "") -> set[str]:
-    """What may be part of a file's name there, or in the file's own functions and constants that are used there."""
+    """Texts that may be part of a file's name, there or in the functions and constants of the file that are used there."""
     calls = {name_of(call) for node in nodes for call in calls_in(node)}
     helpers = [function for function in file.functions if function.name in calls - {but}]
     used = _used([*nodes, *helpers])

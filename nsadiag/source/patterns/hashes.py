@@ -7,7 +7,7 @@ import re
 
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Program
-from nsadiag.source.model import Function, Scope, SourceModel, last_name, name_of, place
+from nsadiag.source.model import Function, Scope, SourceModel, last_name, name_of
 
 # What gives a text, whatever it is given; numbers have one hash everywhere.
 GIVES_TEXT = re.compile(
@@ -25,7 +25,7 @@ def text_hash_on_rank(code: SourceModel) -> Place | None:
     for scope, call in program.origins.calls.get("hash", ()):
         plain = isinstance(call.func, ast.Name) and len(call.args) == 1
         if plain and _is_text(call.args[0]) and _is_compared(call, scope, program):
-            return place(scope[0], call.lineno, scope[1].rpartition(".")[2] or None)
+            return scope.place(call.lineno)
     return None
 
 
@@ -53,8 +53,7 @@ def _is_compared(value: ast.expr, scope: Scope, program: Program, *, depth: int 
     if not depth:
         return False
     if isinstance(above, ast.Return):
-        name = scope[1].rpartition(".")[2]
-        uses: list[tuple[Scope, ast.expr]] = list(origins.calls_of(name))
+        uses: list[tuple[Scope, ast.expr]] = list(origins.calls_of(scope.function))
     elif isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
         uses = [(scope, name) for name in _loads(above.targets[0].id, above, parents)]
     else:
@@ -63,7 +62,7 @@ def _is_compared(value: ast.expr, scope: Scope, program: Program, *, depth: int 
 
 
 def _loads(name: str, node: ast.AST, parents: dict[ast.AST, ast.AST]) -> list[ast.Name]:
-    """Where the name is read in the function around."""
+    """Reads of the name in the function around."""
     while node in parents and not isinstance(node, Function):
         node = parents[node]
     return [

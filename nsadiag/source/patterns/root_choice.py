@@ -1,4 +1,4 @@
-"""Where the rank that a collective is given as its root was chosen: back from the call, through names and what functions return."""
+"""The origin of a collective's root: back from the call, through names and what functions return."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _origin(
 
 
 def _assigned(scope: ast.AST, name: str) -> list[tuple[ast.expr, int | None]]:
-    """What the name gets, each with which part of it."""
+    """Values that the name gets, each with the part of it that is meant."""
     found: list[tuple[ast.expr, int | None]] = []
     for node in ast.walk(scope):
         for target, value in _bindings(node):

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from nsadiag.evidence.records import Place
-from nsadiag.source.model import Function, SourceModel, calls_in, given_to, name_of, place
+from nsadiag.source.model import Function, SourceModel, calls_in, given_to, last_name, name_of, place
+from nsadiag.source.vocabulary import is_rank_call, is_rank_variable
 
 SEEDS = "manual_seed"
 SCHEDULER = re.compile(r"sched|plateau", re.IGNORECASE)
@@ -85,8 +86,15 @@ def seeded_by_rank(code: SourceModel) -> Place | None:
         (file, call.lineno)
         for file, call in _calls(code)
         if (name_of(call) in seeding or SEEDS in ast.unparse(call.func))
-        and any("rank" in ast.unparse(given).lower() for given in given_to(call))
+        and any(_depends_on_rank(node) for given in given_to(call) for node in ast.walk(given))
     )
+
+
+def _depends_on_rank(node: ast.AST) -> bool:
+    """Whether it is named after the rank: a value, a call, or a variable of the environment."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and is_rank_variable(node.value)
+    return is_rank_call(last_name(node))
 
 
 def _hands_on_to_seed(function: Function) -> bool:

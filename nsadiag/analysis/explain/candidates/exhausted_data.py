@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+
+import numpy as np
 
 from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made
@@ -10,6 +12,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Evidence
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.ring.reader import Event
 
 Answer = tuple[
     str, str, bool
@@ -53,16 +56,14 @@ def by_loader(s: Situation) -> Divergence | None:
 
 
 def answers_of(rank: RankEvidence) -> list[Answer]:
-    """What the loaders said to the rank's main thread, in order; nothing where the ring has lost its beginning."""
-    events, recording = _of_main_thread(rank), rank.recording
-    mine = events[events["kind"] == Kind.DATA]
+    """The loaders' answers to the rank's main thread, in order; nothing where the ring has lost its beginning."""
     found: list[Answer] = []
     at = ""
-    for event in mine:
-        if event["phase"] == Phase.BEGIN:
-            at = recording.label(event).site
-        elif event["phase"] == Phase.END:
-            found.append((recording.name(event), at, bool(event["b"])))
+    for event in _of_main_thread(rank):
+        if event.kind == Kind.DATA and event.phase == Phase.BEGIN:
+            at = event.site
+        elif event.kind == Kind.DATA and event.phase == Phase.END:
+            found.append((event.name, at, bool(event.b)))
     return found
 
 
@@ -71,27 +72,25 @@ def shared_loaders(rank: RankEvidence) -> set[Loader]:
 
     Ranks may well validate on other numbers of batches each, as long as each does so by itself: that parts nobody.
     """
-    events, recording = _of_main_thread(rank), rank.recording
     found: set[Loader] = set()
     at, batch = "", None
-    for event in events:
-        kind, phase = int(event["kind"]), int(event["phase"])
-        name = recording.name(event)
-        if kind == Kind.DATA:
-            if phase == Phase.BEGIN:
-                at = recording.label(event).site
-            batch = (name, at) if phase == Phase.END and not event["b"] else None
-        elif batch and (kind in WITH_PEERS or (kind == Kind.FORWARD and name in WRAPPERS)):
+    for event in _of_main_thread(rank):
+        if event.kind == Kind.DATA:
+            if event.phase == Phase.BEGIN:
+                at = event.site
+            batch = (event.name, at) if event.phase == Phase.END and not event.b else None
+        elif batch and (event.kind in WITH_PEERS or (event.kind == Kind.FORWARD and event.name in WRAPPERS)):
             found.add(batch)
     return found
 
 
-def _of_main_thread(rank: RankEvidence) -> Any:
-    """The events, all of them or none."""
-    events, header = rank.recording.events, rank.recording.header
-    if header is None or not len(events) or int(events[0]["sequence"]) != 1:
-        return events[:0]
-    return events[events["thread"] == header.pid]
+def _of_main_thread(rank: RankEvidence) -> Iterator[Event]:
+    """The events that matter here, all of them or none."""
+    recording, events = rank.recording, rank.recording.events
+    if not recording.is_whole or recording.pid is None:
+        return iter(())
+    matter = np.isin(events["kind"], [Kind.DATA, Kind.FORWARD, *WITH_PEERS])
+    return recording.decode(events[matter & (events["thread"] == recording.pid)])
 
 
 def first_that_differs(answers: list[list[Answer]]) -> int | None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 
 from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import Chain, apart, held_by, parted_at, passed_by
+from nsadiag.analysis.relations.call_paths import apart, held_by, parted_at, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Token
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.source.control import Guard, Program
-
-# What leaves a list in an order that may be another on each rank; by names alone all ranks sort alike.
-ORDERS = ("sort", "sorted", "shuffle", "sample", "set")
-KEYED = ("sort", "sorted")
+from nsadiag.source.control import Condition
+from nsadiag.source.model import CallPath
+from nsadiag.source.patterns.orderings import ordered_at
 
 
 def by_order(s: Situation) -> Divergence | None:
@@ -27,7 +24,7 @@ def by_order(s: Situation) -> Divergence | None:
     loop = _loop_of_both(s, found, found.own, found.theirs)
     if loop is None:
         return None
-    line = _put_in_order(s.program, loop)
+    line = ordered_at(s.program, loop)
     # Of equal sides, with hardly anything before to compare with, either may be the order that is meant.
     tells = (found.novel and _was_kept(s, found)) or len(found.guilty) != len(found.others)
     guilty = found.guilty if tells else s.members()
@@ -40,7 +37,7 @@ def by_order(s: Situation) -> Divergence | None:
         Case(
             cls="collective_order_mismatch", guilty=guilty, blocked=tuple(r for r in s.members() if r not in guilty), guard=loop,
             where=line, confidence=0.88 if tells else 0.7,
-            because=f"{parted} in iteration {number} in the loop `{shown(loop)}` ({locations.short(_line_of(loop))}), which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
+            because=f"{parted} in iteration {number} in the loop `{shown(loop)}` ({locations.short(loop.place)}), which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
             evidence=(
                 Evidence(claim=f"rank {found.guilty[0]} did {own} in iteration {number}, and rank {found.others[0]} {theirs}; both had made both calls before", source=f"{s.cell.rank(found.guilty[0]).source}/blackbox.bin"),
                 s.stands(found.guilty[0]),
@@ -60,50 +57,16 @@ def _was_kept(s: Situation, found: Difference) -> bool:
 
 
 def order_of(s: Situation, ranks: tuple[int, ...]) -> Place | None:
-    """What orders the calls of ranks that came the same way to one line, and there wait in different groups."""
+    """The line that orders the calls of ranks that came the same way to one line, and there wait in different groups."""
     chains = [s.chains.now(rank) for rank in ranks]
     if not chains[0] or len({tuple((p.file, p.line) for p in chain) for chain in chains}) > 1:
         return None
     # In the loop of the training steps each has its calls in the order in which its inner loops put them.
     loops = [g for g in held_by(s.program, chains[0]) if g.is_loop and not s.anchored_in(g)]
-    return _put_in_order(s.program, loops[0]) if len(loops) == 1 and loops[0].kind == "for" else None
+    return ordered_at(s.program, loops[0]) if len(loops) == 1 and loops[0].kind == "for" else None
 
 
-def _line_of(loop: Guard) -> Place:
-    return locations.place(loop.file, loop.line, loop.function or None)
-
-
-def _put_in_order(program: Program, loop: Guard) -> Place:
-    """The line above the loop that sorts or shuffles what it goes over by something else than its names; else the loop."""
-    *_, statement = program.path_to(loop.file, loop.line)
-    over = {n.id for n in ast.walk(statement.iter) if isinstance(n, ast.Name)} if isinstance(statement, ast.For) else set()  # fmt: skip
-    scope = program.scope_of(loop.file, loop.line)
-    lines = {
-        call.lineno
-        for name in ORDERS
-        for where, call in program.origins.calls.get(name, ())
-        if where == scope and call.lineno < loop.line and _orders(program, where[0], call, name, over)
-    }
-    return (
-        locations.place(loop.file, lines.pop(), loop.function or None) if len(lines) == 1 else _line_of(loop)
-    )
-
-
-def _orders(program: Program, file: str, call: ast.Call, name: str, over: set[str]) -> bool:
-    """Whether the call leaves one of these names in an order of its own."""
-    if name in KEYED and not any(keyword.arg == "key" for keyword in call.keywords):
-        return False
-    if name == "sort":
-        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-        return isinstance(owner, ast.Name) and owner.id in over
-    if name == "shuffle":
-        return any(isinstance(a, ast.Name) and a.id in over for a in call.args)
-    path = program.path_to(file, call.lineno)
-    targets = path[-1].targets if path and isinstance(path[-1], ast.Assign) else []
-    return any(isinstance(t, ast.Name) and t.id in over for t in targets)
-
-
-def _loop_of_both(s: Situation, found: Difference, own: Token, theirs: Token) -> Guard | None:
+def _loop_of_both(s: Situation, found: Difference, own: Token, theirs: Token) -> Condition | None:
     """The innermost loop of a line that all came by, if no condition behind that line tells them apart."""
     if own.kind != Kind.COLLECTIVE or theirs.kind != Kind.COLLECTIVE:
         return None
@@ -122,14 +85,13 @@ def _loop_of_both(s: Situation, found: Difference, own: Token, theirs: Token) ->
     conditions = itertools.chain.from_iterable(
         (*apart(s.program, x, y), *passed_by(s.program, x, y)) for x, y in ((a, b), (b, a))
     )
-    return None if any(g.origin != "uniform" or "%" in g.test for g in conditions) else loops[-1]
+    return None if any(g.differs or "%" in g.test for g in conditions) else loops[-1]
 
 
-def _way_to(s: Situation, ranks: tuple[int, ...], token: Token) -> Chain:
+def _way_to(s: Situation, ranks: tuple[int, ...], token: Token) -> CallPath:
     """As the stack of a rank that still stands there has it; else as the source has it, if that leaves no choice."""
     at = token.place
     if at is None:
         return ()
-    stands = (s.now(rank) for rank in ranks)
-    here = next((c for c in stands if c and (c[-1].file, c[-1].line) == (at.file, at.line)), None)
-    return here or (s.chains.to(at) if s.chains.is_sure(at) else ())
+    way = s.way_to(at, ranks)
+    return way if way in map(s.now, ranks) or s.chains.is_sure(at) else ()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from nsadiag.analysis.explain.candidates.collections import fillings, runs_its_items
 from nsadiag.analysis.explain.candidates.loop_entry import counted_at, was_in
 from nsadiag.analysis.explain.candidates.nested_loops import left_between_rounds
 from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import Chain, apart, held_by, is_in, passed_by, stands_behind
+from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_by, stands_behind
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.source.control import Guard
+from nsadiag.source.control import Condition
+from nsadiag.source.iterables import fillings, runs_its_items
+from nsadiag.source.model import CallPath
 
 # An end that somebody outside asked for is the end of that rank, not a branch of the training.
+CLASSES = {"rank": "rank_conditional_collective"}
 ASKED_TO_STOP = re.compile(r"signal|sigterm|preempt|spot|interrupt|terminat|shutdown|evict", re.IGNORECASE)
 
 
@@ -24,44 +27,66 @@ def left_loop(
     *,
     stayed: tuple[int, ...],
     left: tuple[int, ...],
-    chains: tuple[Chain, Chain] | None = None,
+    chains: tuple[CallPath, CallPath] | None = None,
     iteration: int | None = None,
 ) -> Divergence | None:
     """`chains` and `iteration`: where the two were when they parted, if that is not where they are now."""
     inside, outside = chains or (s.now(stayed[0]), s.now(left[0]))
     if not inside:
         return None
-    loops = [
-        g for g in (apart(s.program, inside, outside) if outside else held_by(s.program, inside)) if g.is_loop
-    ]
+    around = apart(s.program, inside, outside) if outside else held_by(s.program, inside)
+    loops = [g for g in around if g.is_loop]
+    way = _WayOut(s=s, stayed=stayed[0], left=left[0], inside=inside, outside=outside, iteration=iteration, now=chains is None)  # fmt: skip
     for number, loop in reversed([*enumerate(loops)]):
-        # A loop over the parts of a model: fewer times round means fewer modules.
-        if s.in_forward(loop):
+        guard = _why(s, loop, left[0]) if way.leads_out_of(loop, loops[:number]) else None
+        if guard is None:
             continue
-        if chains is None and not went_round_less(s, loop, stayed[0], left[0], inside):
-            continue
-        if outside and _stands_in_a_branch(s, loop, inside, outside):
-            continue
-        # Who never was in it has not left it.
-        if iteration is not None and not s.anchored_in(loop) and not was_in(s, loop, left[0], iteration):
-            continue
-        over = s.histories.count(left[0]) - 1 if iteration is None else iteration
-        if s.anchored_in(loop) and _came_again(s, loop, stayed[0], left[0], over):
-            continue
-        outer = loops[number - 1] if number and chains is None else None
-        if outer and s.anchored_in(loop) and left_between_rounds(s, outer, stayed=stayed[0], left=left[0]):
-            continue
-        guard = _why(s, loop, left[0])
-        if guard is not None:
-            tasks = guard is loop and runs_its_items(s.program, loop, inside)
-            # Which of them are there on which ranks is decided where they are put in.
-            apart_by_rank = any(f.guard for f in fillings(s.program, guard)) if guard is loop else False
-            if not apart_by_rank or not (tasks or (chains is None and not _takes_inputs(s, loop))):
-                return _made(s, loop, guard, stayed, left, iteration, tasks=tasks)
+        tasks = guard is loop and runs_its_items(s.program, loop, inside)
+        # Which of them are there on which ranks is decided where they are put in.
+        apart_by_rank = guard is loop and any(f.guard for f in fillings(s.program, guard))
+        if not apart_by_rank or not (tasks or (chains is None and not _takes_inputs(s, loop))):
+            return _made(s, loop, guard, stayed, left, iteration, tasks=tasks)
     return None
 
 
-def went_round_less(s: Situation, loop: Guard, stayed: int, left: int, inside: Chain) -> bool:
+@dataclass(frozen=True, kw_only=True)
+class _WayOut:
+    """One rank inside loops, and one that may have left them."""
+
+    s: Situation
+    stayed: int
+    left: int
+    inside: CallPath
+    outside: CallPath
+    iteration: int | None  # in which they diverged; None: it is not known
+    now: bool  # the paths are where they are at the last look
+
+    def leads_out_of(self, loop: Condition, outer: list[Condition]) -> bool:
+        """Whether all that is known agrees with the one having left this loop, and none of the outer ones first."""
+        s = self.s
+        # A loop over the parts of a model: fewer times round means fewer modules.
+        if s.in_forward(loop):
+            return False
+        if self.now and not went_round_less(s, loop, self.stayed, self.left, self.inside):
+            return False
+        if self.outside and _stands_in_a_branch(s, loop, self.inside, self.outside):
+            return False
+        return self._left_in_training(loop, outer) if s.anchored_in(loop) else self._was_in(loop)
+
+    def _left_in_training(self, loop: Condition, outer: list[Condition]) -> bool:
+        s = self.s
+        over = s.histories.count(self.left) - 1 if self.iteration is None else self.iteration
+        if _came_again(s, loop, self.stayed, self.left, over):
+            return False
+        together = outer[-1] if outer and self.now else None
+        return together is None or not left_between_rounds(s, together, stayed=self.stayed, left=self.left)
+
+    def _was_in(self, loop: Condition) -> bool:
+        """A rank that never was in the loop has not left it."""
+        return self.iteration is None or was_in(self.s, loop, self.left, self.iteration)
+
+
+def went_round_less(s: Situation, loop: Condition, stayed: int, left: int, inside: CallPath) -> bool:
     """By what the two did in the loop and nowhere else; by the iterations that they began, if that is where they train."""
     histories = s.histories
     if not histories.tokens.get(stayed) or not histories.tokens.get(left):
@@ -81,7 +106,7 @@ def went_round_less(s: Situation, loop: Guard, stayed: int, left: int, inside: C
     return histories.was_at(stayed, at) > histories.was_at(left, at) > 0
 
 
-def _stands_in_a_branch(s: Situation, loop: Guard, inside: Chain, outside: Chain) -> bool:
+def _stands_in_a_branch(s: Situation, loop: Condition, inside: CallPath, outside: CallPath) -> bool:
     """Whether who left the loop waits behind a condition on the rank, in an outer loop that both are in.
 
     Then whoever passed by that may be in the loop's next round, however many there are in one.
@@ -94,7 +119,7 @@ def _stands_in_a_branch(s: Situation, loop: Guard, inside: Chain, outside: Chain
     return any(is_in(s.program, outside, g) for g in outer)
 
 
-def _came_again(s: Situation, loop: Guard, stayed: int, left: int, over: int) -> bool:
+def _came_again(s: Situation, loop: Condition, stayed: int, left: int, over: int) -> bool:
     """Whether the one that is in the loop had left it as well, after the same iteration: it is in the next epoch's."""
     then, before = (s.histories.iteration(stayed, number) for number in (over, over - 1))
     asked, theirs = (
@@ -107,30 +132,30 @@ def _came_again(s: Situation, loop: Guard, stayed: int, left: int, over: int) ->
     return bool(before) and any(_is_behind(s, loop, t.place) for t in then if t.place and t.at not in usual)
 
 
-def _is_behind(s: Situation, loop: Guard, at: Place) -> bool:
+def _is_behind(s: Situation, loop: Condition, at: Place) -> bool:
     """Whether the loop's own function leads to the line from outside the loop, and nothing else does."""
     if not s.chains.is_sure(at):
         return False
     scope = s.program.scope_of(loop.file, loop.line)
     own = [p for p in s.chains.to(at) if s.program.scope_of(p.file, p.line) == scope]
-    return bool(own) and not any(loop.line <= p.line <= loop.ends for p in own)
+    return bool(own) and not any(map(loop.holds, own))
 
 
-def _why(s: Situation, loop: Guard, left: int) -> Guard | None:
+def _why(s: Situation, loop: Condition, left: int) -> Condition | None:
     """The condition that ended it: the loop's own, or that of an early exit."""
-    exits = [g for g in s.program.exits_of_loop(loop) if g.origin != "uniform"]
+    exits = [g for g in s.program.exits_of_loop(loop) if g.differs]
     if any(g.origin == "input" for g in exits):
         return next(g for g in exits if g.origin == "input")
     exhausted = _saw_the_end(s, loop, left)
     own = loop.kind == "while" and loop.test not in ("True", "1")
-    if exhausted or (not exits and (loop.origin != "uniform" and (loop.kind == "for" or own))):
+    if exhausted or (not exits and (loop.differs and (loop.kind == "for" or own))):
         return loop
     if exits:
         return exits[-1]
     return None
 
 
-def _saw_the_end(s: Situation, loop: Guard, rank: int) -> bool:
+def _saw_the_end(s: Situation, loop: Condition, rank: int) -> bool:
     """Whether the last thing that the rank did in the loop was to ask for a batch, and it was not given one."""
     asked = used = -1
     gave = False
@@ -145,28 +170,23 @@ def _saw_the_end(s: Situation, loop: Guard, rank: int) -> bool:
     return asked > used >= 0 and not gave
 
 
-def _is_head(s: Situation, loop: Guard, at: Place) -> bool:
+def _is_head(s: Situation, loop: Condition, at: Place) -> bool:
     """The loop's own line, or a helper's that iterates for it."""
     if (at.file, at.line) == (loop.file, loop.line):
         return True
     return any(p.file == loop.file and p.line == loop.line for p in s.chains.to(at))
 
 
-def _takes_inputs(s: Situation, loop: Guard) -> bool:
+def _takes_inputs(s: Situation, loop: Condition) -> bool:
     """Whether any rank asked for a batch in the loop, or ran a model: else it goes over metrics, parameters, names."""
     tokens = (t for mine in s.histories.tokens.values() for t in mine if t.kind in (Kind.DATA, Kind.FORWARD))
     lines = {t.at: t.place for t in tokens}
     # Without any black box nothing speaks against it.
-    return not lines or any(
-        p.file == loop.file and loop.line <= p.line <= loop.ends
-        for at in lines.values()
-        if at is not None
-        for p in s.chains.to(at)
-    )
+    return not lines or any(loop.holds(p) for at in lines.values() if at is not None for p in s.chains.to(at))
 
 
-def _where_it_left(s: Situation, loop: Guard, line: Place, left: int) -> Place | None:
-    """Where it went on to, in the loop's own function; where it waits in a helper, the loop says more of why."""
+def _where_it_left(s: Situation, loop: Condition, line: Place, left: int) -> Place | None:
+    """The line that it went on to, in the loop's own function; while it waits in a helper, the loop says more of why."""
     here = s.here(left)
     own = s.program.scope_of(loop.file, loop.line)
     return here if here and s.program.scope_of(here.file, here.line) == own else line
@@ -174,8 +194,8 @@ def _where_it_left(s: Situation, loop: Guard, line: Place, left: int) -> Place |
 
 def _made(
     s: Situation,
-    loop: Guard,
-    guard: Guard,
+    loop: Condition,
+    guard: Condition,
     stayed: tuple[int, ...],
     left: tuple[int, ...],
     iteration: int | None,
@@ -188,33 +208,19 @@ def _made(
     uneven = over_inputs or guard.origin == "input"
     if gone and (guard.leaves == "return" or ASKED_TO_STOP.search(guard.test)) and not uneven:
         return None
-    cls = "uneven_inputs" if uneven else "rank_conditional_collective" if guard.origin == "rank" else "data_divergent_control_flow"  # fmt: skip
     guilty, others = (left, stayed) if len(left) <= len(stayed) else (stayed, left)
-    # A job that was attached to has no black box, and what no black box says is not zero.
-    told = iteration is None and all(s.histories.tokens.get(r) for r in (*left, *stayed))
-    # Of a loop within an iteration their number says nothing.
-    told = told and s.anchored_in(loop)
-    counts = {r: s.histories.count(r) for r in (*left, *stayed)} if told else {}
-    line = locations.place(guard.file, guard.line, guard.function)
-    here: Place | None = line
-    if uneven and (guilty == stayed or not gone):
-        here = s.here(guilty[0]) if guilty == stayed else _where_it_left(s, loop, line, left[0])
-    short, more = left[0], stayed[0]
-    times = "" if iteration is None else f" in iteration {iteration + 1}, fewer times round than the others"
-    if counts:
-        times = f" after {counts[short]} iterations, while rank {more} is in number {counts[more]}"
-    elif iteration is None and guilty == left:
-        times = f", while rank {more} is still in it"
-    how = "came to the end of" if guard is loop else f"left by `{shown(guard)}`"
-    because = (
-        f"{how} the loop at {locations.short(locations.place(loop.file, loop.line, loop.function))}{times}"
-    )
-    if guilty == stayed:
-        because = f"still trains in the loop at {locations.short(locations.place(loop.file, loop.line, loop.function))}, which the others have left{times}"
+    counts = _iterations_begun(s, loop, (*left, *stayed)) if iteration is None else {}
+    where: Place | None = guard.place
+    if uneven and guilty == stayed:
+        where = s.here(guilty[0])
+    elif uneven and not gone:
+        where = _where_it_left(s, loop, guard.place, left[0])
     return made(
         s,
         Case(
-            cls=cls, guilty=guilty, blocked=others, where=here or line, guard=guard, because=because,
+            cls="uneven_inputs" if uneven else CLASSES.get(guard.origin, "data_divergent_control_flow"),
+            guilty=guilty, blocked=others, where=where or guard.place, guard=guard,
+            because=_because(loop, guard, stayed[0], left[0], iteration, counts, stays=guilty == stayed),
             confidence=0.92 if counts and uneven else 0.85,
             evidence=(
                 *(
@@ -226,3 +232,34 @@ def _made(
             ),
         ),
     )  # fmt: skip
+
+
+def _iterations_begun(s: Situation, loop: Condition, ranks: tuple[int, ...]) -> dict[int, int]:
+    """By rank, where the training is in the loop: of a loop within an iteration their number says nothing."""
+    # A job that was attached to has no black box, and what no black box says is not zero.
+    known = s.anchored_in(loop) and all(s.histories.tokens.get(r) for r in ranks)
+    return {r: s.histories.count(r) for r in ranks} if known else {}
+
+
+def _because(
+    loop: Condition,
+    guard: Condition,
+    stayed: int,
+    left: int,
+    iteration: int | None,
+    counts: dict[int, int],
+    *,
+    stays: bool,
+) -> str:
+    """`stays`: the guilty are those who are still in the loop."""
+    at, times = locations.short(loop.place), ""
+    if iteration is not None:
+        times = f" in iteration {iteration + 1}, fewer times round than the others"
+    elif counts:
+        times = f" after {counts[left]} iterations, while rank {stayed} is in number {counts[stayed]}"
+    elif not stays:
+        times = f", while rank {stayed} is still in it"
+    if stays:
+        return f"still trains in the loop at {at}, which the others have left{times}"
+    how = "came to the end of" if guard is loop else f"left by `{shown(guard)}`"
+    return f"{how} the loop at {at}{times}"

@@ -1,4 +1,4 @@
-"""Of two equal sides that parted at a condition: where it is not the one that history alone would blame."""
+"""Two equal sides that diverged at a condition: cases in which history alone would blame the wrong one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from nsadiag.analysis.explain.candidates.usual_branch import unusual_side
 from nsadiag.analysis.explain.context import Situation
 from nsadiag.analysis.relations.timeline import Difference
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.source.control import Guard
+from nsadiag.source.control import Condition
 from nsadiag.source.patterns.empty_shares import merges_what_it_asks_for
 
 
-def other_side_strayed(s: Situation, found: Difference, guard: Guard, entered: bool) -> bool:
+def other_side_strayed(s: Situation, found: Difference, guard: Condition, entered: bool) -> bool:
     """Whether those who are not `found.guilty` left the path, by what all did before or by the source; `entered`: the guilty are in the branch."""
     if len(found.guilty) != len(found.others):
         return False
@@ -25,13 +25,13 @@ def other_side_strayed(s: Situation, found: Difference, guard: Guard, entered: b
     )
 
 
-def _merges(s: Situation, found: Difference, guard: Guard) -> bool:
+def _merges(s: Situation, found: Difference, guard: Condition) -> bool:
     """Whether either did a call to which the other had nothing to give: how often that was so says nothing of who strayed."""
     calls = (t.place for t in (found.own, found.theirs) if t is not None and t.kind == Kind.COLLECTIVE)
     return any(merges_what_it_asks_for(s.program, guard, s.chains.to(at)) for at in calls if at)
 
 
-def _entered_alone(s: Situation, found: Difference, guard: Guard, entered: bool) -> bool:
+def _entered_alone(s: Situation, found: Difference, guard: Condition, entered: bool) -> bool:
     """With nothing before to compare with: the one in the branch, if that is not the training itself.
 
     Nor where the branch merges what the condition counts: then it is the other that has nothing, and skips it.
@@ -44,7 +44,7 @@ def _entered_alone(s: Situation, found: Difference, guard: Guard, entered: bool)
     return not merges_what_it_asks_for(s.program, guard, s.chains.to(theirs.place))
 
 
-def _skipped_its_share(s: Situation, found: Difference, guard: Guard, entered: bool) -> bool:
+def _skipped_its_share(s: Situation, found: Difference, guard: Condition, entered: bool) -> bool:
     """Both are where neither had been before: the one that has nothing of what the other merges skipped that.
 
     The call is new then because the condition is, and not because its rank strayed.
@@ -60,12 +60,12 @@ def _skipped_its_share(s: Situation, found: Difference, guard: Guard, entered: b
     return merges_what_it_asks_for(s.program, guard, s.chains.to(own.place))
 
 
-def _turned_back(guard: Guard, entered: bool) -> bool:
+def _turned_back(guard: Condition, entered: bool) -> bool:
     """The one that took an early exit, where the other went past it to what it waits in."""
     return entered and bool(guard.leaves)
 
 
-def _passed_by_modules(s: Situation, found: Difference, guard: Guard, entered: bool) -> bool:
+def _passed_by_modules(s: Situation, found: Difference, guard: Condition, entered: bool) -> bool:
     """With nothing before to compare with: the one in backward, where the other is in the model's branch."""
     if not entered or found.novel or found.theirs is None:
         return False

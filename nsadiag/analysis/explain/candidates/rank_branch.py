@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.explain.candidates.collections import Filling, fillings, ways_in
-from nsadiag.analysis.explain.candidates.loop_entry import call_on_the_way, in_body
+from nsadiag.analysis.explain.candidates.loop_entry import call_on_the_way
 from nsadiag.analysis.explain.candidates.loop_exit import went_round_less
 from nsadiag.analysis.explain.clusters import pairs
 from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.explain.result import Case, line_of, made, shown
+from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import Chain, apart, is_in, passed_by
+from nsadiag.analysis.relations.call_paths import apart, is_in, passed_by
 from nsadiag.evidence.records import Place
-from nsadiag.source.control import Guard
+from nsadiag.source.control import Condition
+from nsadiag.source.iterables import Filling, fillings, ways_in
+from nsadiag.source.model import CallPath
 
 
 def by_rank_branch(s: Situation) -> Divergence | None:
@@ -34,7 +35,7 @@ def by_rank_branch(s: Situation) -> Divergence | None:
     return None
 
 
-def _is_rank_branch(s: Situation, guard: Guard, waiting: int, other: int) -> bool:
+def _is_rank_branch(s: Situation, guard: Condition, waiting: int, other: int) -> bool:
     """A loop over what the rank decides counts only where nobody trains in it: else it is its length that matters.
 
     Of what is put into a collection on some ranks only, the rank has to be in just that.
@@ -48,8 +49,8 @@ def _is_rank_branch(s: Situation, guard: Guard, waiting: int, other: int) -> boo
     return guard.origin == "rank"
 
 
-def given_to(s: Situation, loop: Guard, waiting: int, other: int) -> Filling | None:
-    """What the loop goes over on the waiting rank alone, if that is where it stands; None where it may be there for something else."""
+def given_to(s: Situation, loop: Condition, waiting: int, other: int) -> Filling | None:
+    """The element that the loop goes over on the waiting rank alone, if that is where it stands; None where it may be there for something else."""
     found = fillings(s.program, loop) if loop.is_loop else []
     inside = s.now(waiting)
     mine, known = ways_in(found, s.program, loop, inside)
@@ -68,7 +69,7 @@ def given_to(s: Situation, loop: Guard, waiting: int, other: int) -> Filling | N
     return unknown[0] if unknown and (never or went_round_less(s, loop, waiting, other, inside)) else None
 
 
-def may_part(s: Situation, guard: Guard, inside: Chain) -> bool:
+def may_part(s: Situation, guard: Condition, inside: CallPath) -> bool:
     """Whether a loop can be why ranks part there: not where one rank has more to go over, and the chain is in what all have."""
     found = fillings(s.program, guard) if guard.is_loop else []
     if not any(f.guard for f in found):
@@ -77,8 +78,8 @@ def may_part(s: Situation, guard: Guard, inside: Chain) -> bool:
     return all(f.guard for f in mine) if mine else not known
 
 
-def _all_in(s: Situation, guard: Guard, at_least: tuple[int, ...]) -> tuple[int, ...]:
-    """Who is in the branch, or has been there as often as those who are, and went on."""
+def _all_in(s: Situation, guard: Condition, at_least: tuple[int, ...]) -> tuple[int, ...]:
+    """Ranks in the branch, and those that have been there as often and went on."""
     found = {*at_least, *(r for r in s.members() if is_in(s.program, s.now(r), guard))}
     at = call_on_the_way(s, guard, s.now(at_least[0]), at_least[0])
     if at is not None:
@@ -87,13 +88,11 @@ def _all_in(s: Situation, guard: Guard, at_least: tuple[int, ...]) -> tuple[int,
     return tuple(sorted(found))
 
 
-def _meets_later(s: Situation, at: Place, guard: Guard) -> bool:
+def _meets_later(s: Situation, at: Place, guard: Condition) -> bool:
     """Whether the function of the branch has the same call elsewhere, for ranks that have not come to it yet."""
     names = s.program.calls_on(at.file, at.line)
     scope = s.program.scope_of(guard.file, guard.line)
-    lines = [
-        c.lineno for name in names for where, c in s.program.origins.calls.get(name, ()) if where == scope
-    ]
+    lines = s.program.lines_calling(names, scope)
     held = [g for g in s.program.around(guard.file, guard.line + 1) if g.line == guard.line]
     ends = held[0].branch_ends if held else guard.ends
     return any(not guard.line <= line <= ends for line in lines)
@@ -107,7 +106,7 @@ def _has_met(s: Situation, waiting: int, other: int) -> bool:
 
 def _of_rank_branch(
     s: Situation,
-    guard: Guard,
+    guard: Condition,
     waiting: tuple[int, ...],
     inside: tuple[int, ...],
     given: Filling | None = None,
@@ -119,15 +118,13 @@ def _of_rank_branch(
     decides = given.guard if given and given.guard else guard
     guilty = singled_out(s, decides, inside, outside)
     entered = set(guilty) <= set(inside)
-    where = (_leads_there(s, guard, guilty[0]) if entered else None) or line_of(decides)
+    where = (_leads_there(s, guard, guilty[0]) if entered else None) or decides.place
     beyond = "past" if decides.leaves else "through"
     what = f"alone goes {beyond}" if entered else f"does not go {beyond}"
-    through = (
-        f"{what} `{shown(decides)}` at {locations.short(line_of(decides))}, which depends on the rank, to"
-    )
+    through = f"{what} `{shown(decides)}` at {locations.short(decides.place)}, which depends on the rank, to"
     if given:
         has, comes = ("alone has", "so comes to") if entered else ("does not have", "so never comes to")
-        through = f"{has} what {locations.short(given.at)} puts into the loop `{shown(guard)}` ({locations.short(line_of(guard))}) behind `{shown(decides)}`, and {comes}"
+        through = f"{has} what {locations.short(given.at)} puts into the loop `{shown(guard)}` ({locations.short(guard.place)}) behind `{shown(decides)}`, and {comes}"
     blocked = tuple(r for r in members if r not in guilty)
     return made(
         s,
@@ -139,17 +136,17 @@ def _of_rank_branch(
     )  # fmt: skip
 
 
-def _leads_there(s: Situation, guard: Guard, rank: int) -> Place | None:
-    """Where the rank is; where that is in a module's forward, the line behind the condition that called it."""
+def _leads_there(s: Situation, guard: Condition, rank: int) -> Place | None:
+    """The rank's line; in a module's forward, the line behind the condition that called it."""
     chain, scope = s.now(rank), s.program.scope_of(guard.file, guard.line)
     scopes = [s.program.scope_of(p.file, p.line) for p in chain]
-    behind = [n for n, p in enumerate(chain) if in_body(guard, p) or scopes[n] == scope]
-    forward = [n for n in range(max(behind, default=len(chain)) + 1, len(chain)) if scopes[n][1].endswith(".forward")]  # fmt: skip
+    behind = [n for n, p in enumerate(chain) if guard.holds(p) or scopes[n] == scope]
+    forward = [n for n in range(max(behind, default=len(chain)) + 1, len(chain)) if scopes[n].path.endswith(".forward")]  # fmt: skip
     return chain[forward[0] - 1] if forward else s.here(rank)
 
 
 def singled_out(
-    s: Situation, guard: Guard, inside: tuple[int, ...], outside: tuple[int, ...]
+    s: Situation, guard: Condition, inside: tuple[int, ...], outside: tuple[int, ...]
 ) -> tuple[int, ...]:
     """The smaller side of the branch; of equal sides the one with the rank that the condition names."""
     if len(inside) != len(outside):

@@ -6,19 +6,20 @@ before the model was called. What tells of it is where the rank came to next, fe
 
 from __future__ import annotations
 
-import ast
 import itertools
 from dataclasses import dataclass
 
 from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import Chain, apart, held_by, is_in, passed_by
+from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Histories, Token
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Evidence
 from nsadiag.evidence.ring.blackbox import Kind
-from nsadiag.source.control import Guard, Program
-from nsadiag.source.model import last_name
+from nsadiag.source.control import Condition, Program
+from nsadiag.source.handlers import only_raise, swallowing
+from nsadiag.source.model import CallPath
+from nsadiag.source.trip_counts import counts_from_same_start
 
 CLASSES = {
     "rank": "rank_conditional_collective",
@@ -75,49 +76,46 @@ def by_skipped_round(s: Situation) -> Divergence | None:
 
 def skipped_to_the_end(s: Situation, *, stayed: tuple[int, ...], left: tuple[int, ...]) -> Divergence | None:
     """Some went round the training loop to its end as often as the others will, and made fewer steps in it."""
-    inside, outside, anchor = s.now(stayed[0]), s.now(left[0]), locations.of_text(s.histories.anchor or "")
-    around = apart(s.program, inside, outside) if outside else held_by(s.program, inside)
-    loop = next((g for g in reversed(around) if g.kind == "for" and g.is_loop and s.anchored_in(g)), None)
-    ranks = (stayed[0], left[0])
-    if loop is None or anchor is None or len(left) > len(stayed) or not s.histories.are_whole:
+    loop, ranks = _training_loop_left(s, stayed[0], left[0]), (stayed[0], left[0])
+    if loop is None or s.anchor is None or len(left) > len(stayed) or not s.histories.are_whole:
         return None
     steps = [s.histories.count(rank) for rank in ranks]
     given = [_given(s, loop, rank) for rank in ranks]
-    if steps[0] <= steps[1] or any(g.origin != "uniform" for g in s.program.exits_of_loop(loop)):
+    if steps[0] <= steps[1] or any(g.differs for g in s.program.exits_of_loop(loop)):
         return None
-    if all(given):
-        # Who is in a round has been given its batch, and may not have begun its step.
-        if given[1] - steps[1] <= given[0] - steps[0]:
-            return None
-    elif loop.origin != "uniform":
-        return None
-    past = ways_past(s.program, loop, s.chains.to(anchor))
+    # A rank in a round has been given its batch, and may not have begun its step.
+    lost = given[1] - steps[1] > given[0] - steps[0] if all(given) else not loop.differs
+    past = ways_past(s.program, loop, s.chains.to(s.anchor)) if lost else []
     if len(past) != 1:
         return None
     more = f", of {given[1]} batches that it was given" if all(given) else ""
-    did = f"came to the end of the loop at {locations.short(locations.place(loop.file, loop.line, loop.function))} after {steps[1]} steps{more}, while rank {stayed[0]} is in number {steps[0]}"
+    did = f"came to the end of the loop at {locations.short(loop.place)} after {steps[1]} steps{more}, while rank {stayed[0]} is in number {steps[0]}"
     return _made(s, past[0], left, stayed, did, confidence=0.88 if all(given) else 0.75)
 
 
-def _given(s: Situation, loop: Guard, rank: int) -> int:
-    """How many batches the loop was given, as far as its loader tells."""
+def _training_loop_left(s: Situation, stayed: int, left: int) -> Condition | None:
+    """The innermost `for` around the training step that the one is in and the other is not."""
+    inside, outside = s.now(stayed), s.now(left)
+    around = apart(s.program, inside, outside) if outside else held_by(s.program, inside)
+    return next((g for g in reversed(around) if g.kind == "for" and g.is_loop and s.anchored_in(g)), None)
+
+
+def _given(s: Situation, loop: Condition, rank: int) -> int:
+    """The number of batches that the loop was given, as far as its loader tells."""
     head = f"{loop.file}:{loop.line}:"
     tokens = s.histories.tokens.get(rank, ())
     return sum(t.kind == Kind.DATA and t.gave and t.at.startswith(head) for t in tokens)
 
 
 def _cut_short(s: Situation, found: Difference, theirs: Token) -> Divergence | None:
-    """Who went on to the next round, as only an exception can have led it."""
-    anchor = locations.of_text(s.histories.anchor or "")
-    if anchor is None or theirs.place is None or s.histories.count(found.guilty[0]) <= found.iteration + 1:
+    """A rank that went on to the next round, as only an exception can have led it."""
+    if s.anchor is None or theirs.place is None:
         return None
-    everyone = (*found.guilty, *found.others)
-    before = [s.histories.iteration(rank, n) for rank in everyone for n in range(found.iteration)]
-    if not before or not all(any(t.key == theirs.key for t in each) for each in before):
+    if s.histories.count(found.guilty[0]) <= found.iteration + 1 or not _was_usual(s, found, theirs):
         return None
-    way, step = s.chains.to(theirs.place), s.chains.to(anchor)
-    loops = [g for g in held_by(s.program, step) if g.is_loop and is_in(s.program, way, g)]
-    past = ways_past(s.program, loops[-1], way) if loops else []
+    way = s.chains.to(theirs.place)
+    loop = _loop_of_both(s, way, s.chains.to(s.anchor))
+    past = ways_past(s.program, loop, way) if loop else []
     # Before the step was begun there was another way past all of it.
     if len(past) != 1 or past[0].kind != "except" or not s.chains.is_sure(theirs.place):
         return None
@@ -125,44 +123,51 @@ def _cut_short(s: Situation, found: Difference, theirs: Token) -> Divergence | N
     return _made(s, past[0], found.guilty, found.others, did, confidence=0.75)
 
 
-def _came_early(s: Situation, came: Arrival) -> Divergence | None:
-    at, anchor, usual = came.to.place, locations.of_text(s.histories.anchor or ""), came.usual
-    if at is None or anchor is None:
-        return None
-    now = s.now(came.early[0])
-    way = now if now and (now[-1].file, now[-1].line) == (at.file, at.line) else s.chains.to(at)
-    step = s.chains.to(anchor)
+def _was_usual(s: Situation, found: Difference, token: Token) -> bool:
+    """Whether all ranks did that in every iteration before."""
+    ranks = (*found.guilty, *found.others)
+    before = [s.histories.iteration(rank, n) for rank in ranks for n in range(found.iteration)]
+    return bool(before) and all(any(t.key == token.key for t in each) for each in before)
+
+
+def _loop_of_both(s: Situation, way: CallPath, step: CallPath) -> Condition | None:
+    """The innermost loop around the step that the other path is in as well."""
     loops = [g for g in held_by(s.program, step) if g.is_loop and is_in(s.program, way, g)]
-    if not loops:
+    return loops[-1] if loops else None
+
+
+def _came_early(s: Situation, came: Arrival) -> Divergence | None:
+    at, usual = came.to.place, came.usual
+    if at is None or s.anchor is None:
         return None
-    past = ways_past(s.program, loops[-1], step)
-    known = {(g.file, g.line) for g in past}
+    way, step = s.way_to(at, came.early[:1]), s.chains.to(s.anchor)
+    loop = _loop_of_both(s, way, step)
+    past = ways_past(s.program, loop, step) if loop else []
+    if loop is None or len(past) != 1 or (usual and came.since >= usual):
+        return None
     behind = apart(s.program, way, step)
-    exits = [g for g in passed_by(s.program, way, step) if (g.file, g.line) not in known]
-    if len(past) != 1 or any(g.origin != "uniform" for g in behind):
-        return None
-    if usual and came.since >= usual:
-        return None
-    # With nothing before, its peers may have counted less, and a loop that began elsewhere have other numbers.
-    plain = _begins_alike(loops[-1]) and all(g.origin == "uniform" for g in (*exits, *behind))
-    if not usual and not (plain and s.chains.is_sure(anchor) and any(not g.is_loop for g in behind)):
+    if any(g.differs for g in behind) or not (usual or _counters_lead(s, loop, past[0], way, step)):
         return None
     before = f", where it had taken {usual} before" if usual else ""
     did = f"came to {came.to.name} at {locations.short(at)} after {came.since} steps{before}"
     return _made(s, past[0], came.early, came.late, did, confidence=0.85 if usual else 0.7)
 
 
-def _begins_alike(loop: Guard) -> bool:
-    """Whether what counts the rounds begins at the same number on all ranks; of other counters their origin tells."""
-    test = ast.parse(loop.test, mode="eval").body
-    counts = isinstance(test, ast.Call) and last_name(test.func) == "enumerate"
-    return loop.origin != "data" or not counts or len(test.args) + len(test.keywords) == 1  # type: ignore[attr-defined]
+def _counters_lead(s: Situation, loop: Condition, past: Condition, way: CallPath, step: CallPath) -> bool:
+    """Whether counters alone lead to the path, by the source.
+
+    With nothing before, its peers may have counted less, and a loop that began elsewhere have other numbers.
+    """
+    if s.anchor is None or not s.chains.is_sure(s.anchor) or not counts_from_same_start(loop):
+        return False
+    exits = [g for g in passed_by(s.program, way, step) if (g.file, g.line) != (past.file, past.line)]
+    return not any(g.differs for g in exits) and any(not g.is_loop for g in apart(s.program, way, step))
 
 
 def _rounds_before(
     histories: Histories, ranks: tuple[int, ...], to: Token, iteration: int
 ) -> tuple[int, int] | None:
-    """How many steps there always were between two visits of that line, 0 where it had no visit, and how many now.
+    """The number of steps between two visits of that line as it always was, 0 where it had no visit, and now.
 
     None where visits were not the same on all ranks, or irregular.
     """
@@ -181,9 +186,9 @@ def _rounds_before(
 
 
 def _made(
-    s: Situation, guard: Guard, early: tuple[int, ...], late: tuple[int, ...], did: str, confidence: float
+    s: Situation, guard: Condition, early: tuple[int, ...], late: tuple[int, ...], did: str, confidence: float
 ) -> Divergence:
-    line = locations.place(guard.file, guard.line, guard.function or None)
+    line = guard.place
     return made(
         s,
         Case(
@@ -199,12 +204,12 @@ def _made(
     )  # fmt: skip
 
 
-def ways_past(program: Program, loop: Guard, step: Chain) -> list[Guard]:
-    """What lets a round of the loop go by without coming to the end of that chain, and can differ between ranks."""
-    found: dict[tuple[str, int], Guard] = {}
+def ways_past(program: Program, loop: Condition, step: CallPath) -> list[Condition]:
+    """Conditions that let a round of the loop go by without coming to the end of that path, and can differ between ranks."""
+    found: dict[tuple[str, int], Condition] = {}
     inside = False
     for at in step:
-        in_loop = at.file == loop.file and loop.line < at.line <= loop.ends
+        in_loop = loop.has_in_body(at)
         own = in_loop and not inside
         inside = inside or in_loop
         if not inside:
@@ -212,10 +217,10 @@ def ways_past(program: Program, loop: Guard, step: Chain) -> list[Guard]:
         guards = [
             *program.around(at.file, at.line),
             *(g for g in program.jumps_before(at.file, at.line) if _stays(g.leaves, own)),
-            *_handlers(program, at, own),
+            *swallowing(program, at, in_loop=own),
         ]
         for guard in guards:
-            if guard.origin != "uniform" and not (own and guard.line <= loop.line):
+            if guard.differs and not (own and guard.line <= loop.line):
                 found[guard.file, guard.line] = guard
     return list(found.values())
 
@@ -225,43 +230,12 @@ def _stays(leaves: str, own: bool) -> bool:
     return leaves == "continue" if own else leaves in ("continue", "return", "break")
 
 
-def _handlers(program: Program, at: Place, own: bool) -> list[Guard]:
-    """Around the line: what would keep an exception from it, and go on."""
-    found: list[Guard] = []
-    for outer, inner in itertools.pairwise(program.path_to(at.file, at.line)):
-        if isinstance(outer, ast.Try) and inner in outer.body:
-            for handler in outer.handlers:
-                ends = handler.body[-1]
-                if not (isinstance(ends, ast.Raise) or (own and isinstance(ends, ast.Return | ast.Break))):
-                    found.append(_caught(program, at, handler.lineno, handler.end_lineno or 0, handler.type))
-        elif isinstance(outer, ast.With):
-            for item in outer.items:
-                call = item.context_expr
-                if isinstance(call, ast.Call) and last_name(call.func) == "suppress" and call.args:
-                    found.append(_caught(program, at, outer.lineno, outer.end_lineno or 0, call.args[0]))
-    return found
-
-
-def _caught(program: Program, at: Place, line: int, ends: int, kind: ast.expr | None) -> Guard:
-    text = ast.unparse(kind) if kind else ""
-    return Guard(
-        file=at.file, line=line, function=program.scope_of(at.file, line)[1].rpartition(".")[2], kind="except",
-        branch="body", origin="input" if "StopIteration" in text else "data", test=text, ends=ends,
-    )  # fmt: skip
-
-
-def _raising(s: Situation, guard: Guard) -> tuple[Evidence, ...]:
+def _raising(s: Situation, guard: Condition) -> tuple[Evidence, ...]:
     """The line that raises what is caught there, if there is but one in the files in which the ranks stand."""
     files = {place.file for rank in s.members() for place in s.now(rank)}
-    lines = [
-        (path, node)
-        for path, file in s.program.files.items()
-        if guard.kind == "except" and path in files
-        for node in file.all(ast.Raise)
-    ]
-    lines = [(f, n) for f, n in lines if isinstance(n.exc, ast.Call) and last_name(n.exc.func) in guard.test]
-    if len(lines) != 1:
+    found = only_raise(s.program, files, guard.test) if guard.kind == "except" else None
+    if found is None:
         return ()
-    file, node = lines[0]
-    claim = f"`{ast.unparse(node)}` is the one line there that raises what is caught"
-    return (Evidence(claim=claim, source=s.cited(file, node.lineno)),)
+    text, file, line = found
+    claim = f"`{text}` is the one line there that raises what is caught"
+    return (Evidence(claim=claim, source=s.cited(file, line)),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from dataclasses import dataclass
 
@@ -10,13 +9,15 @@ import numpy as np
 
 from nsadiag.analysis.explain.candidates.loop_exit import ASKED_TO_STOP
 from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.explain.result import Case, line_of, made, shown
+from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.source.control import Guard, Program
+from nsadiag.evidence.ring.reader import Event
+from nsadiag.source.control import Condition, Program
 
+CLASSES = {"rank": "rank_conditional_collective", "data": "data_divergent_control_flow"}
 Rounds = tuple[int, int]  # backwards that were begun, and batches that the training's loader was asked for
 
 
@@ -39,16 +40,33 @@ def by_stop_flag(s: Situation) -> Divergence | None:
     if not stopped or not trains or len({(stop.at, stop.step) for stop in stops.values()}) > 1:
         return None
     stop = stops[stopped[0]]
-    begun = {r: _begun(s.cell.rank(r), stop.step) for r in members}
-    went_on = all(_is_ahead(begun[other], begun[r]) for other in trains for r in stopped)
-    if not went_on or any(_times(s.cell.rank(r), stop.at) >= stop.times for r in trains):
+    if not _went_on(s, stop, trains, stopped):
         return None
     guard, depends = _decides(s.program, stop.at)
     asked = guard is not None and bool(ASKED_TO_STOP.search(guard.test))
-    if depends not in ("rank", "data") or (asked and any(s.doing(r) == "gone" for r in stopped)):
+    if depends not in CLASSES or (asked and any(s.doing(r) == "gone" for r in stopped)):
         return None
+    return _of_stop(s, stop, stopped, trains, guard, CLASSES[depends])
+
+
+def _went_on(s: Situation, stop: _Stop, trains: tuple[int, ...], stopped: tuple[int, ...]) -> bool:
+    """Whether each of the others has begun a round that the stopped ones never will, and set no flag as often."""
+    begun = {r: _begun(s.cell.rank(r), stop.step) for r in (*trains, *stopped)}
+    if any(_times(s.cell.rank(r), stop.at) >= stop.times for r in trains):
+        return False
+    return all(_is_ahead(begun[other], begun[r]) for other in trains for r in stopped)
+
+
+def _of_stop(
+    s: Situation,
+    stop: _Stop,
+    stopped: tuple[int, ...],
+    trains: tuple[int, ...],
+    guard: Condition | None,
+    cls: str,
+) -> Divergence:
     guilty, others = (stopped, trains) if len(stopped) <= len(trains) else (trains, stopped)
-    behind = f" behind `{shown(guard)}` ({locations.short(line_of(guard))})" if guard else ""
+    behind = f" behind `{shown(guard)}` ({locations.short(guard.place)})" if guard else ""
     set_it = f"set {stop.flag} at {locations.short(stop.at)}{behind} after {stop.step} steps"
     because = f"{set_it}, and left the training; rank {s.cell.names(trains)} did not, and trains on"
     if guilty == trains:
@@ -56,8 +74,7 @@ def by_stop_flag(s: Situation) -> Divergence | None:
     return made(
         s,
         Case(
-            cls="rank_conditional_collective" if depends == "rank" else "data_divergent_control_flow",
-            guilty=guilty, blocked=others, where=stop.at, guard=guard, confidence=0.92, because=because,
+            cls=cls, guilty=guilty, blocked=others, where=stop.at, guard=guard, confidence=0.92, because=because,
             evidence=(
                 *(Evidence(claim=f"rank {r} set {stop.flag} at {locations.short(stop.at)} after {stop.step} steps, and has begun no backward since", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in stopped[:4]),
                 *(Evidence(claim=f"rank {r} has not set it, and has begun a round more", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in trains[:4]),
@@ -69,35 +86,36 @@ def by_stop_flag(s: Situation) -> Divergence | None:
 
 
 def _last_stop(rank: RankEvidence) -> _Stop | None:
-    recording, events = rank.recording, rank.recording.events
-    mine = events[events["kind"] == Kind.STOP]
-    if not len(mine):
+    stops = _events_of(rank, Kind.STOP)
+    if not stops:
         return None
-    last = mine[-1]
-    trained = events[(events["kind"] == Kind.BACKWARD) & (events["phase"] == Phase.BEGIN)]
-    at = locations.of_text(recording.label(last).site)
-    if at is None or (len(trained) and trained[-1]["sequence"] > last["sequence"]):
+    last, trained = stops[-1], [e for e in _events_of(rank, Kind.BACKWARD) if e.phase == Phase.BEGIN]
+    at = locations.of_text(last.site)
+    if at is None or (trained and trained[-1].sequence > last.sequence):
         return None
-    return _Stop(flag=recording.name(last), at=at, step=int(last["step"]), times=_times(rank, at))
+    return _Stop(flag=last.name, at=at, step=last.step, times=_times(rank, at))
+
+
+def _events_of(rank: RankEvidence, *kinds: Kind) -> list[Event]:
+    events = rank.recording.events
+    return list(rank.recording.decode(events[np.isin(events["kind"], kinds)]))
 
 
 def _times(rank: RankEvidence, at: Place) -> int:
-    recording, events = rank.recording, rank.recording.events
-    set_at = (recording.label(event).site for event in events[events["kind"] == Kind.STOP])
-    return sum(each.startswith(f"{at.file}:{at.line}:") for each in set_at)
+    return sum(e.site.startswith(f"{at.file}:{at.line}:") for e in _events_of(rank, Kind.STOP))
 
 
 def _begun(rank: RankEvidence, step: int) -> Rounds:
     """Since the rank had made that many steps."""
-    recording, events = rank.recording, rank.recording.events
-    begun = events[(events["phase"] == Phase.BEGIN) & np.isin(events["kind"], [Kind.BACKWARD, Kind.DATA])]
     led: Counter[str] = Counter()  # backwards, by the loader that was asked last before
     asked: Counter[str] = Counter()
     backwards, loader = 0, ""
-    for event in begun:
-        late = int(event["step"]) >= step
-        if event["kind"] == Kind.DATA:
-            loader = recording.name(event) + recording.label(event).site
+    for event in _events_of(rank, Kind.BACKWARD, Kind.DATA):
+        if event.phase != Phase.BEGIN:
+            continue
+        late = event.step >= step
+        if event.kind == Kind.DATA:
+            loader = event.name + event.site
             asked[loader] += late
         else:
             led[loader] += 1
@@ -111,13 +129,10 @@ def _is_ahead(one: Rounds, other: Rounds) -> bool:
     return one[0] > other[0] or (one[0] == other[0] and one[1] > other[1])
 
 
-def _decides(program: Program, at: Place) -> tuple[Guard | None, str]:
+def _decides(program: Program, at: Place) -> tuple[Condition | None, str]:
     """The innermost condition that can differ between ranks; else what the flag's new value depends on."""
     guards = [*program.jumps_before(at.file, at.line), *program.around(at.file, at.line)]
     differ = [g for g in guards if g.origin in ("rank", "data") and not g.is_loop and g.leaves != "raise"]
     # A branch on the rank explains why only some set it, whatever their data are.
     decides = next((g for g in differ if g.origin == "rank"), differ[-1] if differ else None)
-    path = program.path_to(at.file, at.line)
-    if decides is not None or not path or not isinstance(path[-1], ast.Assign):
-        return decides, decides.origin if decides else ""
-    return None, program.origins.of(path[-1].value, program.scope_of(at.file, at.line))
+    return decides, decides.origin if decides else program.assigned_at(at) or ""

@@ -1,4 +1,4 @@
-"""Which way ranks used to take where they part: of two ways that both have been taken, one may have become rare."""
+"""The usual branch: of two ways that both have been taken, one may have become rare."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGER = (
 
 
 def unusual_side(histories: Histories, found: Difference) -> tuple[int, ...]:
-    """Who took the way that had become rare on all of them; empty where what was done before does not tell."""
+    """Ranks that took the way which had become rare on all of them; none where what was done before does not tell."""
     own = _is_usual(histories, found, found.own, found.guilty[0])
     theirs = _is_usual(histories, found, found.theirs, found.others[0])
     # Whoever has nothing to show went on, or is on its way to the same.
@@ -26,7 +26,7 @@ def unusual_side(histories: Histories, found: Difference) -> tuple[int, ...]:
 
 
 def _is_usual(histories: Histories, found: Difference, token: Token | None, rank: int) -> bool | None:
-    """Whether ranks came to that call in most iterations before, or no more since long; None in between."""
+    """True where ranks came to that call in most iterations before, False where they have long ceased to, None in between."""
     if token is None or found.iteration < FEWEST:
         return None
     now = histories.iteration(rank, found.iteration)

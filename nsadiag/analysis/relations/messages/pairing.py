@@ -88,7 +88,7 @@ def calls_of(tables: Tables) -> pd.DataFrame:
 
 
 def pending_of(tables: Tables, rank: int) -> Pending | None:
-    """Where the rank stands, if it is a send or receive that its peer never met."""
+    """The send or receive in which the rank stands, if its peer never met it."""
     at = tables.standings.get(rank)
     rows = tables.transfers
     open_ = rows[(rows["rank"] == rank) & rows.end_s.isna() & rows.peer.notna()]
@@ -122,7 +122,7 @@ def _pending(tables: Tables, rank: int, row: dict[Any, Any]) -> Pending:
 
 
 def _called_at(calls: pd.DataFrame, rank: int, row: dict[Any, Any]) -> str:
-    """Of a wait, the line of the call whose Work it is: that names peer and tag."""
+    """The line of the call whose Work is waited for: that names peer and tag."""
     call = calls[(calls["rank"] == rank) & (calls.call == row["call"]) & (calls.group == row["group"])]
     return str(call.iloc[0].place if len(call) else row["place"])
 
@@ -162,7 +162,7 @@ def left_short(tables: Tables, rank: int) -> Short | None:
 
 
 def counts_of(tables: Tables, rank: int) -> pd.DataFrame:
-    """How many messages from each line (with direction, peer and tag) in each step."""
+    """Numbers of messages from each line (with direction, peer and tag) in each step."""
     calls = calls_of(tables)
     mine = calls[calls["rank"] == rank]
     keys = ["step", "direction", "peer", "tag", "place"]

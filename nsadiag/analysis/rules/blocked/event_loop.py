@@ -87,7 +87,7 @@ def _likely(rank: RankEvidence, ends: list[dict[str, Any]]) -> Iterator[list[dic
     """Fewer and fewer of them: all; those in a function that led to collectives before; those that wait for no other task's turn."""
     yield ends
     last = locations.of_black_box(rank)
-    stacks = [{(f[0], f[2].rpartition(".")[2]) for f in s.get("frames", [])} for s in rank.samples]
+    stacks = [{(f.file, f.function.rpartition(".")[2]) for f in s.frames} for s in rank.samples]
     trains = {each for stack in stacks if last and (last.file, last.function) in stack for each in stack}
     yield [row for row in ends if any(_named(frame) in trains for frame in row["frames"])]
     yield [row for row in ends if not any(QUEUES.search(str(frame["filename"])) for frame in _inner(row))]

@@ -45,7 +45,7 @@ def _destroyed(stuck: Stuck) -> bool:
     recording = stuck.rank.recording
     events = recording.events
     groups = events[(events["kind"] == Kind.PROCESS_GROUP) & (events["phase"] == Phase.END)]
-    return len(groups) > 0 and recording.name(groups[-1]).startswith("destroy_process_group")
+    return len(groups) > 0 and recording.names_of(groups)[-1].startswith("destroy_process_group")
 
 
 def _peers_are_through(cell: CellEvidence, stuck: Stuck) -> bool:

@@ -41,7 +41,7 @@ def evaluation_copies(cell: CellEvidence, tables: Tables) -> Iterator[Draft | De
 
 def _models(cell: CellEvidence) -> list[str]:
     """Those that all ranks evaluate; of a type of which some evaluate more models than others, nobody knows which is which."""
-    each = [{str(row["model"]) for row in rank.evaluated} for rank in cell.ranks]
+    each = [{row.model for row in rank.evaluated} for rank in cell.ranks]
     some, everywhere = (
         {name for names in each for name in names},
         {n for n in each[0] if all(n in e for e in each)},
@@ -51,18 +51,15 @@ def _models(cell: CellEvidence) -> list[str]:
 
 
 def _called_at(rank: RankEvidence, model: str) -> str:
-    return next((str(row.get("place") or "") for row in rank.evaluated[::-1] if row["model"] == model), "")
+    return next((row.place for row in rank.evaluated[::-1] if row.model == model), "")
 
 
 def _looks(rank: RankEvidence, model: str) -> dict[tuple[int, int], Look]:
     """By call and step."""
     return {
-        (int(row["call"]), int(row["step"])): {
-            str(name): (tuple(shape), float(total), float(magnitude))
-            for name, shape, total, magnitude in row["parameters"]
-        }
+        (row.call, row.step): {each.name: (each.shape, each.total, each.magnitude) for each in row.parameters}
         for row in rank.evaluated
-        if row["model"] == model
+        if row.model == model
     }
 
 

@@ -71,11 +71,11 @@ def _broken(rank: RankEvidence) -> tuple[int, str] | None:
     """The first step after which a parameter is not finite that was so at first, and its name."""
     if not rank.replicas:
         return None
-    began = [math.isfinite(total) for _, _, total, _ in rank.replicas[0]["parameters"]]
+    began = [math.isfinite(total) for _, _, total, _ in rank.replicas[0].parameters]
     for row in rank.replicas[1:]:
-        for fine, (name, _, total, _) in zip(began, row["parameters"], strict=False):
+        for fine, (name, _, total, _) in zip(began, row.parameters, strict=False):
             if fine and not math.isfinite(total):
-                return int(row["step"]), str(name)
+                return row.step, name
     return None
 
 

@@ -10,7 +10,14 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import first_break
-from nsadiag.analysis.facts.parameters import branch_around, changed_after, shown, unused_in, without_gradient
+from nsadiag.analysis.facts.parameters import (
+    Change,
+    branch_around,
+    changed_after,
+    shown,
+    unused_in,
+    without_gradient,
+)
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
@@ -31,10 +38,10 @@ def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str]:
     """The parameters whose part in the step changed, and how."""
     if USED_AFTER_ALL.search(message):
         first = without_gradient(rank)
-        return (first["missing"] if first else []), "took part, which had not before"
+        return list(first.missing if first else ()), "took part, which had not before"
     row = changed_after(rank, 1)
     if row:
-        return row["missing"] or row["used_again"], "took no part" if row["missing"] else "took part again"
+        return row.missing or row.used_again, "took no part" if row.missing else "took part again"
     return unused_in(rank, message), "took no part"
 
 
@@ -47,7 +54,7 @@ def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[D
     guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
     names, how = _changed(rank, exception["message"])
     row = changed_after(rank, 1)
-    step = int(row["step"]) if row else rank.end.get("steps")
+    step = row.step if row else rank.end.get("steps")
     branch = branch_around(cell, rank, names)
     what = shown(names) or "some parameters"
     yield Draft(
@@ -72,13 +79,13 @@ def _evidence(
     exception: dict[str, Any],
     names: list[str],
     how: str,
-    row: dict[str, Any] | None,
+    row: Change | None,
     branch: Place | None,
 ) -> Iterator[Evidence]:
     yield Evidence(claim=exception["message"].splitlines()[0][:300], source=f"{rank.source}/exception.json")
     if row:
         yield Evidence(
-            claim=f"from step {row['step']} on {shown(names)} {how}", source=f"{rank.source}/ungraded.jsonl"
+            claim=f"from step {row.step} on {shown(names)} {how}", source=f"{rank.source}/ungraded.jsonl"
         )
     if any(model.get("settings", {}).get("static_graph") for model in rank.ddp):
         yield Evidence(claim="the model was wrapped with static_graph=True", source=f"{rank.source}/ddp.json")

@@ -52,7 +52,8 @@ def _unused(rank: RankEvidence, message: str) -> tuple[list[str], str]:
     if said := unused_in(rank, message):
         return said, "ddp.json"
     known = _ddp_parameters(rank)
-    return [n for n in (without_gradient(rank) or {}).get("missing", []) if n in known], "ungraded.jsonl"
+    row = without_gradient(rank)
+    return [n for n in (row.missing if row else ()) if n in known], "ungraded.jsonl"
 
 
 def _module(parameter: str | None) -> str | None:
@@ -137,12 +138,12 @@ class _Without:
 
 
 def _at_the_last_optimizer_step(rank: RankEvidence) -> _Without | None:
-    row = without_gradient(rank) or {}
+    row = without_gradient(rank)
     known = _ddp_parameters(rank)
-    names = [n for n in row.get("missing", []) if n in known]
-    if not names:
+    names = [n for n in (row.missing if row else ()) if n in known]
+    if row is None or not names:
         return None
-    step = int(row["step"])
+    step = row.step
     claim = f"at step {step} the optimizer of rank {rank.rank} found no gradient for {shown(names)}"
     return _Without(names=names, step=step, claim=claim, source=f"{rank.source}/ungraded.jsonl")
 

@@ -13,9 +13,9 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.relations.transport_rejections import refused
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.desync.issuing_threads import crossing, started_in, threads_in
+from nsadiag.analysis.rules.desync.transport_rejections import refused
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
 from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import not_still

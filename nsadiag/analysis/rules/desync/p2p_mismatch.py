@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.candidates.round_counts import loop_left
 from nsadiag.analysis.explain.context import Situation
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import Basis
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.messages.outliers import message_outliers
 from nsadiag.analysis.relations.messages.pairing import Pending, Short, left_short, misfits, pending_of
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.desync.messages.loop_left import loop_left
+from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.drafts import all_but, last_look
 from nsadiag.analysis.rules.rule import Draft, Rule

@@ -64,7 +64,7 @@ def _was_at(cell: CellEvidence, number: int, begin_s: float, end_s: float) -> Pl
     samples = [
         sample
         for sample in cell.rank(number).samples
-        if begin_s <= (int(sample["t_mono_ns"]) - began_ns) / 1e9 <= end_s
+        if begin_s <= (sample.t_mono_ns - began_ns) / 1e9 <= end_s
     ]
     # The last one: the first may be of what it did before that work.
     return locations.most_seen(samples[-1:])

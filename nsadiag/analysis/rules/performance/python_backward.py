@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from nsadiag.analysis.case import Tables
+from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Place
@@ -73,13 +73,12 @@ def loop_in_backward(cell: CellEvidence, tables: Tables) -> LoopInBackward | Non
     )
 
 
-def _own_backward(sample: dict[str, Any]) -> Place | None:
+def _own_backward(sample: Sample) -> Place | None:
     """The user's line in an autograd Function's backward, unless a module or another backward runs within it."""
-    frames = sample.get("frames", ())
-    for number, (inner, outer) in enumerate(itertools.pairwise(frames)):
+    for number, (inner, outer) in enumerate(itertools.pairwise(sample.frames)):
         file, line, name = inner
-        if is_user(file) and outer[0].endswith(CALLS_IT) and name.rpartition(".")[2] == "backward":
-            deeper = {"frames": frames[:number]}
+        if is_user(file) and outer.file.endswith(CALLS_IT) and name.rpartition(".")[2] == "backward":
+            deeper = replace(sample, frames=sample.frames[:number])
             large = locations.in_a_step(deeper) or locations.waits_for_peers(sample)
-            return None if large else locations.place(file, int(line), name)
+            return None if large else locations.place(file, line, name)
     return None

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from nsadiag.analysis.case import Tables
+from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.registrations import Pile
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
@@ -51,7 +52,7 @@ def _looked_at(cell: CellEvidence) -> Place | None:
     return Counter(at for at in lines if heads[at] == most).most_common(1)[0][0]
 
 
-def _is_of(part: str, sample: dict[str, Any]) -> bool:
+def _is_of(part: str, sample: Sample) -> bool:
     if part == "input_s":
         return not locations.in_a_step(sample)
     return locations.in_backward(sample) == (part == "backward_s")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 
 from nsadiag.analysis.case import Tables
+from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
@@ -222,8 +222,8 @@ def _on_cpu(own: pd.Series[float], column: str, source: str) -> Iterator[Evidenc
 
 def _beside(rank: RankEvidence) -> Place | None:
     """A thread of the user's own that takes the interpreter's turns, seen in half of the samples or more."""
-    seen = sum(bool(sample.get("beside")) for sample in rank.samples)
-    return locations.most_seen(rank.samples, "beside") if seen and 2 * seen >= len(rank.samples) else None
+    seen = sum(bool(sample.beside) for sample in rank.samples)
+    return locations.most_seen(rank.samples, beside=True) if seen and 2 * seen >= len(rank.samples) else None
 
 
 def _place(rank: RankEvidence, column: str = "") -> Place | None:
@@ -233,7 +233,7 @@ def _place(rank: RankEvidence, column: str = "") -> Place | None:
     return at or (locations.of_black_box(rank) if column != "input_s" else None)
 
 
-def _at_work(rank: RankEvidence, column: str) -> list[dict[str, Any]]:
+def _at_work(rank: RankEvidence, column: str) -> list[Sample]:
     """Samples of what it is late with: in the model, or in a collective, is no work between steps."""
     return [s for s in rank.samples if column != "input_s" or not locations.in_a_step(s)]
 

@@ -9,13 +9,13 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import breaks, first_break
-from nsadiag.analysis.facts.model_structure import Difference, differences
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.setup.model_structure import Difference, differences
 from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
 DDP_SAYS = re.compile(

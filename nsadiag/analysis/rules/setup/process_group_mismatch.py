@@ -15,11 +15,11 @@ from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.group_creation import at_odds, creation_cycles, local_creations
 from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 FIX = "Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members alone."

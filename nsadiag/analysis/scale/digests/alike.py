@@ -51,7 +51,7 @@ class Everyone:
 
     @cached_property
     def crowd(self) -> Crowd:
-        """What all ranks issued, as of flight-recorder dumps of very many ranks. Raises DigestRefused."""
+        """Calls that all ranks issued, as of flight-recorder dumps of very many ranks. Raises DigestRefused."""
         groups = {
             key: Group(key=key, name=members.name, members=members.ranks)
             for digest in self.digests
@@ -100,7 +100,7 @@ class Everyone:
         return found
 
     def _far(self, name: str) -> Numbers:
-        """Whose number is far above, or below, that of most."""
+        """Ranks whose number is far above (1), or below (-1), that of most."""
         values = self.column(name)
         if np.isnan(values).all():
             return np.zeros(len(values), dtype=np.int64)
@@ -120,7 +120,7 @@ def _roles(row: Any, digest: Digest) -> Any:
 
 
 def newest(digests: Iterable[Digest]) -> Everyone:
-    """Of each node the last look. Raises DigestRefused where two nodes have the same rank."""
+    """The last digest of each node. Raises DigestRefused where two nodes have the same rank."""
     by_host: dict[str, Digest] = {}
     for digest in sorted(digests, key=lambda d: (d.host, d.look)):
         by_host[digest.host] = digest

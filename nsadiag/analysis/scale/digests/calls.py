@@ -1,4 +1,4 @@
-"""What a rank issued in each of its groups, as the columns in which flight-recorder dumps of many ranks are compared."""
+"""Calls that a rank issued in each of its groups, as the columns in which flight-recorder dumps of many ranks are compared."""
 
 from __future__ import annotations
 

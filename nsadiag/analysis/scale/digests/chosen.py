@@ -1,4 +1,4 @@
-"""Which ranks of a run directory are read: all of few, and of many those that their nodes' digests show to matter."""
+"""The choice of ranks of a run directory that are read: all of few, and of many those that their nodes' digests show to matter."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _read(run: RunDir) -> tuple[list[Digest], list[str]]:
 
 
 def reduce_many(run: RunDir) -> None:
-    """Of very many ranks, keeps the digests that no node has made, so that they are read once. Raises OSError."""
+    """Keep the digests of very many ranks that no node has made, so that they are read once. Raises OSError."""
     on_disk = {directory.rank for directory in run.ranks()}
     if len(on_disk) > FEW_RANKS:
         digests, _ = _read(run)
@@ -72,7 +72,7 @@ def reduce_many(run: RunDir) -> None:
 
 
 def _made(run: RunDir, ranks: list[int]) -> Iterator[Digest]:
-    """Of what nobody has reduced yet: one a host, as its own agent would have made it."""
+    """Digests of what nobody has reduced yet: one a host, as its own agent would have made it."""
     hosts: dict[str, list[int]] = {}
     for rank in ranks:
         host = read_json(run.rank(rank).meta, {}).get("host")

@@ -10,7 +10,7 @@ import numpy as np
 
 from nsadiag.analysis.facts.device_queue import end_of, first_unfinished
 from nsadiag.analysis.facts.groups import newest_dump
-from nsadiag.analysis.facts.open_spans import unended
+from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.recorder import TRANSFER
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -44,9 +44,8 @@ def counters_of(rank: RankEvidence, motion: dict[str, Any]) -> dict[str, float |
 
 def _peer(rank: RankEvidence) -> float | None:
     """The rank with which it is in the midst of a transfer, by the black box, or else by NCCL's recorder."""
-    recording, header = rank.recording, rank.recording.header
-    for event in unended(recording.events, header.pid if header else None):
-        found = PEER.search(recording.label(event).detail) if event["kind"] == Kind.COLLECTIVE else None
+    for event in open_spans(rank.recording):
+        found = PEER.search(event.detail) if event.kind == Kind.COLLECTIVE else None
         if found:
             return float(found[1])
     dump, first = newest_dump(rank), first_unfinished(rank)

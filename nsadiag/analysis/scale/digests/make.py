@@ -51,7 +51,7 @@ def digest_of(
 def write_digest(
     run: RunDir, *, host: str, ranks: Iterable[int], look: int, motions: Iterable[Mapping[str, Any]] = ()
 ) -> Path:
-    """Of these ranks in the run directory. Raises OSError."""
+    """Write the digest of these ranks in the run directory. Raises OSError."""
     # On one of several nodes, how its ranks ended is in its own folder.
     ends = read_json(run.node(host) / run.ends.name)
     found = each_rank(run, ranks, ends=ends if isinstance(ends, dict) else None)
@@ -59,7 +59,7 @@ def write_digest(
 
 
 def kept(run: RunDir, digest: Digest) -> Path:
-    """Where it is from here on. Raises OSError."""
+    """Write a digest to its file, which is returned. Raises OSError."""
     path = run.digest(digest.host, digest.look)
     make_private_dir(path.parent)
     replace_private(path, packed(digest))
@@ -67,7 +67,7 @@ def kept(run: RunDir, digest: Digest) -> Path:
 
 
 def together(parts: Sequence[Digest]) -> Digest:
-    """Of one node, made in parts of its ranks, in order."""
+    """The digest of one node, made in parts of its ranks, in order."""
     first = parts[0]
     ranks = [rank for part in parts for rank in part.ranks]
     names = dict.fromkeys(name for part in parts for name in part.traits)

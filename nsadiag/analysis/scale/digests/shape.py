@@ -22,7 +22,7 @@ Ranks = tuple[int, ...]
 
 
 class DigestRefused(Exception):
-    """What came is no digest."""
+    """Refusal of bytes that are no digest."""
 
 
 @dataclass(frozen=True, kw_only=True)

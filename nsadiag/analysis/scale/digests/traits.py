@@ -1,12 +1,15 @@
-"""What makes one rank like another: evidence without what is a rank's own (its numbers, ports, addresses, times).
+"""Traits in which one rank is like another: evidence without what is a rank's own (its numbers, ports, addresses, times).
 
 Two ranks that agree in every trait are taken for each other. A difference that means nothing costs another close
-look; one that is overlooked costs the verdict. So a trait keeps what any detector reads of the evidence.
+look; one that is overlooked costs the verdict. So every field of RankEvidence is a trait, unless it is listed as one
+that says nothing of its own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -14,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from nsadiag.analysis.facts.locations import of_faults
-from nsadiag.analysis.facts.open_spans import unended
+from nsadiag.analysis.facts.locations import most_seen, of_faults
+from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.facts.thread_state import main_thread, other_threads, syscall_of
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.evidence.ring.reader import Label
 from nsadiag.evidence.user_code import counted, is_user, roots_in
 
 DIGITS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
@@ -63,30 +65,23 @@ def process(rank: RankEvidence) -> Any:
 
 
 def events(rank: RankEvidence) -> Any:
-    """What the main thread has begun and not ended, innermost first."""
-    recording = rank.recording
-    pid = recording.header.pid if recording.header else None
-    found = []
-    for event in unended(recording.events, pid):
-        kind, name = int(event["kind"]), recording.name(event)
-        found.append([kind, _general(name), _of_call(recording.label(event))])
-        if len(found) == OPEN_SHOWN:
-            break
-    return found
+    """Events that the main thread has begun and not ended, innermost first."""
+    shown = itertools.islice(open_spans(rank.recording), OPEN_SHOWN)
+    # With the shapes, which are the program's, and without the peers, which are the rank's.
+    return [[e.kind, _general(e.name), e.site, PEERS.sub(r"\1=#", e.detail)] for e in shown]
 
 
 def visited(rank: RankEvidence) -> Any:
     """A sum over the lines from which it called what."""
     recording = rank.recording
-    events, names = recording.events, recording.names
+    events = recording.events
     begun = events[(events["phase"] == Phase.BEGIN) & np.isin(events["kind"], VISITS)]
-    calls = set(zip(*(begun[field].tolist() for field in ("kind", "name", "c")), strict=True))
-    said = {(kind, _general(names.get(name, "")), Label.of(names.get(c, "")).site) for kind, name, c in calls}
-    return _sum(sorted(said))
+    calls = {(event.kind, event.name, event.site) for event in recording.decode(begun)}
+    return _sum(sorted({(kind, _general(name), site) for kind, name, site in calls}))
 
 
 def end(rank: RankEvidence) -> Any:
-    """How it ended, and what it said."""
+    """The rank's end, and its last exceptions."""
     told = rank.end
     return {
         **{key: told.get(key) for key in ("exit_code", "signal", "by_us", "clean")},
@@ -98,49 +93,41 @@ def end(rank: RankEvidence) -> Any:
     }
 
 
-def raised(rank: RankEvidence) -> Any:
-    """Exceptions that did not end it."""
-    return sorted({_json(_exception(row)) for row in rank.raised})
-
-
-def settings(rank: RankEvidence) -> Any:
-    """Of the process and its model."""
-    return {key: rank.settings.get(key) for key in SETTINGS if key in rank.settings}
-
-
-def last_words(rank: RankEvidence) -> Any:
-    """What torch, NCCL or a native library said last."""
-    return _general("\n".join(rank.stderr_tail.splitlines()[-LAST_LINES:]))
-
-
-def replicas(rank: RankEvidence) -> Any:
-    """Copies of parameters are equal to the last bit."""
-    return [[row.get("step"), row.get("parameters"), row.get("buffers")] for row in rank.replicas]
-
-
 Trait = Callable[[RankEvidence], Any]
 
 # These travel whole, since they say at a glance what is going on.
 SHOWN: dict[str, Trait] = {"end": end, "stack": stack, "process": process, "events": events}
+# Fields that the shown traits have, or that are a rank's own: its number, and where its evidence lies.
+NO_TRAIT_OF_THEIR_OWN = frozenset(
+    {"rank", "meta", "gaps", "source", "recording", "captures", "end", "exception", "leaving", "faults"}
+)
+# Views of a field without what is the rank's own in it.
+VIEWS: dict[str, Trait] = {
+    "raised": lambda rank: sorted({_json(_exception(row)) for row in rank.raised}),
+    "attempts": lambda rank: [[number, _exception(row)] for number, row in rank.attempts],
+    "signals": lambda rank: len(rank.signals),
+    "loaders": lambda rank: [row.get("place") for row in rank.loaders],
+    "settings": lambda rank: {key: rank.settings[key] for key in SETTINGS if key in rank.settings},
+    "ungraded": lambda rank: [*rank.ungraded, *(c.ungraded for c in rank.captures if c.ungraded)],
+    # Copies of parameters are equal to the last bit.
+    "replicas": lambda rank: [[row.step, row.parameters, row.buffers] for row in rank.replicas],
+    "stderr_tail": lambda rank: _general("\n".join(rank.stderr_tail.splitlines()[-LAST_LINES:])),
+    "samples": lambda rank: repr(most_seen(rank.samples)) if rank.samples else None,
+}
+# In these each rank may well have its own: should all differ, they are the first to be left out.
+VARYING = ("replicas", "stderr_tail", "given", "first_steps", "samples")
+
+
+def _field(name: str) -> Trait:
+    return VIEWS.get(name, lambda rank: getattr(rank, name))
+
+
+FIELDS = [field.name for field in dataclasses.fields(RankEvidence) if field.name not in NO_TRAIT_OF_THEIR_OWN]
 # Of these, sums: whoever is unlike the others is looked at closely.
 SUMMED: dict[str, Trait] = {
     "visited": visited,
-    "raised": raised,
-    "signals": lambda rank: len(rank.signals),
-    "wraps": lambda rank: rank.wraps,
-    "ddp": lambda rank: rank.ddp,
-    "units": lambda rank: rank.units,
-    "graph": lambda rank: rank.graph,
-    "recomputed": lambda rank: rank.recomputed,
-    "ungraded": lambda rank: [rank.ungraded, *(c.ungraded for c in rank.captures if c.ungraded)],
-    "unwaited": lambda rank: rank.unwaited,
-    "unheld": lambda rank: rank.unheld,
-    "evaluated": lambda rank: rank.evaluated,
-    "loaders": lambda rank: [row.get("place") for row in rank.loaders],
-    "settings": settings,
-    "damaged": lambda rank: rank.damaged,
-    "replicas": replicas,
-    "last words": last_words,
+    **{name: _field(name) for name in FIELDS if name not in VARYING},
+    **{name: _field(name) for name in VARYING},
 }
 # The first tell most: where very many ranks all differ in one of the last, it is left out (digests.alike).
 TRAITS = (*SHOWN, "calls", *SUMMED)
@@ -178,11 +165,6 @@ def _general(text: str) -> str:
     return DIGITS.sub("#", text)
 
 
-def _of_call(label: Label) -> str:
-    """With the shapes, which are the program's, and without the peers, which are the rank's."""
-    return PEERS.sub(r"\1=#", "\t".join(label[1:]).rstrip("\t"))
-
-
 def _exception(told: dict[str, Any] | None) -> Any:
     if not told:
         return None
@@ -192,10 +174,14 @@ def _exception(told: dict[str, Any] | None) -> Any:
 
 
 # Times, processes and ranks in documents.
-OWN = frozenset({"t_s", "pid", "rank", "ranks", "peer", "thread", "device", "global_ranks", "elapsed_s"})
+OWN = frozenset(
+    {"t_s", "pid", "tid", "rank", "ranks", "peer", "thread", "device", "global_ranks", "elapsed_s"}
+)
 
 
 def _timeless(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
     if isinstance(value, dict):
         return {k: _timeless(v) for k, v in value.items() if k not in OWN and not str(k).startswith("t_")}
     if isinstance(value, set):

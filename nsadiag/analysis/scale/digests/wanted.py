@@ -1,4 +1,4 @@
-"""Whose evidence is worth having whole: everyone who is waited for, and some of each kind."""
+"""Ranks whose evidence is worth having whole: all that are waited for, and some of each kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wanted(everyone: Everyone) -> Ranks:
 
 
 def _of_meetings(everyone: Everyone) -> Iterable[int]:
-    """Where ranks wait: those who keep the others waiting."""
+    """Ranks that keep others waiting in a call."""
     for meeting in that_matter(everyone.crowd):
         yield from meeting.deviating[:SHOWN_OF_EACH]
         yield from meeting.conforming[:2]

@@ -43,9 +43,8 @@ def rates_apart(cell: CellEvidence) -> RatesApart | None:
     moments: dict[tuple[int, ...], dict[int, tuple[int, tuple[float, ...]]]] = defaultdict(dict)
     for rank in cell.ranks:
         for row in rank.replicas:
-            if row.get("rates"):
-                moment = (*row["subject"], row["since"])
-                moments[moment][rank.rank] = int(row["step"]), tuple(map(float, row["rates"]))
+            if row.rates and row.subject and row.since is not None:
+                moments[(*row.subject, row.since)][rank.rank] = row.step, row.rates
     for moment in sorted(moments):
         told = moments[moment]
         rates = {rank: values for rank, (_, values) in told.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.context import Situation, line_of
+from nsadiag.analysis.explain.context import Situation
 from nsadiag.analysis.explain.result import shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
@@ -15,7 +15,7 @@ from nsadiag.analysis.relations.call_paths import apart, passed_by
 from nsadiag.analysis.relations.timeline import Token
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.source.control import Guard
+from nsadiag.source.control import Condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +26,14 @@ class Skipped:
     ranks: tuple[int, ...]  # who did otherwise than all had done until then
     made: int
     usual: int
-    guard: Guard | None  # the condition on which the step hangs, where there is but one
+    guard: Condition | None  # the condition on which the step hangs, where there is but one
     scaler: Place | None = (
         None  # where a gradient scaler left it out, as it had found inf or NaN in their gradients
     )
 
     @property
     def place(self) -> Place | None:
-        return self.scaler or (line_of(self.guard) if self.guard else None)
+        return self.scaler or (self.guard.place if self.guard else None)
 
     @property
     def fix(self) -> str:
@@ -119,7 +119,7 @@ def _by_a_scaler(cell: CellEvidence, steps: dict[int, list[tuple[Token, int]]]) 
         if not len(_scaled(between, skipped=True)):
             return None
         begun = _scaled(between, skipped=False)
-        found = found or (locations.of_text(recording.label(begun[0]).site) if len(begun) else None)
+        found = found or (locations.of_text(recording.labels_of(begun)[0].site) if len(begun) else None)
     return found
 
 
@@ -131,12 +131,12 @@ def _scaled(events: Any, *, skipped: bool) -> Any:
     return mine[mine["phase"] == int(Phase.BEGIN)]
 
 
-def _guard(s: Situation, backward: Token) -> Guard | None:
+def _guard(s: Situation, backward: Token) -> Condition | None:
     """The one condition between that backward and a `.step()` that can differ between ranks."""
     if backward.place is None:
         return None
     behind = s.chains.to(backward.place)
-    found: dict[tuple[str, int], Guard] = {}
+    found: dict[tuple[str, int], Condition] = {}
     for (file, _), call in s.program.origins.calls.get("step", ()):
         way = s.chains.to(locations.place(file, call.lineno, None))
         for guard in [*apart(s.program, way, behind), *passed_by(s.program, way, behind)]:

@@ -1,4 +1,4 @@
-"""Collections that a loop goes over: what is put into them on some ranks only, and whether a rank is in such an item."""
+"""Collections that a loop iterates over: what is put into them on some ranks only, and which of it a call path is in."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.explain.candidates.loop_entry import in_body
-from nsadiag.analysis.facts import locations
-from nsadiag.analysis.relations.call_paths import Chain
 from nsadiag.evidence.records import Place
 from nsadiag.source.bindings import GROWS, Key
-from nsadiag.source.control import Guard, Program
-from nsadiag.source.model import Scope, last_name
+from nsadiag.source.control import DEEPEST, Condition, Program
+from nsadiag.source.model import CallPath, Scope, last_name, names_in
 
 # What these give goes over what they are given.
 PASSING = frozenset({"list", "tuple", "set", "reversed", "sorted", "enumerate", "iter"})
 OF_MAPPING = frozenset({"items", "values", "keys", "copy"})
-DEEPEST = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +21,14 @@ class Filling:
     """Something is put into the collection, behind a condition on the rank or on all ranks."""
 
     at: Place
-    guard: Guard | None  # the condition on the rank
+    guard: Condition | None  # the condition on the rank
     items: frozenset[str]  # the user's classes and functions, by name
     known: bool  # whether these are all
 
 
-def fillings(program: Program, loop: Guard) -> list[Filling]:
+def fillings(program: Program, loop: Condition) -> list[Filling]:
     """All that the source puts into what a `for` goes over."""
-    statement = _for(program, loop)
+    statement = program.for_at(loop)
     if statement is None:
         return []
     keys: set[Key] = set()
@@ -43,15 +39,15 @@ def fillings(program: Program, loop: Guard) -> list[Filling]:
     ]
 
 
-def runs_its_items(program: Program, loop: Guard, inside: Chain) -> bool:
+def runs_its_items(program: Program, loop: Condition, inside: CallPath) -> bool:
     """Whether what the loop hands out is itself called where the chain leaves the loop's body: a task, and not a batch."""
-    statement = _for(program, loop)
-    depth = next((n for n in range(len(inside) - 1, -1, -1) if in_body(loop, inside[n])), len(inside))
+    statement = program.for_at(loop)
+    depth = _depth_in(loop, inside)
     if statement is None or depth + 1 >= len(inside):
         return False
     at = inside[depth]
-    names = {program.scope_of(p.file, p.line)[1].rpartition(".")[2] for p in inside[depth + 1 :]}
-    out = {n.id for n in ast.walk(statement.target) if isinstance(n, ast.Name)}
+    names = {program.scope_of(p.file, p.line).function for p in inside[depth + 1 :]}
+    out = names_in(statement.target)
     out |= {
         t.id
         for n in ast.walk(statement)
@@ -70,27 +66,25 @@ def _leads_by(called: ast.expr, out: set[str], names: set[str]) -> bool:
     if isinstance(called, ast.Name):
         return called.id in out
     if isinstance(called, ast.Attribute):
-        return called.attr in names and bool(_names_in(called.value) & out)
+        return called.attr in names and bool(names_in(called.value) & out)
     if isinstance(called, ast.Subscript):
-        return bool(_names_in(called) & out)
+        return bool(names_in(called) & out)
     is_getattr = isinstance(called, ast.Call) and last_name(called.func) == "getattr"
-    return is_getattr and any(_names_in(a) & out for a in called.args)  # type: ignore[attr-defined]
+    return is_getattr and any(names_in(a) & out for a in called.args)  # type: ignore[attr-defined]
 
 
-def _names_in(node: ast.expr) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+def _depth_in(loop: Condition, path: CallPath) -> int:
+    """The innermost frame of the path that is in the loop itself; its length where there is none."""
+    return next((n for n in range(len(path) - 1, -1, -1) if loop.holds(path[n])), len(path))
 
 
-def _for(program: Program, loop: Guard) -> ast.For | None:
-    path = program.path_to(loop.file, loop.line)
-    return path[-1] if path and isinstance(path[-1], ast.For) else None
-
-
-def ways_in(found: list[Filling], program: Program, loop: Guard, inside: Chain) -> tuple[list[Filling], bool]:
+def ways_in(
+    found: list[Filling], program: Program, loop: Condition, inside: CallPath
+) -> tuple[list[Filling], bool]:
     """The fillings whose item the chain is in; and whether that is known of all."""
-    depth = next((n for n in range(len(inside) - 1, -1, -1) if in_body(loop, inside[n])), len(inside))
+    depth = _depth_in(loop, inside)
     beyond = {
-        part for p in inside[depth + 1 :] for part in program.scope_of(p.file, p.line)[1].split(".") if part
+        part for p in inside[depth + 1 :] for part in program.scope_of(p.file, p.line).path.split(".") if part
     }
     names = {id(f): _with_bases(program, f.items) for f in found}
     mine = [f for f in found if f.items & beyond] or [f for f in found if names[id(f)] & beyond]
@@ -131,18 +125,18 @@ def _collect(
 
 
 def _given_back(program: Program, name: str) -> list[tuple[ast.expr, Scope]]:
-    """What a function of the user's returns, or hands out as a generator."""
+    """Values that a function of the user's returns, or yields."""
     handed = [
         (n.value, scope)
         for scope, function in program.origins.functions.get(name, ())
         for n in ast.walk(function)
         if isinstance(n, ast.Yield | ast.YieldFrom) and n.value is not None
     ]
-    return [*handed, *((value, scope) for scope, value in program.returns.get(name, ()))]
+    return [*handed, *((value, scope) for scope, value in program.origins.returns.get(name, ()))]
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
-    """What an expression puts together."""
+    """Parts of an expression that puts several collections together."""
     if isinstance(node, ast.BinOp):
         return [node.left, node.right]
     if isinstance(node, ast.BoolOp):
@@ -171,8 +165,8 @@ def _added(program: Program, keys: set[Key]) -> Iterator[tuple[ast.expr, Scope]]
 
 def _given(program: Program, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """The value; of a function's parameter what each call of it gives."""
-    keys = [*program.origins.keys_of(node, scope)] if isinstance(node, ast.Name) else []
-    calls = [b for key in keys for b in program.origins.bindings[key] if not b.by_flow and b.scope != scope]
+    values = program.origins.values_of(node, scope) if isinstance(node, ast.Name) else []
+    calls = [b for b in values if b.scope != scope]
     if calls:
         yield from ((b.value, b.scope) for b in calls)
     else:
@@ -192,35 +186,23 @@ def _split(program: Program, value: ast.expr, scope: Scope) -> Iterator[Filling]
     elements = isinstance(value, ast.List | ast.Tuple | ast.Set) and any(e not in parts for e in value.elts)
     # A name is told where it gets its value.
     if elements or not (parts or isinstance(value, ast.Name | ast.Attribute | ast.List | ast.Tuple)):
-        yield _filling(program, value, scope, on_rank(program, scope, value.lineno))
-    elif isinstance(value, ast.Name | ast.Attribute) and (guard := on_rank(program, scope, value.lineno)):
+        yield _filling(program, value, scope, program.on_rank(scope, value.lineno))
+    elif isinstance(value, ast.Name | ast.Attribute) and (guard := program.on_rank(scope, value.lineno)):
         yield _filling(program, value, scope, guard)
 
 
-def _filling(program: Program, value: ast.expr, scope: Scope, guard: Guard | None) -> Filling:
-    at = locations.place(scope[0], value.lineno, scope[1].rpartition(".")[2] or None)
+def _filling(program: Program, value: ast.expr, scope: Scope, guard: Condition | None) -> Filling:
     own = {*program.origins.classes, *program.origins.functions}
     names = [_named(program, each, scope) & own for each in _elements(value)]
-    return Filling(at=at, guard=guard, items=frozenset().union(*names), known=all(names))
+    return Filling(
+        at=scope.place(value.lineno), guard=guard, items=frozenset().union(*names), known=all(names)
+    )
 
 
 def _elements(value: ast.expr) -> list[ast.expr]:
     if isinstance(value, ast.List | ast.Tuple | ast.Set):
         return [e for e in value.elts if not isinstance(e, ast.Starred)]
     return value.values if isinstance(value, ast.Dict) else [value]
-
-
-def on_rank(program: Program, scope: Scope, line: int, depth: int = 0) -> Guard | None:
-    """The condition on the rank that the line hangs on, in its function or where that is called."""
-    around = [g for g in program.around(scope[0], line) if g.origin == "rank" and not g.is_loop]
-    left = [g for g in program.jumps_before(scope[0], line) if g.origin == "rank" and g.leaves != "raise"]
-    if around or left:
-        return (around or left)[-1]
-    calls = program.origins.calls_of(scope[1].rpartition(".")[2]) if scope[1] else []
-    if len(calls) != 1 or depth > DEEPEST:
-        return None
-    where, call = calls[0]
-    return on_rank(program, where, call.lineno, depth + 1)
 
 
 def _named(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> set[str]:
@@ -235,12 +217,12 @@ def _named(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> se
         if name in ("partial", *PASSING):
             inner = node.args[:1]
         else:
-            made = program.returns.get(name, ()) if name not in program.origins.classes else ()
+            made = program.origins.returns.get(name, ()) if name not in program.origins.classes else ()
             return {name, *(n for where, v in made for n in _named(program, v, where, depth + 1))} - {""}
     elif isinstance(node, ast.Attribute):
         return {node.attr}
     elif isinstance(node, ast.Name):
-        bound = [b for key in program.origins.keys_of(node, scope) for b in program.origins.bindings[key] if not b.by_flow]  # fmt: skip
+        bound = program.origins.values_of(node, scope)
         return {node.id, *(n for b in bound for n in _named(program, b.value, b.scope, depth + 1))}
     return {name for each in inner for name in _named(program, each, scope, depth + 1)}
 

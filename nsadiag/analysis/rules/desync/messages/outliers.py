@@ -13,7 +13,7 @@ from nsadiag.analysis.case import Tables
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import Basis, Criterion, Outliers, minority, outliers, which
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, counts_of, left_short
-from nsadiag.analysis.relations.messages.pipeline_stages import odd_stage, stray_tag
+from nsadiag.analysis.rules.desync.messages.pipeline_stages import odd_stage, stray_tag
 from nsadiag.evidence.records import Place
 
 FEWEST_STEPS = 3  # before the one that hangs, for their order of messages to be a habit

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from nsadiag.analysis.documents import Tensor
 from nsadiag.analysis.records import CellEvidence
 
-Tensors = list[list[Any]]  # name, shape, dtype
+Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +36,21 @@ def _of_wraps(cell: CellEvidence) -> Iterator[Difference]:
     most = max((len(r.wraps) for r in cell.ranks), default=0)
     for index in range(most):
         rows = {r.rank: r.wraps[index] for r in cell.ranks if len(r.wraps) > index}
-        if len({(row["wrapper"], tuple(row["ranks"])) for row in rows.values()}) != 1:
+        if len({(row.wrapper, row.ranks) for row in rows.values()}) != 1:
             continue
-        for what in ("parameters", "buffers"):
-            found = _differ({rank: row[what] for rank, row in rows.items()})
-            if found:
+        parameters = {rank: row.parameters for rank, row in rows.items()}
+        buffers = {rank: row.buffers for rank, row in rows.items()}
+        for what, models in (("parameters", parameters), ("buffers", buffers)):
+            if found := _differ(models):
                 odd, others, says, names, order_only = found
                 yield Difference(
-                    wrapper=rows[odd[0]]["wrapper"],
+                    wrapper=rows[odd[0]].wrapper,
                     odd=odd,
                     others=others,
                     what=what,
                     says=says,
                     names=names,
-                    place=rows[odd[0]]["place"],
+                    place=rows[odd[0]].place,
                     file="wraps.json",
                     order_only=order_only,
                 )
@@ -64,7 +65,9 @@ def _of_units(cell: CellEvidence) -> Iterator[Difference]:
             u for u in rank.units if u.get("kind") == "FSDP2" and len(u.get("ranks", ())) == cell.world_size
         ]
         if units:
-            models[rank.rank] = [[p["name"], p["shape"], p["dtype"]] for u in units for p in u["parameters"]]
+            models[rank.rank] = tuple(
+                Tensor(p["name"], tuple(p["shape"]), p["dtype"]) for u in units for p in u["parameters"]
+            )
     found = _differ(models) if len(models) > 1 else None
     if found:
         odd, others, says, names, order_only = found
@@ -79,24 +82,20 @@ def _differ(
 ) -> tuple[tuple[int, ...], tuple[int, ...], str, tuple[str, ...], bool] | None:
     if len(models) < 2:
         return None
-    shapes = {rank: tuple((n, tuple(s), d) for n, s, d in tensors) for rank, tensors in models.items()}
-    counts = Counter(shapes.values())
+    counts = Counter(models.values())
     if len(counts) == 1:
         return None
     # Without a majority the first rank of the group is the one whose model DDP holds the others to.
     (common, most), *rest = counts.most_common()
     if rest and rest[0][1] == most:
-        common = shapes[min(shapes)]
-    odd = tuple(sorted(r for r, s in shapes.items() if s != common))
-    others = tuple(sorted(r for r, s in shapes.items() if s == common))
-    says, names = _in_words(odd[0], shapes[odd[0]], others[0], common)
-    return odd, others, says, names, sorted(shapes[odd[0]]) == sorted(common)
+        common = models[min(models)]
+    odd = tuple(sorted(r for r, s in models.items() if s != common))
+    others = tuple(sorted(r for r, s in models.items() if s == common))
+    says, names = _in_words(odd[0], models[odd[0]], others[0], common)
+    return odd, others, says, names, sorted(models[odd[0]]) == sorted(common)
 
 
-Shapes = tuple[tuple[str, tuple[int, ...], str], ...]
-
-
-def _in_words(odd: int, mine: Shapes, other: int, theirs: Shapes) -> tuple[str, tuple[str, ...]]:
+def _in_words(odd: int, mine: Tensors, other: int, theirs: Tensors) -> tuple[str, tuple[str, ...]]:
     """What the odd rank has that the other has not, or in another shape."""
     by_name, others = {n: (s, d) for n, s, d in mine}, {n: (s, d) for n, s, d in theirs}
     for name, (shape, dtype) in by_name.items():
