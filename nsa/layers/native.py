@@ -67,7 +67,9 @@ class NativeSparseAttention(NSAAttention):
             return self._begin(hidden_states, attention_mask, cu_seqlens)
         if attention_mask is None:
             return super().forward(hidden_states, cu_seqlens=cu_seqlens), None, None
-        packing = packing_of(attention_mask)
+        if cu_seqlens is not None:
+            raise ValueError("attention_mask and cu_seqlens both say where sequences end: give one")
+        packing = packing_of(attention_mask, hidden_states)
         out = super().forward(packing.pack(hidden_states), cu_seqlens=packing.cu_seqlens)
         return packing.unpack(out), None, None
 
@@ -81,7 +83,7 @@ class NativeSparseAttention(NSAAttention):
             )
         if attention_mask is None:
             attention_mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device)
-        alignment = alignment_of(attention_mask)
+        alignment = alignment_of(attention_mask, prompt)
         rows = Rows(alignment.lengths, prompt.shape[1] + ROOM, used=prompt.shape[1])
         cache = self.new_decode_cache(rows)
         out = super().forward(alignment.take(prompt), cache=cache)
