@@ -117,17 +117,17 @@ class NSAPastKeyValues(Cache):
         return self._seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Go on with the rows that a beam search keeps."""
+        """Keep the rows that a beam search goes on with."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Go on with these rows."""
+        """Keep these rows, in this order."""
         self.rows.pick(indices)
         for cache in self.caches:
             cache.pick(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Go on with every row several times."""
+        """Repeat every row."""
         self.batch_select_indices(self.rows.index.repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -166,7 +166,7 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.embed
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Put another in its place."""
+        """Replace it."""
         self.model.embed = value
 
     def get_output_embeddings(self) -> nn.Module:
@@ -174,7 +174,7 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.head
 
     def set_output_embeddings(self, value: nn.Module) -> None:
-        """Put another in its place."""
+        """Replace it."""
         self.model.head = value
 
     def gradient_checkpointing_enable(

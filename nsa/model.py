@@ -120,7 +120,7 @@ class NSAModel(nn.Module):
                 raise ValueError("attention_mask and cu_seqlens both say where sequences end: give one")
             packing = packing_of(attention_mask, tokens)
             return packing.unpack(self.states(packing.pack(tokens), packing.cu_seqlens))
-        # Here, so that no compiled block has to make them.
+        # Grown here, as a compiled block cannot grow the table.
         self.rotations.upto(tokens.shape[1], tokens.device)
         return self.norm(self.run_blocks(self.blocks, self.embed(tokens), cu_seqlens))
 
@@ -165,7 +165,7 @@ class NSAModel(nn.Module):
 
         `compiled`: each block as one graph of torch.compile, the same for all of them.
         """
-        # Here, so that no compiled block has to make them.
+        # Grown here, as a compiled block cannot grow the table.
         self.rotations.upto(max(cache.positions for cache in caches), tokens.device)
         decode = compiled_decode() if compiled else Block.decode
         x = self.embed(tokens)
