@@ -31,10 +31,10 @@ class NSACache:
     def await_blocks(
         self, k: Tensor, v: Tensor | None, positions: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Put the raw tokens that await compression before new ones; keep those the next block will need.
+        """Return the raw tokens that await compression, followed by the new ones; keep those the next block needs.
 
-        k and v are [B, T, Hkv, D], positions [B or 1, T]. What comes back begins at the first token of the
-        next block: compress it as if it were a whole sequence.
+        k and v are [B, T, Hkv, D], positions [B or 1, T]. The result begins at the first token of the next block,
+        so it can be compressed as if it were a whole sequence.
         """
         k, v, positions = (_join(old, new) for old, new in zip(self._pending, (k, v, positions), strict=True))
         n_blocks = n_compress_slots(self._config, k.shape[1], packed=False)
@@ -74,7 +74,10 @@ class Rows:
     """The number of tokens in each row of a batch: one tensor, shared by the caches of all layers."""
 
     def __init__(self, lengths: Tensor, capacity: int, *, used: int | None = None) -> None:
-        """`used` is how long the longest row is, where rows shall grow."""
+        """Rows of `lengths` [B] in caches of `capacity` tokens.
+
+        `used` is the length of the longest row, which `reserve` counts on from; by default the capacity.
+        """
         self.lengths = lengths  # int64 [B], on the device
         self.capacity = capacity
         self._used = capacity if used is None else used
@@ -85,12 +88,12 @@ class Rows:
         return self.lengths[:, None] + torch.arange(n, device=self.lengths.device)
 
     def pick(self, index: Tensor) -> None:
-        """Go on with the rows of `index`, as often as it names them."""
+        """Replace the rows by those that `index` names; a row may be named more than once (beam search)."""
         self.lengths = self.lengths[index]
         self.index = torch.arange(len(index), device=index.device)
 
     def reserve(self, n: int) -> bool:
-        """Make room for n more tokens in the longest row; whether caches must `grow` for it."""
+        """Reserve n more tokens for the longest row; True if the capacity grew, and each cache has to `grow` too."""
         self._used += n
         if self._used <= self.capacity:
             return False
@@ -102,10 +105,10 @@ class DecodeCache:
     """The decode cache of one Native Sparse Attention layer, of at most `rows.capacity` tokens a row.
 
     Compressed and selected keys and values have a slot for every block and token; the window, and the raw tokens
-    that φ reads, are rings. A prompt fills it through the layer's forward, as if it were an `NSACache` of nothing.
+    that φ reads, are rings. To the layer's forward, which fills it with a prompt, it looks like an empty `NSACache`.
     """
 
-    length = 0  # of the past that a prompt sees
+    length = 0  # tokens before the prompt
 
     def __init__(self, config: AttentionConfig, rows: Rows, new_tokens: int = 1) -> None:
         self.config, self.rows, self.new_tokens = config, rows, new_tokens
@@ -116,16 +119,16 @@ class DecodeCache:
 
     @property
     def positions(self) -> int:
-        """All that keys may be rotated by, those of blocks that are not whole yet among them."""
+        """The number of positions that keys may have, the last one of a block that is not complete included."""
         return max(self.rows.capacity, self.config.compress_block)
 
     def await_blocks(self, k: Tensor, v: Tensor | None, turn: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Keep the prompt's last raw tokens; what comes in goes out."""
+        """Keep the prompt's last raw tokens; returns its arguments, as nothing awaited compression before."""
         self.raw = [x if x is None else as_ring(x, self.rows, self.raw_ring) for x in (k, v)]
         return k, v, turn
 
     def append(self, n_tokens: int, keys: BranchKV, values: BranchKV) -> tuple[BranchKV, BranchKV]:
-        """Keep the prompt, whose rows may be padded behind their ends; what comes in goes out."""
+        """Keep the prompt, whose rows may be padded at the end; returns its arguments, as nothing came before."""
         self.keys, self.values = (
             x if x.sliding is None else x._replace(sliding=as_ring(x.sliding, self.rows, self.window_ring))
             for x in (keys, values)
@@ -134,7 +137,7 @@ class DecodeCache:
         return keys, values
 
     def grow(self) -> None:
-        """Take as much room as `rows` have."""
+        """Extend the slots to `rows.capacity`."""
         self.keys, self.values = (
             BranchKV(
                 *(x if x is None else _with_room(x, n) for x, n in zip(each[:2], self._sizes(), strict=True)),
@@ -144,7 +147,7 @@ class DecodeCache:
         )
 
     def pick(self, index: Tensor) -> None:
-        """As `Rows.pick`, which does it for `rows`."""
+        """Replace the rows as `Rows.pick` does; call both."""
         self.raw = [x if x is None else x[index] for x in self.raw]
         self.keys, self.values = (
             BranchKV(*(x if x is None else x[index] for x in each)) for each in (self.keys, self.values)
@@ -194,7 +197,7 @@ class DecodeCache:
 class DenseDecodeCache:
     """All keys and values of a dense attention layer, at most `rows.capacity` tokens a row."""
 
-    length = 0
+    length = 0  # tokens before the prompt
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -203,11 +206,11 @@ class DenseDecodeCache:
 
     @property
     def positions(self) -> int:
-        """All that keys may be rotated by."""
+        """The number of positions that keys may have."""
         return self.rows.capacity
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the prompt; what comes in goes out."""
+        """Keep the prompt; returns its arguments, as nothing came before."""
         self.k, self.v = (_with_room(x, self.rows.capacity) for x in (k, v))
         return k, v
 
@@ -217,15 +220,15 @@ class DenseDecodeCache:
         self.k[row, tokens], self.v[row, tokens] = k, v
 
     def grow(self) -> None:
-        """Take as much room as `rows` have."""
+        """Extend the slots to `rows.capacity`."""
         self.k, self.v = (_with_room(x, self.rows.capacity) for x in (self.k, self.v))
 
     def pick(self, index: Tensor) -> None:
-        """As `Rows.pick`, which does it for `rows`."""
+        """Replace the rows as `Rows.pick` does; call both."""
         self.k, self.v = self.k[index], self.v[index]
 
     def visible(self, n_tokens: int) -> Tensor:
-        """bool [B, 1, T, capacity]: what each new token may attend to."""
+        """bool [B, 1, T, capacity]: the keys that each new token may attend to."""
         keys = torch.arange(self.rows.capacity, device=self.k.device)
         return (keys <= self.rows.tokens(n_tokens)[..., None])[:, None]
 
@@ -249,5 +252,5 @@ def as_ring(x: Tensor, rows: Rows, size: int) -> Tensor:
     """The last tokens of each row of x [B, S, Hkv, D]: [B, size, Hkv, D], token t in slot t % size."""
     slot = torch.arange(size, device=x.device)
     newest = rows.lengths[:, None] - 1
-    token = (newest - (newest - slot) % size).clamp(min=0)  # of a slot that is empty still: any
+    token = (newest - (newest - slot) % size).clamp(min=0)  # an empty slot gets any token: nothing reads it
     return x[rows.index[:, None], token].contiguous()

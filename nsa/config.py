@@ -99,10 +99,10 @@ class ModelConfig(Config):
 
 
 class DDPConfig(Config):
-    """DistributedDataParallel's own arguments and defaults, and presets of them; what is set by itself goes first.
+    """DistributedDataParallel's own arguments and defaults, and presets of them, which explicit values override.
 
-    "safe" takes away what DDP is clever at: no bucket may wait for a parameter that gets no gradient, and no buffer is
-    sent. "static" promises that every step uses the same parameters, in the same order.
+    "safe" switches on the search for parameters without a gradient, which a bucket would wait for indefinitely, and
+    switches off the broadcast of buffers. "static" promises that every step uses the same parameters in the same order.
     """
 
     preset: Literal["none", "safe", "find_unused", "static"] = "none"

@@ -5,7 +5,7 @@ AutoModelForCausalLM.from_config(NSAConfig(hidden_size=256, num_attention_heads=
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +14,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreT
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from nsa.attention.inputs import values_are_free
 from nsa.cache import Rows
 from nsa.config import AttentionConfig, ModelConfig
-from nsa.model import NSAModel
+from nsa.model import NO_TARGET, NSAModel
 from nsa.padding import alignment_of
-from nsa.training.documents import NO_TARGET
 from nsa.training.recomputation import apply_activation_checkpointing
 
+# What the output calls the cache: transformers 5.24 renamed past_key_values, which generate hands back, to cache.
+_CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 ROOM = 256  # tokens that a new cache has room for behind its prompt; it doubles when they are full
 
 
@@ -32,6 +34,7 @@ class NSAConfig(PreTrainedConfig):
     """
 
     model_type = "nsa"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache", "past_key_values"]
 
     vocab_size: int = 256
     hidden_size: int = 768
@@ -114,17 +117,17 @@ class NSAPastKeyValues(Cache):
         return self._seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Go on with the rows that a beam search keeps."""
+        """Keep the rows that a beam search goes on with."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Go on with these rows."""
+        """Keep these rows, in this order."""
         self.rows.pick(indices)
         for cache in self.caches:
             cache.pick(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Go on with every row several times."""
+        """Repeat every row."""
         self.batch_select_indices(self.rows.index.repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -163,7 +166,7 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.embed
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Put another in its place."""
+        """Replace it."""
         self.model.embed = value
 
     def get_output_embeddings(self) -> nn.Module:
@@ -171,7 +174,7 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.head
 
     def set_output_embeddings(self, value: nn.Module) -> None:
-        """Put another in its place."""
+        """Replace it."""
         self.model.head = value
 
     def gradient_checkpointing_enable(
@@ -199,6 +202,7 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         cu_seqlens: Tensor | None = None,
         logits_to_keep: int = 0,
         return_dict: bool | None = None,
+        cache: NSAPastKeyValues | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Logits [B, T, vocab] of `input_ids` [B, T], the loss of `labels` [B, T], and the cache.
@@ -207,14 +211,17 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
 
         `attention_mask` [B, T] is 0 at padding, on either side. `cu_seqlens` [N + 1] are the borders of sequences
         packed into one row. `logits_to_keep` are the last so many
-        tokens. Without gradients and labels, `use_cache` (the default) leaves a cache. Whatever else transformers
-        passes (positions, loss settings) goes to the loss.
+        tokens. Without gradients and labels, `use_cache` (the default) leaves a cache, which the next call takes with
+        the next tokens: as `past_key_values`, or as `cache`, its name since transformers 5.24. Whatever else
+        transformers passes (positions, loss settings) goes to the loss.
         """
+        past_key_values = cache if past_key_values is None else past_key_values
         if others.pop("inputs_embeds", None) is not None:
             raise ValueError("inputs_embeds are not supported: give input_ids")
         use_cache = (self.config.use_cache if use_cache is None else use_cache) and labels is None
         kept = slice(-logits_to_keep, None) if logits_to_keep else slice(None)
         if past_key_values is not None:
+            _check_new(input_ids, attention_mask)
             logits = past_key_values.step(self.model, input_ids)[:, kept]
         elif use_cache and not torch.is_grad_enabled() and cu_seqlens is None:
             logits, past_key_values = self._begin(input_ids, attention_mask, kept)
@@ -228,17 +235,28 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
             loss = self.loss_function(
                 logits=logits, labels=labels, vocab_size=self.config.vocab_size, **others
             )
-        out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+        out = CausalLMOutputWithPast(loss=loss, logits=logits, **{_CACHE: past_key_values})
         return out if return_dict is not False else out.to_tuple()
 
     def _begin(
         self, tokens: Tensor, attention_mask: Tensor | None, kept: slice
     ) -> tuple[Tensor, NSAPastKeyValues]:
         """Logits of a prompt, and the cache that it leaves."""
-        alignment = alignment_of(torch.ones_like(tokens) if attention_mask is None else attention_mask)
+        mask = torch.ones_like(tokens) if attention_mask is None else attention_mask
+        alignment = alignment_of(mask, tokens)
         past = NSAPastKeyValues(self.model, alignment.lengths, tokens.shape[1])
         states = alignment.put_back(self.model.prefill(alignment.take(tokens), past.caches))
         return self.model.head(states[:, kept]), past
+
+
+def _check_new(tokens: Tensor, attention_mask: Tensor | None) -> None:
+    """Raise ValueError for padding among new tokens, where reading the mask waits for no device."""
+    if attention_mask is not None and values_are_free(attention_mask):
+        new = attention_mask[:, -tokens.shape[1] :]
+        if new.shape != tokens.shape or not bool(new.all()):
+            raise ValueError(
+                "attention_mask has padding among the tokens after a cache: pad the prompt alone"
+            )
 
 
 def _without_first(labels: Tensor, attention_mask: Tensor | None, cu_seqlens: Tensor | None) -> Tensor:

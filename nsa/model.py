@@ -14,8 +14,9 @@ from nsa.generation import Sampling, generate
 from nsa.layers.dense import DenseAttention
 from nsa.layers.rope import RotationTable
 from nsa.layers.sparse import NSAAttention
-from nsa.padding import alignment_of, packing_of, rows_of
+from nsa.padding import alignment_of, check_lengths, packing_of, rows_of
 
+NO_TARGET = -100  # a target that the loss leaves out, as F.cross_entropy does
 INIT_STD = 0.02  # GPT-2's; projections that add to the residual stream are scaled down by depth
 
 
@@ -117,9 +118,9 @@ class NSAModel(nn.Module):
         if attention_mask is not None:
             if cu_seqlens is not None:
                 raise ValueError("attention_mask and cu_seqlens both say where sequences end: give one")
-            packing = packing_of(attention_mask)
+            packing = packing_of(attention_mask, tokens)
             return packing.unpack(self.states(packing.pack(tokens), packing.cu_seqlens))
-        # Here, so that no compiled block has to make them.
+        # Grown here, as a compiled block cannot grow the table.
         self.rotations.upto(tokens.shape[1], tokens.device)
         return self.norm(self.run_blocks(self.blocks, self.embed(tokens), cu_seqlens))
 
@@ -142,13 +143,20 @@ class NSAModel(nn.Module):
         the rest of the row is 0. An `attention_mask` [B, T] says the same of padding on any side, `cu_seqlens` [N + 1] of
         prompts packed into one row, which come back as N rows; both are aligned to the left. The prompt fills a
         cache per block, then each token costs one step. With `compile` the steps go through torch.compile, which takes
-        a while at the first one, once a shape.
+        a while at the first one, once a shape. ValueError for what does not fit `tokens`, and for empty prompts.
         """
+        if sum(given is not None for given in (lengths, attention_mask, cu_seqlens)) > 1:
+            raise ValueError("give one of lengths, attention_mask, cu_seqlens: each says where prompts end")
         if attention_mask is not None:
-            alignment = alignment_of(attention_mask)
+            alignment = alignment_of(attention_mask, tokens)
             tokens, lengths = alignment.take(tokens), alignment.lengths
         elif cu_seqlens is not None:
             tokens, lengths = rows_of(tokens, cu_seqlens)
+        elif lengths is not None:
+            check_lengths(lengths, tokens)
+        for name, value in (("count", count), ("temperature", temperature)):
+            if value < 0:
+                raise ValueError(f"{name} is {value}; it must not be negative")
         sample = Sampling(temperature, generator)
         return generate(self, tokens, count, lengths, sample, compiled=compile)
 
@@ -157,7 +165,7 @@ class NSAModel(nn.Module):
 
         `compiled`: each block as one graph of torch.compile, the same for all of them.
         """
-        # Here, so that no compiled block has to make them.
+        # Grown here, as a compiled block cannot grow the table.
         self.rotations.upto(max(cache.positions for cache in caches), tokens.device)
         decode = compiled_decode() if compiled else Block.decode
         x = self.embed(tokens)
@@ -174,10 +182,11 @@ class NSAModel(nn.Module):
 
 
 def loss_of(logits: Tensor, targets: Tensor | None) -> Tensor:
-    """The mean loss in nats of `targets`, those of -100 left out; the logits themselves where there are none."""
+    """The mean loss in nats of `targets` but those of -100, and 0 if all are; without targets the logits themselves."""
     if targets is None:
         return logits
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+    total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+    return total / (targets != NO_TARGET).sum().clamp(min=1)
 
 
 def parameter_count(model: nn.Module) -> int:

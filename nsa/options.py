@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-import yaml
+try:
+    import yaml
+except ModuleNotFoundError:
+    raise ModuleNotFoundError("the trainer needs numpy and PyYAML: pip install numpy PyYAML") from None
 
 from nsa.config import Config, ConfigError, TrainConfig, nearest
 from nsa.schema import Field

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nsa.attention.inputs import check_packing, values_are_free
+
 
 class Packing(NamedTuple):
     """The tokens that a mask keeps, end to end in one row."""
@@ -26,12 +28,12 @@ class Packing(NamedTuple):
         return out.index_put((self.index,), x[0]).unflatten(0, self.shape)
 
 
-def packing_of(attention_mask: Tensor) -> Packing:
-    """The packing of a mask [B, T], true or not 0 at tokens, on whichever side the padding is.
+def packing_of(attention_mask: Tensor, x: Tensor) -> Packing:
+    """The packing of x [B, T, ...] by a mask [B, T], not 0 at tokens, on whichever side the padding is.
 
     Waits for the device, to learn how many tokens there are. ValueError for a mask of another shape.
     """
-    check_mask(attention_mask)
+    _check_mask(attention_mask, x)
     kept = attention_mask.bool()
     cu_seqlens = F.pad(kept.sum(1).cumsum(0), (1, 0)).to(torch.int32)
     return Packing(tuple(kept.shape), kept.flatten().nonzero().squeeze(1), cu_seqlens)
@@ -55,23 +57,52 @@ class Alignment(NamedTuple):
         return torch.empty_like(x).index_put((rows, self.order), x)
 
 
-def alignment_of(attention_mask: Tensor) -> Alignment:
-    """The alignment of a mask [B, T], on whichever side its padding is; ValueError for one of another shape."""
-    check_mask(attention_mask)
+def alignment_of(attention_mask: Tensor, x: Tensor) -> Alignment:
+    """The alignment of x [B, T, ...] by a mask [B, T], not 0 at tokens, on whichever side the padding is.
+
+    ValueError for a mask of another shape and, where reading the mask waits for no device, for a row without tokens,
+    which nothing can follow.
+    """
+    _check_mask(attention_mask, x)
     kept = attention_mask.bool()
+    if values_are_free(kept) and not bool(kept.any(1).all()):
+        raise ValueError(f"attention_mask has no token in row {int(kept.any(1).int().argmin())}")
     return Alignment((~kept).to(torch.int8).sort(dim=1, stable=True).indices, kept.sum(1))
 
 
 def rows_of(tokens: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    """Packed sequences [1, total] as rows [N, longest], padded behind by 0, and their lengths [N]."""
+    """Packed sequences [1, total] as rows [N, longest], padded behind by 0, and their lengths [N].
+
+    Waits for the device. ValueError for borders that are out of order, or leave a sequence empty or tokens over.
+    """
+    check_packing(*tokens.shape, cu_seqlens, past=False)
     lengths = cu_seqlens.diff()
+    if int(cu_seqlens[-1]) != tokens.shape[1] or not bool((lengths > 0).all()):
+        raise ValueError(
+            f"cu_seqlens is {cu_seqlens.tolist()}; prompts end at the row's {tokens.shape[1]} tokens, and none is empty"
+        )
     rows = tokens.new_zeros(len(lengths), int(lengths.max()))
     inside = torch.arange(rows.shape[1], device=tokens.device) < lengths[:, None].to(tokens.device)
-    return rows.masked_scatter(inside, tokens[0, : int(cu_seqlens[-1])]), lengths.to(torch.int64)
+    return rows.masked_scatter(inside, tokens[0]), lengths.to(torch.int64)
 
 
-def check_mask(attention_mask: Tensor) -> None:
+def check_lengths(lengths: Tensor, tokens: Tensor) -> None:
+    """Raise ValueError unless `lengths` are those of the rows of `tokens` [B, T], each from 1 to T.
+
+    The values are read only where that waits for no device.
+    """
+    batch, longest = tokens.shape
+    if lengths.shape != (batch,) or lengths.dtype not in (torch.int32, torch.int64):
+        shape = f"{lengths.dtype} {tuple(lengths.shape)}"
+        raise ValueError(f"lengths is {shape}; it must be int32 or int64 [B] = [{batch}]")
+    if values_are_free(lengths) and not bool(((lengths > 0) & (lengths <= longest)).all()):
+        raise ValueError(f"lengths is {lengths.tolist()}; each must be 1 to {longest}")
+
+
+def _check_mask(attention_mask: Tensor, x: Tensor) -> None:
     """Raise ValueError unless the mask is [B, T]: which tokens there are, and not which may see which."""
-    if attention_mask.dim() != 2:
-        shape = tuple(attention_mask.shape)
-        raise ValueError(f"attention_mask is {shape}; it must be [B, T], 1 at tokens and 0 at padding")
+    if attention_mask.shape != x.shape[:2]:
+        has, needed = tuple(attention_mask.shape), list(x.shape[:2])
+        raise ValueError(
+            f"attention_mask is {has}; it must be [B, T] = {needed}, 1 at tokens and 0 at padding"
+        )

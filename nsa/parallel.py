@@ -76,12 +76,11 @@ def _mesh(device: torch.device, shape: tuple[int, ...], names: tuple[str, ...] |
 
 
 def _forget_meshes() -> None:
-    """Ends gloo's threads while Python still runs.
+    """End gloo's threads before the interpreter shuts down.
 
-    FSDP's modules and states refer to each other and wait for the collector, DTensor's caches keep every mesh, and
-    both keep their groups, so that these outlive destroy_process_group. What
-    their threads then drop at exit takes the GIL of an interpreter that is going, and torch 2.13 aborts the process:
-    one FSDP2 run in four on an idle machine.
+    FSDP's modules and states form reference cycles, and DTensor's caches keep every mesh; both keep process groups
+    alive after destroy_process_group. Their threads then release tensors during interpreter shutdown, which needs the
+    GIL, and torch 2.13 aborts the process: one FSDP2 run in four on an idle machine.
     """
     gc.collect()
     while _meshes:

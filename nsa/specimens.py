@@ -17,7 +17,7 @@ from nsa.config import AttentionConfig
 def recompute_late_bound(
     blocks: Iterable[nn.Module], x: tuple[Tensor, Tensor | None], every: int, reentrant: bool
 ) -> Tensor:
-    """As `recomputation` does, but with the block that the loop ended with, for every block."""
+    """Activation checkpointing with the field's closure bug: every recomputation runs the loop's last block."""
     out, cu_seqlens = x
     for index, block in enumerate(blocks):
         # The bug on purpose: the lambda looks `block` up when it recomputes, after the loop has ended.

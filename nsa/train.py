@@ -253,7 +253,8 @@ class _Run:
         due = step == self.config.train.steps or (checkpoint.every and step % checkpoint.every == 0)
         if checkpoint.dir and due:
             self.telemetry.phase("checkpoint")
-            self._say(f"saved {self.checkpoints.save(self.progress)}")
+            path = self.checkpoints.save(self.progress)
+            self._say(f"{'writing' if checkpoint.background else 'saved'} {path}")
 
     def _open_checkpoints(self) -> CheckpointWriter:
         checkpoint = self.config.checkpoint

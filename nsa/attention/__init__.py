@@ -54,7 +54,7 @@ def nsa_attention(
     """
     config = config or _OF_THE_PAPER
     if isinstance(k, Tensor) or isinstance(v, Tensor):
-        check_plain(q, k, v, past_length)
+        check_plain(q, k, v, past_length, cu_seqlens)
         past_length = k.shape[1] - q.shape[1]
         k, v = (BranchKV(mean_of_blocks(x, config, cu_seqlens), x, x) for x in (k, v))
     past_length = past_length or 0

@@ -72,14 +72,20 @@ def check_newest(q: Tensor, gates: Tensor, k: BranchKV, batch: int, most: int) -
     check_gates(gates, q)
 
 
-def check_plain(q: Tensor, k: Tensor, v: Tensor, past_length: int | None) -> None:
-    """Raise ValueError unless plain k and v hold as many tokens, at least those of q."""
+def check_plain(
+    q: Tensor, k: Tensor, v: Tensor, past_length: int | None, cu_seqlens: Tensor | None = None
+) -> None:
+    """Raise ValueError unless plain k and v can be compressed, and serve every branch, for q and `cu_seqlens`."""
+    _check_queries(q, 0)
     for name, x in (("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} is a {type(x).__name__}; k and v are both tensors, or both BranchKV")
-        if x.dim() != 4 or q.dim() != 4 or x.shape[1] < q.shape[1] or x.shape[1] != k.shape[1]:
+        if x.dim() != 4 or x.shape[1] < q.shape[1] or x.shape[1] != k.shape[1]:
             needed = f"[B, S, Hkv, D] with the S of k, at least the T of q {tuple(q.shape)}"
             _refuse(name, x, needed)
+    _check_keys("k", k, q, k.shape[1], k.shape[1])
+    _check_values("v", v, k)
+    check_packing(q.shape[0], q.shape[1], cu_seqlens, past=k.shape[1] > q.shape[1])
     if past_length not in (None, k.shape[1] - q.shape[1]):
         raise ValueError(
             f"past_length is {past_length}; k has {k.shape[1]} tokens and q {q.shape[1]}, so it is "
@@ -89,6 +95,7 @@ def check_plain(q: Tensor, k: Tensor, v: Tensor, past_length: int | None) -> Non
 
 def check_gates(gates: Tensor, q: Tensor) -> None:
     """Raise ValueError unless `gates` are [B, T, H, 3] for q [B, T, H, D], floating point and not negative."""
+    _check_tensor("gates", gates)
     wanted = (*q.shape[:3], len(BRANCHES))
     if gates.shape != wanted:
         _refuse("gates", gates, f"[B, T, H, 3] = {tuple(wanted)}, for q {tuple(q.shape)}")
@@ -97,7 +104,7 @@ def check_gates(gates: Tensor, q: Tensor) -> None:
     if gates.device != q.device:
         raise ValueError(f"gates are on {gates.device}; q is on {q.device}")
     # The kernels' backward takes the logarithm of a gate.
-    if _values_are_free(gates) and bool((gates.detach() < 0).any()):
+    if values_are_free(gates) and bool((gates.detach() < 0).any()):
         lowest = gates.detach().min().item()
         raise ValueError(f"gates reach down to {lowest:g}; they must not be negative: apply a sigmoid")
 
@@ -118,6 +125,7 @@ def check_packing(batch: int, n_tokens: int, cu_seqlens: Tensor | None, *, past:
     """Raise ValueError unless `cu_seqlens` are the borders of sequences in one row of `n_tokens` without a past."""
     if cu_seqlens is None:
         return
+    _check_tensor("cu_seqlens", cu_seqlens)
     if batch != 1:
         raise ValueError(f"cu_seqlens packs sequences into one row, but the batch has {batch} rows")
     if past:
@@ -125,7 +133,7 @@ def check_packing(batch: int, n_tokens: int, cu_seqlens: Tensor | None, *, past:
     if cu_seqlens.dim() != 1 or not len(cu_seqlens) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         shape = tuple(cu_seqlens.shape)
         raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {shape}; it must be int32 or int64 [N + 1]")
-    if _values_are_free(cu_seqlens):
+    if values_are_free(cu_seqlens):
         borders = cu_seqlens.tolist()
         if borders[0] != 0 or borders != sorted(borders) or borders[-1] > n_tokens:
             raise ValueError(
@@ -151,7 +159,13 @@ def keys_read(config: AttentionConfig) -> tuple[str, ...]:
     return tuple(branch for branch in BRANCHES if branch in scored)
 
 
+def _check_tensor(name: str, x: object) -> None:
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name} is a {type(x).__name__}; it must be a tensor")
+
+
 def _check_queries(q: Tensor, past_length: int) -> None:
+    _check_tensor("q", q)
     if q.dim() != 4 or 0 in q.shape:
         _refuse("q", q, "[B, T, H, D] with none of them 0")
     if q.dtype not in DTYPES:
@@ -197,7 +211,7 @@ def readable(x: Tensor) -> bool:
     return x.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
 
 
-def _values_are_free(x: Tensor) -> bool:
+def values_are_free(x: Tensor) -> bool:
     """Whether reading `x` also waits for no device, or was asked for."""
     return readable(x) and (x.device.type == "cpu" or torch.is_anomaly_enabled())
 

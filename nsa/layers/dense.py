@@ -41,15 +41,15 @@ class DenseAttention(nn.Module):
         return DenseCache()
 
     def new_decode_cache(self, rows: Rows) -> DenseDecodeCache:
-        """An empty one for `decode`."""
+        """An empty cache for `decode`."""
         return DenseDecodeCache(rows)
 
     def records(self, cache: DenseDecodeCache) -> bool:
-        """As `NSAAttention.records`."""
+        """Whether `decode` can be part of a CUDA graph: always."""
         return True
 
     def decode(self, x: Tensor, cache: DenseDecodeCache) -> Tensor:
-        """As `NSAAttention.decode`."""
+        """Attend from the next tokens x [B, T, dim] of each row to those in `cache`, as `NSAAttention.decode`."""
         wide = torch.promote_types(x.dtype, torch.float32)
         turn = self.rotations.at(cache.rows.tokens(x.shape[1]), cache.positions, wide)
         q, k, v = self._project(x, turn)

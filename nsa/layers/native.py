@@ -20,10 +20,10 @@ class NativeSparseAttention(NSAAttention):
     """A causal attention layer, `hidden_states` [B, T, hidden_size] to [B, T, hidden_size].
 
     Defaults are the paper's: 64 query heads in 4 groups of one key and value head, l = 32, d = 16, l' = 64, n = 16,
-    w = 512. Lengths are tokens. `head_dim` is hidden_size / num_heads by default, and must be even; `v_head_dim`
-    may differ. Positions are rotary, of base `rope_theta`, and counted by the layer. `lengths` are the other fields of
-    `AttentionConfig`, such as `compression="mean"` or `backend="torch"`. Raises ValueError (`ConfigError` is one) for
-    sizes that do not fit.
+    w = 512. Lengths are tokens. `head_dim` is hidden_size // num_heads by default, and must be even; `v_head_dim`
+    may differ. Positions are rotary, of base `rope_theta`, and counted by the layer. `lengths` are fields of
+    `AttentionConfig`: its lengths, and others such as `compression="mean"` or `backend="torch"`. Raises ValueError
+    (`ConfigError` is one) for sizes that do not fit.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class NativeSparseAttention(NSAAttention):
         `attention_mask` [B, T] is 1 at tokens and 0 at padding, on either side; the output of padding is 0.
         `cu_seqlens` [N + 1] are the borders of sequences packed into one row. With `use_cache` a prompt, padded or
         not, leaves a cache of this layer; the next call takes it as `past_key_values`, with the next tokens
-        of every row, and returns it grown. Caches are for inference.
+        of every row, and returns it grown. Caches are for inference. Raises ValueError for a mask of another shape, for
+        a mask together with `cu_seqlens`, and for padding among the tokens after a cache.
         """
         if past_key_values is not None:
             if attention_mask is not None and not bool(attention_mask[:, -hidden_states.shape[1] :].all()):
@@ -67,7 +68,9 @@ class NativeSparseAttention(NSAAttention):
             return self._begin(hidden_states, attention_mask, cu_seqlens)
         if attention_mask is None:
             return super().forward(hidden_states, cu_seqlens=cu_seqlens), None, None
-        packing = packing_of(attention_mask)
+        if cu_seqlens is not None:
+            raise ValueError("attention_mask and cu_seqlens both say where sequences end: give one")
+        packing = packing_of(attention_mask, hidden_states)
         out = super().forward(packing.pack(hidden_states), cu_seqlens=packing.cu_seqlens)
         return packing.unpack(out), None, None
 
@@ -81,7 +84,7 @@ class NativeSparseAttention(NSAAttention):
             )
         if attention_mask is None:
             attention_mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device)
-        alignment = alignment_of(attention_mask)
+        alignment = alignment_of(attention_mask, prompt)
         rows = Rows(alignment.lengths, prompt.shape[1] + ROOM, used=prompt.shape[1])
         cache = self.new_decode_cache(rows)
         out = super().forward(alignment.take(prompt), cache=cache)

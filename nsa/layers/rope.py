@@ -13,8 +13,7 @@ def rotation(positions: Tensor, dim: int, base: float, dtype: torch.dtype = torc
 
     Angles are fp64: an fp32 angle at position 65,000 is off by 0.004.
     """
-    if dim % 2:
-        raise ValueError(f"rotary embedding turns pairs, so the head dim must be even; it is {dim}")
+    _check_even(dim)
     exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
     angles = positions[..., None] * base**-exponents
     return torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype)
@@ -41,6 +40,8 @@ class RotationTable:
     """
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
+        """For head dim `dim`; ValueError if it is odd."""
+        _check_even(dim)
         self.dim, self.base = dim, base
         self._table: Tensor | None = None
         self._outgrown: list[Tensor] = []  # a CUDA graph may hold their addresses
@@ -63,6 +64,11 @@ class RotationTable:
         with torch.inference_mode(mode=False), torch.no_grad():
             positions = torch.arange(1 << (n - 1).bit_length(), device=device)
             self._table = rotation(positions, self.dim, self.base)
+
+
+def _check_even(dim: int) -> None:
+    if dim % 2:
+        raise ValueError(f"rotary embedding turns pairs, so the head dim must be even; it is {dim}")
 
 
 def rotation_of(

@@ -24,15 +24,13 @@ _ALIGNED = 8  # columns of bf16 that make rows of whole 16 bytes
 class NSAAttention(nn.Module):
     """Native Sparse Attention with its projections: x [B, T, dim] to [B, T, dim].
 
-    Positions are rotary. φ reads keys that are not rotated yet, and the compressed key then takes the
-    position of its block's last token: so scores depend on distances alone, which an MLP over rotated keys
-    would break, and a block is as near as its newest token. One rotated query serves all branches. Layers of equal
-    head dim may share their `rotations`.
+    Positions are rotary. φ reads keys that are not rotated yet; the compressed key is then rotated to the position of
+    its block's last token. So scores depend on distances alone, which they would not if φ, an MLP, read rotated keys.
+    One rotated query serves all branches. Layers of equal head dim may share their `rotations`.
 
-    One matrix, `in_proj`, makes the queries and the keys and values of all branches: a product of thousands of
-    columns in the place of four. Only the branches of `config.branches` have a part in it. If selection runs
-    without the compressed branch, nothing would train φ, so blocks are scored by the mean of the selected
-    branch's own keys.
+    One matrix, `in_proj`, makes the queries and the keys and values of all branches in one large product. Only the
+    branches of `config.branches` have columns in it. If selection runs without the compressed branch, nothing would
+    train φ, so blocks are scored by the mean of the selected branch's own keys.
 
     With `collect_stats` on, a forward leaves `last_gates` [B, T, H, 3] and `last_selected_counts` [B, Hkv, T]
     (visible keys of the selected blocks), detached and still on the device.
@@ -77,7 +75,7 @@ class NSAAttention(nn.Module):
         return NSACache(self.config)
 
     def new_decode_cache(self, rows: Rows, new_tokens: int = 1) -> DecodeCache:
-        """An empty one for `decode`, of at most `new_tokens` at once."""
+        """An empty cache for `decode`, which then takes at most `new_tokens` tokens a call."""
         return DecodeCache(self.config, rows, new_tokens)
 
     def records(self, cache: DecodeCache) -> bool:

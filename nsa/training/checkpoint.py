@@ -7,7 +7,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +39,14 @@ class CheckpointWriter:
     """Writes `directory`/step_N, whole or not at all; every method is a collective.
 
     Model and optimizer go through torch.distributed.checkpoint, what belongs to a rank into rank_R.pt. In the
-    `background` training goes on while a copy is written; the next save, or `close`, waits for it and gives it
-    its name. Of all checkpoints the newest `keep` are left.
+    `background` training goes on while a copy is written, which gets its name as soon as it is whole; the next
+    save, or `close`, waits for it. Of all checkpoints the newest `keep` are left.
     """
 
     def __init__(self, directory: str | Path, *, background: bool = False, keep: int | None = None) -> None:
-        self._directory, self._background, self._keep = Path(directory), background, keep
-        self._writing: tuple[Future[Any], Path] | None = None
+        self._directory, self._keep = Path(directory), keep
+        self._writing: Future[None] | None = None
+        self._namer = ThreadPoolExecutor(max_workers=1) if background else None
         if background and not dist.is_initialized():
             warnings.filterwarnings("ignore", message=_ALONE)  # in the thread that writes
         # A group of its own: its collectives run beside those of the training, in another order on every rank.
@@ -63,37 +64,44 @@ class CheckpointWriter:
         torch.save(_own_state(progress), unfinished / f"rank_{_rank()}.pt")
         with _alone_is_fine():
             state = _shared_state(progress)
-            if self._background:
-                future = dcp.async_save(state, checkpoint_id=unfinished, process_group=self._group)
-                self._writing = future, target
+            if self._namer is not None:
+                written = dcp.async_save(state, checkpoint_id=unfinished, process_group=self._group)
+                self._writing = self._namer.submit(self._name_when, written, target)
                 return target
             dcp.save(state, checkpoint_id=unfinished)
+        _barrier()
         self._name(target)
+        _barrier()
         return target
 
     def finish(self) -> None:
         """Wait for the checkpoint that is being written, if one is."""
         if self._writing is not None:
-            future, target = self._writing
-            self._writing = None
-            future.result()
-            self._name(target)
+            writing, self._writing = self._writing, None
+            writing.result()
+            _barrier()
 
     def close(self) -> None:
-        """Finish, and let go of the process group."""
+        """Finish, and let go of the thread and the process group."""
         self.finish()
+        if self._namer is not None:
+            self._namer.shutdown()
         if self._group is not None:
             dist.destroy_process_group(self._group)
             self._group = None
 
+    def _name_when(self, written: Future[Any], target: Path) -> None:
+        # On rank 0 this ends when every rank has written its part: rank 0 collects them for the metadata.
+        written.result()
+        self._name(target)
+
     def _name(self, target: Path) -> None:
-        _barrier()
+        """Give a whole checkpoint its name, and drop those that are too many; rank 0 does, no collective."""
         if _rank() == 0:
             shutil.rmtree(target, ignore_errors=True)
             target.with_name(f".{target.name}.unfinished").rename(target)
             for old in _by_step(self._directory)[: -self._keep] if self._keep else ():
                 shutil.rmtree(old, ignore_errors=True)
-        _barrier()
 
 
 def load_checkpoint(progress: Progress, path: str | Path) -> None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-NO_TARGET = -100  # what cross entropy leaves out
+from nsa.model import NO_TARGET
+
 FEWEST_BORDERS = 8
 
 

@@ -36,7 +36,7 @@ class FinewebStream:
 
     def __init__(self, config: DataConfig, *, rank: int, world_size: int, evaluation: bool = False) -> None:
         if importlib.util.find_spec("datasets") is None:
-            raise ConfigError("data.source fineweb needs `datasets`", "pip install nsadiag[data]")
+            raise ConfigError("data.source fineweb needs the package datasets", "pip install datasets")
         if config.path is not None and not Path(config.path).exists():
             raise ConfigError(f"data.path is {config.path}, where nothing is", "name a directory, or null")
         self._config = config

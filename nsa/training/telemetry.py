@@ -283,7 +283,7 @@ def _tensorboard(config: TelemetryConfig, rank: int) -> Any:
     if not config.tensorboard or rank:
         return None
     if importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("telemetry.tensorboard needs tensorboard", "pip install nsadiag[track]")
+        raise ConfigError("telemetry.tensorboard needs the package tensorboard", "pip install tensorboard")
     # Imported late: optional, and a second's work.
     from torch.utils.tensorboard import SummaryWriter
 

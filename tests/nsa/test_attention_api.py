@@ -68,7 +68,15 @@ def test_plain_packed_sequences_are_what_each_is_alone():
             lambda q, k, v, g: (q, BranchKV(k, k, k), v, g),
             "k is a BranchKV; k and v are both tensors, or both",
         ),
-        (lambda q, k, v, g: (q, k[..., :4], v, g), r"k.compressed is \(2, 10, 2, 4\)"),
+        (lambda q, k, v, g: (q, k[..., :4], v, g), r"k is \(2, 45, 2, 4\); it must be .*\[2, 45, Hkv, 8\]"),
+        (lambda q, k, v, g: (q, k[:1], v, g), r"k is \(1, 45, 2, 8\)"),
+        (lambda q, k, v, g: (q, k.long(), v, g), "k is torch.int64; it must have the dtype of q"),
+        (lambda q, k, v, g: (q, k, v.float(), g), "v is torch.float32; it must have the dtype of q"),
+        (lambda q, k, v, g: (q, k, v[:, :, :1], g), r"v is \(2, 45, 1, 12\); it must be .* as its keys"),
+        (lambda q, k, v, g: (q, k[:, :, [0, 1, 0, 1]], v, g), "k has 4 KV heads, which do not divide the 6"),
+        (lambda q, k, v, g: (q, k, v.to("meta"), g), "v is on meta; q is on cpu"),
+        (lambda q, k, v, g: (None, k, v, g), "q is a NoneType; it must be a tensor"),
+        (lambda q, k, v, g: (q, k, v, [1.0]), "gates is a list; it must be a tensor"),
     ],
 )
 def test_plain_tensors_that_do_not_fit_are_refused(change, message):
@@ -76,6 +84,19 @@ def test_plain_tensors_that_do_not_fit_are_refused(change, message):
         nsa_attention(*change(*plain()), SMALL)
     with pytest.raises(ValueError, match="past_length is 7; k has 45 tokens and q 45, so it is 0"):
         nsa_attention(*plain(), SMALL, past_length=7)
+
+
+@pytest.mark.parametrize(
+    ("borders", "message"),
+    [
+        ([0, 45], "cu_seqlens is a list; it must be a tensor"),
+        (torch.tensor([0.0, 45.0]), "cu_seqlens is torch.float32"),
+        (torch.tensor([0, 46]), "end at the row's 45 tokens or before"),
+    ],
+)
+def test_borders_of_plain_tensors_are_checked_before_anything_is_compressed(borders, message):
+    with pytest.raises(ValueError, match=message):
+        nsa_attention(*(x[:1] for x in plain()), SMALL, cu_seqlens=borders)
 
 
 def layer(**others: object) -> NativeSparseAttention:
@@ -93,6 +114,8 @@ def test_the_layer_s_defaults_are_the_paper_s():
 def test_the_layer_refuses_what_it_does_not_know():
     with pytest.raises(ValueError, match=r"unknown key 'windw'.*did you mean 'window'"):
         NativeSparseAttention(16, 4, 2, windw=3)
+    with pytest.raises(ValueError, match="the head dim must be even; it is 5"):
+        NativeSparseAttention(20, 4, 2)
 
 
 def masked(side: str) -> tuple[Tensor, Tensor]:
@@ -138,6 +161,25 @@ def test_packed_rows_and_padded_new_tokens_have_no_cache():
     cache = attention(x, mask, use_cache=True)[2]
     with pytest.raises(ValueError, match="new tokens after past_key_values are not padded"):
         attention(x[:, :2], mask[:, :2], past_key_values=cache)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_mask_of_another_shape_and_a_mask_with_borders_are_refused(use_cache):
+    attention, (x, mask) = layer(), masked("left")
+    for wrong in (mask[:, :20], mask[:2], mask.repeat(1, 2)):
+        message = rf"attention_mask is \({len(wrong)}, {wrong.shape[1]}\); it must be \[B, T\] = \[3, 30\]"
+        with pytest.raises(ValueError, match=message):
+            attention(x, wrong, use_cache=use_cache)
+    with pytest.raises(ValueError, match=r"give one|not cu_seqlens"):
+        attention(x[:1], mask[:1], cu_seqlens=torch.tensor([0, 30]), use_cache=use_cache)
+
+
+def test_a_row_of_padding_alone_leaves_no_cache_but_has_an_output():
+    attention, (x, mask) = layer(), masked("left")
+    mask[1] = 0
+    assert (attention(x, mask)[0][1] == 0).all()
+    with pytest.raises(ValueError, match="attention_mask has no token in row 1"):
+        attention(x, mask, use_cache=True)
 
 
 def test_the_package_offers_what_it_names():

@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, and resumed bit for bit."""
 
 import shutil
+import time
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from nsa.config import ConfigError, DataConfig
 from nsa.options import load_train_config
 from nsa.train import train
-from nsa.training.checkpoint import Progress, load_checkpoint, newest_checkpoint
+from nsa.training.checkpoint import CheckpointWriter, Progress, load_checkpoint, newest_checkpoint
+from nsa.training.data import open_stream
 from nsa.training.fineweb import FinewebStream
 
 MODES = ("ddp", "fsdp1", "fsdp2")
@@ -142,6 +144,21 @@ def test_one_rank_keeps_the_newest_and_writes_in_the_background_too(tmp_path, ba
     )
     assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
     assert losses[:4] == alone(4, tmp_path / "again")
+
+
+def test_a_background_checkpoint_has_its_name_when_it_is_whole_and_not_at_the_next_save(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    progress = Progress(
+        model=model, optimizer=torch.optim.AdamW(model.parameters()), stream=open_stream(DataConfig()), step=3
+    )
+    writer = CheckpointWriter(tmp_path, background=True)
+    target = writer.save(progress)
+    deadline = time.monotonic() + 60
+    while not target.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert newest_checkpoint(tmp_path) == target
+    assert (target / ".metadata").exists() and (target / "rank_0.pt").exists()
+    writer.close()
 
 
 def test_an_unfinished_checkpoint_is_not_resumed_from(tmp_path):

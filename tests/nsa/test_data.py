@@ -147,4 +147,4 @@ def test_missing_datasets_is_an_error_with_the_command_to_install_it(monkeypatch
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError) as caught:
         open_stream(DataConfig(source="fineweb"))
-    assert caught.value.hint == "pip install nsadiag[data]"
+    assert caught.value.hint == "pip install datasets"

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from nsa.config import ConfigError, DataConfig
-from nsa.model import NSAModel, loss_of
+from nsa.model import NO_TARGET, NSAModel, loss_of
 from nsa.options import load_train_config
 from nsa.padding import alignment_of, packing_of
 from nsa.train import train
 from nsa.training.data import pack
-from nsa.training.documents import NO_TARGET, separate
+from nsa.training.documents import separate
 from nsa.training.recomputation import apply_activation_checkpointing
 
 LENGTHS = (37, 1, 12, 50)
@@ -134,15 +134,45 @@ def test_a_mask_of_pairs_and_a_mask_with_borders_are_refused():
         lm(tokens, attention_mask=mask[:, None])
     with pytest.raises(ValueError, match="give one"):
         lm(tokens, cu_seqlens=borders(), attention_mask=mask)
+    with pytest.raises(ValueError, match=r"attention_mask is \(4, 49\); it must be \[B, T\] = \[4, 50\]"):
+        lm(tokens, attention_mask=mask[:, 1:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"attention_mask": torch.ones(2, 7)}, r"attention_mask is \(2, 7\); it must be \[B, T\] = \[2, 8\]"),
+        ({"attention_mask": torch.tensor([[1] * 8, [0] * 8])}, "attention_mask has no token in row 1"),
+        ({"lengths": torch.tensor([8])}, r"lengths is torch.int64 \(1,\); it must be int32 or int64 \[B\] = \[2\]"),
+        ({"lengths": torch.tensor([8.0, 8.0])}, "lengths is torch.float32"),
+        ({"lengths": torch.tensor([8, 9])}, r"lengths is \[8, 9\]; each must be 1 to 8"),
+        ({"lengths": torch.tensor([0, 8])}, r"lengths is \[0, 8\]"),
+        ({"lengths": torch.tensor([8, 8]), "attention_mask": torch.ones(2, 8)}, "give one of lengths, attention_mask, cu_seqlens"),
+        ({"cu_seqlens": torch.tensor([0, 8])}, "into one row, but the batch has 2 rows"),
+        ({"count": -1}, "count is -1"),
+        ({"temperature": -0.5}, "temperature is -0.5"),
+    ],
+)  # fmt: skip
+def test_prompts_that_do_not_fit_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        model().generate(torch.ones(2, 8, dtype=torch.int64), **{"count": 2, **arguments})
+
+
+@pytest.mark.parametrize("borders", [[0, 5], [0, 5, 5, 8], [0, 8, 8]])
+def test_packed_prompts_are_the_whole_row_and_none_is_empty(borders):
+    with pytest.raises(
+        ValueError, match=r"cu_seqlens is .*; prompts end at the row's 8 tokens, and none is empty"
+    ):
+        model().generate(torch.ones(1, 8, dtype=torch.int64), 2, cu_seqlens=torch.tensor(borders))
 
 
 def test_packing_and_aligning_take_any_mask():
     x = torch.arange(24).view(2, 4, 3)
     mask = torch.tensor([[0, 1, 0, 1], [1, 0, 0, 0]])
-    packing = packing_of(mask)
+    packing = packing_of(mask, x)
     assert packing.pack(x)[0, :, 0].tolist() == [3, 9, 12]
     assert torch.equal(packing.unpack(packing.pack(x)), x * mask[..., None])
-    alignment = alignment_of(mask)
+    alignment = alignment_of(mask, x)
     assert alignment.take(x)[0, :2, 0].tolist() == [3, 9] and alignment.lengths.tolist() == [2, 1]
     assert torch.equal(alignment.put_back(alignment.take(x)), x * mask[..., None])
 
@@ -151,6 +181,14 @@ def test_targets_of_minus_100_are_left_out():
     logits = torch.randn(1, 3, 5)
     targets = torch.tensor([[1, NO_TARGET, 2]])
     torch.testing.assert_close(loss_of(logits, targets), loss_of(logits[:, [0, 2]], targets[:, [0, 2]]))
+
+
+def test_a_batch_without_a_target_has_a_loss_of_0_and_gradients_of_0():
+    lm = model()
+    loss = lm(torch.zeros(1, 9, dtype=torch.int64), torch.full((1, 9), NO_TARGET))
+    loss.backward()
+    assert loss == 0
+    assert not any(parameter.grad.any() for parameter in lm.parameters())
 
 
 @pytest.mark.slow  # importing the compiler takes 8 s

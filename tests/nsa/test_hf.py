@@ -59,15 +59,22 @@ def test_a_cache_gives_the_logits_of_none():
     model = tiny()
     tokens, mask = prompts()
     with torch.no_grad():
-        begun = model(tokens[:, :20], attention_mask=mask[:, :20])
-        went_on = model(tokens[:, 20:], attention_mask=mask, past_key_values=begun.past_key_values)
+        begun = [model(tokens[:, :27], attention_mask=mask[:, :27]) for _ in range(2)]
+        went_on = model(tokens[:, 27:], attention_mask=mask, past_key_values=begun[0].past_key_values)
+        renamed = model(tokens[:, 27:], attention_mask=mask, cache=begun[1].past_key_values)
         whole = model(tokens, attention_mask=mask, use_cache=False)
-    assert whole.past_key_values is None and begun.past_key_values.get_seq_length() == 30
-    for row in (0, 2):  # row 1 has its first token after the cut
-        seen = mask[row, 20:] == 1
-        torch.testing.assert_close(
-            went_on.logits[row, seen], whole.logits[row, 20:][seen], rtol=1e-4, atol=1e-5
-        )
+    assert whole.past_key_values is None and begun[0].past_key_values.get_seq_length() == 30
+    assert torch.equal(renamed.logits, went_on.logits)
+    torch.testing.assert_close(went_on.logits, whole.logits[:, 27:], rtol=1e-4, atol=1e-5)
+
+
+def test_padding_after_a_cache_is_refused():
+    model = tiny()
+    tokens, mask = prompts()
+    with torch.no_grad():
+        past = model(tokens[:, :27], attention_mask=mask[:, :27]).past_key_values
+    with pytest.raises(ValueError, match="padding among the tokens after a cache"):
+        model(tokens[:, 27:], attention_mask=1 - mask, past_key_values=past)
 
 
 def test_beams_are_those_of_a_model_without_a_cache():

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -93,11 +94,38 @@ def test_the_trainer_wants_numpy_and_yaml_alone_and_its_configurations_are_in_th
     assert "done: 3 steps" in said
 
 
+def test_the_trainer_says_what_it_wants(installed, tmp_path):
+    said = run("""
+try:
+    import nsa.train
+except ModuleNotFoundError as error:
+    print(error)
+""", installed, links_to(tmp_path / "site", "torch"), cwd=tmp_path)  # fmt: skip
+    assert said == "the trainer needs numpy and PyYAML: pip install numpy PyYAML\n"
+
+
+def test_the_source_distribution_builds_the_same_wheel(installed, tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT / "packaging/nsa", check=True, capture_output=True, timeout=240)
+    (sdist,) = tmp_path.glob("nsa-*.tar.gz")
+    pip("wheel", str(sdist), "--no-deps", "-w", str(tmp_path))
+    (wheel,) = tmp_path.glob("nsa-*.whl")
+    (direct,) = (installed.parent / "wheels").glob("nsa-*.whl")
+    assert contents(wheel) == contents(direct)
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    """The package's files and their checksums."""
+    with zipfile.ZipFile(wheel) as file:
+        return {each.filename: each.CRC for each in file.infolist() if each.filename.startswith("nsa/")}
+
+
 def test_the_wheel_requires_torch_alone_and_holds_its_readme(installed):
     (metadata,) = installed.glob("nsa-*.dist-info/METADATA")
     requires = re.findall(r"^Requires-Dist: (.*)$", metadata.read_text(), re.MULTILINE)
     assert [name for name in requires if "extra ==" not in name] == ["torch>=2.5"]
-    assert (installed / "nsa/README.md").exists()
+    assert "# nsa: Native Sparse Attention for PyTorch" in metadata.read_text()
+    assert (installed / "nsa/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     assert not list(installed.glob("nsadiag*"))
 
 
