@@ -63,7 +63,7 @@ class Side:
 
 
 def side(path: Path) -> Side:
-    """What lies at the path: a run directory, a cell, or `RUN/ranks/NNNNN`. Raises UsageError."""
+    """The subject at the path: a run directory, a cell, or `RUN/ranks/NNNNN`. Raises UsageError."""
     path = path.resolve()
     if not path.is_dir():
         raise UsageError(
@@ -204,7 +204,7 @@ def _timing(a: Side, b: Side) -> Iterator[Row]:
 
 
 def _steps(side: Side) -> pd.DataFrame:
-    """Of the ranks asked for, without the first step, which builds and warms up."""
+    """Step times of the ranks asked for, without the first step, which builds and warms up."""
     steps = Tables(side.cell).steps
     mine = steps[steps["rank"].isin([r.rank for r in side.ranks])]
     return mine[mine.step > mine.groupby("rank").step.transform("min")]

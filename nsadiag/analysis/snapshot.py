@@ -1,4 +1,4 @@
-"""What every rank of a job is doing this moment, by its black box alone: nobody is asked, nobody is paused."""
+"""A snapshot of every rank of a job by its black box alone: nobody is asked, nobody is paused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _rate(events: npt.NDArray[np.void], now_ns: int) -> float | None:
 
 
 def _open(recording: Recording) -> tuple[list[str], str]:
-    """What the main thread has begun and not ended, outermost first, and the innermost line that any of them names."""
+    """The open spans of the main thread, outermost first, and the innermost line that any of them names."""
     found: list[str] = []
     place = ""
     for event in open_spans(recording):

@@ -1,4 +1,4 @@
-"""What all ranks' dumps together show, where no stack, traceback or exit of a rank says more: who is waited for."""
+"""Findings from all ranks' dumps together, where no stack, traceback or exit of a rank says more: the ranks waited for."""
 
 from __future__ import annotations
 

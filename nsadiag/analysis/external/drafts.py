@@ -26,7 +26,7 @@ NAMED_FOR_A_RANK = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What logs say of the job as a whole."""
+    """The job as a whole, as logs show it."""
 
     launcher: str = ""  # the log that tells of ends; empty if none does
     never_came: tuple[tuple[int, ...], str] = (), ""  # ranks, and where a monitored barrier named them

@@ -47,7 +47,7 @@ def _why_nothing(path: Path, gathered: Gathered, foreign: Foreign) -> str:
 
 
 def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
-    """What stacks, tracebacks and ends of ranks say comes first: they know why, where dumps know who."""
+    """Prefer stacks, tracebacks and ends of ranks: they show why, where dumps only show which rank."""
     cell = foreign.cell
     came_not, source = foreign.told.never_came
     if came_not and not any(r.exception for r in cell.ranks if r.rank in came_not):
@@ -95,7 +95,7 @@ def _says_why(cell: CellEvidence) -> bool:
 
 
 def _watch(foreign: Foreign) -> dict[str, Any]:
-    """Who takes stacks or dumps of a job believes it stuck, and so do we, where nothing shows that it moves."""
+    """Assume that a job whose stacks or dumps were taken is stuck, where nothing shows that it moves."""
     cell = foreign.cell
     broke = _broke(cell)
     looks = looks_of(cell)

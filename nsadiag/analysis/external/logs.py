@@ -1,4 +1,4 @@
-"""What logs say: tracebacks, ends that torchrun saw, time-outs, by rank."""
+"""Tracebacks, ends that torchrun saw, and timeouts in logs, by rank."""
 
 from __future__ import annotations
 

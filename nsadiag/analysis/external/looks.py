@@ -1,4 +1,4 @@
-"""How often each rank was looked at, and whether it moved meanwhile: what a verdict from stacks may claim."""
+"""The number of snapshots of each rank, and whether it moved in between: the most that a verdict from stacks may claim."""
 
 from __future__ import annotations
 

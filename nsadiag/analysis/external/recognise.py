@@ -1,4 +1,4 @@
-"""What the files in a directory are, by name and by their first bytes; one file of a family speaks for its siblings."""
+"""Kinds of files in a directory, by name and first bytes; one file of a family speaks for its siblings."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class ProcessStacks:
 
 
 def from_py_spy(text: str) -> Iterator[ProcessStacks]:
-    """Of each process in what `py-spy dump` printed, one after another."""
+    """Stacks of each process in the output of `py-spy dump`, one after another."""
     begins = list(PROCESS.finditer(text))
     ends = [match.start() for match in begins[1:]] + [len(text)]
     for begin, end in zip(begins, ends, strict=True):

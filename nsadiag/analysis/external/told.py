@@ -1,4 +1,4 @@
-"""What a log says in so many words: who did not come to a barrier, who ended with an exit code, whose communicator was never made."""
+"""Explicit statements in logs: ranks missing from a barrier, exit codes, communicators that were never made."""
 
 from __future__ import annotations
 

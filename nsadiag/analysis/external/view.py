@@ -27,7 +27,7 @@ NEXT = "nsadiag attach <pid of the launcher>, or start it with: nsadiag run -- <
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What one rank asked for under a number, as its dump has it."""
+    """A rank's request under one number, as its dump has it."""
 
     rank: int
     entry: dict[str, Any]
@@ -147,7 +147,7 @@ class View:
         return pending_s is not None and pending_s < APART_S
 
     def waiting_evidence(self, asked: Asked | None) -> list[Evidence]:
-        """Who waits."""
+        """Ranks that wait."""
         if asked is None:
             return []
         state = "their GPUs are in it" if self.meeting.started else "it is not over"

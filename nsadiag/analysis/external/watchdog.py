@@ -1,4 +1,4 @@
-"""What the watchdog of every rank's NCCL says, as the crowd that flight-recorder dumps would make."""
+"""The reports of every rank's NCCL watchdog, as the crowd that flight-recorder dumps would make."""
 
 from __future__ import annotations
 

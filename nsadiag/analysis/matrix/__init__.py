@@ -1,1 +1,1 @@
-"""What the cells of a matrix say together."""
+"""Conclusions from all cells of a matrix together."""

@@ -1,4 +1,4 @@
-"""Which settings separate the cells that fail from those that do not; refused where they were never pulled apart.
+"""Settings that separate the cells that fail from those that do not; refused where they were never varied apart.
 
 Two cells that differ in one factor, one failing and one healthy, prove that this factor has a part: whatever
 explains the failures must name it. Where the factors proven in this way tell all failing cells from all healthy
@@ -33,7 +33,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
-    """What one kind of failure depends on.
+    """The settings that one kind of failure depends on.
 
     `isolated`: on the factors named, each proven by a pair of cells. `confounded`: several explanations fit.
     `no control`: no healthy cell to compare with. `not separated`: no few factors tell failing from healthy.

@@ -81,7 +81,7 @@ def in_words(found: Attribution, axes: Mapping[str, Sequence[str]], base: Factor
 
 
 def _elsewhere(found: Attribution, base: Factors) -> Iterator[str]:
-    """What other factors were: without a part, or never otherwise."""
+    """Other factors: without effect, or never varied."""
     narrow = {n: v for n, v in found.met.items() if n in found.untried and _is_narrow(v, base.get(n))}
     alike = [f"{n} {' or '.join(v)}" for n, v in found.met.items() if len(v) > 1 and n not in narrow]
     if alike:

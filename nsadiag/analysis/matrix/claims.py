@@ -1,4 +1,4 @@
-"""What a matrix says about the claims in its spec: confirmed, refuted, or not tested, with the cells behind it."""
+"""Claims of a matrix's spec: confirmed, refuted, or not tested, with the cells behind each."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _share(trials: Sequence[Document], holds: bool) -> str:
 
 
 def _place(trial: Document, trials: Sequence[Document]) -> str:
-    """What sets this trial's surroundings apart from the other trials'."""
+    """The settings in which this trial's surroundings differ from the other trials'."""
     varied = {
         name: value
         for name, value in trial["context"].items()

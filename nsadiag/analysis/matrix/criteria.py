@@ -1,4 +1,4 @@
-"""Whether one trial bears a claim out: yes, no, or it does not count, and why in words."""
+"""Criteria of claims: one trial confirms, refutes, or does not count, with the reason in words."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def judge_pair(criterion: Mapping[str, str], a: Side, b: Side, parity: Sequence[
 
 
 def judge_phase(criterion: Mapping[str, str], side: Side) -> Judged:
-    """Whether a job that did not come to its end stood in this phase."""
+    """Judge whether a job that did not finish was in this phase."""
     phases = {phase for cell in side.cells if (phase := _phase(cell))}
     if len(phases) != 1:
         return Judged(holds=None, why=f"{side.name}: where it stood is not known", flaky=len(phases) > 1)
@@ -66,7 +66,7 @@ def judge_phase(criterion: Mapping[str, str], side: Side) -> Judged:
 
 
 def judge_shape(criterion: Mapping[str, str], sides: Sequence[Side]) -> Judged:
-    """How a cost grows along numbers."""
+    """Judge how a cost grows along numbers."""
     values = [(side, _measured(side, criterion["metric"])) for side in sides]
     lacking = [side.name for side, value in values if value is None]
     if lacking:
@@ -174,7 +174,7 @@ def _ratio(criterion: Mapping[str, str], a: Side, b: Side) -> Judged:
 
 
 def _agreed(side: Side, what: str) -> Judged:
-    """What all repeats that count say."""
+    """The answer of all repeats that count."""
     answers = [a for cell in side.cells if (a := answer(cell, what)) is not None]
     if len(set(answers)) > 1:
         said = f"{side.name}: {sum(answers)} of {len(answers)} repeats {_verb(what)}"
@@ -183,7 +183,7 @@ def _agreed(side: Side, what: str) -> Judged:
 
 
 def answer(cell: Document, what: str) -> bool | None:
-    """Whether the cell is `what` (an outcome, a class, fails). None: it does not count.
+    """Judge whether the cell is `what` (an outcome, a class, fails). None: it does not count.
 
     A cell that failed in another way could not show it; one that ran out of time was not seen to its end,
     which still tells that it was not hung.

@@ -1,4 +1,4 @@
-"""Whether two runs were given the same to compute: equal parameters, equal data, equal randomness. If not, why."""
+"""Conditions for comparing two runs: equal parameters, equal data, equal randomness, else the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def relative(a: float | None, b: float | None) -> float | None:
 
 
 def why_not_comparable(cell: Record, control: Record) -> str:
-    """Why these two cannot be compared at all; empty if they can."""
+    """The reason why these two runs cannot be compared at all; empty if they can."""
     for record, name in ((cell, "this run"), (control, "the control")):
         if not record.steps:
             return f"{name} recorded no step of an optimizer"
@@ -52,7 +52,7 @@ def _not_one_parameter(mine: Parameter, other: Parameter) -> str:
 
 
 def why_other_work(a: Facts | None, b: Facts | None, same_world: bool, tolerance: Tolerance) -> str:
-    """Why a step of these two cannot be compared; empty if it can."""
+    """The reason why a step of these two cannot be compared; empty if it can."""
     if a is None or b is None:
         return "what went into the step is not on record"
     data = a.data.against(b.data)

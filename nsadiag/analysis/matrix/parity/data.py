@@ -1,4 +1,4 @@
-"""Whether two steps were given the same data, however it was shared out over ranks and micro-batches."""
+"""Equality of the data of two steps, however it was divided over ranks and micro-batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Numbers = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Of each tensor, in the order of a forward: the totals that it may amount to."""
+    """Possible totals of each tensor, in the order of a forward."""
 
     tensors: tuple[tuple[Numbers, ...] | None, ...]
 

@@ -1,4 +1,4 @@
-"""How one parameter differs from the control's."""
+"""The difference of one parameter from the control's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Of one parameter, relative to its size in the control."""
+    """The differences of one parameter, relative to its size in the control."""
 
     parameter: str
     relative: float  # infinite where one of the two is no number

@@ -1,4 +1,4 @@
-"""What one run's ranks recorded of its first steps (parity.jsonl), put together: parameters whole, losses averaged."""
+"""One run's records of its first steps (parity.jsonl) over all ranks: parameters whole, losses averaged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What went into one step."""
+    """The input of one step."""
 
     loss: (
         float | None

@@ -33,7 +33,7 @@ class Sketch:
         return Sketch(buckets=self.buckets * factor, square=self.square * factor**2)
 
     def distance(self, other: Sketch) -> float:
-        """Of the two tensors: within a quarter or so of it, and exactly 0 for equal ones."""
+        """The distance of the two tensors: within a quarter or so, and exactly 0 for equal ones."""
         return float(np.linalg.norm(self.buckets - other.buckets))
 
     def ratio(self, other: Sketch) -> float | None:
@@ -43,14 +43,14 @@ class Sketch:
 
 
 def total(sketches: Sequence[Sketch]) -> Sketch:
-    """Of parts that do not overlap."""
+    """The sketch of parts that do not overlap."""
     return Sketch(
         buckets=np.sum([s.buckets for s in sketches], axis=0), square=float(sum(s.square for s in sketches))
     )
 
 
 def mean(sketches: Sequence[Sketch]) -> Sketch:
-    """Of several tensors of one size: its norm is that of the sketch, since squares of sums are not on record."""
+    """The sketch of several tensors of one size: its norm is that of the sketch, since squares of sums are not on record."""
     buckets = np.mean([s.buckets for s in sketches], axis=0)
     return Sketch(buckets=buckets, square=float(buckets @ buckets))
 

@@ -1,4 +1,4 @@
-"""How far two runs may differ that compute the same in another order: by the coarsest precision of the two."""
+"""Tolerances for two runs that compute the same in another order, by the coarser precision of the two."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROWTH = 2.0  # from one step to the next: what the optimizer made of rounding a
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """Of one comparison."""
+    """The tolerances of one comparison."""
 
     precision: str
 
@@ -33,7 +33,7 @@ class Tolerance:
 
     @property
     def of_unknown_data(self) -> float:
-        """What losses may differ by where nothing else says that the data is the same."""
+        """The tolerated difference of losses where nothing else says that the data is the same."""
         return LOSS["float32"]
 
     def gradient(self, step: int) -> float:
@@ -49,5 +49,5 @@ def tolerance_of(precisions: frozenset[str]) -> Tolerance:
 
 
 def start_tolerance(first: str, second: str) -> float:
-    """Of parameters in these dtypes."""
+    """The tolerances of parameters in these dtypes."""
     return max(START.get(dtype, START["bfloat16"]) for dtype in (first, second))

@@ -1,4 +1,4 @@
-"""What the optimizer did with gradients that agree: did the parameters move as the control's?"""
+"""Optimizer updates under gradients that agree: whether the parameters moved as the control's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison says, in words: which parameters differ and which do not, what pattern there is, what to change."""
+"""A comparison in words: which parameters differ and which do not, the pattern, the fix."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def summary_of(found: Comparison, control: str) -> str:
 
 
 def pattern_of(found: Comparison) -> str:
-    """What the differing parameters have in common."""
+    """A property that the differing parameters have in common."""
     differing = found.differing
     factor = common_factor(differing)
     if differing and all(d.apart for d in differing):
@@ -64,7 +64,7 @@ def common_factor(differing: Iterable[Difference]) -> float | None:
 
 
 def scope(found: Comparison) -> str:
-    """Which parameters differ, by the numbers of their blocks: `all of blocks.0-2; none of blocks.3, norm, head`."""
+    """The differing parameters, by the numbers of their blocks: `all of blocks.0-2; none of blocks.3, norm, head`."""
     bad = {d.parameter for d in found.differing}
     if not found.agreeing:
         return "All parameters"

@@ -1,1 +1,1 @@
-"""What a whole matrix says about cost: how it grows with the numbers that were varied, and which cell is far off."""
+"""Cost over a whole matrix: its growth with the numbers that were varied, and the outlying cells."""

@@ -1,4 +1,4 @@
-"""Which axes are sizes, and how dear a cell will be before anything is known: the product of its sizes and ranks.
+"""Axes that are sizes, and the predicted cost of a cell before anything is known: the product of its sizes and ranks.
 
 Standard library only: a matrix is put in order before anything heavy is loaded.
 """

@@ -15,7 +15,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """Which columns there are; made from the points of one fit, applied to any other point."""
+    """The columns of the design; made from the points of one fit, applied to any other point."""
 
     sizes: tuple[str, ...]  # with at least two values
     centres: Mapping[str, float]  # of the logarithms, so that columns are comparable

@@ -37,7 +37,7 @@ class Form:
         return np.column_stack([offsets, np.exp(logs)]) if self.kind == "sum" else offsets
 
     def base(self, design: Design, points: Sequence[Point]) -> Array:
-        """What is known of the logarithm before anything is fitted."""
+        """The prior of the logarithm, before anything is fitted."""
         if self.kind != "affine":
             return np.zeros(len(points))
         return np.asarray(np.log(self.fixed + np.exp(design.logs(points) @ np.array(self.powers))))

@@ -32,7 +32,7 @@ class Prediction:
         return {name: float(f"{getattr(self, name):.4g}") for name in ("value", "low", "high")}
 
     def misses(self, measured: float) -> float:
-        """How far off, in half widths of the interval: 1 at its edge."""
+        """The distance in half widths of the interval: 1 at its edge."""
         edge = self.high if measured > self.value else self.low
         width = abs(float(np.log(edge / self.value)))
         return abs(float(np.log(measured / self.value))) / width if width else float("inf")

@@ -35,7 +35,7 @@ class Line:
         return max(LEAST_SIGMA, MAD_TO_SIGMA * float(np.median(np.abs(known))))
 
     def leverage(self, row: Array) -> float:
-        """How far the point lies from those that were fitted: the variance of its mean, in units of sigma squared."""
+        """The distance of the point from those that were fitted: the variance of its mean, in units of sigma squared."""
         return float(row @ self.inverse @ row)
 
 

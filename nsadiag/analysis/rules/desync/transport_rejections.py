@@ -1,4 +1,4 @@
-"""Where a transport refused what came: the call that each rank made there, by what all had done alike before."""
+"""Calls that a transport rejected: each rank's call there, numbered from the last that all had in common."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Creation:
 
 
 def members_of(ranks: str) -> set[int]:
-    """Of `"0,1"`; empty where it is "all", or says several groups."""
+    """The members in `"0,1"`; empty where it is "all", or names several groups."""
     words = ranks.split(",")
     return {int(word) for word in words} if all(word.isdigit() for word in words) else set()
 
@@ -51,7 +51,7 @@ def local_creations(tables: Tables) -> dict[int, Creation]:
 
 
 def _came(created: pd.DataFrame, members: set[int], since_s: float) -> set[int]:
-    """Who is in the creation of that group, or was through with it after somebody had begun to wait there."""
+    """The ranks in the creation of that group, or past it after another had begun to wait there."""
     same = created[[members_of(str(ranks)) == members for ranks in created.ranks]]
     return {int(r) for r in same[same.end_s.isna() | (same.end_s > since_s)]["rank"]}
 
@@ -67,7 +67,7 @@ def creation_cycles(created: dict[int, Creation]) -> list[tuple[int, ...]]:
 
 
 def at_odds(created: dict[int, Creation], cycle: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the cycle, those in another group than most; all of it where more than two groups, or equal sides, are left."""
+    """The members of the cycle in another group than most; all of it where more than two groups, or equal sides, are left."""
     groups = {rank: frozenset(members_of(one.ranks)) for rank, one in created.items()}
     # Who came to one of these groups as well tells which of them is the usual one.
     beside = {rank: members for rank, members in groups.items() if members in {groups[r] for r in cycle}}

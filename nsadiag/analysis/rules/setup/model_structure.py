@@ -1,4 +1,4 @@
-"""What the ranks' models are made of, compared: as they were handed to DDP or FSDP, unit by unit for FSDP2."""
+"""Differences between the ranks' models, as they were handed to DDP or FSDP, unit by unit for FSDP2."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _differ(
 
 
 def _in_words(odd: int, mine: Tensors, other: int, theirs: Tensors) -> tuple[str, tuple[str, ...]]:
-    """What the odd rank has that the other has not, or in another shape."""
+    """The parts that the outlier has and the other rank has not, or has in another shape."""
     by_name, others = {n: (s, d) for n, s, d in mine}, {n: (s, d) for n, s, d in theirs}
     for name, (shape, dtype) in by_name.items():
         if name in others and others[name] != (shape, dtype):

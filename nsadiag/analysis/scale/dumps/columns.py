@@ -1,4 +1,4 @@
-"""What is kept of one rank's dump while all ranks are compared: per process group one number a collective."""
+"""Columns kept of one rank's dump while all ranks are compared: per process group one number a collective."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Categories:
         self._said.clear()
 
     def number(self, entry: dict[str, Any]) -> int:
-        """Of an entry, or of as many of its fields as count."""
+        """A hash of an entry, or of as many of its fields as count."""
         said = repr([entry.get(field) for field in DECIDING])
         if said not in self._said:
             self._said[said] = self.number_of(category_of(entry))
@@ -120,7 +120,7 @@ class Categories:
 
 
 def category_of(entry: dict[str, Any]) -> Category:
-    """What it asks for, of whom, and whether it is over."""
+    """The operation, the ranks it is asked of, and whether it is over."""
     op = op_of(str(entry.get("profiling_name", "")))
     asked: tuple[Any, ...] = (op,)
     if not OWN_SIZES.search(op):

@@ -31,7 +31,7 @@ class Meeting:
 
     @property
     def deviating(self) -> tuple[int, ...]:
-        """Whom the others wait for."""
+        """The ranks that the others wait for."""
         return tuple(sorted({*self.missing, *self.odd})) or self.late
 
     @property
@@ -80,7 +80,7 @@ class Crowd:
         return alike, not free, -len(meeting.started), -len(meeting.waiting), meeting.group.key
 
     def held_up_elsewhere(self, meeting: Meeting) -> set[int]:
-        """Of those waited for in it, the ones that wait for someone themselves, in another group."""
+        """The ranks waited for in it that wait themselves, in another group."""
         return {
             rank
             for rank in meeting.missing

@@ -1,4 +1,4 @@
-"""How one entry of a pickled dump lies in its bytes: thousands of others lie in the same way.
+"""The byte layout of one entry of a pickled dump: thousands of others have the same.
 
 A layout is one entry's instructions, with the places of their arguments. An entry of the same length with the
 same instructions at the same places is the same program with other numbers, so that all of them are read at
@@ -46,7 +46,7 @@ class Get:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Of entries of one length, padded to a multiple of eight bytes."""
+    """A view of entries of one length, padded to a multiple of eight bytes."""
 
     number: int  # tells it from all others of one reader
     fixed: npt.NDArray[np.uint64]  # mask of what all of them share: instructions, and names of fields
@@ -245,7 +245,7 @@ def _whole(code: int, argument: bytes) -> int:
 
 
 def places_in(value: Any) -> tuple[int, ...]:
-    """Where in the memo it looks."""
+    """The place in the memo to look at."""
     if isinstance(value, dict):
         return places_in(list(value.values()))
     if isinstance(value, list):

@@ -71,7 +71,7 @@ def cut(data: bytes) -> Parts:
 
 
 def first_guess(parts: Parts) -> tuple[int, int]:
-    """Where strings seem to be new: at the beginning, and where states change near the end."""
+    """Places where strings seem to be new: at the beginning, and where states change near the end."""
     numbers = parts.numbers
     places = np.flatnonzero(numbers[:-4] == ord("X"))
     # Behind it stands the length of the string: four bytes, of which the last two are 0.

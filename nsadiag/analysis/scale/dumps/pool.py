@@ -105,7 +105,7 @@ def _flat(
 
 
 class _Reader:
-    """What one process remembers from file to file."""
+    """State that one process keeps from file to file."""
 
     def __init__(self) -> None:
         self.names, self.categories = GroupNames(), Categories()
@@ -142,7 +142,7 @@ def _columns_of_files(files: Sequence[DumpFile]) -> list[RankColumns | Refused]:
 
 
 def _guarded(read: Callable[[DumpFile], Result], file: DumpFile) -> Result | Refused:
-    """What a file that is no dump leads to is an answer, too."""
+    """Answer a file that is no dump, too."""
     try:
         return read(file)
     except PickleRefused as error:
@@ -169,7 +169,7 @@ MOST_TRANSFERS = 32
 
 
 def read_closely(pool: ProcessPoolExecutor, wanted: Sequence[Wanted]) -> Iterator[dict[str, Any] | Refused]:
-    """Of each dump, the entries that are wanted, whole, with their number in the file as `index`."""
+    """The wanted entries of each dump, whole, with their number in the file as `index`."""
     return _flat(pool, _close_up_of_files, [[each] for each in wanted])
 
 

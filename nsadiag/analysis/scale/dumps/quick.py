@@ -48,7 +48,7 @@ Share: TypeAlias = tuple[Layout, npt.NDArray[np.intp], npt.NDArray[np.uint8]]
 
 @dataclass(frozen=True, kw_only=True)
 class Deciding:
-    """What decides an entry's category, with Get where the memo knows."""
+    """The fields that decide an entry's category, with Get where the memo knows."""
 
     group: dict[str, Any]
     asked: dict[str, Any]

@@ -48,13 +48,13 @@ def _passing_by(program: Program, loop: Condition, conditions: list[Condition]) 
 
 
 def _calls_of_its_function(program: Program, at: Place) -> list[tuple[str, int]]:
-    """Where the user's code calls the function that the line is in; not what a module has under the same name."""
+    """The user's lines that call the function that the line is in; not a module's function of the same name."""
     name = program.scope_of(at.file, at.line).function
     return program.callers(name) if name else []
 
 
 def _in_generator(program: Program, loop: Condition, others: Iterable[CallPath]) -> Place | None:
-    """Of a loop over a generator of the user's: the loop in it that gives out, if it is known which one did."""
+    """The loop in a generator of the user's that is exhausted, where another loop iterates over it; None if it is not known which."""
     generator = generator_of(program, loop)
     if generator is None:
         return None

@@ -1,4 +1,4 @@
-"""Of ranks that wait for each other in sends and receives, the ones that do what the others do not."""
+"""Outliers among ranks that wait for each other in sends and receives."""
 
 from __future__ import annotations
 
