@@ -405,3 +405,19 @@ def test_a_size_of_the_flight_recorder_that_the_user_chose_stays(jobs: Jobs) -> 
         "run", "--out", "run", "--", "python", "-c", program, env={"TORCH_NCCL_TRACE_BUFFER_SIZE": "7"}
     )
     assert done.stdout.startswith("{'TORCH_NCCL_TRACE_BUFFER_SIZE': '7'}\n")
+
+
+def test_a_job_that_was_left_is_still_running_as_far_as_we_know() -> None:
+    code = (
+        "import os, signal\n"
+        "from nsadiag.agent.job.guarded_process import Guarded\n"
+        "null = open(os.devnull, 'wb')\n"
+        "job = Guarded(['sleep', '60'], env=os.environ, stdout=null, stderr=null, die_with_me=False)\n"
+        "job.leave()\n"
+        "print(job.poll())\n"
+        "os.kill(job.pid, signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "None\n"

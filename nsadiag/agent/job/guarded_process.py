@@ -101,6 +101,8 @@ class Guarded:
 
     def _line(self, seconds: float | None) -> str | None:
         """The next line of the guard, waited for; None if there is none, "" if the guard is gone."""
+        if self._control.fileno() < 0:
+            return None  # we have left it: its guard tells us nothing more
         deadline = None if seconds is None else time.monotonic() + seconds
         while b"\n" not in self._unread:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
