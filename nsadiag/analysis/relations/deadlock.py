@@ -116,5 +116,6 @@ def _reason(
     if len(peers) > 1 and not causes:
         causes.append(f"ranks {cell.names(peers)} each wait for another one of them")
     elif peers:
-        causes.append(f"rank {cell.names(peers)} waits for them")
+        roots = sorted((waiting & locked) | ended | stopped)
+        causes.append(f"rank {cell.names(peers)} waits for rank {cell.names(roots)}")
     return "; ".join(causes)
