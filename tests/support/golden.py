@@ -275,7 +275,7 @@ def uncited(run: RunDir, verdict: dict[str, Any]) -> list[str]:
 def run_script(promise: Promise, out: Path) -> None:
     """`nsadiag run` on it, as the tests do."""
     environment = {
-        "OMP_NUM_THREADS": "1", **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1", "NSADIAG_PATIENCE": "0", **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }  # fmt: skip
     command = [sys.executable, "-m", "nsadiag", "run", "--json", "--force", "--out", str(out)]
     command += [*(promise.options or ("--timeout", "150")), "--", *promise.command]
