@@ -1,6 +1,6 @@
-"""Compile every attention kernel for an A100 (sm_80) and an H100 (sm_90), without either.
+"""Compile every attention kernel for an A100 (sm_80) or an H100 (sm_90), without having one.
 
-usage: compile_kernels.py [--target 80 90] [--shape paper "small packed" ...]
+usage: compile_kernels.py 80|90 [--shape paper "small packed" ...]
 
 A call on the CPU stops at each launch, which is compiled for the target instead of run. Prints a line for each kind of
 launch: target, shape, kernel, warps, registers of a thread, bytes that it spills, bytes of shared memory of a program.
@@ -145,15 +145,15 @@ def resources(cubin: bytes) -> tuple[int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--target", type=int, nargs="+", default=[80, 90])
+    # One a process: Triton keeps what it has compiled for a device, whatever the target is by then.
+    parser.add_argument("target", type=int, choices=[80, 90])
     parser.add_argument("--shape", nargs="+", default=[shape.name for shape in SHAPES])
     asked = parser.parse_args()
-    for capability in asked.target:
-        shapes = [shape for shape in SHAPES if shape.name in asked.shape]
-        for (shape, name, _), kernel in compiled(capability, shapes).items():
-            registers, spilled = resources(kernel.asm["cubin"])
-            facts = (kernel.metadata.num_warps, registers, spilled, kernel.metadata.shared)
-            print(f"sm_{capability}", shape, name, *facts, sep="\t", flush=True)
+    shapes = [shape for shape in SHAPES if shape.name in asked.shape]
+    for (shape, name, _), kernel in compiled(asked.target, shapes).items():
+        registers, spilled = resources(kernel.asm["cubin"])
+        facts = (kernel.metadata.num_warps, registers, spilled, kernel.metadata.shared)
+        print(f"sm_{asked.target}", shape, name, *facts, sep="\t", flush=True)
 
 
 if __name__ == "__main__":
