@@ -92,8 +92,6 @@ def test_only_strengths_say_how_sure_a_verdict_is() -> None:
     found = {
         f"{path.relative_to(folder)}:{line}"
         for path in folder.rglob("*.py")
-        # Explanations of a divergence carry a number, which `Strength.within` reads.
-        if "explain" not in path.parts
         for line in numbers_for_confidence(path.read_text())
     }
     assert found == set()

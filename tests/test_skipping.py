@@ -91,7 +91,7 @@ def test_the_one_line_that_raises_what_was_caught_is_shown(tmp_path: Path) -> No
 def test_at_the_first_evaluation_the_source_alone_has_to_tell(tmp_path: Path) -> None:
     found = job(tmp_path, source(), trained(2), trained(2)).parted()
     assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (1,))
-    assert found.confidence < 0.75
+    assert found.strength.value < 0.75
 
 
 @pytest.mark.parametrize(

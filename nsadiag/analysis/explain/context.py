@@ -12,7 +12,7 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.call_paths import Chains
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.timeline import Histories
-from nsadiag.evidence.records import Collective, Evidence, Place
+from nsadiag.evidence.records import Collective, Evidence, Place, Strength
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import CallPath
 
@@ -31,7 +31,7 @@ class Divergence:
     peers_at: Place | None
     because: str  # the rest of a sentence that begins with the guilty ranks
     evidence: tuple[Evidence, ...]
-    confidence: float
+    strength: Strength
     collective: Collective | None = None
     module: str | None = None
     guard: Condition | None = None

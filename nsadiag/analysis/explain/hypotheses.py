@@ -22,7 +22,7 @@ from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, parted_at, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Token, suspects
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Condition
 from nsadiag.source.model import CallPath
@@ -209,7 +209,7 @@ def _of_history(
         s,
         Case(
             cls=cls, guilty=blamed, blocked=blocked, guard=guard, where=here or guard.place,
-            confidence=0.88 if guard.differs else 0.8, because=because,
+            strength=Strength.STRONG if guard.differs else Strength.LIKELY, because=because,
             evidence=(
                 Evidence(claim=f"rank {guilty[0]} {did} in iteration {number + 1}, and not {missed}", source=f"{source}/blackbox.bin"),
                 s.stands(others[0]),
@@ -256,7 +256,7 @@ def by_grad_sync(s: Situation) -> Divergence | None:
     return made(
         s,
         Case(
-            cls="grad_sync_mismatch", guilty=guilty, blocked=others, where=line, guard=guard, confidence=0.92,
+            cls="grad_sync_mismatch", guilty=guilty, blocked=others, where=line, guard=guard, strength=Strength.STRONG,
             because=f"{word[guilty == accumulate]} in backward {number + 1}, in which the others do not{even}",
             evidence=tuple(
                 Evidence(claim=f"rank {r} {word[bool(t.unsynced)]} in backward {number + 1}", source=f"{s.cell.rank(r).source}/blackbox.bin")
@@ -322,7 +322,7 @@ def _of_modules(s: Situation, number: int, series: dict[int, tuple[str, ...]]) -
         Case(
             cls="divergent_module_execution", guilty=guilty, blocked=rest, guard=guard,
             where=guard.place if skipped and guard else s.here(guilty[0]),
-            confidence=0.9, module=own.partition(" ")[2] or other.partition(" ")[2],
+            strength=Strength.STRONG, module=own.partition(" ")[2] or other.partition(" ")[2],
             because=because,
             evidence=tuple(
                 Evidence(claim=f"rank {r} in iteration {number + 1}: {', '.join(v[max(0, at - 2) : at + 2])}", source=f"{s.cell.rank(r).source}/blackbox.bin")
@@ -359,7 +359,7 @@ def by_data_branch(s: Situation) -> Divergence | None:
         return made(
             s,
             Case(
-                cls=cls, guilty=guilty, blocked=others, guard=guard, confidence=0.75,
+                cls=cls, guilty=guilty, blocked=others, guard=guard, strength=Strength.LIKELY,
                 where=s.here(a[0]) if guilty == a else guard.place,
                 because=f"parted from the others at `{shown(guard)}` ({locations.short(guard.place)}), which depends on this rank's own data",
                 evidence=(s.stands(a[0]), s.stands(b[0])),

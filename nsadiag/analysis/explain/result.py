@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source.control import Condition
 
 LONGEST = 80
@@ -22,7 +22,7 @@ class Case:
     where: Place | None
     guard: Condition | None
     because: str
-    confidence: float
+    strength: Strength
     evidence: tuple[Evidence, ...]
     module: str | None = None
 
@@ -53,7 +53,7 @@ def made(s: Situation, case: Case) -> Divergence:
         peers_at=s.here(case.blocked[0]) if case.blocked else None,
         because=case.because,
         evidence=(*case.evidence, *condition, *looked),
-        confidence=case.confidence,
+        strength=case.strength,
         collective=waiting,
         module=case.module,
         guard=case.guard,

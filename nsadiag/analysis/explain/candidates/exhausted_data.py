@@ -10,7 +10,7 @@ from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.records import Evidence
+from nsadiag.evidence.records import Evidence, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import Event
 
@@ -44,7 +44,7 @@ def by_loader(s: Situation) -> Divergence | None:
         s,
         Case(
             cls="uneven_inputs", guilty=guilty, blocked=others, where=locations.of_text(at), guard=None,
-            confidence=0.85, because=because,
+            strength=Strength.STRONG, because=because,
             evidence=(
                 Evidence(claim=f"on rank {ended[0]} the data ended after {many}", source=f"{s.cell.rank(ended[0]).source}/blackbox.bin"),
                 Evidence(claim=f"rank {went_on[0]} was given another batch then", source=f"{s.cell.rank(went_on[0]).source}/blackbox.bin"),

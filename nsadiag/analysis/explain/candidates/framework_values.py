@@ -6,7 +6,7 @@ from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import main_thread
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.patterns.metrics import Logged, logged, watched_by
 from nsadiag.source.vocabulary import LOGS_ON_RANK_0
@@ -52,7 +52,7 @@ def _of_metric(
     return made(
         s,
         Case(
-            cls="rank_conditional_collective", guilty=inside, blocked=blocked, guard=guard, where=call.at, confidence=0.85,
+            cls="rank_conditional_collective", guilty=inside, blocked=blocked, guard=guard, where=call.at, strength=Strength.STRONG,
             because=f"alone is told `{watched}` ({locations.short(call.at)}, {behind}), and so comes alone to the collective in {kind}, which watches it ({locations.short(made_at)})",
             evidence=(
                 Evidence(claim=f"rank {inside[0]} is in {kind}, and no other rank is", source=s.source_of(inside[0])),

@@ -9,7 +9,7 @@ from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, held_by, parted_at, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Token
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Condition
 from nsadiag.source.model import CallPath
@@ -36,7 +36,7 @@ def by_order(s: Situation) -> Divergence | None:
         s,
         Case(
             cls="collective_order_mismatch", guilty=guilty, blocked=tuple(r for r in s.members() if r not in guilty), guard=loop,
-            where=line, confidence=0.88 if tells else 0.7,
+            where=line, strength=Strength.STRONG if tells else Strength.WEAK,
             because=f"{parted} in iteration {number} in the loop `{shown(loop)}` ({locations.short(loop.place)}), which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
             evidence=(
                 Evidence(claim=f"rank {found.guilty[0]} did {own} in iteration {number}, and rank {found.others[0]} {theirs}; both had made both calls before", source=f"{s.cell.rank(found.guilty[0]).source}/blackbox.bin"),

@@ -11,7 +11,7 @@ from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_by, stands_behind
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Condition
 from nsadiag.source.iterables import fillings, runs_its_items
@@ -221,7 +221,7 @@ def _made(
             cls="uneven_inputs" if uneven else CLASSES.get(guard.origin, "data_divergent_control_flow"),
             guilty=guilty, blocked=others, where=where or guard.place, guard=guard,
             because=_because(loop, guard, stayed[0], left[0], iteration, counts, stays=guilty == stayed),
-            confidence=0.92 if counts and uneven else 0.85,
+            strength=Strength.STRONG,
             evidence=(
                 *(
                     Evidence(claim=f"rank {r} began {n} iterations", source=f"{s.cell.rank(r).source}/blackbox.bin")

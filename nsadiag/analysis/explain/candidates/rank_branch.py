@@ -9,7 +9,7 @@ from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, is_in, passed_by
-from nsadiag.evidence.records import Place
+from nsadiag.evidence.records import Place, Strength
 from nsadiag.source.control import Condition
 from nsadiag.source.iterables import Filling, fillings, ways_in
 from nsadiag.source.model import CallPath
@@ -129,7 +129,7 @@ def _of_rank_branch(
     return made(
         s,
         Case(
-            cls="rank_conditional_collective", guilty=guilty, blocked=blocked, where=where, guard=decides, confidence=0.92,
+            cls="rank_conditional_collective", guilty=guilty, blocked=blocked, where=where, guard=decides, strength=Strength.STRONG,
             because=f"{through} a collective that all of {len(members)} ranks belong to",
             evidence=(s.stands(waiting[0]), *(s.stands(r) for r in outside[:1] if r not in waiting)),
         ),

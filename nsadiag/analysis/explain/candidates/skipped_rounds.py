@@ -14,7 +14,7 @@ from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_by
 from nsadiag.analysis.relations.timeline import Difference, Histories, Token
-from nsadiag.evidence.records import Evidence
+from nsadiag.evidence.records import Evidence, Strength
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.handlers import only_raise, swallowing
@@ -90,7 +90,7 @@ def skipped_to_the_end(s: Situation, *, stayed: tuple[int, ...], left: tuple[int
         return None
     more = f", of {given[1]} batches that it was given" if all(given) else ""
     did = f"came to the end of the loop at {locations.short(loop.place)} after {steps[1]} steps{more}, while rank {stayed[0]} is in number {steps[0]}"
-    return _made(s, past[0], left, stayed, did, confidence=0.88 if all(given) else 0.75)
+    return _made(s, past[0], left, stayed, did, strength=Strength.STRONG if all(given) else Strength.LIKELY)
 
 
 def _training_loop_left(s: Situation, stayed: int, left: int) -> Condition | None:
@@ -120,7 +120,7 @@ def _cut_short(s: Situation, found: Difference, theirs: Token) -> Divergence | N
     if len(past) != 1 or past[0].kind != "except" or not s.chains.is_sure(theirs.place):
         return None
     did = f"went on to the next round in iteration {found.iteration + 1}, without {theirs.name or 'backward'} at {locations.short(theirs.place)}"
-    return _made(s, past[0], found.guilty, found.others, did, confidence=0.75)
+    return _made(s, past[0], found.guilty, found.others, did, strength=Strength.LIKELY)
 
 
 def _was_usual(s: Situation, found: Difference, token: Token) -> bool:
@@ -150,7 +150,7 @@ def _came_early(s: Situation, came: Arrival) -> Divergence | None:
         return None
     before = f", where it had taken {usual} before" if usual else ""
     did = f"came to {came.to.name} at {locations.short(at)} after {came.since} steps{before}"
-    return _made(s, past[0], came.early, came.late, did, confidence=0.85 if usual else 0.7)
+    return _made(s, past[0], came.early, came.late, did, strength=Strength.STRONG if usual else Strength.WEAK)
 
 
 def _counters_lead(s: Situation, loop: Condition, past: Condition, way: CallPath, step: CallPath) -> bool:
@@ -186,13 +186,18 @@ def _rounds_before(
 
 
 def _made(
-    s: Situation, guard: Condition, early: tuple[int, ...], late: tuple[int, ...], did: str, confidence: float
+    s: Situation,
+    guard: Condition,
+    early: tuple[int, ...],
+    late: tuple[int, ...],
+    did: str,
+    strength: Strength,
 ) -> Divergence:
     line = guard.place
     return made(
         s,
         Case(
-            cls=CLASSES[guard.origin], guilty=early, blocked=late, where=line, guard=guard, confidence=confidence,
+            cls=CLASSES[guard.origin], guilty=early, blocked=late, where=line, guard=guard, strength=strength,
             because=f"{did}: it left a round of the loop without its step, and the one way past that in the source is `{shown(guard)}` ({locations.short(line)})",
             evidence=(
                 Evidence(claim=f"rank {early[0]} {did}", source=f"{s.cell.rank(early[0]).source}/blackbox.bin"),

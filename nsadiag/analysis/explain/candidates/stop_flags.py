@@ -12,7 +12,7 @@ from nsadiag.analysis.explain.context import Divergence, Situation
 from nsadiag.analysis.explain.result import Case, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import Event
 from nsadiag.source.control import Condition, Program
@@ -74,7 +74,7 @@ def _of_stop(
     return made(
         s,
         Case(
-            cls=cls, guilty=guilty, blocked=others, where=stop.at, guard=guard, confidence=0.92, because=because,
+            cls=cls, guilty=guilty, blocked=others, where=stop.at, guard=guard, strength=Strength.STRONG, because=because,
             evidence=(
                 *(Evidence(claim=f"rank {r} set {stop.flag} at {locations.short(stop.at)} after {stop.step} steps, and has begun no backward since", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in stopped[:4]),
                 *(Evidence(claim=f"rank {r} has not set it, and has begun a round more", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in trains[:4]),

@@ -14,7 +14,7 @@ from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.rules.drafts import hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break, these
 from nsadiag.analysis.rules.rule import Draft
-from nsadiag.evidence.records import Strength, Where
+from nsadiag.evidence.records import Where
 
 
 def by_divergence(cell: CellEvidence, tables: Tables, cls: str) -> Iterator[Draft | Declined]:
@@ -36,7 +36,7 @@ def _draft(cell: CellEvidence, found: Divergence) -> Draft:
     step = cell.rank(found.guilty[0]).end.get("steps")
     return Draft(
         outcome=hung_or_crashed(cell),
-        strength=Strength.within(found.confidence),
+        strength=found.strength,
         summary=summary,
         guilty_ranks=found.guilty,
         blocked_ranks=found.blocked,
