@@ -39,6 +39,7 @@ NOT_ALIKE = (
     (rb"\b\d+\.\d+ ?(?:s|ms|seconds)\b", b"SECONDS"),
     (rb"\btorchelastic_\w+|none_[a-z0-9_]{8}\b", b"RUN"),
     (rb"\brun_id: [\w-]+", b"RUN"),
+    (rb"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_\w{8}\b", b"RUN"),  # torchrun's folder of error files
 )
 
 
