@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import nsadiag
+from nsadiag.agent.job.log_tail import Follow
+from nsadiag.evidence.layout import part_of, parts_of
 
 BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap"
 ASKS = """
@@ -65,16 +67,64 @@ def test_a_program_that_asks_its_streams_gets_the_answers_of_a_plain_run(
     assert as_rank(tmp_path, ASKS, *options) == (0, plain.stdout, "")
 
 
-def test_a_file_that_may_not_grow_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("-u",)])
+def test_a_log_that_may_not_grow_goes_on_in_another_file(tmp_path: Path, options: tuple[str, ...]) -> None:
     source = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 for n in range(1000):
-    print("x" * 60)
+    print(n, "x" * 60)
+"""
+    code, _, err = as_rank(tmp_path, source, *options)
+    parts = parts_of(tmp_path / "run/ranks/00000/stdout.log")
+    assert (code, err, len(parts)) == (0, "", 8)
+    assert all(part.stat().st_size <= 8192 for part in parts)
+    assert "".join(part.read_text() for part in parts) == "".join(f"{n} {'x' * 60}\n" for n in range(1000))
+
+
+def test_of_a_log_whose_files_stay_tiny_the_rest_is_lost_and_nothing_else(tmp_path: Path) -> None:
+    source = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+for n in range(1000):
+    print("x" * 63)
 """
     code, out, err = as_rank(tmp_path, source)
-    assert (code, err) == (0, "")
-    assert len(out) == 8192
+    assert (code, err, len(out)) == (0, "", 64)
+    assert len(parts_of(tmp_path / "run/ranks/00000/stdout.log")) == 101
+
+
+def test_a_file_of_the_users_own_behind_stdout_says_that_it_may_not_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+import os, resource
+os.dup2(os.open("mine", os.O_WRONLY | os.O_CREAT), 1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+try:
+    for n in range(10):
+        print("x" * 63)
+except OSError as error:
+    os.write(2, f"{error.errno}".encode())
+os._exit(0)
+"""
+    monkeypatch.chdir(tmp_path)
+    plain = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert as_rank(tmp_path, source)[::2] == (0, plain.stderr) == (0, "27")
+
+
+def test_parts_of_a_log_are_shown_in_order_also_where_it_is_set_aside_meanwhile(tmp_path: Path) -> None:
+    log, new, shown, wanted = tmp_path / "stdout.log", tmp_path / "new", tmp_path / "shown", b""
+    with shown.open("wb") as sink, Follow().following(lambda: {log: sink.fileno()}):
+        for number in range(1, 200):
+            text = f"{number}\n".encode() * 1000
+            with log.open("ab") as file:
+                file.write(text)
+            wanted += text
+            os.link(log, part_of(log, number))
+            new.touch()
+            new.replace(log)
+    assert shown.read_bytes() == wanted
 
 
 @pytest.mark.parametrize("limit", [0, 100_000, 4_000_000])

@@ -625,6 +625,17 @@ def test_html_escapes_scripts_wherever_they_come_from(tmp_path: Path) -> None:
         assert not any("javascript:" in (a["href"] or "") for a in page.all("a"))
 
 
+def test_secrets_in_a_log_are_masked_also_where_nobody_knows_their_values(tmp_path: Path) -> None:
+    run = make_run(tmp_path, HUNG)
+    token = "ghp_" + "Ab1" * 12
+    (run / "ranks" / "00001" / "stderr.log").write_text(
+        f"RuntimeError: DB_PASSWORD=letmein1 refused, {token} too, args --api-pass letmein2 --lr 0.1\n"
+    )
+    shown = rendered(run, "html")
+    assert "letmein" not in shown and token not in shown
+    assert "--lr 0.1" in shown
+
+
 def test_every_link_of_the_grid_leads_to_its_cells_section(matrix_directory: Path) -> None:
     page = Page(rendered(matrix_directory, "html"))
     ids = {a["id"] for _, a in page.tags if "id" in a}

@@ -128,6 +128,7 @@ HARMLESS = [
     "train.py:52 in train_one_epoch", "python -m torch.distributed.run --nproc-per-node 2 train.py", "--learning-rate 0.0003 --weight-decay 0.1",
     "checkpoints/step_000100/rank_00000.pt", "artifacts/20260301-030405-train", "ModuleNotFoundError: No module named 'flash_attn_2_cuda'",
     "tokens = tokenizer(text)", "key = query @ value", "password = getpass()", "token = os.environ['TOKEN']", "auth=None",
+    "train.py --token-file /run/token --tokens 4096 --pass-through --key-cache int8",
 ]  # fmt: skip
 
 
@@ -238,15 +239,17 @@ def test_what_looks_random_is_masked_in_what_is_made_for_pasting_alone(secret: s
         "password='hunter22'",
         'api_key="abcdefgh"',
         "API_KEY=letmein1",
+        "RuntimeError: API_KEY=letmein1 refused",
         '"client_secret": "letmein1"',
         "db_pass = 'x1y2z3w'",
+        "train.py --api-pass letmein1",
+        "train.py --password=letmein1 --epochs 3",
+        "train.py --db-password 'letmein1'",
     ],
 )
 def test_what_is_assigned_to_a_secret_name_is_masked_in_what_is_made_for_pasting(text: str) -> None:
     assert MASK in mask_likely(text)
-    assert not {"hunter22", "abcdefgh", "letmein1", "x1y2z3w"} & set(
-        mask_likely(text).replace('"', "'").split("'")
-    )
+    assert not any(secret in mask_likely(text) for secret in ("hunter22", "abcdefgh", "letmein1", "x1y2z3w"))
 
 
 def test_the_table_is_as_long_as_it_is_said_to_be() -> None:

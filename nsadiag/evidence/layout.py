@@ -79,6 +79,25 @@ class CaptureDir:
         return [CaptureDir(path=p) for p in numbered(self.path / "children")]
 
 
+def part_of(log: Path, number: int) -> Path:
+    """An earlier part of a log, counted from 1: where RLIMIT_FSIZE of its writer ends one file, the log goes on in another."""
+    return log.with_name(f"{log.stem}.{number}{log.suffix}")
+
+
+def parts_of(log: Path) -> list[Path]:
+    """A log's earlier parts in order, then the log itself, whether it is there or not."""
+    number = 1
+    while part_of(log, number).exists():
+        number += 1
+    return [*(part_of(log, n) for n in range(1, number)), log]
+
+
+def log_of(path: Path) -> Path:
+    """The log that a file is, or is an earlier part of."""
+    name, _, number = path.stem.rpartition(".")
+    return path.with_name(name + path.suffix) if number.isdigit() else path
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankDir:
     """Everything known of one rank."""

@@ -12,6 +12,7 @@ from nsadiag.evidence.documents.types import Gaps, fitting
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.secrets.masking import mask_text
+from nsadiag.evidence.secrets.published import mask_likely
 from nsadiag.reports import load_claims, values
 from nsadiag.reports.model import Axis, CellReport, Costs, MatrixReport, RankReport, Report, RunReport
 from nsadiag.reports.scaling import scaling_of
@@ -108,7 +109,8 @@ def _last_words(rank_dir: RankDir) -> str:
         return ""
     lines = told[-LAST_WORDS_BYTES:].decode("utf-8", "replace").splitlines()
     whole = lines[1:] if len(told) > LAST_WORDS_BYTES else lines
-    return mask_text("\n".join(whole[-LAST_WORDS_LINES:]))
+    # Also by name and looks: the log is as the job wrote it, and who reports on it may not know the job's secrets.
+    return mask_likely(mask_text("\n".join(whole[-LAST_WORDS_LINES:])))
 
 
 def _load_matrix(directory: Path) -> MatrixReport:

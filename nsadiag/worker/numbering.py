@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsadiag.evidence.layout import RankDir, RunDir, make_private_dir, read_json, write_json
+from nsadiag.evidence.layout import RankDir, RunDir, log_of, make_private_dir, read_json, write_json
 
 if TYPE_CHECKING:
     from nsadiag.worker.recorder import Recorder
@@ -117,7 +117,7 @@ def _set_aside(directory: RankDir) -> None:
     number = sum(1 for _ in attempts.iterdir())
     target = make_private_dir(attempts / f"{number:02d}")
     for entry in list(directory.path.iterdir()):
-        if entry.name not in ("attempts", *LOGS):
+        if log_of(entry).name not in ("attempts", *LOGS):
             entry.rename(target / entry.name)
 
 

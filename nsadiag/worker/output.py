@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 STDOUT_ID, STDERR_ID = "NSADIAG_STDOUT_ID", "NSADIAG_STDERR_ID"
 # What a terminal or a pipe would not have answered.
 OURS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS}
+MOST_PARTS = 100  # of a log whose writer may write small files alone
+_our_files: set[str] = set()  # that a descriptor was pointed at; the user may point it elsewhere
 
 
 def file_id(descriptor: int) -> str:
@@ -31,6 +33,7 @@ def forgive() -> None:
     for name, descriptor, mark in (("stdout", 1, STDOUT_ID), ("stderr", 2, STDERR_ID)):
         with contextlib.suppress(OSError, ValueError):
             if file_id(descriptor) == os.environ.get(mark):
+                _our_files.add(file_id(descriptor))
                 _replace_stream(name)
 
 
@@ -45,7 +48,7 @@ def take_over(directory: RankDir) -> dict[str, str]:
             if file_id(descriptor) == os.environ.get(mark):
                 _redirect(descriptor, str(path))
                 stream = getattr(sys, name)
-                if hasattr(stream, "reconfigure"):
+                if hasattr(stream, "reconfigure") and not stream.write_through:
                     # A file makes Python buffer whole blocks, and a rank that hangs would keep its last lines to itself.
                     stream.reconfigure(line_buffering=True)
             logs[name] = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - text is wanted
@@ -64,16 +67,38 @@ def redirect_to_files(directory: RankDir) -> None:
 
 
 class _Forgiving(io.FileIO):
-    """Loses what finds no room or no disk: it was us who pointed the stream at one, so print() must not raise."""
+    """Loses what finds no room or no disk: it was us who pointed the stream at one, so print() must not raise.
+
+    RLIMIT_FSIZE is the job's own, and would not have bounded a pipe: there the log goes on in a file of its own.
+    """
 
     def write(self, data: Any, /) -> int:
         try:
-            return super().write(data)
+            written = super().write(data)
         except OSError as error:
-            if error.errno not in OURS:
+            if error.errno not in OURS or not self._is_ours():
                 leave_no_frame(error)
                 raise
-            return len(data)
+            written = self._write_elsewhere(data) if error.errno == errno.EFBIG else memoryview(data).nbytes
+        # A pipe takes all: where nothing is buffered, nobody asks again for the rest.
+        if written and written < memoryview(data).nbytes and self._is_ours():
+            return written + self.write(memoryview(data).cast("B")[written:])
+        return written
+
+    def _is_ours(self) -> bool:
+        return file_id(self.fileno()) in _our_files
+
+    def _write_elsewhere(self, data: Any) -> int:
+        try:
+            _begin_next_part(self.fileno())
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+# As a stream of Python's own says when it is asked for its kind.
+_Forgiving.__name__ = _Forgiving.__qualname__ = io.FileIO.__name__
+_Forgiving.__module__ = io.FileIO.__module__
 
 
 def _replace_stream(name: str) -> None:
@@ -106,5 +131,26 @@ def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 def _redirect(descriptor: int, path: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    _our_files.add(file_id(file))
     os.dup2(file, descriptor)
     os.close(file)
+
+
+def _begin_next_part(descriptor: int) -> None:
+    """Sets the full log behind `descriptor` aside, and goes on in a new one of its name. Raises OSError."""
+    from pathlib import Path
+
+    from nsadiag.evidence.layout import log_of, part_of, parts_of
+
+    full = Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115 - as in take_over
+    log = log_of(full)
+    if full != log:  # another process with the same log was here before
+        _redirect(descriptor, str(log))
+        return
+    number = len(parts_of(log))
+    if number > MOST_PARTS:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    new = log.with_name(f".{log.name}.{os.getpid()}")
+    os.link(full, part_of(log, number))
+    _redirect(descriptor, str(new))
+    new.replace(log)

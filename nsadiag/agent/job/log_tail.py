@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from nsadiag.evidence.layout import parts_of
 
 Files = Callable[[], dict[Path, int]]  # the descriptor by the file that is copied to it
 AT_ONCE = 1 << 20  # bytes of a file: what nobody reads stays where it is, on disk
@@ -23,7 +26,7 @@ class Follow:
 
     def __init__(self) -> None:
         self._files: Files = dict
-        self._offsets: dict[Path, int] = {}
+        self._offsets: dict[tuple[int, int], int] = {}  # by device and inode: a full log is renamed
         self._closed: set[int] = set()  # sinks that take no more
         self._ending = threading.Event()
         self._moved = 0.0  # when a sink last took something
@@ -70,16 +73,29 @@ class Follow:
                 parts = [self._copy_part(path, sink) for path, sink in self._files().items()]
                 moved = any(parts)
 
-    def _copy_part(self, path: Path, sink: int) -> bool:
-        """Copies one piece; False where nothing is left, or nobody to take it."""
+    def _copy_part(self, log: Path, sink: int) -> bool:
+        """Copies one piece, of the earliest part that has one; False where nothing is left, or nobody to take it."""
         try:
-            with path.open("rb", buffering=0) as file:
-                start = _next_data(file.fileno(), self._offsets.get(path, 0))
-                file.seek(start)
-                data = file.read(AT_ONCE)
+            with log.open("rb", buffering=0) as newest:
+                # Listed once it is open: whatever it follows on is then among them.
+                earlier = parts_of(log)[:-1]
+                return any(self._copy_earlier(part, sink) for part in earlier) or self._copy_piece(
+                    newest, sink
+                )
         except OSError:
             return False
-        self._offsets[path] = start + len(data)
+
+    def _copy_earlier(self, part: Path, sink: int) -> bool:
+        with part.open("rb", buffering=0) as file:
+            return self._copy_piece(file, sink)
+
+    def _copy_piece(self, file: io.FileIO, sink: int) -> bool:
+        status = os.fstat(file.fileno())
+        identity = status.st_dev, status.st_ino
+        start = _next_data(file.fileno(), self._offsets.get(identity, 0))
+        file.seek(start)
+        data = file.read(AT_ONCE)
+        self._offsets[identity] = start + len(data)
         if data and sink not in self._closed:
             try:
                 self._pass_on(data, sink)

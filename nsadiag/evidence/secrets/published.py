@@ -242,20 +242,28 @@ WORDLIKE = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}|[0-9]{4,}")
 MOST_WORDLIKE = 0.5
 # `password = "..."`, `API_KEY=...`: in code, in messages.
 ASSIGNED = re.compile(r"""([\w.-]{3,60})(["']?\s{0,3}[=:]\s{0,3}[rbfRBF]?["']?)([^\s"'`,;(){}\[\]<>|]{6,})""")
+# `--password=...`, `--api-key ...`: a command line in a message.
+OPTION = re.compile(r"""(?<![\w-])(--?[\w-]{3,60})(=|[ \t]+)(["']?)([^\s"'-][^\s"']*)""")
 CODE = re.compile(r"[A-Za-z_][\w.]*\.?$|None|True|False|\*\*\*")
 
 
 def mask_likely(text: str) -> str:
     """The text, made for others to read, without what may be a secret by its looks or by what is assigned to."""
-    text = ASSIGNED.sub(_assigned, mask_forms(text))
+    text = OPTION.sub(_given, ASSIGNED.sub(_assigned, mask_forms(text)))
     return CANDIDATE.sub(_random, text)
+
+
+def _given(match: re.Match[str]) -> str:
+    name, between, quote, _ = match.groups()
+    return f"{name}{between}{quote}{MASK}" if is_secret_name(name) else match[0]
 
 
 def _assigned(match: re.Match[str]) -> str:
     name, equals, value = match.groups()
     literal = equals[-1] in "\"'" or ("=" in equals.strip() and name.isupper())
     if not is_secret_name(name) or (not literal and CODE.match(value)):
-        return match[0]
+        # `RuntimeError: API_KEY=...`: what is assigned may be an assignment.
+        return f"{name}{equals}{ASSIGNED.sub(_assigned, value)}"
     return f"{name}{equals}{MASK}"
 
 

@@ -1,6 +1,7 @@
 # how: rank
 # alone
 # slow
+# by-design: mapped
 # apart: stdout stderr
 import glob
 import os

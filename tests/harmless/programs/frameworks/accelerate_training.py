@@ -26,6 +26,7 @@ say(
 )
 accelerator.wait_for_everyone()
 accelerator.save_state("ck")
+accelerator.wait_for_everyone()
 accelerator.load_state("ck")
 accelerator.print("main only")
 accelerator.wait_for_everyone()

@@ -1,7 +1,6 @@
 # how: rank
 # slow
 # alone
-# differs-today: output beyond RLIMIT_FSIZE finds no room in a log of ours
 import resource
 import sys
 
