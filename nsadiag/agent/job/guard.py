@@ -75,6 +75,13 @@ def send(pids: Iterable[int], *numbers: int) -> None:
                 os.close(handle)
 
 
+def fall_silent() -> None:
+    """Lets go of nsadiag's stderr: whoever reads it to its end, as `2>&1 | tee log` does, is not to wait for a job that was left."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+
+
 def say(text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"nsadiag: {text}\n".encode(errors="replace"))
@@ -240,6 +247,7 @@ class Guard:
                 self._ends_with_nsadiag = True
             elif word == "leave":
                 self._left = True
+                fall_silent()
             elif word == "stop" and self._status is None:
                 with contextlib.suppress(OSError):
                     os.killpg(os.getpgid(self._launcher), signal.SIGTSTP)
