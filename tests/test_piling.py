@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from nsadiag.analysis.documents import Registered, rows_of
 from nsadiag.analysis.facts.registrations import largest_pile
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
 from nsadiag.worker.probes.training.registrations import ROOM, _piles, piling
@@ -86,7 +87,7 @@ def row(step: int, alive: int, made: int, steps: int | None = None, line: int = 
 
 def with_rows(*rows: dict[str, Any]) -> Any:
     rank = rank_without_evidence(0)
-    return type(rank)(**{**vars(rank), "piles": list(rows)})
+    return type(rank)(**{**vars(rank), "piles": rows_of(Registered, rows)})
 
 
 def test_the_pile_that_grew_most_along_all_steps_is_told_with_its_numbers() -> None:
