@@ -1,4 +1,4 @@
-# how: many
+# how: rank
 # needs: torchdata
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
