@@ -46,3 +46,11 @@ def test_each_of_two_calls_comes_once_also_where_the_module_is_run_again(module:
 def test_a_module_that_is_not_there_is_still_not_there(module: str) -> None:
     when_imported(f"{module}_not", lambda: None)
     assert importlib.util.find_spec(f"{module}_not") is None
+
+
+def test_the_loader_is_as_it_was_once_the_module_has_run(module: str) -> None:
+    when_imported(module, lambda: None)
+    when_imported(module, lambda: None)
+    spec = importlib.import_module(module).__spec__
+    assert spec is not None
+    assert sorted(vars(spec.loader)) == ["name", "path"]

@@ -47,9 +47,14 @@ class _After:
         return None
 
     def _call_after_exec(self, loader: Any) -> None:
-        run = loader.exec_module
+        run, of_its_own = loader.exec_module, "exec_module" in getattr(loader, "__dict__", {})
 
         def exec_module(module: ModuleType) -> None:
+            if loader.exec_module is exec_module:  # and not one that somebody put around it
+                if of_its_own:
+                    loader.exec_module = run
+                else:
+                    del loader.exec_module
             run(module)
             # The module may be run again (reload), or by a loader that was found, and wrapped, twice.
             if self.called:

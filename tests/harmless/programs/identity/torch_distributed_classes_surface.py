@@ -1,5 +1,5 @@
 # how: many
-# differs-today: methods of dist.Work are Python functions
+# by-design: wrappers
 import seen
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh

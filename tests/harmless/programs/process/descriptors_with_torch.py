@@ -1,4 +1,5 @@
 # how: rank
+# by-design: descriptors
 import nets
 import seen
 

@@ -1,5 +1,4 @@
 # how: rank
-# differs-today: torch's loader carries an exec_module of ours
 import importlib.util
 import sys
 
