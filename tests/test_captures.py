@@ -488,7 +488,8 @@ def as_nccl(status: bytes, *, knows_json: bool = True) -> Callable[[str], Reply]
 def node(tmp_path: Path) -> NodeTarget:
     directory = RunDir(path=tmp_path).node_capture(HOST, 1)
     directory.path.mkdir(parents=True)
-    return NodeTarget(directory=directory, pids=(4711,))
+    # No machine has a process of that number.
+    return NodeTarget(directory=directory, pids=(9004711,))
 
 
 def ask_ras(
@@ -500,13 +501,13 @@ def ask_ras(
 
 
 def test_ras_is_asked_for_json(monkeypatch: pytest.MonkeyPatch, node: NodeTarget) -> None:
-    status = {"nccl_version": "2.28.3", "communicators": [{"ranks": [{"rank": 0, "pid": 4711}] * 5000}]}
+    status = {"nccl_version": "2.28.3", "communicators": [{"ranks": [{"rank": 0, "pid": 9004711}] * 5000}]}
     assert ask_ras(monkeypatch, node, as_nccl(json.dumps(status).encode()))["format"] == "json"
     assert read_json(node.directory.ras) == status
 
 
 def test_an_older_nccl_answers_in_text(monkeypatch: pytest.MonkeyPatch, node: NodeTarget) -> None:
-    text = b"NCCL version 2.24.3\n\nJob summary\n  rank 0 pid 4711 on host x\n"
+    text = b"NCCL version 2.24.3\n\nJob summary\n  rank 0 pid 9004711 on host x\n"
     assert ask_ras(monkeypatch, node, as_nccl(text, knows_json=False))["format"] == "text"
     assert node.directory.ras_text.read_bytes() == text
 
@@ -521,14 +522,14 @@ def test_the_comma_that_nccl_leaves_out_where_ranks_are_missing_is_put_in(
       "ranks": [
         {
           "rank": 0,
-          "pid": 4711
+          "pid": 9004711
         }
       ],
       "missing_ranks": [
         {
           "rank": 1,
           "host": "192.0.2.2",
-          "pid": 4712,
+          "pid": 9004712,
           "nvml_dev": 1
           "status": {
             "unresponsive": false,
@@ -543,17 +544,17 @@ def test_the_comma_that_nccl_leaves_out_where_ranks_are_missing_is_put_in(
     assert ask_ras(monkeypatch, node, as_nccl(text))["format"] == "json"
     missing = read_json(node.directory.ras)["communicators"][0]["missing_ranks"]
     status = {"unresponsive": False, "considered_dead": False}
-    assert missing == [{"rank": 1, "host": "192.0.2.2", "pid": 4712, "nvml_dev": 1, "status": status}]
+    assert missing == [{"rank": 1, "host": "192.0.2.2", "pid": 9004712, "nvml_dev": 1, "status": status}]
 
 
 def test_ras_is_asked_until_our_own_job_answers(monkeypatch: pytest.MonkeyPatch, node: NodeTarget) -> None:
-    answers = iter([b'{"pid": 1}', b'{"pid": 2}', b'{"pid": 4711}'])
+    answers = iter([b'{"pid": 1}', b'{"pid": 2}', b'{"pid": 9004711}'])
 
     def reply(command: str) -> Reply:
         return next(answers) if command == "VERBOSE STATUS" else as_nccl(b"")(command)
 
     assert ask_ras(monkeypatch, node, reply)["format"] == "json"
-    assert read_json(node.directory.ras) == {"pid": 4711}
+    assert read_json(node.directory.ras) == {"pid": 9004711}
 
 
 def test_another_jobs_ras_is_no_gap_of_a_job_without_nccl(
@@ -576,9 +577,9 @@ def test_another_jobs_ras_is_no_gap_of_a_job_without_nccl(
         (lambda _: None, "no answer in"),
         (lambda _: b"", "closed the connection"),
         (lambda _: b"SSH-2.0-OpenSSH_9.6\r\n", "something else answers"),
-        (as_nccl(b'{"pid": 4711, "half": [1'), "no valid JSON"),
+        (as_nccl(b'{"pid": 9004711, "half": [1'), "no valid JSON"),
         (as_nccl(b'{"pid": 1}'), "another job"),
-        (as_nccl(b'{"pid": 47110}'), "another job"),
+        (as_nccl(b'{"pid": 90047110}'), "another job"),
     ],
 )
 def test_a_ras_that_does_not_answer_well_is_a_gap(
