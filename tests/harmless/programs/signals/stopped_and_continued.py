@@ -1,6 +1,7 @@
 # how: shell
 # slow
 # alone
+# unordered
 # line: RANK=0 WORLD_SIZE=1 python train.py & sleep 0.1; wait %1; echo $?
 import os
 import signal
