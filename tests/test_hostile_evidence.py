@@ -126,6 +126,13 @@ def test_broken_directories_are_judged_and_shown() -> None:
 # -- the door ---------------------------------------------------------------------------------------
 
 
+def test_two_folders_that_spell_one_rank_are_one_rank(tmp_path: Path) -> None:
+    run = unpack(archive_of("dataloader_worker_fault_fork_lock"), tmp_path)
+    before = judge_directory(run.path)
+    (run.path / "ranks" / "00000000").mkdir()
+    assert judge_directory(run.path) == before
+
+
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../outside.txt", "/dev/null", "/proc/self/environ"])
 def test_a_link_out_of_the_directory_is_refused(tmp_path: Path, target: str) -> None:
     (tmp_path / "outside.txt").write_text("theirs")

@@ -113,12 +113,13 @@ def check_own_folder(path: Path) -> None:
 
 
 def numbered(folder: Path) -> list[Path]:
-    """The numbered entries of the folder, in their order."""
+    """The numbered entries of the folder, in their order; of several that spell one number, the shortest."""
     try:
         names = [name for name in os.listdir(folder) if NUMBER.fullmatch(name)]  # noqa: PTH208 - names, not paths
     except (OSError, ValueError):
         return []
-    return [folder / name for name in sorted(names, key=lambda name: (int(name), name))]
+    by_number = {int(name): name for name in sorted(names, key=len, reverse=True)}
+    return [folder / by_number[number] for number in sorted(by_number)]
 
 
 def holds_anything(folder: Path) -> bool:
