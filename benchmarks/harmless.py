@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Programs of many kinds, each run plain and under `nsadiag run`: how many are the same, bit by bit.
 
+What differs by design shows a row of docs/harmless.md and is counted apart; anything else that differs is a defect.
+
 python benchmarks/harmless.py                  # all of them, some twenty minutes on two idle cores
 python benchmarks/harmless.py --quick          # those that `make test` runs as well
 python benchmarks/harmless.py --only torch/    # whose name begins so
@@ -33,12 +35,13 @@ class Row:
     """One family's programs."""
 
     equal: int = 0
+    by_design: list[str] = field(default_factory=list)
     different: list[str] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
 
     @property
     def run(self) -> int:
-        return self.equal + len(self.different)
+        return self.equal + len(self.by_design) + len(self.different)
 
 
 def judged(program: suite.Program, root: Path, probes: str) -> dict[str, list[str]]:
@@ -76,12 +79,16 @@ def main() -> None:
         if program.lacks():
             row.not_run.append(f"{program.name} (needs {program.lacks()})")
     jobs = [p for p in suite.batched(programs) if not p.lacks()]
+    by_design = {p.name: p.by_design for p in programs if p.by_design}
     with tempfile.TemporaryDirectory(prefix="harmless-") as root:
         for program, found in results(jobs, Path(root), told.probes, told.jobs):
             row = rows[program.family]
             for part in program.parts:
                 row.equal += part not in found
             for name, changes in found.items():
+                if name in by_design:
+                    row.by_design.append(f"{name} ({by_design[name]})")
+                    continue
                 row.different.append(name)
                 if not told.json:
                     print(f"DIFFERS {name}", *(f"    {change}" for change in changes), sep="\n", flush=True)
@@ -91,16 +98,23 @@ def main() -> None:
 def show(rows: dict[str, Row], *, as_json: bool) -> None:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     equal, run = sum(r.equal for r in rows.values()), sum(r.run for r in rows.values())
+    by_design = sum(len(r.by_design) for r in rows.values())
     cpu_s = round(used.ru_utime + used.ru_stime, 1)
     if as_json:
-        figures = {"programs": run, "equal": equal, "cpu_s": cpu_s}
+        figures = {"programs": run, "equal": equal, "by_design": by_design, "cpu_s": cpu_s}
         by_family = {name: vars(row) for name, row in sorted(rows.items())}
         machine = {"cpus": os.cpu_count(), "kernel": platform.release()}
         print(json.dumps({"machine": machine, "figures": {**figures, "families": by_family}}, indent=1))
         return
     for name, row in sorted(rows.items()):
-        print(f"{name:14} {row.equal:4} of {row.run:4} equal", *(f"  not run: {n}" for n in row.not_run))
-    print(f"{equal} of {run} equal ({cpu_s:g} s of CPU)")
+        print(
+            f"{name:14} {row.equal:4} of {row.run:4} equal",
+            *(f"  by design: {n}" for n in row.by_design),
+            *(f"  DIFFERS: {n}" for n in row.different),
+            *(f"  not run: {n}" for n in row.not_run),
+            sep="\n",
+        )
+    print(f"{equal} of {run} equal, {by_design} differ by design ({cpu_s:g} s of CPU)")
 
 
 if __name__ == "__main__":

@@ -222,6 +222,10 @@ def differences(program: Program, plain: Outcome, seen: Outcome) -> dict[str, li
     for name, change in _files_apart(plain.files, seen.files):
         part = f"{program.family}/{name.partition('/')[0]}"
         found.setdefault(part if part in program.parts else whole, []).append(f"file {name}: {change}")
+    if plain.code != program.exits:  # it does not do what it is there for
+        found.setdefault(whole, []).append(
+            f"plain: exit code {plain.code}, and not the {program.exits} of its head"
+        )
     if plain.code != seen.code:
         found.setdefault(whole, []).append(f"exit code: {plain.code} -> {seen.code}")
     if plain.left != seen.left:

@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS, PRELUDE = HERE / "programs", HERE / "prelude"
 BIN = Path(sys.executable).parent
 HEAD = re.compile(
-    r"# (how|stdin|needs|env|probes|slow|alone|unordered|apart|differs-today|by-design|line)\b:? ?(.*)"
+    r"# (how|exits|stdin|needs|env|probes|slow|alone|unordered|apart|differs-today|by-design|line)\b:? ?(.*)"
 )
 BATCHED = ("many", "ranks")  # in one process
 EACH = ("rank", "python", "shell")  # in processes of their own, one after another in one job
@@ -31,6 +31,7 @@ class Program:
     how: str
     arguments: tuple[str, ...] = ()
     files: tuple[Path, ...]
+    exits: int = 0  # its exit code without nsadiag
     line: str = ""
     stdin: str = ""
     needs: tuple[str, ...] = ()
@@ -97,6 +98,7 @@ def load(path: Path) -> Program:
         how=how,
         arguments=tuple(arguments),
         files=(path,),
+        exits=int(head.get("exits", "0")),
         line=head.get("line", ""),
         stdin=head.get("stdin", ""),
         needs=tuple(head.get("needs", "").replace(",", " ").split()),

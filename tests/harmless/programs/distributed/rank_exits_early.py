@@ -1,4 +1,5 @@
 # how: torchrun
+# exits: 1
 import os
 
 import nets

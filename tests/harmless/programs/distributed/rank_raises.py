@@ -1,4 +1,5 @@
 # how: torchrun
+# exits: 1
 # slow
 import os
 import time

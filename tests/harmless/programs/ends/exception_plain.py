@@ -1,4 +1,5 @@
 # how: rank
+# exits: 1
 # alone
 def deep(n):
     return deep(n - 1) if n else 1 / 0

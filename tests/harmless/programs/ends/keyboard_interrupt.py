@@ -1,3 +1,4 @@
 # how: rank
+# exits: 130
 # alone
 raise KeyboardInterrupt

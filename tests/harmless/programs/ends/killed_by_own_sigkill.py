@@ -1,4 +1,5 @@
 # how: rank
+# exits: 137
 # alone
 import os
 import signal

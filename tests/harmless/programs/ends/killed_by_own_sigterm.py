@@ -1,4 +1,5 @@
 # how: rank
+# exits: 143
 # slow
 # alone
 import os

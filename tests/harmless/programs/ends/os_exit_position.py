@@ -1,4 +1,5 @@
 # how: rank
+# exits: 3
 # alone
 import os
 

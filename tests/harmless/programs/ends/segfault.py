@@ -1,4 +1,5 @@
 # how: rank
+# exits: 139
 # alone
 import ctypes
 import resource

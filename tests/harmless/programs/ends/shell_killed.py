@@ -1,4 +1,5 @@
 # how: shell
+# exits: 137
 # slow
 # alone
 # line: echo one; kill -9 $$

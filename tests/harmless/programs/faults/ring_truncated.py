@@ -1,4 +1,5 @@
 # how: rank
+# exits: 7
 # alone
 # slow
 # by-design: mapped
