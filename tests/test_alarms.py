@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.findings import findings
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.rules.exits.rank_killed import rank_killed
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
@@ -70,6 +70,6 @@ def test_a_rank_that_its_own_timer_ended_is_shown_at_the_line_that_sets_it(
     write_json(run.ends, ends)
     write_json(run.watch, {"started_mono_ns": 0, "ended_s": 9.0, "stopped": None, "looks": []})
     cell = dataclasses.replace(load_cell(tmp_path), sources={"/home/u/train.py": GUARDED})
-    (found,) = findings(rank_killed, cell, Tables(cell))
+    (found,) = findings(rank_killed, Case(cell))
     assert found.guilty_ranks == (0,) and found.where and found.where.line == (3 if sent else 2)
     assert ("timer" in found.summary, "timer" in str(found.fix)) == (not sent, not sent)

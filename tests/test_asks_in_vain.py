@@ -10,7 +10,7 @@ import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.blocked.livelock_user_code import livelock_user_code
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -47,7 +47,7 @@ def draws_at_timeout(folder: Path, **loop: Any) -> CellEvidence:
 
 def test_what_would_end_the_loop_has_stayed_for_long(tmp_path: Path) -> None:
     cell = draws_at_timeout(tmp_path)
-    (found,) = findings(livelock_user_code, cell, Tables(cell))
+    (found,) = findings(livelock_user_code, Case(cell))
     guilty = {m["rank"] for look in cell.watch["looks"] for m in look["motions"] if m["loop"]}
     assert (set(found.guilty_ranks), found.outcome, found.confidence) == (guilty, "hung", 0.6)
     assert "new values (item), and picked, which would end it, has been the same for 90 s" in found.summary
@@ -63,10 +63,10 @@ def test_what_would_end_the_loop_has_stayed_for_long(tmp_path: Path) -> None:
 )
 def test_a_loop_that_may_get_somewhere_is_left_alone(tmp_path: Path, loop: dict[str, Any]) -> None:
     cell = draws_at_timeout(tmp_path, **loop)
-    assert not findings(livelock_user_code, cell, Tables(cell))
+    assert not findings(livelock_user_code, Case(cell))
 
 
 def test_what_has_lasted_for_a_few_of_the_jobs_own_pauses_may_be_one_of_them(tmp_path: Path) -> None:
     cell = draws_at_timeout(tmp_path)
     cell = dataclasses.replace(cell, watch={**cell.watch, "longest_quiet_s": 12.0})
-    assert not findings(livelock_user_code, cell, Tables(cell))
+    assert not findings(livelock_user_code, Case(cell))

@@ -11,7 +11,7 @@ import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence
 from nsadiag.analysis.rules.blocked.dataloader_worker_fault import dataloader_worker_fault
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -67,12 +67,12 @@ def _look(
 
 
 def judged(cell: CellEvidence) -> list[tuple[int, ...]]:
-    return [f.guilty_ranks for f in findings(dataloader_worker_fault, cell, Tables(cell=cell))]
+    return [f.guilty_ranks for f in findings(dataloader_worker_fault, Case(cell))]
 
 
 def test_a_worker_that_computes_at_one_line_through_a_long_silence_is_stuck(tmp_path: Path) -> None:
     cell = silence(tmp_path)
-    found = findings(dataloader_worker_fault, cell, Tables(cell=cell))
+    found = findings(dataloader_worker_fault, Case(cell))
     assert [(f.guilty_ranks, f.outcome) for f in found] == [((1,), "hung")]
     assert found[0].where.line and "for 130 s" in found[0].summary and found[0].confidence < 0.7
 
@@ -112,7 +112,7 @@ def called(number: int) -> list[list[str]]:
 def test_a_worker_that_goes_on_to_other_values_within_one_call_is_stuck_as_well(tmp_path: Path) -> None:
     """A rejection that never accepts draws anew each time: its arguments stay."""
     cell = silence(tmp_path, values=str, calls=called)
-    (found,) = findings(dataloader_worker_fault, cell, Tables(cell=cell))
+    (found,) = findings(dataloader_worker_fault, Case(cell))
     assert (found.guilty_ranks, found.outcome, found.confidence) == ((1,), "hung", 0.6)
     assert (
         "has been in one call at" in found.summary

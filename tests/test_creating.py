@@ -12,7 +12,7 @@ from nsadiag.analysis.facts.collectives import CREATED_COLUMNS
 from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations
 
 
-def tables(*creations: str, doing: dict[int, str] | None = None) -> Any:
+def case(*creations: str, doing: dict[int, str] | None = None) -> Any:
     """`0: 0,1` is rank 0 in the creation of the group of ranks 0 and 1; `0: 0,1.` is through with it; in their order."""
     rows = []
     for at, text in enumerate(creations):
@@ -23,7 +23,7 @@ def tables(*creations: str, doing: dict[int, str] | None = None) -> Any:
         )
     created = pd.DataFrame(rows, columns=CREATED_COLUMNS)
     stands = {int(r): SimpleNamespace(doing=(doing or {}).get(int(r), "rendezvous")) for r in created["rank"]}
-    return SimpleNamespace(created=created, standings=stands)
+    return SimpleNamespace(created=created, thread_states=stands)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def tables(*creations: str, doing: dict[int, str] | None = None) -> Any:
 def test_ranks_that_create_groups_in_a_cycle_are_told(
     creations: tuple[str, ...], cycles: list[tuple[int, ...]], guilty: tuple[int, ...] | None
 ) -> None:
-    created = local_creations(tables(*creations))
+    created = local_creations(case(*creations))
     assert creation_cycles(created) == cycles
     if guilty:
         assert at_odds(created, cycles[0]) == guilty
 
 
 def test_a_rank_whose_main_thread_is_elsewhere_waits_in_no_creation() -> None:
-    found = local_creations(tables("0: 0,1", "1: 1,2", "2: 0,2", doing={1: "collective"}))
+    found = local_creations(case("0: 0,1", "1: 1,2", "2: 0,2", doing={1: "collective"}))
     assert set(found) == {0, 2}
     assert creation_cycles(found) == []

@@ -9,7 +9,7 @@ import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import device_assert, is_told_late
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.rules.exits.rank_exception import rank_exception
@@ -61,7 +61,7 @@ def test_the_verdict_says_that_the_line_is_where_it_was_heard_of(
         for r in cell.ranks
     )
     cell = dataclasses.replace(cell, ranks=ranks)
-    found = findings(rank_exception, cell, Tables(cell))[0]
+    found = findings(rank_exception, Case(cell))[0]
     assert found.guilty_ranks == (raised,) and found.where and found.where.line
     assert ("vectorized_gather_kernel" in found.summary) == late
     assert bool(found.gaps) == late and (found.next or "").startswith("CUDA_LAUNCH_BLOCKING=1") == late

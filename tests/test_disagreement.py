@@ -33,7 +33,7 @@ def call(rank: int, number: int, op: str, tensors: str = "", **more: Any) -> dic
 
 
 def told(*rows: dict[str, Any]) -> list[Disagreement]:
-    return in_black_boxes(cell(), tables(*rows))
+    return in_black_boxes(case(*rows))
 
 
 def cell() -> Any:
@@ -42,12 +42,16 @@ def cell() -> Any:
     )
 
 
-def tables(*rows: dict[str, Any]) -> Any:
+def case(*rows: dict[str, Any]) -> Any:
     asked = pd.DataFrame(rows, columns=ASKED_COLUMNS)
     ranks = frozenset(int(r) for r in asked["rank"])
     events = asked.assign(kind=int(Kind.COLLECTIVE), phase=int(Phase.BEGIN), name=asked.op)
     return SimpleNamespace(
-        cell=cell(), asked=asked, events=events, groups=SimpleNamespace(members=lambda _: ranks), standings={}
+        cell=cell(),
+        asked=asked,
+        events=events,
+        groups=SimpleNamespace(members=lambda _: ranks),
+        thread_states={},
     )
 
 
@@ -58,7 +62,7 @@ def test_the_first_call_that_differs_is_found_whatever_the_order_of_ranks(order:
     rows += [call(r, 6, "barrier" if r else "all_reduce") for r in order]
     (found,) = told(*rows)
     assert (found.call, found.kind) == (5, "size")
-    assert call_outliers(tables(*rows), found) == Outliers(ranks=(1,), basis=Basis.MAJORITY)
+    assert call_outliers(case(*rows), found) == Outliers(ranks=(1,), basis=Basis.MAJORITY)
 
 
 def test_shapes_with_as_many_elements_agree_and_types_do_not() -> None:
@@ -85,8 +89,8 @@ def test_a_rank_that_changed_what_it_asks_for_is_suspected_where_there_is_no_maj
     rows = [call(r, n, "all_reduce", "float32[8]") for r in (0, 1) for n in (1, 2)]
     rows += [call(0, 3, "all_reduce", "float32[9]"), call(1, 3, "all_reduce", "float32[8]")]
     (found,) = told(*rows)
-    assert call_outliers(tables(*rows), found).ranks == (0,)
-    assert not is_out_of_order(tables(*rows), found)
+    assert call_outliers(case(*rows), found).ranks == (0,)
+    assert not is_out_of_order(case(*rows), found)
 
 
 def test_one_operation_from_lines_that_never_met_is_another_order() -> None:
@@ -97,7 +101,7 @@ def test_one_operation_from_lines_that_never_met_is_another_order() -> None:
         call(1, 3, "all_reduce", "float32[8]"),
     ]
     (found,) = told(*rows)
-    assert is_out_of_order(tables(*rows), found)
+    assert is_out_of_order(case(*rows), found)
 
 
 def test_a_root_with_a_line_of_its_own_is_in_the_same_broadcast() -> None:
@@ -107,7 +111,7 @@ def test_a_root_with_a_line_of_its_own_is_in_the_same_broadcast() -> None:
     ]
     (found,) = told(*rows)
     assert found.kind == "size"
-    assert not is_out_of_order(tables(*rows), found)
+    assert not is_out_of_order(case(*rows), found)
 
 
 def test_no_majority_is_no_minority() -> None:
@@ -179,7 +183,7 @@ def test_who_left_a_ring_is_guilty_and_not_the_neighbours_that_wait_for_it() -> 
     }
     some: Any = SimpleNamespace(
         transfers=pd.DataFrame(columns=TRANSFER_COLUMNS, dtype=object),
-        standings={0: SimpleNamespace(doing="collective")},
+        thread_states={0: SimpleNamespace(doing="collective")},
     )
     found = message_outliers(some, waiting)
     assert found.ranks == (0,)
@@ -211,7 +215,7 @@ def test_who_leaves_the_order_of_messages_of_all_steps_before_is_guilty(
     rows = stage(0, [*[">><><<"] * 5, first]) + stage(1, [*["<<><>>"] * 5, second])
     some: Any = SimpleNamespace(
         transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
-        standings={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
+        thread_states={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
     )
     waiting = {
         0: replace(pending(0, 1, "from", "none sent"), place=place("/u/p.py", 2, "run")),
@@ -225,7 +229,7 @@ def test_a_line_that_was_left_with_fewer_messages_than_ever_before_is_told() -> 
     rows = stage(0, [*[">>><<<"] * 3, ">><"]) + stage(1, [*["<<<>>>"] * 3, "<<"])
     some: Any = SimpleNamespace(
         transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
-        standings={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
+        thread_states={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
     )
     short = left_short(some, 0)
     assert short and short.place and (short.place.line, short.now, short.before) == (1, 2, 3)
@@ -269,7 +273,7 @@ def test_two_that_send_to_each_other_first_are_both_guilty() -> None:
     rows = stage(0, [">>"]) + stage(1, ["<>"])
     some: Any = SimpleNamespace(
         transfers=pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s"),
-        standings={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
+        thread_states={r: SimpleNamespace(doing="transfer") for r in (0, 1)},
     )
     waiting = {0: pending(0, 1, "to", "1 received 1"), 1: pending(1, 0, "to", "0 received 0")}
     waiting[0] = replace(waiting[0], place=place("/u/p.py", 1, "run"))

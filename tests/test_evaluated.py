@@ -7,7 +7,7 @@ from typing import Any
 
 from support.findings import findings
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.correctness.evaluation_copies import evaluation_copies
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -16,7 +16,7 @@ from nsadiag.evidence.records import Finding
 
 
 def found_in(cell: CellEvidence) -> list[Finding]:
-    return findings(evaluation_copies, cell, Tables(cell))
+    return findings(evaluation_copies, Case(cell))
 
 
 def cell(path: Path, sums: dict[int, dict[str, list[float]]], group: list[int] | None = None) -> CellEvidence:

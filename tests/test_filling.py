@@ -9,7 +9,7 @@ import pytest
 from support.parting import Did, Job, step
 from support.sources import source_file
 
-from nsadiag.analysis.explain.context import Divergence
+from nsadiag.analysis.explain.context import Explanation
 from nsadiag.analysis.facts.locations import place
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Program
@@ -72,7 +72,7 @@ def job_of(path: Path, way: str) -> Job:
     return Job(path, CALLBACKS + way)
 
 
-def parted_in_sample(job: Job, main: str, earlier: int = 0) -> Divergence | None:
+def parted_in_sample(job: Job, main: str, earlier: int = 0) -> Explanation | None:
     """Rank 0 stands in the model that a callback runs, rank 1 in the next step; `earlier`: so often rank 1 ran that as well."""
     mean: Did = (Kind.COLLECTIVE, "all_reduce", "dist.all_reduce(total)")
     inner: Did = (Kind.COLLECTIVE, "all_gather", "self.inner(x)")

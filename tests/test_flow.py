@@ -30,7 +30,7 @@ def around(source: str, marker: str = "# HERE") -> list[Condition]:
 
 
 # A condition after `if`, the lines before it, and what it depends on.
-ORIGINS = {
+PROVENANCES = {
     "the rank by name": ("", "rank == 0", "rank"),
     "a call for it": ("", "dist.get_rank() == 0", "rank"),
     "an attribute": ("", "self.trainer.is_global_zero", "rank"),
@@ -114,11 +114,11 @@ ORIGINS = {
 }
 
 
-@pytest.mark.parametrize(("before", "test", "origin"), ORIGINS.values(), ids=ORIGINS)
-def test_what_a_condition_depends_on(before: str, test: str, origin: str) -> None:
+@pytest.mark.parametrize(("before", "test", "provenance"), PROVENANCES.values(), ids=PROVENANCES)
+def test_what_a_condition_depends_on(before: str, test: str, provenance: str) -> None:
     source = f"{before}\nif {test}:\n    dist.barrier()  # HERE\n"
     (guard,) = around(source)
-    assert guard.origin == origin
+    assert guard.provenance == provenance
 
 
 def test_a_parameter_is_what_it_is_called_with() -> None:
@@ -131,7 +131,7 @@ def test_a_parameter_is_what_it_is_called_with() -> None:
             save(model, chief=dist.get_rank() == 0)
     """
     (guard,) = around(source)
-    assert (guard.origin, guard.rank, guard.function) == ("rank", 0, "save")
+    assert (guard.provenance, guard.rank, guard.function) == ("rank", 0, "save")
 
 
 def test_a_field_of_a_dataclass_is_what_it_is_made_with() -> None:
@@ -146,7 +146,7 @@ def test_a_field_of_a_dataclass_is_what_it_is_made_with() -> None:
         saver = Saver(writes=rank == 2)
     """
     (guard,) = around(source)
-    assert guard.origin == "rank"
+    assert guard.provenance == "rank"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_flag_that_all_ranks_have_agreed_on_is_the_same_everywhere() -> None:
     """
     (alone,) = around(source.replace("{agree}", "pass"))
     (agreed,) = around(source.replace("{agree}", "dist.all_reduce(bad)"))
-    assert (alone.origin, agreed.origin) == ("data", "uniform")
+    assert (alone.provenance, agreed.provenance) == ("data", "uniform")
 
 
 def test_loops_and_branches_are_told_outermost_first() -> None:
@@ -199,7 +199,7 @@ def test_loops_and_branches_are_told_outermost_first() -> None:
 @pytest.mark.parametrize("statement", ["rank == 0 and save(model)", "save(model) if rank == 0 else None"])
 def test_a_condition_within_a_statement_counts(statement: str) -> None:
     (guard,) = around(f"{statement}  # HERE\n")
-    assert (guard.kind, guard.origin, guard.rank) == ("choice", "rank", 0)
+    assert (guard.kind, guard.provenance, guard.rank) == ("choice", "rank", 0)
 
 
 def test_early_exits_before_a_line() -> None:
@@ -216,7 +216,7 @@ def test_early_exits_before_a_line() -> None:
                 dist.barrier()  # HERE
     """
     found = program(source).jumps_before(FILE, line_of(source, "# HERE"))
-    assert [(g.leaves, g.origin) for g in found] == [("return", "rank"), ("continue", "data")]
+    assert [(g.leaves, g.provenance) for g in found] == [("return", "rank"), ("continue", "data")]
 
 
 def test_an_end_of_data_that_is_caught_is_input() -> None:
@@ -227,7 +227,7 @@ def test_an_end_of_data_that_is_caught_is_input() -> None:
             except StopIteration:
                 dist.barrier()  # HERE
     """
-    assert [(g.kind, g.origin) for g in around(source)] == [("while", "uniform"), ("except", "input")]
+    assert [(g.kind, g.provenance) for g in around(source)] == [("while", "uniform"), ("except", "input")]
 
 
 def test_a_file_that_is_not_there_hangs_on_nothing() -> None:
@@ -248,17 +248,17 @@ def test_a_choice_between_values_leads_to_no_call() -> None:
 
 
 def test_a_choice_between_calls_does() -> None:
-    assert [g.origin for g in around("x = save() if rank == 0 else None  # HERE")] == ["rank"]
-    assert [g.origin for g in around("(save if rank == 0 else skip)()  # HERE")] == ["rank"]
+    assert [g.provenance for g in around("x = save() if rank == 0 else None  # HERE")] == ["rank"]
+    assert [g.provenance for g in around("(save if rank == 0 else skip)()  # HERE")] == ["rank"]
 
 
 def test_a_librarys_call_is_none_of_ones_own_function_of_that_name() -> None:
     source = "import torch\nfrom helpers import save\nclass T:\n    def save(self):\n        torch.save({}, path)\n    def fit(self):\n        self.save()\n"
-    origins = Program(
+    dataflow = Program(
         {FILE: source_file(FILE, source), "/job/helpers.py": source_file("/job/helpers.py", "")}
-    ).origins
-    assert [call.lineno for _, call in origins.calls_of("save")] == [7]
-    assert ("train.py", "save") not in origins.of_library
+    ).dataflow
+    assert [call.lineno for _, call in dataflow.calls_of("save")] == [7]
+    assert ("train.py", "save") not in dataflow.of_library
 
 
 def switched(source: str) -> str | None:

@@ -18,8 +18,11 @@ from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.worker.probes.data.data import _sampler_of
 
 
-def tables(label: str = "default_pg\t/home/u/train.py:9:main", name: str = "all_reduce") -> Any:
+def case(
+    cell: CellEvidence, label: str = "default_pg\t/home/u/train.py:9:main", name: str = "all_reduce"
+) -> Any:
     return SimpleNamespace(
+        cell=cell,
         events=events([{"kind": Kind.COLLECTIVE, "label": label, "name": name}]),
     )
 
@@ -43,7 +46,7 @@ SAME = [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_batches_that_are_equal_on_all_ranks_at_every_look_are_told(tmp_path: Path) -> None:
-    found = same_batches(cell(tmp_path, {0: SAME, 1: SAME}), tables())
+    found = same_batches(case(cell(tmp_path, {0: SAME, 1: SAME})))
     assert found and "at each of 5 looks" in found.sentence and "DistributedSampler" in found.fix
     assert "/home/u/train.py:7" in found.evidence[1].claim
 
@@ -59,17 +62,17 @@ def test_batches_that_are_equal_on_all_ranks_at_every_look_are_told(tmp_path: Pa
 def test_batches_that_may_well_be_each_ranks_own_are_not_told(
     other: list[float], sampler: str | None, tmp_path: Path
 ) -> None:
-    assert same_batches(cell(tmp_path, {0: SAME, 1: other}, sampler), tables()) is None
+    assert same_batches(case(cell(tmp_path, {0: SAME, 1: other}, sampler))) is None
 
 
 def test_one_batch_over_and_over_is_an_experiment(tmp_path: Path) -> None:
-    assert same_batches(cell(tmp_path, {r: [1.0] * 6 for r in (0, 1)}), tables()) is None
+    assert same_batches(case(cell(tmp_path, {r: [1.0] * 6 for r in (0, 1)}))) is None
 
 
 def test_ranks_that_divide_one_batch_among_themselves_are_given_the_same(tmp_path: Path) -> None:
     both = cell(tmp_path, {0: SAME, 1: SAME})
-    assert same_batches(both, tables(label="mesh_sp\t/home/u/train.py:9:main")) is None
-    assert same_batches(both, tables(name="all_to_all_single")) is None
+    assert same_batches(case(both, label="mesh_sp\t/home/u/train.py:9:main")) is None
+    assert same_batches(case(both, name="all_to_all_single")) is None
 
 
 class Some(Dataset[int]):

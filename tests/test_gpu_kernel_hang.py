@@ -9,7 +9,7 @@ import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.rules.blocked.gpu_kernel_hang import gpu_kernel_hang
 from nsadiag.analysis.scale.digests.cell import load_cell
 
@@ -31,4 +31,4 @@ def test_the_share_of_a_process_is_what_its_looks_had_at_the_median(
     look = cell.watch["looks"][-1]
     looks = [{**look, "motions": [{**m, "gpu_pct": pct} for m in look["motions"]]} for pct in shares]
     cell = dataclasses.replace(cell, watch={**cell.watch, "looks": looks})
-    assert bool(findings(gpu_kernel_hang, cell, Tables(cell))) == found
+    assert bool(findings(gpu_kernel_hang, Case(cell))) == found

@@ -10,7 +10,7 @@ import pytest
 from support.findings import findings
 from support.jobs import Jobs
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.correctness.stale_optimizer import stale_optimizer
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -80,7 +80,7 @@ def test_what_is_left_alone_on_purpose_is_not_told(jobs: Jobs, how: str) -> None
 
 
 def found_in(cell: CellEvidence) -> list[Finding]:
-    return findings(stale_optimizer, cell, Tables(cell))
+    return findings(stale_optimizer, Case(cell))
 
 
 def looks(path: Path, *sums: float, **more: Any) -> Any:

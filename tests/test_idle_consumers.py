@@ -19,8 +19,8 @@ from nsadiag.agent.stillness.external_waits import ALWAYS_S, PACED_S
 from nsadiag.agent.stillness.idle_consumers import LONG_S, idleness
 from nsadiag.agent.stillness.judgement import judge
 from nsadiag.agent.stillness.motion import Motion, Seen, motion
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.relations.blocked import may_be_idle, stuck_inside
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.relations.blocked import hung_ranks, may_be_idle
 from nsadiag.analysis.rules.blocked.local_lock_deadlock import _why
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir
@@ -138,11 +138,11 @@ def test_who_may_only_be_idle_is_said_with_half_the_certainty_and_not_where_peer
         moved["idle"] = "polls"
     run.watch.write_text(json.dumps(watch))
     cell = load_cell(run.path)
-    (stuck,) = stuck_inside(cell, Tables(cell=cell))
-    assert stuck.blocked and not may_be_idle(cell, stuck)
-    alone = dataclasses.replace(stuck, blocked=())
+    (blocked,) = hung_ranks(Case(cell))
+    assert blocked.waiters and not may_be_idle(cell, blocked)
+    alone = dataclasses.replace(blocked, waiters=())
     assert may_be_idle(cell, alone) and "idle consumer" in _why(cell, alone)[1]
-    assert _why(cell, alone).strength.value < _why(cell, stuck).strength.value
+    assert _why(cell, alone).strength.value < _why(cell, blocked).strength.value
 
 
 HELD = """

@@ -21,7 +21,7 @@ FILE = "/u/sync.py"
 COLUMNS = ["rank", "t_s", "kind", "phase", "name", "step", "label"]
 
 
-def tables(*orders: str) -> Any:
+def case(*orders: str) -> Any:
     """One text a rank: the groups of its calls from one line, step by step; each step begins with a backward."""
     rows = []
     for rank, text in enumerate(orders):
@@ -53,11 +53,11 @@ def test_who_takes_an_order_that_none_ever_took_is_guilty(
     monkeypatch: pytest.MonkeyPatch, orders: tuple[str, ...], guilty: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr("nsadiag.analysis.rules.desync.wait_cycles.issued_s", lambda cell, rank: float("inf"))
-    assert in_conflict(tables(*orders), tuple(range(len(orders))))[0] == guilty
+    assert in_conflict(case(*orders), tuple(range(len(orders))))[0] == guilty
 
 
 def test_a_turn_that_two_take_for_the_first_time_is_new_for_both() -> None:
-    assert took_new_turns(tables("td td d", "td td d", "td td t"), (0, 1, 2)) == (0, 1)
+    assert took_new_turns(case("td td d", "td td d", "td td t"), (0, 1, 2)) == (0, 1)
 
 
 SOURCE = """
@@ -102,7 +102,7 @@ def test_what_puts_the_calls_in_order_is_named(before: str, over: str, named: st
     trains = at("# TRAINS", None).line
     situation: Any = SimpleNamespace(
         program=program,
-        chains=SimpleNamespace(now=lambda rank: chain if rank < 2 else chain[:2]),
+        call_paths=SimpleNamespace(now=lambda rank: chain if rank < 2 else chain[:2]),
         anchored_in=lambda loop: loop.line < trains <= loop.ends,
     )
     found = order_of(situation, (0, 1))

@@ -45,8 +45,8 @@ COLUMNS = ["rank", "kind", "phase", "name", "a", "b", "label"]
 AT = "\t/home/u/train.py:9:epoch"
 
 
-def tables(*rows: tuple[Any, ...]) -> Any:
-    return SimpleNamespace(events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows))
+def case(*rows: tuple[Any, ...], cell: CellEvidence | None = None) -> Any:
+    return SimpleNamespace(cell=cell, events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows))
 
 
 def cell(path: Path, sums: dict[int, list[list[float]]]) -> CellEvidence:
@@ -62,7 +62,7 @@ def cell(path: Path, sums: dict[int, list[list[float]]]) -> CellEvidence:
 
 
 def loaded(both: CellEvidence, *rows: tuple[Any, ...], before_wrap: bool = False) -> tuple[int, ...]:
-    found = loaded_alone(both, tables(*rows), before_wrap=before_wrap)
+    found = loaded_alone(case(*rows, cell=both), before_wrap=before_wrap)
     return found.by if found else ()
 
 
@@ -81,17 +81,17 @@ def step(number: int, rank: int = 0) -> tuple[Any, ...]:
 
 
 def test_an_epoch_that_ends_within_an_accumulation_steps_on_gradients_that_were_kept_back() -> None:
-    found = kept_back(tables(*micro(False), *micro(True), step(1), *micro(False), step(2)), 0)
+    found = kept_back(case(*micro(False), *micro(True), step(1), *micro(False), step(2)), 0)
     assert found and (found.steps, found.of, found.first, found.all) == (1, 2, 2, False)
     assert found.place and found.place.line == 9
-    assert kept_back(tables(*micro(False), *micro(True), step(1)), 0) is None
-    assert kept_back(tables(*micro(True), step(1), *micro(False), step(2)), 0, until=1) is None
+    assert kept_back(case(*micro(False), *micro(True), step(1)), 0) is None
+    assert kept_back(case(*micro(True), step(1), *micro(False), step(2)), 0, until=1) is None
 
 
 def test_no_sync_in_every_backward_is_told_from_a_wrapper_that_was_passed_by() -> None:
-    found = kept_back(tables(*micro(False), step(1), *micro(False), step(2)), 0)
+    found = kept_back(case(*micro(False), step(1), *micro(False), step(2)), 0)
     assert found and found.all
-    assert kept_back(tables(*micro(True), step(1)), 0) is None
+    assert kept_back(case(*micro(True), step(1)), 0) is None
 
 
 def test_a_checkpoint_that_one_rank_loads_after_the_wrap_is_named(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_of_two_wraps_the_one_counts_behind_which_the_replicas_part(tmp_path: Pa
     reads = [(r, Kind.IO, BEGIN, "torch.load last.pt", 0, 0, AT) for r in (0, 1)]
     restores = (0, Kind.IO, BEGIN, OF_OPTIMIZER, 0, 0, AT)
     rows = (*wraps, step(1), step(1, 1), *reads, restores, *wraps, step(2), step(2, 1))
-    found = loaded_alone(both, tables(*rows), before_wrap=True, wraps=2)
+    found = loaded_alone(case(*rows, cell=both), before_wrap=True, wraps=2)
     assert found is not None and (found.op, found.by) == (OF_OPTIMIZER, (0,))
     assert found.place is not None and found.place.line == 9
-    assert not loaded_alone(both, tables(*rows), before_wrap=True, wraps=1)
+    assert not loaded_alone(case(*rows, cell=both), before_wrap=True, wraps=1)
 
 
 def test_replicas_of_ranks_that_had_made_other_numbers_of_steps_before_the_wrap_are_not_compared() -> None:
@@ -238,12 +238,12 @@ def test_a_parameter_that_is_left_out_of_the_average_is_told(tmp_path: Path) -> 
     assert kept_equal(both) == kept_equal(both, frozenset({"p0"})) == {"p0"}
     assert not kept_equal(both, frozenset({"p1"}))
     reduce = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "default_pg" + AT)
-    (found,) = _left_out(both, tables(reduce), frozenset({"p0"}), None)
+    (found,) = _left_out(case(reduce, cell=both), frozenset({"p0"}), None)
     assert found.where.parameter == "p1" and found.strength.value < 0.7
     experts = (0, Kind.COLLECTIVE, BEGIN, "all_to_all_single", 1, 4, "default_pg" + AT)
-    assert not list(_left_out(both, tables(reduce, experts), frozenset({"p0"}), None))
+    assert not list(_left_out(case(reduce, experts, cell=both), frozenset({"p0"}), None))
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
-    assert not list(_left_out(both, tables(reduce, own), frozenset({"p0"}), None))
+    assert not list(_left_out(case(reduce, own, cell=both), frozenset({"p0"}), None))
 
 
 def by_hand(number: int, before: list[int], after: list[int]) -> list[tuple[Any, ...]]:
@@ -260,7 +260,7 @@ def test_gradients_are_averaged_by_hand_only_where_they_are_so_in_nearly_every_s
     alone = cell(tmp_path, {0: [[1.0] * 4, [2.0] * 4]})
 
     def averaged(*steps: list[tuple[Any, ...]]) -> set[str]:
-        return set(names_averaged(alone, tables(*(event for each in steps for event in each)))[0])
+        return set(names_averaged(case(*(event for each in steps for event in each), cell=alone))[0])
 
     each = [by_hand(n, [4], []) for n in range(8)]
     assert averaged(*each) == {"p0", "p1", "p2", "p3"}
@@ -278,7 +278,7 @@ def test_gradients_may_be_averaged_in_buckets_that_make_up_the_whole(tmp_path: P
 
     def averaged(*buckets: int) -> frozenset[str]:
         steps = [event for n in range(8) for event in by_hand(n, list(buckets), [])]
-        return names_averaged(load_cell(tmp_path), tables(*steps))[0]
+        return names_averaged(case(*steps, cell=load_cell(tmp_path)))[0]
 
     assert averaged(60, 40, 1) == {"p0", "p1", "p2", "p3"}
     assert not averaged(60) and not averaged(60, 41)
@@ -290,7 +290,7 @@ def test_what_is_averaged_when_the_optimizer_is_done_is_the_model_and_not_its_gr
     """Ranks that average their models then differ when the sums are taken, and are equal again in the next forward."""
     alone = cell(tmp_path, {0: [[1.0], [2.0]]})
     rows = [event for n in range(8) for event in by_hand(n, [], [4])]
-    assert not names_averaged(alone, tables(*rows))[0]
+    assert not names_averaged(case(*rows, cell=alone))[0]
 
 
 def test_a_metric_of_the_size_of_a_small_parameter_is_no_average_of_gradients(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_metric_of_the_size_of_a_small_parameter_is_no_average_of_gradients(tm
     def told(elements: int) -> list[str | None]:
         rows = [event for n in range(8) for event in by_hand(n, [elements], [])]
         everyone = [(rank, *event[1:]) for rank in (0, 1) for event in rows]
-        return [found.where.parameter for found in _by_hand(both, tables(*everyone))]
+        return [found.where.parameter for found in _by_hand(case(*everyone, cell=both))]
 
     assert told(1) == []
     assert told(64) == ["body"]
@@ -324,16 +324,16 @@ def test_what_ddp_does_not_reduce_is_told_apart_by_magnitudes_where_the_sums_are
         append_json_line(run.rank(rank).replicas, {"step": 4, "left_out": [1], "parameters": head})
     both = load_cell(tmp_path)
     reduce = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "default_pg" + AT)
-    (found,) = _not_reduced(both, tables(reduce))
+    (found,) = _not_reduced(case(reduce, cell=both))
     assert found.where.parameter == "head" and "sum of magnitudes" in found.evidence[0].claim
     assert drift(both) is None and not kept_equal(both, frozenset({"body"}))  # it never moved
     own = (0, Kind.COLLECTIVE, BEGIN, "all_reduce", 1, 4, "7" + AT)
-    assert not list(_not_reduced(both, tables(reduce, own)))
+    assert not list(_not_reduced(case(reduce, own, cell=both)))
     # Gradients are clipped by the norm of all: what DDP does reduce parts with it, and not before it.
-    why = _unknown_to_ddp(both, tables(reduce), apart_from(4))
+    why = _unknown_to_ddp(case(reduce, cell=both), apart_from(4))
     assert why and "replicas differ from step 4 on, and head with them: DDP does not reduce it" in why.says
-    assert _unknown_to_ddp(both, tables(reduce), apart_from(2)) is None
-    assert _unknown_to_ddp(both, tables(reduce, own), apart_from(4)) is None
+    assert _unknown_to_ddp(case(reduce, cell=both), apart_from(2)) is None
+    assert _unknown_to_ddp(case(reduce, own, cell=both), apart_from(4)) is None
 
 
 @pytest.mark.parametrize(
@@ -362,13 +362,13 @@ def test_what_is_trained_beside_the_units_of_fsdp2_is_told(tmp_path: Path) -> No
         )
     both = load_cell(tmp_path)
     gather = (0, Kind.COLLECTIVE, BEGIN, "all_gather_single", 1, 4, "default_pg" + AT)
-    (found,) = _beside_units(both, tables(gather))
+    (found,) = _beside_units(case(gather, cell=both))
     assert (found.where.parameter, found.guilty_ranks) == ("p0", (0, 1))
     own = (0, Kind.COLLECTIVE, BEGIN, "all_gather_single", 1, 4, "7" + AT)
-    assert not list(_beside_units(both, tables(gather, own)))  # a second dimension of the mesh
+    assert not list(_beside_units(case(gather, own, cell=both)))  # a second dimension of the mesh
     for rank in (0, 1):
         write_json(run.rank(rank).units, [{"unit": "blocks.0", "kind": "FSDP1", "parameters": []}])
-    assert not list(_beside_units(load_cell(tmp_path), tables(gather)))  # its shards look just like that
+    assert not list(_beside_units(case(gather, cell=load_cell(tmp_path))))  # its shards look just like that
 
 
 def trained(step: int, wrapped: bool, backward: str = AT) -> list[dict[str, Any]]:
@@ -421,7 +421,7 @@ def test_the_rank_whose_loss_was_nan_first_is_guilty_of_nan_everywhere(tmp_path:
     nan = math.nan
     both = cell(tmp_path, {r: [[1.0], [2.0], [nan]] for r in (0, 1)})
     rows = [loss(0, False), loss(1, True), step(1), step(1, 1), loss(0, True), loss(1, True)]
-    (found,) = findings(nonfinite, both, tables(*rows))
+    (found,) = findings(nonfinite, case(*rows, cell=both))
     assert (found.cls, found.guilty_ranks, found.where.step, found.where.line) == (
         "silently_wrong", (1,), 0, 9,
     )  # fmt: skip
@@ -431,7 +431,7 @@ def test_a_parameter_that_is_infinite_from_the_start_is_meant_so_and_a_lost_batc
     tmp_path: Path,
 ) -> None:
     both = cell(tmp_path, {r: [[-math.inf], [-math.inf]] for r in (0, 1)})
-    assert not findings(nonfinite, both, tables(loss(0, True), step(1), loss(0, False), step(2)))
+    assert not findings(nonfinite, case(loss(0, True), step(1), loss(0, False), step(2), cell=both))
 
 
 @pytest.mark.parametrize(

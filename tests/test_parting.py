@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.parting import Did, Job, step
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.wait_graph import Edge, Graph, graph_of
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
 from nsadiag.evidence.ring.blackbox import Kind
@@ -127,9 +127,9 @@ def test_a_lock_whose_holder_is_in_a_collective_closes_a_cycle(tmp_path: Path) -
         Edge(waiter=a, waited_for=1 - a, what=f"all_reduce 7 of {group}", source="fr.json")
         for a, group in enumerate(("train", "aside"))
     ]
-    tables = Tables(job.cell())
-    tables._answers[graph_of] = Graph(edges=tuple(edges))
-    (found,) = cycle_finding(tables.cell, tables)
+    case = Case(job.cell())
+    case._answers[graph_of] = Graph(edges=tuple(edges))
+    (found,) = cycle_finding(case)
     assert found.guilty_ranks == (0, 1)
     assert "lock that thread aside holds" in found.summary
 

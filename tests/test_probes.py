@@ -12,7 +12,7 @@ import pytest
 from support.jobs import Jobs, wait_until
 
 import nsadiag
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -385,7 +385,7 @@ def test_a_rank_that_receives_what_nobody_sends_names_its_peer(ranks: Ranks, job
     )  # fmt: skip
     (waiting,) = still_open(ranks.recording(), Kind.COLLECTIVE)
     assert line_of(waiting["place"], jobs) == call
-    transfers = Tables(load_cell(ranks.run.path)).transfers
+    transfers = Case(load_cell(ranks.run.path)).transfers
     pending = transfers[transfers.end_s.isna()].astype(object).where(lambda t: t.notna(), None)
     found = pending[["op", "direction", "peer", "tag"]].itertuples(index=False, name=None)
     assert list(found) == TRANSFERS[call]
@@ -575,7 +575,7 @@ def test_a_bucket_that_never_filled_is_named_with_its_missing_parameters(jobs: J
     launcher = ("torchrun", "--standalone", "--nproc-per-node", "2", "job.py")
     done = jobs.run("run", "--stall-after", "5", "--probes", "full", "--out", "run", "--", *launcher)
     assert done.returncode == 1, done.stderr
-    buckets = Tables(load_cell(jobs.directory / "run")).buckets
+    buckets = Case(load_cell(jobs.directory / "run")).buckets
     found = {(b["rank"], b["bucket"]): b for b in buckets.to_dict("records")}
     columns = ("missing", "issued", "reduced")
     assert [found[0, 0][c] for c in columns] == [[], True, True]
@@ -670,8 +670,8 @@ dist.all_reduce(torch.ones(7, dtype=torch.int64))
 """
     ranks.start(job, size=2)
     ranks.end()
-    tables = Tables(load_cell(ranks.run.path))
-    asked = tables.asked[tables.asked["rank"] == 0]
+    case = Case(load_cell(ranks.run.path))
+    asked = case.asked[case.asked["rank"] == 0]
     assert [*asked[["call", "op", "tensors"]].itertuples(index=False, name=None)] == [
         (1, "broadcast", "float32[2,3]"),
         (2, "all_gather", "(2xfloat32[4]) float32[4]"),
@@ -679,5 +679,5 @@ dist.all_reduce(torch.ones(7, dtype=torch.int64))
         (4, "all_reduce", "int64[7]"),
     ]
     assert (asked.root.iloc[0], asked.splits.iloc[2]) == (1, "2,1/2,1")
-    assert set(tables.created.ranks) == {"0"} and set(tables.transfers.tensor) == {"float32[5]"}
+    assert set(case.created.ranks) == {"0"} and set(case.transfers.tensor) == {"float32[5]"}
     assert ranks.gaps() == ""

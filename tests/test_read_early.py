@@ -11,7 +11,7 @@ import pytest
 from support.findings import findings
 from test_models_compared import ranks
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.rules.correctness.async_work_not_waited import async_work_not_waited
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import append_json_line
@@ -66,9 +66,9 @@ def judged(
     op = "all_gather" if "all_gather" in lines[0] else "all_reduce"
     call = {"op": op, "place": f"{script}:{number}:hook", "tensors": f"bfloat16[{shape}]"}
     cell = load_cell(run.path)
-    tables = Tables(cell)
-    tables.__dict__["asked"] = pd.DataFrame([{**call, "rank": rank} for rank in (0, 1) for _ in range(4)])
-    return findings(async_work_not_waited, cell, tables)
+    case = Case(cell)
+    case.__dict__["asked"] = pd.DataFrame([{**call, "rank": rank} for rank in (0, 1) for _ in range(4)])
+    return findings(async_work_not_waited, case)
 
 
 @pytest.mark.parametrize("lines", USED.values(), ids=USED)

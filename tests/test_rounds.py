@@ -53,7 +53,7 @@ def pipeline(frames: dict[int, int]) -> Any:
         for rank, line in frames.items()
     }
     transfers = pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s")
-    return SimpleNamespace(transfers=transfers, standings=stands)
+    return SimpleNamespace(transfers=transfers, thread_states=stands)
 
 
 def waiting() -> dict[int, Any]:
@@ -65,9 +65,9 @@ def waiting() -> dict[int, Any]:
 
 
 def test_who_sent_fewer_is_told_from_whoever_waits_in_the_same_helper() -> None:
-    tables = pipeline({0: 20, 1: 10, 2: 10})
-    assert message_outliers(tables, waiting()) == Outliers(ranks=(0,), basis=Basis.UNUSUAL_COUNT)
-    short = left_short(tables, 0)
+    case = pipeline({0: 20, 1: 10, 2: 10})
+    assert message_outliers(case, waiting()) == Outliers(ranks=(0,), basis=Basis.UNUSUAL_COUNT)
+    short = left_short(case, 0)
     assert short and short.place and (short.place.line, short.now, short.before) == (1, 3, 6)
 
 
@@ -88,10 +88,10 @@ def test_who_went_on_with_fewer_messages_is_told_from_those_that_wait_at_one_lin
     stands = {rank: SimpleNamespace(doing="transfer", frames=(place(FILE, 10, "step"),)) for rank in (0, 1)}
     stands[2] = SimpleNamespace(doing="collective", frames=(place(FILE, 20, "norm"),))
     transfers = pd.DataFrame(rows, columns=TRANSFER_COLUMNS).sort_values("begin_s")
-    tables: Any = SimpleNamespace(transfers=transfers, standings=stands)
+    case: Any = SimpleNamespace(transfers=transfers, thread_states=stands)
     there = place(FILE, 2, "receive")
     waits = {r: replace(pending(r, r + 1, "from", "sent fewer"), place=there) for r in (0, 1)}
-    assert message_outliers(tables, waits) == Outliers(ranks=(2,), basis=Basis.UNUSUAL_COUNT)
+    assert message_outliers(case, waits) == Outliers(ranks=(2,), basis=Basis.UNUSUAL_COUNT)
 
 
 SOURCE = """

@@ -13,7 +13,7 @@ from support.class_pages import PAGE, with_classes
 from support.golden import GOLDEN, unpack
 from typer.testing import CliRunner
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.resolve import EXPLAINED, resolve
 from nsadiag.analysis.rules.registry import CLASSES, RULES, discover, in_causal_order
 from nsadiag.analysis.rules.rule import CAUSES
@@ -149,7 +149,7 @@ def test_the_rules_of_other_classes_are_not_tried_for_what_is_ruled_out(
     recording: Callable[[str], Path],
 ) -> None:
     cell = load_cell(recording("rank_killed_sigkill"))
-    found = resolve(cell, Tables(cell))
+    found = resolve(Case(cell))
     assert found.winner
     after = found.attempts[found.attempts.index(found.winner) + 1 :]
     assert {cls for each in after for cls in each.rule.concludes} & set(found.winner.rule.confused_with)

@@ -11,7 +11,7 @@ from support.findings import findings
 from support.golden import archive_of, unpack
 from support.jobs import Jobs
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.rules.correctness.unstable_hash import unstable_hash
 from nsadiag.analysis.scale.digests.cell import load_cell
 
@@ -34,17 +34,15 @@ STABLE = "import zlib\ndef mine(names, rank, world):\n    return [n for n in nam
 def test_a_hash_of_a_text_that_says_whose_it_is(tmp_path: Path, source: str, line: int | None) -> None:
     cell = load_cell(unpack(archive_of("healthy_ddp"), tmp_path).path)
     cell = dataclasses.replace(cell, sources={"/job/data.py": source})
-    assert not findings(unstable_hash, cell, Tables(cell)), "nobody knows whether the ranks had one salt"
+    assert not findings(unstable_hash, Case(cell)), "nobody knows whether the ranks had one salt"
     for rank in cell.ranks:
         rank.meta["text_hash"] = f"{rank.rank:016x}"
-    assert [found.where.line for found in findings(unstable_hash, cell, Tables(cell)) if found.where] == (
+    assert [found.where.line for found in findings(unstable_hash, Case(cell)) if found.where] == (
         [line] if line else []
     )
     for rank in cell.ranks:
         rank.meta["text_hash"] = "00"
-    assert not findings(unstable_hash, cell, Tables(cell)), (
-        "forked from one process, or given one PYTHONHASHSEED"
-    )
+    assert not findings(unstable_hash, Case(cell)), "forked from one process, or given one PYTHONHASHSEED"
 
 
 JOB = """

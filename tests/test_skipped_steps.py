@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import Skipped, skipped
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
@@ -48,7 +48,7 @@ def found(
             if scaled:
                 box.emit(Kind.SCALER, Phase.END, names("Adam"), 0 if count else 1)
     cell = load_cell(run.path)
-    return skipped(cell, Tables(cell), until)
+    return skipped(Case(cell), until)
 
 
 def test_the_rank_that_leaves_out_a_step_is_told_with_the_condition(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.parting import Did, Job, step
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.suppressed_exceptions import gone_on
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.evidence.ring.blackbox import Kind
@@ -120,7 +120,7 @@ def test_exceptions_that_were_seen_are_the_cause_if_they_are_as_many_as_the_step
         at = 0 if number < tried_again else time.monotonic_ns()
         append_json_line(made.run.rank(1).raised, {**seen, "t_mono_ns": at, "step": number})
     cell = made.cell()
-    found = gone_on(cell, Tables(cell))
+    found = gone_on(Case(cell))
     assert bool(found) == told
     assert not found or found.line == tried_again + 1
     assert (made.parted() is None) == told

@@ -12,7 +12,7 @@ import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.trend import Slowing, _given_more, grows, grows_at_best, slowing
 from nsadiag.analysis.rules.performance.slow_compute import slow_compute
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -65,7 +65,7 @@ def test_one_look_at_what_is_done_before_a_long_loop_does_not_hide_the_loop(tmp_
     def looked_at(*codes: str) -> str | None:
         looks = [replace(rank.captures[-1], stacks=[thread_at(cell.sources, code)]) for code in codes]
         seen = replace(cell, ranks=(replace(rank, captures=tuple(looks), samples=()),))
-        found = findings(slow_compute, seen, Tables(seen))[0]
+        found = findings(slow_compute, Case(seen))[0]
         (text,) = cell.sources.values()
         return text.splitlines()[found.where.line - 1].strip() if found.where and found.where.line else None
 
@@ -95,7 +95,7 @@ def test_what_grows_in_the_cpu_time_of_every_rank_is_told_although_something_els
     """The clock shows noise alone; CPU time was taken threefold, as by who shares a core's caches, on one rank after the other."""
     cell = load_cell(unpack(archive_of("slow_compute_memory_never_cut"), tmp_path).path)
 
-    def of_all(work: list[float]) -> Tables:
+    def of_all(work: list[float]) -> Case:
         clock = [0.3 + 0.25 * math.sin(n) for n in range(60)]
         frames = []
         for rank in (0, 1):
@@ -103,9 +103,9 @@ def test_what_grows_in_the_cpu_time_of_every_rank_is_told_although_something_els
             noise = [1.0 + 0.4 * (n * (7 + rank) % 5 == 0) for n in range(60)]
             cpu_s = [w * noise[n] * (3 if begin <= n < end else 1) for n, w in enumerate(work)]
             frames.append(steps([0] * 60, clock).assign(rank=rank, cpu_s=cpu_s))
-        tables = Tables(cell)
-        tables.__dict__["steps"] = pd.concat(frames, ignore_index=True)
-        return tables
+        case = Case(cell)
+        case.__dict__["steps"] = pd.concat(frames, ignore_index=True)
+        return case
 
     found = slowing(cell.ranks[0], of_all([0.004 + 0.0008 * n for n in range(60)]))
     assert found is not None and found.last_s > 4 * found.first_s
@@ -120,13 +120,13 @@ def test_steps_that_cost_what_their_inputs_do_may_be_meant_so(
 ) -> None:
     """Of inputs that grow at every step nobody can see whether that is a schedule, or a memory that is never cut."""
     cell = load_cell(unpack(archive_of("slow_compute_memory_never_cut"), tmp_path).path)
-    tables = Tables(cell)
+    case = Case(cell)
     lengths = [64 + 8 * n for n in range(80)]
     given = steps(lengths, [0.05 * (length / 64) ** power for length in lengths])
-    tables.__dict__["steps"] = given.assign(
+    case.__dict__["steps"] = given.assign(
         rank=0, input_s=0.0, forward_s=0.0, backward_s=given.step_s, loader_s=0.0, saving_s=0.0
     )
-    found = findings(slow_compute, cell, tables)[0]
+    found = findings(slow_compute, case)[0]
     assert found.confidence == confidence
     assert ("their inputs grow" in found.summary) == (confidence == 0.5)
 
@@ -141,7 +141,7 @@ def test_a_step_was_given_what_all_its_forwards_were_given(tmp_path: Path) -> No
             box.emit(Kind.FORWARD, Phase.BEGIN)
             box.emit(Kind.FORWARD, Phase.END, 0, given)
         box.emit(Kind.STEP, Phase.POINT, 0, number)
-    assert Tables(load_cell(tmp_path)).steps.elements.tolist() == [15]
+    assert Case(load_cell(tmp_path)).steps.elements.tolist() == [15]
 
 
 SCAN = """
@@ -175,12 +175,12 @@ def scanning(
     rank.samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_json(RunDir(path=path).watch, {"ended_s": 60.0, "looks": []})
     cell = load_cell(path)
-    tables = Tables(cell)
+    case = Case(cell)
     given = steps([64] * 40, [backward_s + 0.02 + loss_s] * 40)
-    tables.__dict__["steps"] = given.assign(
+    case.__dict__["steps"] = given.assign(
         rank=0, input_s=0.0, forward_s=0.02, backward_s=backward_s, loader_s=0.0, saving_s=0.0
     )
-    return [found.cls for found in findings(slow_compute, cell, tables)]
+    return [found.cls for found in findings(slow_compute, case)]
 
 
 def test_a_backward_of_ones_own_that_goes_round_in_python_is_slow_from_the_first_step(tmp_path: Path) -> None:

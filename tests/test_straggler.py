@@ -10,7 +10,7 @@ import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
 
-from nsadiag.analysis.case import EVENT_COLUMNS, Tables
+from nsadiag.analysis.case import EVENT_COLUMNS, Case
 from nsadiag.analysis.rules.performance.straggler_rank import (
     _late,
     alike,
@@ -27,11 +27,11 @@ def test_a_rank_that_is_late_for_a_second_or_two_may_be_starved_by_a_neighbour(
     tmp_path: Path, seconds: float, found: list[int]
 ) -> None:
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
-    steps = Tables(cell=cell).steps
+    steps = Case(cell=cell).steps
     observed = steps.groupby("rank").step_s.cumsum() <= seconds
-    tables = Tables(cell=cell)
-    tables.__dict__["steps"] = steps[observed]
-    guilty = [rank for each in findings(straggler_rank, cell, tables) for rank in each.guilty_ranks]
+    case = Case(cell=cell)
+    case.__dict__["steps"] = steps[observed]
+    guilty = [rank for each in findings(straggler_rank, case) for rank in each.guilty_ranks]
     assert steps[observed]["step"].nunique() > 7 and guilty == found
 
 
@@ -40,19 +40,19 @@ def test_steps_that_a_rank_makes_for_its_peers_after_its_own_data_say_nothing_of
 ) -> None:
     """Under Join it goes along in their collectives, and in the optimizer's where that is sharded: without a model."""
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
-    whole = Tables(cell=cell)
+    whole = Case(cell=cell)
     assert whole.steps.computed.all()
     own = whole.steps.step < 5
     events = whole.events
     model = events.kind.isin((Kind.FORWARD, Kind.BACKWARD, Kind.GRADIENT))
-    joined = Tables(cell=cell)
+    joined = Case(cell=cell)
     joined.__dict__["events"] = events[
         ~(model & (events["rank"] == 0) & (events.t_s > whole.steps[own].end_s.max()))
     ]
     assert not joined.steps.computed.all()
     assert findings(straggler_rank, cell, whole) and not findings(straggler_rank, cell, joined)
     # Where no rank's model is seen at all, as where it is no module, all steps are of one kind.
-    unseen = Tables(cell=cell)
+    unseen = Case(cell=cell)
     unseen.__dict__["events"] = events[~model]
     assert len(alike(unseen.steps)) == len(alike(whole.steps))
 
@@ -60,7 +60,7 @@ def test_steps_that_a_rank_makes_for_its_peers_after_its_own_data_say_nothing_of
 def test_a_few_late_steps_that_cost_little_make_nobody_a_straggler(tmp_path: Path) -> None:
     """As where ranks are together for a few steps of an epoch alone."""
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
-    steps = Tables(cell=cell).steps.copy()
+    steps = Case(cell=cell).steps.copy()
     late = _late(steps, "forward_at")
     assert late is not None
     # The same at 25 ms behind: 37 steps cost 0.9 s, and ten of them a quarter of that.
@@ -101,9 +101,9 @@ def ahead(steps: pd.DataFrame, seconds: pd.Series[float] | float) -> pd.DataFram
 def test_who_is_ahead_by_more_than_a_step_does_not_wait_for_the_one_behind(tmp_path: Path) -> None:
     """Ranks that train on their own, or made other numbers of steps under Join: nobody is late for anybody."""
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
-    steps = Tables(cell=cell).steps
+    steps = Case(cell=cell).steps
     assert meet(steps, "ready_s", 1)
-    alone = Tables(cell=cell)
+    alone = Case(cell=cell)
     alone.__dict__["steps"] = ahead(steps, 1.0)
     assert not meet(alone.steps, "ready_s", 1) and not findings(straggler_rank, cell, alone)
     # Where they meet every fourth step, the one behind holds the others up as before.
@@ -114,21 +114,21 @@ def test_who_is_ahead_by_more_than_a_step_does_not_wait_for_the_one_behind(tmp_p
 def test_one_number_may_be_another_step_after_epochs_of_other_lengths(tmp_path: Path) -> None:
     """Under Join: then who is a step behind seems late by as much as a step takes."""
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
-    tables = Tables(cell=cell)
-    steps = tables.steps.copy()
+    case = Case(cell=cell)
+    steps = case.steps.copy()
     steps.loc[steps["rank"] == 0, "step"] += 1
     assert _late(steps, "ready_s") and not meet(steps, "ready_s", 1)
-    tables.__dict__["steps"] = steps
-    assert not findings(straggler_rank, cell, tables)
+    case.__dict__["steps"] = steps
+    assert not findings(straggler_rank, case)
 
 
 def test_hosts_of_gpus_may_run_ahead_of_what_they_have_queued(tmp_path: Path) -> None:
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
     for rank in cell.ranks:
         rank.meta["memory"] = {"device_peak_kib": 4096}
-    tables = Tables(cell=cell)
-    tables.__dict__["steps"] = ahead(tables.steps, 1.0)
-    assert [each.guilty_ranks for each in findings(straggler_rank, cell, tables)] == [(1,)]
+    case = Case(cell=cell)
+    case.__dict__["steps"] = ahead(case.steps, 1.0)
+    assert [each.guilty_ranks for each in findings(straggler_rank, case)] == [(1,)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +197,8 @@ def test_who_is_late_with_its_batch_holds_up_those_who_meet_before_they_compute(
     tmp_path: Path, job: Gathering, found: list[int]
 ) -> None:
     cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
-    tables = Tables(cell=cell)
-    tables.__dict__["events"] = job.events()
-    told = findings(straggler_rank, cell, tables)
+    case = Case(cell=cell)
+    case.__dict__["events"] = job.events()
+    told = findings(straggler_rank, case)
     assert [rank for each in told for rank in each.guilty_ranks] == found
     assert all("collective that the step begins with" in each.evidence[0].claim for each in told)

@@ -80,7 +80,7 @@ def test_a_librarys_thread_is_told_by_the_line_that_had_it_started(
     )
     rows = [{"rank": 0, "group": "default_pg", "thread": t, "op": "gather", "place": at} for t, at in calls]
     cell: Any = SimpleNamespace(rank=lambda _: rank)
-    tables: Any = SimpleNamespace(asked=pd.DataFrame(rows))
-    found = started_in(cell, tables, "default_pg", [0])
+    case: Any = SimpleNamespace(cell=cell, asked=pd.DataFrame(rows))
+    found = started_in(case, "default_pg", [0])
     assert (found.place.function if found else None) == named
-    assert started_in(cell, tables, "another", [0]) is None
+    assert started_in(case, "another", [0]) is None

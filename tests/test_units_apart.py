@@ -72,15 +72,16 @@ def told(*ranks: list[tuple[str, int, str]]) -> Apart | None:
             rows.append((rank, int(Kind.COLLECTIVE), begin, "all_gather_single", number, number // 4, group))
             rows.append((rank, int(Kind.UNIT), end, f"unshard {unit}", 0, number // 4, ""))
     columns = ["rank", "kind", "phase", "name", "a", "step", "group"]
-    tables: Any = SimpleNamespace(
+    units = [{"unit": u, "ranks": [*range(len(ranks))], "parameters": []} for u in "abc"]
+    shown = [SimpleNamespace(rank=r, units=units) for r in range(len(ranks))]
+    cell: Any = SimpleNamespace(ranks=shown, rank=lambda r: shown[r])
+    case: Any = SimpleNamespace(
+        cell=cell,
         events=pd.DataFrame(rows, columns=columns),
         asked=pd.DataFrame(asked, columns=["rank", "group", "call", "thread"]),
         groups=SimpleNamespace(label=lambda rank, name: name),
     )
-    units = [{"unit": u, "ranks": [*range(len(ranks))], "parameters": []} for u in "abc"]
-    shown = [SimpleNamespace(rank=r, units=units) for r in range(len(ranks))]
-    cell: Any = SimpleNamespace(ranks=shown, rank=lambda r: shown[r])
-    return units_apart(cell, tables)
+    return units_apart(case)
 
 
 def numbered(units: str, first: int = 1, group: str = "default_pg") -> list[tuple[str, int, str]]:

@@ -98,10 +98,10 @@ def waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             head = lines.index(next(line for line in lines if line.startswith(f"def {function}(")))
             number = next(n for n, line in enumerate(lines) if n > head and text in line)
             frames.append(Place(file=str(script), line=number + 1, function=function))
-        standing = SimpleNamespace(place=frames[0], doing="sleep", frames=tuple(frames))
+        state = SimpleNamespace(place=frames[0], doing="sleep", frames=tuple(frames))
         capture = SimpleNamespace(proc={}, source="ranks/00000/captures/02")
-        stuck = SimpleNamespace(standing=standing, capture=capture, number=0)
-        monkeypatch.setattr(module, "stuck_inside", lambda cell, tables: [stuck])
+        blocked = SimpleNamespace(state=state, capture=capture, number=0)
+        monkeypatch.setattr(module, "hung_ranks", lambda case: [blocked])
         return unmade(load_cell(run.path), None)  # type: ignore[arg-type]
 
     return found

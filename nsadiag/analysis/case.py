@@ -1,4 +1,4 @@
-"""Tables that detectors read, built once from a cell's evidence."""
+"""One run directory with the tables that rules read, each built at first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsadiag.analysis.facts.buckets import BUCKET_COLUMNS, buckets_of
 from nsadiag.analysis.facts.collectives import ASKED_COLUMNS, CREATED_COLUMNS, asked_of, created_of
 from nsadiag.analysis.facts.device_queue import cut_off
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
-from nsadiag.analysis.facts.thread_state import Standing, standing_of
+from nsadiag.analysis.facts.thread_state import ThreadState, thread_state_of
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS, Transfer, transfers_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence import recorder
@@ -47,16 +47,16 @@ CALL_COLUMNS = ["rank", "group", "seq", "op", "input_sizes", "input_dtypes", "pe
 
 
 @dataclass(frozen=True)
-class Tables:
-    """Everything is computed at first use: most cells need few of them."""
+class Case:
+    """The evidence of one run and what follows from it; everything is computed at first use, since most cases need little."""
 
     cell: CellEvidence
     _answers: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def once(self, question: Callable[[CellEvidence, Tables], T]) -> T:
-        """The answer of a function of the cell and its tables, computed when it is first asked for."""
+    def once(self, question: Callable[[Case], T]) -> T:
+        """The answer of a function of the case, computed when it is first asked for."""
         if question not in self._answers:
-            self._answers[question] = question(self.cell, self)
+            self._answers[question] = question(self)
         answer: T = self._answers[question]
         return answer
 
@@ -128,10 +128,10 @@ class Tables:
         return pd.DataFrame(rows, columns=CREATED_COLUMNS)
 
     @cached_property
-    def standings(self) -> dict[int, Standing]:
+    def thread_states(self) -> dict[int, ThreadState]:
         """The thread state of each rank that could be looked at (analysis.facts.thread_state)."""
-        found = {rank.rank: standing_of(rank) for rank in self.cell.ranks}
-        return {rank: standing for rank, standing in found.items() if standing}
+        found = {rank.rank: thread_state_of(rank) for rank in self.cell.ranks}
+        return {rank: state for rank, state in found.items() if state}
 
     @cached_property
     def buckets(self) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
@@ -205,7 +205,7 @@ def _timing(a: Side, b: Side) -> Iterator[Row]:
 
 def _steps(side: Side) -> pd.DataFrame:
     """Step times of the ranks asked for, without the first step, which builds and warms up."""
-    steps = Tables(side.cell).steps
+    steps = Case(side.cell).steps
     mine = steps[steps["rank"].isin([r.rank for r in side.ranks])]
     return mine[mine.step > mine.groupby("rank").step.transform("min")]
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.rules.reasons import lacking
 from nsadiag.analysis.rules.registry import RULES
@@ -104,14 +104,14 @@ def _distance(fact: Declined, winner: Finding) -> int:
     return 0 if any(fact.source.startswith(f"ranks/{rank:05d}/") for rank in winner.guilty_ranks) else 1
 
 
-def attempt(rule: Rule, cell: CellEvidence, tables: Tables) -> Attempt:
+def attempt(rule: Rule, case: Case) -> Attempt:
     """The rule's first finding, or why it has none.
 
     A rule that trips over evidence nobody foresaw must not cost the person the verdict.
     """
     declined: list[Declined] = []
     try:
-        for said in rule.check(cell, tables):
+        for said in rule.check(case):
             if isinstance(said, Draft):
                 return Attempt(rule=rule, finding=rule.finding(said), declined=tuple(declined))
             declined.append(said)
@@ -120,24 +120,24 @@ def attempt(rule: Rule, cell: CellEvidence, tables: Tables) -> Attempt:
     return Attempt(rule=rule, declined=tuple(declined))
 
 
-def resolve(cell: CellEvidence, tables: Tables, *, everything: bool = False) -> Resolution:
+def resolve(case: Case, *, everything: bool = False) -> Resolution:
     """Tries rules until one speaks, and then those of the classes that it is confused with.
 
     `everything`: all rules, and which evidence each lacked.
     """
     if everything:
-        tried = [_with_lacks(attempt(rule, cell, tables), cell) for rule in RULES]
+        tried = [_with_lacks(attempt(rule, case), case.cell) for rule in RULES]
         return Resolution(attempts=tuple(tried))
     found: list[Attempt] = []
     for rule in RULES:
-        found.append(attempt(rule, cell, tables))
+        found.append(attempt(rule, case))
         if found[-1].finding:
-            found += _neighbours(cell, tables, found)
+            found += _neighbours(case, found)
             break
     return Resolution(attempts=tuple(found))
 
 
-def _neighbours(cell: CellEvidence, tables: Tables, tried: list[Attempt]) -> Iterator[Attempt]:
+def _neighbours(case: Case, tried: list[Attempt]) -> Iterator[Attempt]:
     """By class that the last of `tried` is confused with: its rules, its own first, until one has something to say."""
     done = {each.rule.name: each for each in tried}
     for cls in tried[-1].rule.confused_with:
@@ -145,7 +145,7 @@ def _neighbours(cell: CellEvidence, tables: Tables, tried: list[Attempt]) -> Ite
             if cls not in rule.concludes:
                 continue
             if rule.name not in done:
-                done[rule.name] = attempt(rule, cell, tables)
+                done[rule.name] = attempt(rule, case)
                 yield done[rule.name]
             if done[rule.name].finding or done[rule.name].declined:
                 break

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.explanation import attempts
 from nsadiag.analysis.ingest import masked_exceptions, sources
 from nsadiag.analysis.judgement import certainty, citations, framework_frames, library_frames, own_fault
@@ -33,22 +33,22 @@ def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
 
 def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     cell = masked_exceptions.marked(cell)
-    tables = Tables(cell)
+    case = Case(cell)
     with sources.shown(cell):
-        cause, failed = resolve(cell, tables).outcome
+        cause, failed = resolve(case).outcome
         cause = framework_frames.shown(cell, own_fault.instead(cell, cause))
         cause = library_frames.shown(cell, cause)
     if any(r.damaged for r in cell.ranks) or cell.absent - set(cause.guilty_ranks):
         # Whoever left nothing that can be read may be the one, and half a document tells half: no certainty.
         cause = dataclasses.replace(cause, strength=cause.strength.at_most(Strength.LIKELY))
-    cause, weight = certainty.weighed(cell, tables, cause)
+    cause, weight = certainty.weighed(case, cause)
     cause = citations.checked(cell, cause)
     # Whether a branch, a loop's end or a module led to the other collective stands in the source.
     if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
         gap = f"the source of {cause.where.file} is not at hand: why the ranks parted could not be read"
         strength = cause.strength.at_most(Strength.LIKELY)
         cause = dataclasses.replace(cause, strength=strength, gaps=(*cause.gaps, gap))
-    verdict = verdict_of(cell, cause, failed, progress=_progress(cell, tables), times=_times(cell, verdict_s))
+    verdict = verdict_of(cell, cause, failed, progress=_progress(case), times=_times(cell, verdict_s))
     return dataclasses.replace(verdict, certainty=weight)
 
 
@@ -56,12 +56,12 @@ def _has_source(cell: CellEvidence, file: str | None) -> bool:
     return file is None or cell.code.file(file) is not None
 
 
-def _progress(cell: CellEvidence, tables: Tables) -> Progress:
-    steps = tables.steps
-    told = [int(r.end["steps"]) for r in cell.ranks if r.end.get("steps") is not None]
-    rate_per_s = _rate(cell, steps, max(told, default=0))
+def _progress(case: Case) -> Progress:
+    steps = case.steps
+    told = [int(r.end["steps"]) for r in case.cell.ranks if r.end.get("steps") is not None]
+    rate_per_s = _rate(case.cell, steps, max(told, default=0))
     return Progress(
-        steps_done=max(told, default=None), rate_per_s=rate_per_s, predicted_s=_predicted_s(cell.path)
+        steps_done=max(told, default=None), rate_per_s=rate_per_s, predicted_s=_predicted_s(case.cell.path)
     )
 
 
@@ -99,10 +99,10 @@ def resolution_of(path: Path) -> tuple[Resolution, tuple[tuple[str, bool], ...]]
     cell = load_cell(path)
     with counted(root for rank in cell.ranks for root in roots_in(rank.meta)):
         cell = masked_exceptions.marked(cell)
-        tables = Tables(cell)
+        case = Case(cell)
         with sources.shown(cell):
-            resolution = resolve(cell, tables, everything=True)
-            return resolution, tuple((name, found is not None) for name, found in tables.once(attempts))
+            resolution = resolve(case, everything=True)
+            return resolution, tuple((name, found is not None) for name, found in case.once(attempts))
 
 
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:

@@ -22,7 +22,7 @@ from nsadiag.source.model import (
     names_in,
     place,
 )
-from nsadiag.source.provenance import Origin, Origins
+from nsadiag.source.provenance import Dataflow, Provenance
 from nsadiag.source.vocabulary import ENDS_PROCESS, equalizes
 
 Kind = Literal["if", "while", "for", "except", "choice", "only"]
@@ -40,7 +40,7 @@ class Condition:
     function: str
     kind: Kind
     branch: str  # body or orelse; where it leaves: how
-    origin: Origin
+    provenance: Provenance
     test: str
     leaves: Leaves = ""
     leaves_at: int | None = None
@@ -55,7 +55,7 @@ class Condition:
     @property
     def differs(self) -> bool:
         """Whether it can differ between ranks."""
-        return self.origin != "uniform"
+        return self.provenance != "uniform"
 
     @property
     def place(self) -> Place:
@@ -76,8 +76,8 @@ class Program:
 
     def __init__(self, files: Mapping[str, SourceFile]) -> None:
         self.files = files
-        self.origins = Origins(files)
-        self.gates = Gates(files, self.origins)
+        self.dataflow = Dataflow(files)
+        self.gates = Gates(files, self.dataflow)
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
@@ -104,7 +104,7 @@ class Program:
             return []
         return [
             Condition(
-                file=file, line=gate.line, function=function.name, kind="only", branch="body", origin="rank", test=gate.name,
+                file=file, line=gate.line, function=function.name, kind="only", branch="body", provenance="rank", test=gate.name,
                 ends=function.end_lineno or 0, branch_ends=function.end_lineno or 0, rank=gate.rank,
             )
             for gate in self.gates.of(file, function, self.scope_of(file, function.lineno))
@@ -138,7 +138,7 @@ class Program:
         text = ast.unparse(caught) if caught else ""
         return Condition(
             file=file, line=node.lineno, function=self.scope_of(file, node.lineno).function, kind="except", branch="body",
-            origin="input" if "StopIteration" in text else "data", test=text, ends=node.end_lineno or 0,
+            provenance="input" if "StopIteration" in text else "data", test=text, ends=node.end_lineno or 0,
         )  # fmt: skip
 
     def _choices(self, file: str, statement: ast.AST, line: int) -> list[Condition]:
@@ -172,12 +172,12 @@ class Program:
     def _made(
         self, scope: Scope, node: ast.stmt | ast.expr, kind: Kind, branch: str, test: ast.expr, **more: object
     ) -> Condition:
-        origin = self.origins.of(test, scope)
-        if origin == "data" and kind in ("if", "while") and self._agreed(scope, test, node.lineno):
-            origin = "uniform"
+        provenance = self.dataflow.of(test, scope)
+        if provenance == "data" and kind in ("if", "while") and self._agreed(scope, test, node.lineno):
+            provenance = "uniform"
         return Condition(
             file=scope.file, line=node.lineno, function=scope.function, kind=kind, branch=branch,
-            origin=origin, test=ast.unparse(test), ends=node.end_lineno or 0, rank=self.origins.named_rank(test, scope),
+            provenance=provenance, test=ast.unparse(test), ends=node.end_lineno or 0, rank=self.dataflow.named_rank(test, scope),
             branch_ends=_end_of(node, branch),
             **more,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -185,7 +185,7 @@ class Program:
     def _agreed(self, scope: Scope, test: ast.expr, line: int) -> bool:
         """Whether a name in the test went through a collective just before, so that all ranks hold the same."""
         names = names_in(test)
-        calls = (call for name, calls in self.origins.calls.items() if equalizes(name) for call in calls)
+        calls = (call for name, calls in self.dataflow.calls.items() if equalizes(name) for call in calls)
         return any(
             where == scope and call.lineno < line and names_in(*call.args) & names for where, call in calls
         )
@@ -206,11 +206,13 @@ class Program:
 
     def on_rank(self, scope: Scope, line: int, depth: int = 0) -> Condition | None:
         """The condition on the rank that the line depends on, in its function or where that is called."""
-        around = [c for c in self.around(scope.file, line) if c.origin == "rank" and not c.is_loop]
-        left = [c for c in self.jumps_before(scope.file, line) if c.origin == "rank" and c.leaves != "raise"]
+        around = [c for c in self.around(scope.file, line) if c.provenance == "rank" and not c.is_loop]
+        left = [
+            c for c in self.jumps_before(scope.file, line) if c.provenance == "rank" and c.leaves != "raise"
+        ]
         if around or left:
             return (around or left)[-1]
-        calls = self.origins.calls_of(scope.function) if scope.path else []
+        calls = self.dataflow.calls_of(scope.function) if scope.path else []
         if len(calls) != 1 or depth > DEEPEST:
             return None
         where, call = calls[0]
@@ -223,20 +225,20 @@ class Program:
 
     def callers(self, function: str) -> list[tuple[str, int]]:
         """File and line of each call that may be of the user's function of that name, not of a library's."""
-        return [(scope.file, call.lineno) for scope, call in self.origins.calls_of(function)]
+        return [(scope.file, call.lineno) for scope, call in self.dataflow.calls_of(function)]
 
     def lines_calling(self, functions: Iterable[str], scope: Scope) -> list[int]:
         """Lines of a function that call any of those."""
-        calls = (c for name in functions for c in self.origins.calls.get(name, ()))
+        calls = (c for name in functions for c in self.dataflow.calls.get(name, ()))
         return [call.lineno for where, call in calls if where == scope]
 
-    def assigned_at(self, at: Place) -> Origin | None:
+    def assigned_at(self, at: Place) -> Provenance | None:
         """The provenance of the value that the line assigns; None where it assigns none."""
         path = self.path_to(at.file, at.line)
         assignment = path[-1] if path else None
         if not isinstance(assignment, ast.Assign):
             return None
-        return self.origins.of(assignment.value, self.scope_of(at.file, at.line))
+        return self.dataflow.of(assignment.value, self.scope_of(at.file, at.line))
 
     def calls_on(self, file: str, line: int) -> list[str]:
         """Names of what the line's statement calls."""
@@ -250,11 +252,11 @@ class Program:
     def choices_in(self, function: str) -> list[Condition]:
         """Branches in functions of that name that can differ between ranks."""
         found = []
-        for scope, node in self.origins.functions.get(function, ()):
+        for scope, node in self.dataflow.functions.get(function, ()):
             for each in ast.walk(node):
                 if isinstance(each, ast.If):
                     guard = self._made(scope, each, "if", "body", each.test)
-                    found += [guard] if guard.origin != "uniform" else []
+                    found += [guard] if guard.provenance != "uniform" else []
         return found
 
     def exits_of_loop(self, loop: Condition) -> list[Condition]:

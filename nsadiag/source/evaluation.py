@@ -49,9 +49,9 @@ class OnRank:
         scope, test = self._scope(guard), _asked(guard)
         parts = [n for n in ast.walk(test) if isinstance(n, ast.BoolOp)] if test is not None else []
         mixed = any(
-            self.program.origins.of(v, scope) in ("data", "input") for part in parts for v in part.values
+            self.program.dataflow.of(v, scope) in ("data", "input") for part in parts for v in part.values
         )
-        return guard.origin != "rank" or mixed
+        return guard.provenance != "rank" or mixed
 
     def _scope(self, guard: Condition) -> Scope:
         return self.program.scope_of(guard.file, guard.line)
@@ -77,7 +77,7 @@ class OnRank:
         """The value of a name that gets one in one place only."""
         if depth >= DEEPEST or not isinstance(name, ast.Name | ast.Attribute):
             return None
-        given = self.program.origins.bound_to(name, scope)
+        given = self.program.dataflow.bound_to(name, scope)
         if len(given) != 1 or given[0].by_flow:
             return None
         return self._truth(given[0].value, given[0].scope, depth + 1)
@@ -92,6 +92,6 @@ class OnRank:
         # Called with a group, it is the number in that.
         if isinstance(node, ast.Call) and (node.args or node.keywords):
             return None
-        if is_global_rank(name) and self.program.origins.of(node, scope) == "rank":
+        if is_global_rank(name) and self.program.dataflow.of(node, scope) == "rank":
             return self.rank
         return self.world_size if is_world_size(name) else None

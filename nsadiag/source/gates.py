@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nsadiag.source.model import Function, Scope, SourceFile, last_name
-from nsadiag.source.provenance import Origins
+from nsadiag.source.provenance import Dataflow
 from nsadiag.source.vocabulary import admits_given_rank, admitted_rank
 
 DEEPEST = 3
@@ -26,8 +26,8 @@ class Gate:
 class Gates:
     """Those of the user's files."""
 
-    def __init__(self, files: Mapping[str, SourceFile], origins: Origins) -> None:
-        self._files, self._origins = files, origins
+    def __init__(self, files: Mapping[str, SourceFile], dataflow: Dataflow) -> None:
+        self._files, self._dataflow = files, dataflow
 
     def of(self, file: str, function: Function, scope: Scope) -> list[Gate]:
         """Those that the function is behind for whoever calls it."""
@@ -45,8 +45,8 @@ class Gates:
 
     def _called_plainly(self, function: Function) -> bool:
         """Whether anybody calls it by its own name, which then is not, or not only, what came out of a gate."""
-        rebound = any(key[-1] == function.name for key in self._origins.bindings)
-        return bool(self._origins.calls.get(function.name)) and not rebound
+        rebound = any(key[-1] == function.name for key in self._dataflow.bindings)
+        return bool(self._dataflow.calls.get(function.name)) and not rebound
 
     @cached_property
     def _given(self) -> dict[str, list[tuple[Scope, ast.Call]]]:
@@ -62,7 +62,7 @@ class Gates:
         """Name and rank of the gate that the expression is, or comes to; None where it is none."""
         call = node if isinstance(node, ast.Call) else None
         name = last_name(call.func if call else node)
-        if name in self._origins.functions:
+        if name in self._dataflow.functions:
             return None
         if (rank := admitted_rank(name)) is not None:
             return name, rank
@@ -86,7 +86,7 @@ class Gates:
         """The gate behind a name: `main_only = accelerator.on_main_process`."""
         if depth >= DEEPEST:
             return None
-        values = self._origins.bound_to(node, scope)
+        values = self._dataflow.bound_to(node, scope)
         if len(values) != 1 or values[0].by_flow:
             return None
         return self._named(values[0].value, values[0].scope, depth + 1)

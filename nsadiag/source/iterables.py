@@ -40,7 +40,7 @@ def fillings(program: Program, loop: Condition) -> list[Filling]:
 
 
 def runs_its_items(program: Program, loop: Condition, inside: CallPath) -> bool:
-    """Whether what the loop hands out is itself called where the chain leaves the loop's body: a task, and not a batch."""
+    """Whether what the loop hands out is itself called where the path leaves the loop's body: a task, and not a batch."""
     statement = program.for_at(loop)
     depth = _depth_in(loop, inside)
     if statement is None or depth + 1 >= len(inside):
@@ -81,7 +81,7 @@ def _depth_in(loop: Condition, path: CallPath) -> int:
 def ways_in(
     found: list[Filling], program: Program, loop: Condition, inside: CallPath
 ) -> tuple[list[Filling], bool]:
-    """The fillings whose item the chain is in; and whether that is known of all."""
+    """The fillings whose item the path is in; and whether that is known of all."""
     depth = _depth_in(loop, inside)
     beyond = {
         part for p in inside[depth + 1 :] for part in program.scope_of(p.file, p.line).path.split(".") if part
@@ -104,10 +104,10 @@ def _collect(
         return
     more: list[tuple[ast.expr, Scope]] = []
     if isinstance(node, ast.Name | ast.Attribute):
-        for key in program.origins.keys_of(node, scope):
-            if key not in keys and key in program.origins.bindings:
+        for key in program.dataflow.keys_of(node, scope):
+            if key not in keys and key in program.dataflow.bindings:
                 keys.add(key)
-                more += [(b.value, b.scope) for b in program.origins.bindings[key] if not b.by_flow]
+                more += [(b.value, b.scope) for b in program.dataflow.bindings[key] if not b.by_flow]
     elif isinstance(node, ast.Call):
         name = last_name(node.func)
         if name in OF_MAPPING and isinstance(node.func, ast.Attribute):
@@ -128,11 +128,11 @@ def _given_back(program: Program, name: str) -> list[tuple[ast.expr, Scope]]:
     """Values that a function of the user's returns, or yields."""
     handed = [
         (n.value, scope)
-        for scope, function in program.origins.functions.get(name, ())
+        for scope, function in program.dataflow.functions.get(name, ())
         for n in ast.walk(function)
         if isinstance(n, ast.Yield | ast.YieldFrom) and n.value is not None
     ]
-    return [*handed, *((value, scope) for scope, value in program.origins.returns.get(name, ()))]
+    return [*handed, *((value, scope) for scope, value in program.dataflow.returns.get(name, ()))]
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
@@ -150,22 +150,22 @@ def _parts(node: ast.expr) -> list[ast.expr]:
 
 def _added(program: Program, keys: set[Key]) -> Iterator[tuple[ast.expr, Scope]]:
     """Whatever those names are set to, grow by, or have put under a key."""
-    origins = program.origins
+    dataflow = program.dataflow
     for key in keys:
-        yield from ((b.value, b.scope) for b in origins.bindings[key] if not b.by_flow)
+        yield from ((b.value, b.scope) for b in dataflow.bindings[key] if not b.by_flow)
     for name in GROWS:
-        for scope, call in origins.calls.get(name, ()):
-            if isinstance(call.func, ast.Attribute) and keys & {*origins.keys_of(call.func.value, scope)}:
+        for scope, call in dataflow.calls.get(name, ()):
+            if isinstance(call.func, ast.Attribute) and keys & {*dataflow.keys_of(call.func.value, scope)}:
                 for given in call.args:
                     yield from _given(program, given, scope)
     for scope, target, value in program.put_under_keys:
-        if keys & {*origins.keys_of(target.value, scope)}:
+        if keys & {*dataflow.keys_of(target.value, scope)}:
             yield from _given(program, value, scope)
 
 
 def _given(program: Program, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """The value; of a function's parameter what each call of it gives."""
-    values = program.origins.values_of(node, scope) if isinstance(node, ast.Name) else []
+    values = program.dataflow.values_of(node, scope) if isinstance(node, ast.Name) else []
     calls = [b for b in values if b.scope != scope]
     if calls:
         yield from ((b.value, b.scope) for b in calls)
@@ -175,7 +175,7 @@ def _given(program: Program, node: ast.expr, scope: Scope) -> Iterator[tuple[ast
 
 def _split(program: Program, value: ast.expr, scope: Scope) -> Iterator[Filling]:
     """One for each part of the value that has a condition of its own."""
-    if isinstance(value, ast.IfExp) and program.origins.of(value.test, scope) == "rank":
+    if isinstance(value, ast.IfExp) and program.dataflow.of(value.test, scope) == "rank":
         for branch, arm in (("body", value.body), ("orelse", value.orelse)):
             if not isinstance(arm, ast.List | ast.Tuple) or arm.elts:
                 yield _filling(program, arm, scope, program.choice(value, scope, branch))
@@ -192,7 +192,7 @@ def _split(program: Program, value: ast.expr, scope: Scope) -> Iterator[Filling]
 
 
 def _filling(program: Program, value: ast.expr, scope: Scope, guard: Condition | None) -> Filling:
-    own = {*program.origins.classes, *program.origins.functions}
+    own = {*program.dataflow.classes, *program.dataflow.functions}
     names = [_named(program, each, scope) & own for each in _elements(value)]
     return Filling(
         at=scope.place(value.lineno), guard=guard, items=frozenset().union(*names), known=all(names)
@@ -217,12 +217,12 @@ def _named(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> se
         if name in ("partial", *PASSING):
             inner = node.args[:1]
         else:
-            made = program.origins.returns.get(name, ()) if name not in program.origins.classes else ()
+            made = program.dataflow.returns.get(name, ()) if name not in program.dataflow.classes else ()
             return {name, *(n for where, v in made for n in _named(program, v, where, depth + 1))} - {""}
     elif isinstance(node, ast.Attribute):
         return {node.attr}
     elif isinstance(node, ast.Name):
-        bound = program.origins.values_of(node, scope)
+        bound = program.dataflow.values_of(node, scope)
         return {node.id, *(n for b in bound for n in _named(program, b.value, b.scope, depth + 1))}
     return {name for each in inner for name in _named(program, each, scope, depth + 1)}
 
@@ -230,7 +230,7 @@ def _named(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> se
 def _with_bases(program: Program, names: frozenset[str]) -> set[str]:
     found, new = set(names), set(names)
     while new:
-        known = (program.origins.classes.get(name) for name in new)
+        known = (program.dataflow.classes.get(name) for name in new)
         new = {last_name(base) for pair in known if pair for base in pair[1].bases} - found - {""}
         found |= new
     return found

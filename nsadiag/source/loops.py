@@ -92,7 +92,7 @@ def on_rank(code: SourceModel, frames: tuple[Place, ...]) -> bool:
     """Whether any of these lines stands under an `if` that asks for the rank."""
     program = Program({at.file: file for at in frames if (file := code.file(at.file))})
     around = (condition for at in frames for condition in program.around(at.file, at.line))
-    return any(each.kind == "if" and each.origin == "rank" for each in around)
+    return any(each.kind == "if" and each.provenance == "rank" for each in around)
 
 
 def condition(loop: Loop) -> str:

@@ -24,12 +24,12 @@ from nsadiag.source.vocabulary import (
     names_first_rank,
 )
 
-Origin = Literal["rank", "input", "data", "uniform"]
+Provenance = Literal["rank", "input", "data", "uniform"]
 DEEPEST = 3  # names and helpers that stand for one another
 SINGLES_OUT = ast.Eq | ast.NotEq | ast.Gt | ast.GtE | ast.Is
 
 
-class Origins(Bindings):
+class Dataflow(Bindings):
     """Bindings, with the names that depend on the rank and those that differ between ranks."""
 
     @cached_property
@@ -88,7 +88,7 @@ class Origins(Bindings):
             self._same(test, scope, known) for test, scope in self.under[key]
         )
 
-    def of(self, expression: ast.expr, scope: Scope) -> Origin:
+    def of(self, expression: ast.expr, scope: Scope) -> Provenance:
         """The strongest source that the expression depends on."""
         if self._rank_in(expression, scope, self.by_rank):
             return "rank"

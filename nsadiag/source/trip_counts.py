@@ -25,7 +25,7 @@ def counts_from_same_start(loop: Condition) -> bool:
     """Whether what counts the rounds begins at the same number on all ranks; of other counters their origin tells."""
     test = ast.parse(loop.test, mode="eval").body
     counts = isinstance(test, ast.Call) and name_of(test) == "enumerate"
-    return loop.origin != "data" or not counts or len(test.args) + len(test.keywords) == 1  # type: ignore[attr-defined]
+    return loop.provenance != "data" or not counts or len(test.args) + len(test.keywords) == 1  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def generator_of(program: Program, loop: Condition) -> tuple[Scope, list[Yield]]
     found = [
         (scope, yields)
         for call in program.call_nodes_on(loop.file, loop.line)
-        for scope, function in program.origins.functions.get(last_name(call.func), ())
+        for scope, function in program.dataflow.functions.get(last_name(call.func), ())
         if (yields := [n for n in ast.walk(function) if isinstance(n, ast.Yield | ast.YieldFrom)])
     ]
     if loop.kind != "for" or len(found) != 1:
@@ -73,14 +73,14 @@ def _numbers(program: Program, value: ast.expr, scope: Scope, depth: int = 0) ->
         default = _default(program, value.id, scope) if isinstance(value, ast.Name) else None
         if default is not None:
             found |= _numbers(program, default, scope, depth + 1)
-        for binding in program.origins.bound_to(value, scope):
+        for binding in program.dataflow.bound_to(value, scope):
             found |= _numbers(program, binding.value, binding.scope, depth + 1)
     return found or {None}
 
 
 def _default(program: Program, name: str, scope: Scope) -> ast.expr | None:
     """The default of the parameter of that name."""
-    for where, function in program.origins.functions.get(scope.function, ()):
+    for where, function in program.dataflow.functions.get(scope.function, ()):
         if where != scope:
             continue
         args = [*function.args.posonlyargs, *function.args.args]

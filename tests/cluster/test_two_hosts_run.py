@@ -9,7 +9,7 @@ import pytest
 from support.hosts import DISK, Hosts, send
 from support.jobs import BIN, wait_until
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -106,7 +106,7 @@ def test_a_rank_that_holds_up_the_others_is_named_with_its_host(
     metas = [json.loads(p.read_text()) for p in sorted(hosts[0].path(run.out).glob("ranks/*/meta.json"))]
     assert [meta["host"] for meta in metas] == ["node0", "node0", "node1", "node1"]
     clock = json.loads((hosts[0].path(run.out) / "nodes/node1/clock.json").read_text())
-    events = Tables(load_cell(hosts[0].path(run.out))).events
+    events = Case(load_cell(hosts[0].path(run.out))).events
     calls = events[(events.kind == Kind.COLLECTIVE) & (events.phase == Phase.END)]
     ends = calls.groupby("rank").t_s.min()
     assert ends.max() - ends.min() < 1.0, (

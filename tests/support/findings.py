@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.analysis.rules.rule import Check, Draft
 from nsadiag.evidence.records import Finding
 
 
-def findings(check: Check, cell: CellEvidence, tables: Tables) -> list[Finding]:
+def findings(check: Check, case: Case) -> list[Finding]:
     """All of them, in the order in which it yields them."""
     rule = next(rule for rule in RULES if rule.check is check)
-    return [rule.finding(said) for said in check(cell, tables) if isinstance(said, Draft)]
+    return [rule.finding(said) for said in check(case) if isinstance(said, Draft)]

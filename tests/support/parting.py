@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.context import Divergence
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.explain.context import Explanation
 from nsadiag.analysis.explain.explanation import explain
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -86,8 +86,8 @@ class Job:
     def cell(self) -> CellEvidence:
         return load_cell(self.run.path)
 
-    def parted(self) -> Divergence | None:
-        return explain(cell := self.cell(), Tables(cell))
+    def parted(self) -> Explanation | None:
+        return explain(cell := self.cell(), Case(cell))
 
 
 def step(line: str) -> list[Did]:

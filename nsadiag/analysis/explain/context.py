@@ -1,17 +1,16 @@
-"""The context of a divergence: stacks, source, histories and waits of ranks that wait for each other, read once for every candidate."""
+"""The context of a divergence: stacks, source, timelines and waits of ranks that wait for each other, read once for every candidate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
-from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.relations.call_paths import Chains
+from nsadiag.analysis.relations.call_paths import CallPaths
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
-from nsadiag.analysis.relations.timeline import Histories
+from nsadiag.analysis.relations.timeline import Timelines
 from nsadiag.evidence.records import Collective, Evidence, Place, Strength
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import CallPath
@@ -21,7 +20,7 @@ PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divergence:
+class Explanation:
     """The reason for which some ranks will never come to what others wait in."""
 
     cls: str
@@ -37,11 +36,14 @@ class Divergence:
     guard: Condition | None = None
 
 
-class Situation:
-    """The evidence that the hypotheses look at, read once."""
+class Context:
+    """What explaining a divergence needs besides the case: its program, timelines, call paths and waits.
 
-    def __init__(self, cell: CellEvidence, tables: Tables) -> None:
-        self.cell, self.tables = cell, tables
+    A class of its own: a case knows the facts of its ranks, and these are relations between them and to the source.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.cell = case, case.cell
 
     @cached_property
     def program(self) -> Program:
@@ -49,17 +51,17 @@ class Situation:
 
     @property
     def _files(self) -> list[str]:
-        named = {f.file for s in self.tables.standings.values() for f in s.frames}
-        named |= {p.file for ts in self.histories.tokens.values() for t in ts[-200:] if (p := t.place)}
+        named = {f.file for s in self.case.thread_states.values() for f in s.frames}
+        named |= {p.file for ts in self.timelines.events.values() for t in ts[-200:] if (p := t.place)}
         return sorted(named | set(self.cell.sources))
 
     @cached_property
-    def histories(self) -> Histories:
-        return Histories(self.cell.ranks)
+    def timelines(self) -> Timelines:
+        return Timelines(self.cell.ranks)
 
     @cached_property
-    def chains(self) -> Chains:
-        return Chains(self.cell, self.tables, self.program, self.histories, still=self.still)
+    def call_paths(self) -> CallPaths:
+        return CallPaths(self.case, self.program, self.timelines, still=self.still)
 
     @cached_property
     def still(self) -> bool:
@@ -68,7 +70,7 @@ class Situation:
 
     @cached_property
     def waits(self) -> list[Wait]:
-        return waits(self.cell, self.tables) if self.still else []
+        return waits(self.case) if self.still else []
 
     def members(self) -> tuple[int, ...]:
         """Ranks among which somebody waits, the smallest such set first; all ranks where no dump tells."""
@@ -78,11 +80,11 @@ class Situation:
         return tuple(sorted(found))
 
     def doing(self, rank: int) -> str:
-        """As its standing says; `gone` of a rank that has ended by itself, `failed` where a peer's end ended it."""
-        standing = self.tables.standings.get(rank)
-        if rank in self.chains.gone:
+        """As its thread's state says; `gone` of a rank that has ended by itself, `failed` where a peer's end ended it."""
+        state = self.case.thread_states.get(rank)
+        if rank in self.call_paths.gone:
             return "gone"
-        return standing.doing if standing and self.still else "failed"
+        return state.doing if state and self.still else "failed"
 
     def waits_for_peers(self, rank: int) -> bool:
         """Whether nothing of its own keeps it."""
@@ -110,42 +112,42 @@ class Situation:
                 # Under NCCL a call that does not match may come to its end, and the rank stands further on.
                 if not row.pending and (issued := wait.issued_at(self.cell, rank)):
                     return issued
-        chain = self.chains.now(rank)
-        last = self.histories.last(rank)
-        return chain[-1] if chain else last.place if last else None
+        path = self.call_paths.now(rank)
+        last = self.timelines.last(rank)
+        return path[-1] if path else last.place if last else None
 
     def now(self, rank: int) -> CallPath:
-        """The chain that belongs to `here`."""
-        chain, here = self.chains.now(rank), self.here(rank)
-        if not chain or here is None or (chain[-1].file, chain[-1].line) == (here.file, here.line):
-            return chain
-        return self.chains.to(here)
+        """The call path that belongs to `here`."""
+        path, here = self.call_paths.now(rank), self.here(rank)
+        if not path or here is None or (path[-1].file, path[-1].line) == (here.file, here.line):
+            return path
+        return self.call_paths.to(here)
 
     def source_of(self, rank: int) -> str:
         """The file that shows where the rank stood."""
         evidence = self.cell.rank(rank)
-        if evidence.last_capture is not None and self.still and rank not in self.chains.gone:
+        if evidence.last_capture is not None and self.still and rank not in self.call_paths.gone:
             return f"{evidence.last_capture.source}/py_spy.json"
         return f"{evidence.source}/{'exception.json' if evidence.exception else 'blackbox.bin'}"
 
     @cached_property
     def anchor(self) -> Place | None:
         """The line that begins a training step."""
-        return locations.of_text(self.histories.anchor or "")
+        return locations.of_text(self.timelines.anchor or "")
 
     def way_to(self, at: Place, ranks: tuple[int, ...]) -> CallPath:
         """The stack of the first of these ranks that still is at the line; else the path that the source has."""
         paths = (self.now(rank) for rank in ranks)
         here = (path for path in paths if path and (path[-1].file, path[-1].line) == (at.file, at.line))
-        return next(here, ()) or self.chains.to(at)
+        return next(here, ()) or self.call_paths.to(at)
 
     def anchored_in(self, loop: Condition) -> bool:
         """Whether the training step is in the loop's body."""
-        return self.anchor is not None and any(map(loop.has_in_body, self.chains.to(self.anchor)))
+        return self.anchor is not None and any(map(loop.has_in_body, self.call_paths.to(self.anchor)))
 
     def in_forward(self, guard: Condition) -> bool:
         """Whether the condition stands in what a module does."""
-        scopes = [self.program.scope_of(p.file, p.line) for p in self.chains.to(guard.place)]
+        scopes = [self.program.scope_of(p.file, p.line) for p in self.call_paths.to(guard.place)]
         return any(scope.path.endswith(".forward") for scope in scopes)
 
     def choice_in_forward(self) -> Condition | None:

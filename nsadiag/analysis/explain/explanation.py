@@ -6,8 +6,8 @@ the source, and what each rank had done before, iteration by iteration.
 
 from __future__ import annotations
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.context import Divergence, Situation
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.explain.context import Context, Explanation
 from nsadiag.analysis.explain.hypotheses import HYPOTHESES
 from nsadiag.analysis.explain.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.facts.exits import breaks, first_break, says_mismatch
@@ -25,38 +25,38 @@ def is_stuck(cell: CellEvidence) -> bool:
     return first.kind == "exited" or says_mismatch(first.rank)
 
 
-def obstacle(cell: CellEvidence, tables: Tables) -> Declined | None:
+def obstacle(case: Case) -> Declined | None:
     """The fact that keeps any hypothesis from being tried."""
-    if cell.world_size < 2:
+    if case.cell.world_size < 2:
         return Declined("one rank has no peer to diverge from")
-    if not is_stuck(cell):
+    if not is_stuck(case.cell):
         return Declined("no rank was left waiting for another one", "ends.json")
-    if swallowed := in_flight(cell, tables) or gone_on(cell, tables):
+    if swallowed := in_flight(case) or gone_on(case):
         # It diverged from the others by that exception.
         return Declined(
             f"rank {swallowed.rank.rank} left the common path by an exception of its own", swallowed.source
         )
-    if not any(r.recording.header for r in cell.ranks) and not tables.standings:
+    if not any(r.recording.header for r in case.cell.ranks) and not case.thread_states:
         # Dumps that others collected: no stack and no history, of thousands of ranks maybe.
         return Declined("no rank has a stack or a black box")
-    if tables.transfers.end_s.isna().any() or any(failed_in_transfer(r) for r in cell.ranks):
+    if case.transfers.end_s.isna().any() or any(failed_in_transfer(r) for r in case.cell.ranks):
         # Stages of a pipeline rightly run different code: who waits for whose message is another question.
         return Declined("ranks wait in sends and receives: stages rightly run different code")
     return None
 
 
-def attempts(cell: CellEvidence, tables: Tables) -> tuple[tuple[str, Divergence | None], ...]:
+def attempts(case: Case) -> tuple[tuple[str, Explanation | None], ...]:
     """The hypotheses tried, by name, up to the first that the evidence bears out."""
-    if tables.once(obstacle) or len((situation := Situation(cell, tables)).members()) < 2:
+    if case.once(obstacle) or len((context := Context(case)).members()) < 2:
         return ()
     found = []
     for hypothesis in HYPOTHESES:
-        found.append((hypothesis.__name__, hypothesis(situation)))
+        found.append((hypothesis.__name__, hypothesis(context)))
         if found[-1][1]:
             break
     return tuple(found)
 
 
-def explain(cell: CellEvidence, tables: Tables) -> Divergence | None:
+def explain(case: Case) -> Explanation | None:
     """The first hypothesis that the evidence bears out; None where nothing shows why the ranks disagree."""
-    return next((found for _, found in tables.once(attempts) if found), None)
+    return next((found for _, found in case.once(attempts) if found), None)

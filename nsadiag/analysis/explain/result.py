@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsadiag.analysis.explain.context import Divergence, Situation
+from nsadiag.analysis.explain.context import Context, Explanation
 from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source.control import Condition
 
@@ -13,7 +13,7 @@ DEPENDS = {"rank": "the rank", "data": "this rank's own data or state", "input":
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Cause:
     """A hypothesis that the evidence bears out."""
 
     cls: str
@@ -36,25 +36,25 @@ def shown(guard: Condition) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def made(s: Situation, case: Case) -> Divergence:
+def made(context: Context, cause: Cause) -> Explanation:
     """With what is the same for all: where the peers are, the collective, and the condition as evidence."""
     condition: tuple[Evidence, ...] = ()
-    if case.guard is not None:
-        claim = f"`{shown(case.guard)}` depends on {DEPENDS[case.guard.origin]}"
-        condition = (Evidence(claim=claim, source=s.cited(case.guard.file, case.guard.line)),)
-    still = s.cell.watch.get("looks", [])
+    if cause.guard is not None:
+        claim = f"`{shown(cause.guard)}` depends on {DEPENDS[cause.guard.provenance]}"
+        condition = (Evidence(claim=claim, source=context.cited(cause.guard.file, cause.guard.line)),)
+    still = context.cell.watch.get("looks", [])
     looked = (Evidence(claim=still[-1]["reason"], source="watch.json#looks"),) if still else ()
-    waiting = next((c for r in (*case.blocked, *case.guilty) if (c := s.collective(r))), None)
-    return Divergence(
-        cls=case.cls,
-        guilty=case.guilty,
-        blocked=case.blocked,
-        where=case.where,
-        peers_at=s.here(case.blocked[0]) if case.blocked else None,
-        because=case.because,
-        evidence=(*case.evidence, *condition, *looked),
-        strength=case.strength,
+    waiting = next((c for r in (*cause.blocked, *cause.guilty) if (c := context.collective(r))), None)
+    return Explanation(
+        cls=cause.cls,
+        guilty=cause.guilty,
+        blocked=cause.blocked,
+        where=cause.where,
+        peers_at=context.here(cause.blocked[0]) if cause.blocked else None,
+        because=cause.because,
+        evidence=(*cause.evidence, *condition, *looked),
+        strength=cause.strength,
         collective=waiting,
-        module=case.module,
-        guard=case.guard,
+        module=cause.module,
+        guard=cause.guard,
     )

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidates.skipped_rounds import arrival
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_same
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.relations.timeline import Histories
+from nsadiag.analysis.relations.timeline import Timelines
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -35,27 +35,27 @@ class Swallowed:
         return f"{self.rank.source}/" + (f"raised.jsonl#{self.line}" if self.line else "leaving.json")
 
 
-def in_flight(cell: CellEvidence, tables: Tables) -> Swallowed | None:
+def in_flight(case: Case) -> Swallowed | None:
     """The earliest exception on its way up, held back by a collective that its rank entered and never left."""
-    waited_for = {edge.waited_for for edge in tables.once(graph_of).edges}
+    waited_for = {edge.waited_for for edge in case.once(graph_of).edges}
     found = []
-    for rank, line, row in _rows(cell):
-        if row["how"] != "in flight" or not _is_open(tables, rank, row):
+    for rank, line, row in _rows(case.cell):
+        if row["how"] != "in flight" or not _is_open(case, rank, row):
             continue
         # Whoever waits where its peers do too is not the one that left them.
-        if tables.once(graph_of).edges and rank.rank not in waited_for:
+        if case.once(graph_of).edges and rank.rank not in waited_for:
             continue
         why = f"with it on its way up, rank {rank.rank} entered {row['during']}, and never left it"
-        found.append(_swallowed(cell, rank, line, row, why))
+        found.append(_swallowed(case.cell, rank, line, row, why))
     return min(found, key=lambda s: s.t_s, default=None)
 
 
-def _is_open(tables: Tables, rank: RankEvidence, row: dict[str, Any]) -> bool:
+def _is_open(case: Case, rank: RankEvidence, row: dict[str, Any]) -> bool:
     """Whether the collective that it was seen in has begun and not ended, or else the next that it met on its way up.
 
     Under NCCL a barrier is over for the host at once, and what comes after it in the same `finally` holds the rank.
     """
-    events = tables.events
+    events = case.events
     mine = events[events["rank"] == rank.rank]
     calls = mine[mine.kind.isin((Kind.COLLECTIVE, Kind.PROCESS_GROUP))]
     # Groups are counted as well, from one on.
@@ -76,27 +76,27 @@ def peers_failed(cell: CellEvidence) -> bool:
     return any(follows_a_peer(first_of(row)) for rank in cell.ranks for row in rank.raised)
 
 
-def gone_on(cell: CellEvidence, tables: Tables) -> Swallowed | None:
+def gone_on(case: Case) -> Swallowed | None:
     """The earliest that a rank swallowed, and whose steps it now lacks, or after which it did no more."""
-    everywhere = _on_every_rank(cell)
-    steps = _backwards(cell, tables)
+    everywhere = _on_every_rank(case.cell)
+    steps = _backwards(case)
     rows: dict[int, list[tuple[RankEvidence, int, dict[str, Any]]]] = defaultdict(list)
-    for rank, line, row in _rows(cell):
-        if row["how"] != "in flight" and _key(row) not in everywhere and _is_cause(cell, rank, row):
+    for rank, line, row in _rows(case.cell):
+        if row["how"] != "in flight" and _key(row) not in everywhere and _is_cause(case.cell, rank, row):
             rows[rank.rank].append((rank, line, row))
     found = []
     for number, mine in rows.items():
         behind = max(steps.values(), default=0) - steps[number]
-        missing = _rounds_missing(cell, number, mine) if 0 < behind < len(mine) else 0
+        missing = _rounds_missing(case.cell, number, mine) if 0 < behind < len(mine) else 0
         for rank, line, row in mine:
-            why = _tie(cell, tables, rank, row, behind, len(mine))
-            if why is None and missing and _stands_among_peers(tables, rank):
+            why = _tie(case, rank, row, behind, len(mine))
+            if why is None and missing and _stands_among_peers(case, rank):
                 since = mine[-missing]
                 why = f"rank {number} went on, and came to where it waits after {missing} steps less than ever before"
-                found.append(_swallowed(cell, *since, why))
+                found.append(_swallowed(case.cell, *since, why))
                 break
             if why:
-                found.append(_swallowed(cell, rank, line, row, why))
+                found.append(_swallowed(case.cell, rank, line, row, why))
                 break
     return min(found, key=lambda s: s.t_s, default=None)
 
@@ -109,40 +109,38 @@ def _rounds_missing(
     What it had met before that had cost it nothing: it had tried again. Nor does it wait for what the others do meanwhile:
     calls are paired by number, and so the others are one step further at most, however many it left out.
     """
-    came = arrival(Histories(cell.ranks), tuple(r.rank for r in cell.ranks))
+    came = arrival(Timelines(cell.ranks), tuple(r.rank for r in cell.ranks))
     if came is None or came.early != (number,):
         return 0
     since = sum(row["t_mono_ns"] > came.last_ns for _, _, row in rows)
     return since if since == came.usual - came.since else 0
 
 
-def _backwards(cell: CellEvidence, tables: Tables) -> dict[int, int]:
+def _backwards(case: Case) -> dict[int, int]:
     """Each rank's number of backwards begun, or of steps: a peer that failed in one has begun it."""
-    events = tables.events
+    events = case.events
     begun = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)].groupby("rank").size()
     # The ring of a long run has lost its first ones: then steps alone count.
-    short = all(int(rank.end.get("steps") or 0) <= int(begun.get(rank.rank, 0)) for rank in cell.ranks)
-    return {r.rank: int(begun.get(r.rank, 0) if short else r.end.get("steps") or 0) for r in cell.ranks}
+    short = all(int(rank.end.get("steps") or 0) <= int(begun.get(rank.rank, 0)) for rank in case.cell.ranks)
+    return {r.rank: int(begun.get(r.rank, 0) if short else r.end.get("steps") or 0) for r in case.cell.ranks}
 
 
-def _tie(
-    cell: CellEvidence, tables: Tables, rank: RankEvidence, row: dict[str, Any], behind: int, count: int
-) -> str | None:
+def _tie(case: Case, rank: RankEvidence, row: dict[str, Any], behind: int, count: int) -> str | None:
     """The tie that makes it the cause: the steps that are missing, or the silence since."""
-    t_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
-    events = tables.events
+    t_s = (row["t_mono_ns"] - case.cell.started_mono_ns) / 1e9
+    events = case.events
     mine = events[(events["rank"] == rank.rank) & (events.t_s > t_s)]
     stepped = int((mine.kind == Kind.STEP).sum())
     if row["how"] == "thread":
-        waits = tables.standings.get(rank.rank)
+        waits = case.thread_states.get(rank.rank)
         if waits and waits.doing in ("queue", "lock", "pipe", "sleep", "unknown", "python"):
             return f"its thread {row['thread']!r} died of it, and the main thread waits ({waits.doing})"
         return None
-    waited_for = {edge.waited_for for edge in tables.once(graph_of).edges}
+    waited_for = {edge.waited_for for edge in case.once(graph_of).edges}
     if stepped == 0 and (rank.rank in waited_for or has_left(rank)):
         return f"rank {rank.rank} completed no step after it"
     # One that stands within itself, steps later, stands there for another reason.
-    if not has_left(rank) and not _stands_among_peers(tables, rank):
+    if not has_left(rank) and not _stands_among_peers(case, rank):
         return None
     if row["how"] == "left" and row["during"] in SHARED and behind >= 0:
         return f"rank {rank.rank} went on without its part of that step, which its peers did"
@@ -151,8 +149,8 @@ def _tie(
     return None
 
 
-def _stands_among_peers(tables: Tables, rank: RankEvidence) -> bool:
-    at = tables.standings.get(rank.rank)
+def _stands_among_peers(case: Case, rank: RankEvidence) -> bool:
+    at = case.thread_states.get(rank.rank)
     return at is None or at.waits_for_peers or at.doing == "backward"
 
 

@@ -59,11 +59,11 @@ def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
     if by_nccl and not _says_why(cell):
         return by_nccl, ()
     # Only now: pandas takes as long to load as a thousand dumps do.
-    from nsadiag.analysis.case import Tables
+    from nsadiag.analysis.case import Case
     from nsadiag.analysis.resolve import resolve
 
     stuck = dataclasses.replace(cell, watch=_watch(foreign))
-    found, failed = resolve(stuck, Tables(stuck)).outcome
+    found, failed = resolve(Case(stuck)).outcome
     if found.cls in ("rank_exited_early", "unknown", "healthy") and (first := _first_with_a_code(cell)):
         return ended_with_code(foreign, (first.rank,), int(first.end["exit_code"])), failed
     if by_dumps is None or found.cls not in ("unknown", "healthy"):

@@ -33,7 +33,7 @@ THREAD = re.compile(r'^Thread (\S+) \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ThreadState:
     """One rank's main thread at the last look."""
 
     rank: int
@@ -56,7 +56,7 @@ class Standing:
         return self.doing in ("collective", "transfer", "rendezvous", "store")
 
 
-def standing_of(rank: RankEvidence) -> Standing | None:
+def thread_state_of(rank: RankEvidence) -> ThreadState | None:
     """The state of the rank's main thread; None if no stack of it could be had."""
     shown = [c for c in rank.captures if c.stacks]
     if not shown:
@@ -80,7 +80,7 @@ def standing_of(rank: RankEvidence) -> Standing | None:
         same = without_repeats(_lines(shown[-2])) == without_repeats(_lines(last))
     if doing in BY_DEVICE:
         doing = device_queue.holds_up(rank, native, running=state == "R", same=same) or doing
-    return Standing(
+    return ThreadState(
         rank=rank.rank,
         doing=doing,
         place=user[0] if user else None,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.deadlock import deadlock_of
 from nsadiag.evidence.records import Certainty, Evidence, Finding
 
 
-def weighed(cell: CellEvidence, tables: Tables, cause: Finding) -> tuple[Finding, Certainty | None]:
+def weighed(case: Case, cause: Finding) -> tuple[Finding, Certainty | None]:
     """The finding of a hang with the deadlock that proves it, where there is one; no certainty of anything else."""
     if cause.outcome != "hung":
         return cause, None
-    deadlock = tables.once(deadlock_of)
+    deadlock = case.once(deadlock_of)
     if deadlock is None:
         return cause, "suspected"
     proof = Evidence(claim=f"nothing can wake them: {deadlock.reason}", source=deadlock.source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -15,8 +15,8 @@ def _median(values: pd.Series) -> float | None:
 
 def costs(cell: CellEvidence) -> dict[str, float | int | None]:
     """Medians over ranks and steps after the first; None where nothing was measured."""
-    tables = Tables(cell)
-    steps, events = tables.steps, tables.events
+    case = Case(cell)
+    steps, events = case.steps, case.events
     exits = events[(events.kind == Kind.PROCESS) & (events.phase == Phase.END)]
     began = _began_s(cell)
     return {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.thread_state import Standing, other_threads
+from nsadiag.analysis.facts.thread_state import ThreadState, other_threads
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
@@ -16,13 +16,13 @@ from nsadiag.evidence.user_code import is_user
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stuck:
+class BlockedRank:
     """A living rank that waits for no peer, and where it stands."""
 
     rank: RankEvidence
-    standing: Standing
+    state: ThreadState
     capture: CaptureEvidence  # the last that shows a stack
-    blocked: tuple[int, ...]  # ranks that wait for it, directly or through others
+    waiters: tuple[int, ...]  # ranks that wait for it, directly or through others
     waited: tuple[str, str] | None  # what one of them waits in, and the record that shows it
     collective: Collective | None
 
@@ -36,65 +36,65 @@ class Stuck:
         return f"{self.capture.source}/py_spy.json"
 
 
-def stuck_inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:
+def hung_ranks(case: Case) -> list[BlockedRank]:
     """Ranks of a job in which nothing moves that peers wait for and that wait for none; where nobody waits, all such.
 
     Without those that have nothing to do, if another one hangs beside them.
     """
-    found = inside(cell, tables) if is_still(cell) else []
-    return [stuck for stuck in found if not may_be_idle(cell, stuck)] or found
+    found = blocked_ranks(case) if is_still(case.cell) else []
+    return [blocked for blocked in found if not may_be_idle(case.cell, blocked)] or found
 
 
-def may_be_idle(cell: CellEvidence, stuck: Stuck) -> bool:
+def may_be_idle(cell: CellEvidence, blocked: BlockedRank) -> bool:
     """Whether it asks again and again, with a time limit, for work that somebody may still bring, and nobody waits for it."""
     moved = cell.watch["looks"][-1].get("motions") or ()
-    return not stuck.blocked and any(m["rank"] == stuck.number and m.get("idle") for m in moved)
+    return not blocked.waiters and any(m["rank"] == blocked.number and m.get("idle") for m in moved)
 
 
-def inside(cell: CellEvidence, tables: Tables) -> list[Stuck]:
+def blocked_ranks(case: Case) -> list[BlockedRank]:
     """The same, whether or not the job was called still."""
-    graph = tables.once(graph_of)
+    graph = case.once(graph_of)
     roots = graph.roots() or tuple(
-        r for r, s in tables.standings.items() if not _waits(s) and r not in graph.waiters
+        r for r, s in case.thread_states.items() if not _waits(s) and r not in graph.waiters
     )
     found = []
     for number in roots:
-        standing = tables.standings.get(number)
-        rank = next((r for r in cell.ranks if r.rank == number), None)
-        if rank is None or standing is None or not was_alive(rank.end):
+        state = case.thread_states.get(number)
+        rank = next((r for r in case.cell.ranks if r.rank == number), None)
+        if rank is None or state is None or not was_alive(rank.end):
             continue
-        blocked = tuple(sorted(r for r in graph.waiters if number in graph.reached_from(r)))
+        waiters = tuple(sorted(r for r in graph.waiters if number in graph.reached_from(r)))
         edge = next((e for e in graph.edges if e.waited_for == number), None)
         found.append(
-            Stuck(
+            BlockedRank(
                 rank=rank,
-                standing=standing,
+                state=state,
                 capture=[c for c in rank.captures if c.stacks][-1],
-                blocked=blocked or _by_stacks(cell, tables, number),
+                waiters=waiters or _by_stacks(case, number),
                 waited=(f"rank {edge.waiter} waits for rank {number} in {edge.what}", edge.source)
                 if edge
                 else None,
-                collective=_collective(cell, tables, number),
+                collective=_collective(case, number),
             )
         )
     return found
 
 
-def _waits(standing: Standing) -> bool:
-    ends = any("destroy_process_group" in name for name in (*standing.inner, standing.event or ""))
-    return standing.doing in ("collective", "transfer", "backward", "rendezvous") and not ends
+def _waits(state: ThreadState) -> bool:
+    ends = any("destroy_process_group" in name for name in (*state.inner, state.event or ""))
+    return state.doing in ("collective", "transfer", "backward", "rendezvous") and not ends
 
 
-def _by_stacks(cell: CellEvidence, tables: Tables, number: int) -> tuple[int, ...]:
+def _by_stacks(case: Case, number: int) -> tuple[int, ...]:
     return tuple(
         r
-        for r, s in sorted(tables.standings.items())
-        if r != number and _waits(s) and was_alive(cell.rank(r).end)
+        for r, s in sorted(case.thread_states.items())
+        if r != number and _waits(s) and was_alive(case.cell.rank(r).end)
     )
 
 
-def _collective(cell: CellEvidence, tables: Tables, number: int) -> Collective | None:
-    for wait in waits(cell, tables):
+def _collective(case: Case, number: int) -> Collective | None:
+    for wait in waits(case):
         if number in wait.missing and wait.waiting:
             return wait.collective(wait.waiting[0])
     return None
@@ -105,9 +105,9 @@ def was_alive(end: dict[str, Any]) -> bool:
     return end.get("t_s") is None or bool(end.get("by_us"))
 
 
-def living_children(stuck: Stuck) -> list[dict[str, Any]]:
+def living_children(blocked: BlockedRank) -> list[dict[str, Any]]:
     """Processes that the rank has started and that have not ended."""
-    return [c for c in stuck.capture.proc.get("children", []) if c.get("state") != "Z"]
+    return [c for c in blocked.capture.proc.get("children", []) if c.get("state") != "Z"]
 
 
 def user_threads(capture: CaptureEvidence) -> list[tuple[dict[str, Any], Place]]:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Collective, Place
@@ -69,28 +69,28 @@ def shapes(tensors: str) -> list[tuple[str, int]]:
     return found
 
 
-def in_black_boxes(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
+def in_black_boxes(case: Case) -> list[Disagreement]:
     """By calls from Python; one a group at most."""
     found = []
-    for group, frame in tables.asked.groupby("group"):
-        members = tables.groups.members(str(group))
+    for group, frame in case.asked.groupby("group"):
+        members = case.groups.members(str(group))
         rows = frame[frame["rank"].isin(members)]
         for _, same in rows.groupby("call", sort=True):
             if same["rank"].nunique() > 1 and (
-                one := _asked_otherwise(cell, str(group), same, sorted(members))
+                one := _asked_otherwise(case.cell, str(group), same, sorted(members))
             ):
                 found.append(one)
                 break
     return found
 
 
-def still_disagree(cell: CellEvidence, tables: Tables, one: Disagreement, calls: int) -> bool:
+def still_disagree(case: Case, one: Disagreement, calls: int) -> bool:
     """Whether the ranks disagree so in one of the last calls that all of them made: NCCL may deliver rubbish, and go on."""
-    rows = tables.asked[(tables.asked.group == one.group) & tables.asked["rank"].isin(one.asked)]
+    rows = case.asked[(case.asked.group == one.group) & case.asked["rank"].isin(one.asked)]
     last = int(rows.groupby("rank").call.max().min())
     late = rows[(rows.call > last - calls) & (rows.call <= last)]
-    members = sorted(tables.groups.members(one.group))
-    found = (_asked_otherwise(cell, one.group, same, members) for _, same in late.groupby("call"))
+    members = sorted(case.groups.members(one.group))
+    found = (_asked_otherwise(case.cell, one.group, same, members) for _, same in late.groupby("call"))
     return any(f is not None and (f.kind, f.places) == (one.kind, one.places) for f in found)
 
 
@@ -177,20 +177,17 @@ def _rows_per_member(row: dict[Any, Any], size: int) -> tuple[list[int], list[in
     return (sides[0], sides[1]) if all(len(side) == size for side in sides) else None
 
 
-def in_both(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
+def in_both(case: Case) -> list[Disagreement]:
     """By recorders; by black boxes where these tell of the same call, since they know what a line asked for before."""
-    called = {
-        (one.group, one.call, one.kind, *sorted(one.asked)): one for one in in_black_boxes(cell, tables)
-    }
+    called = {(one.group, one.call, one.kind, *sorted(one.asked)): one for one in in_black_boxes(case)}
     return [
-        called.get((one.group, one.call, one.kind, *sorted(one.asked)), one)
-        for one in in_recorders(cell, tables)
+        called.get((one.group, one.call, one.kind, *sorted(one.asked)), one) for one in in_recorders(case)
     ]
 
 
-def in_recorders(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
+def in_recorders(case: Case) -> list[Disagreement]:
     """By flight-recorder dumps, which also have what DDP and FSDP issue from C++; one a group at most."""
-    calls = tables.calls
+    calls = case.calls
     if calls.empty:
         return []
     calls = calls.assign(
@@ -200,7 +197,7 @@ def in_recorders(cell: CellEvidence, tables: Tables) -> list[Disagreement]:
     found = []
     for group, frame in calls[varied].groupby("group"):
         for _, same in frame.groupby("seq", sort=True):
-            if one := _recorded_otherwise(cell, str(group), same):
+            if one := _recorded_otherwise(case.cell, str(group), same):
                 found.append(one)
                 break
     return found

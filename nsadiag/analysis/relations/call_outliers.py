@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.outliers import (
     MAJORITY,
     Basis,
@@ -29,29 +29,29 @@ ARGUMENTS = ["op", "root", "tensors", "splits"]
 class Asking(Behaviour):
     """A rank's arguments in the call on which it disagrees with others."""
 
-    tables: Tables
+    case: Case
     one: Disagreement
     rank: int
 
     @property
     def has_changed(self) -> bool:
         """Whether the rank called from this line before, and never so."""
-        now, before = _earlier(self.tables, self.rank, self.one)
+        now, before = _earlier(self.case, self.rank, self.one)
         return now is not None and bool(before) and now not in before
 
     def path(self, *, arguments: bool = False) -> list[Visit]:
         """The lines from which it called, up to this call: it may have got further since."""
-        until_s = _begun(self.tables, self.one, self.rank)
-        return _path(self.tables, self.rank, until_s, arguments=arguments)
+        until_s = _begun(self.case, self.one, self.rank)
+        return _path(self.case, self.rank, until_s, arguments=arguments)
 
 
 Askings = Mapping[int, Asking]
 
 
-def call_outliers(tables: Tables, one: Disagreement) -> Outliers:
+def call_outliers(case: Case, one: Disagreement) -> Outliers:
     """Ranks that ask for something else than they should."""
     asking = {
-        rank: Asking(now=asked.key, weight=tables.cell.weight(rank), tables=tables, one=one, rank=rank)
+        rank: Asking(now=asked.key, weight=case.cell.weight(rank), case=case, one=one, rank=rank)
         for rank, asked in one.asked.items()
     }
     return outliers(asking, CRITERIA.get(one.kind, ARGUMENT_CRITERIA))
@@ -90,18 +90,16 @@ CRITERIA: dict[str, tuple[Criterion[Askings], ...]] = {
 ARGUMENT_CRITERIA: tuple[Criterion[Askings], ...] = (MAJORITY, (Basis.NOVEL_ARGUMENTS, _changed), *PATHS)
 
 
-def _begun(tables: Tables, one: Disagreement, rank: int) -> float:
+def _begun(case: Case, one: Disagreement, rank: int) -> float:
     """The time at which the rank made the call; of one that only the recorder tells of, it is at the newest."""
-    rows = tables.asked[(tables.asked["rank"] == rank) & (tables.asked.group == one.group)]
+    rows = case.asked[(case.asked["rank"] == rank) & (case.asked.group == one.group)]
     begun = rows.loc[rows.call == one.call, "begin_s"]
     return float("inf") if one.recorded or begun.empty or begun.isna().all() else float(begun.iloc[-1])
 
 
-def _path(
-    tables: Tables, rank: int, until_s: float = float("inf"), *, arguments: bool = False
-) -> list[Visit]:
+def _path(case: Case, rank: int, until_s: float = float("inf"), *, arguments: bool = False) -> list[Visit]:
     """The lines from which the rank's main thread called, in order; with what it gave, if asked for."""
-    events = tables.events
+    events = case.events
     mine = events[
         (events["rank"] == rank)
         & (events.phase == Phase.BEGIN)
@@ -118,9 +116,9 @@ def _is_at_a_new_place(path: list[Visit]) -> bool:
     return len(path) > 1 and path.count(path[-1]) == 1
 
 
-def took_new_turns(tables: Tables, ranks: tuple[int, ...]) -> tuple[int, ...]:
+def took_new_turns(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Ranks that came to the line at which they stand from the one before as none of them ever did in what is over."""
-    turns = {rank: list(itertools.pairwise(_path(tables, rank))) for rank in ranks}
+    turns = {rank: list(itertools.pairwise(_path(case, rank))) for rank in ranks}
     before = {turn for taken in turns.values() for turn in taken[:-1]}
     return tuple(r for r, taken in turns.items() if len(taken) > 1 and taken[-1] not in before)
 
@@ -130,11 +128,9 @@ def _took_a_new_turn(path: list[Visit]) -> bool:
     return len(turns) > 1 and turns.count(turns[-1]) == 1
 
 
-def _earlier(
-    tables: Tables, rank: int, one: Disagreement
-) -> tuple[tuple[Any, ...] | None, set[tuple[Any, ...]]]:
+def _earlier(case: Case, rank: int, one: Disagreement) -> tuple[tuple[Any, ...] | None, set[tuple[Any, ...]]]:
     """The rank's arguments now, and those that it gave before at this line."""
-    rows = tables.asked[(tables.asked["rank"] == rank) & (tables.asked.group == one.group)]
+    rows = case.asked[(case.asked["rank"] == rank) & (case.asked.group == one.group)]
     now = rows[rows.call == one.call]
     if one.recorded or now.empty:
         return None, set()
@@ -143,34 +139,34 @@ def _earlier(
     return tuple(map(str, now.iloc[-1][ARGUMENTS])), asked
 
 
-def is_out_of_order(tables: Tables, one: Disagreement) -> bool:
+def is_out_of_order(case: Case, one: Disagreement) -> bool:
     """Whether the ranks are at different calls of the program, and do not only ask otherwise in the same one."""
     if one.kind == "operation":
         return True
     if len(one.places) > 1:
-        return not _are_partners(tables, one)
-    known = [_earlier(tables, rank, one) for rank in one.asked]
+        return not _are_partners(case, one)
+    known = [_earlier(case, rank, one) for rank in one.asked]
     # From this line everyone has issued both before: a loop over what is ordered otherwise.
     return all(now is not None and all(other in before for other, _ in known) for now, before in known)
 
 
-def _are_partners(tables: Tables, one: Disagreement) -> bool:
+def _are_partners(case: Case, one: Disagreement) -> bool:
     """Whether calls from these lines belong together: a root has a line of its own in much code."""
     op = next(iter(one.asked.values())).op
     rooted = op.startswith(("broadcast", "scatter", "gather", "reduce")) and not op.startswith(
         "reduce_scatter"
     )
-    now = {rank: place for rank, place in _places_at(tables, one, one.call).items() if place}
+    now = {rank: place for rank, place in _places_at(case, one, one.call).items() if place}
     if len(now) < len(one.asked):
         return False
-    rows = tables.asked[(tables.asked.group == one.group) & (tables.asked.call < one.call)]
-    if any(_places_at(tables, one, int(call)) == now for call in rows.call.unique()):
+    rows = case.asked[(case.asked.group == one.group) & (case.asked.call < one.call)]
+    if any(_places_at(case, one, int(call)) == now for call in rows.call.unique()):
         return True
     visited = {rank: set(rows[rows["rank"] == rank].place) for rank in now}
     shared = all(place in visited[rank] for rank in now for place in now.values())
     return rooted and not shared
 
 
-def _places_at(tables: Tables, one: Disagreement, call: int) -> dict[int, str]:
-    rows = tables.asked[(tables.asked.group == one.group) & (tables.asked.call == call)]
+def _places_at(case: Case, one: Disagreement, call: int) -> dict[int, str]:
+    rows = case.asked[(case.asked.group == one.group) & (case.asked.call == call)]
     return {int(rank): str(place) for rank, place in rows[["rank", "place"]].itertuples(index=False)}

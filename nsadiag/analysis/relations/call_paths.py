@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import follows_a_peer
-from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.relations.timeline import Histories
+from nsadiag.analysis.records import RankEvidence
+from nsadiag.analysis.relations.timeline import Timelines
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.control import Condition, Program
@@ -19,27 +19,25 @@ from nsadiag.source.patterns.both_sides import make_the_same_call
 DEEPEST = 30
 
 
-class Chains:
+class CallPaths:
     """Stacks of all ranks, and who calls whom among the user's functions."""
 
-    def __init__(
-        self, cell: CellEvidence, tables: Tables, program: Program, histories: Histories, *, still: bool
-    ) -> None:
+    def __init__(self, case: Case, program: Program, timelines: Timelines, *, still: bool) -> None:
         """`still`: the last look shows the ranks as they were in the end."""
         self.program = program
-        self.gone = frozenset(r.rank for r in cell.ranks if _came_to_its_end(r))
-        self._now = {r.rank: () if r.rank in self.gone else _now(r, tables, still) for r in cell.ranks}
+        self.gone = frozenset(r.rank for r in case.cell.ranks if _came_to_its_end(r))
+        self._now = {r.rank: () if r.rank in self.gone else _now(r, case, still) for r in case.cell.ranks}
         self._callers: dict[Scope, Place] = {}
         self._seen: dict[Scope, set[tuple[str, int]]] = {}
-        for chain in (*self._now.values(), *_sampled(cell.ranks)):
-            for caller, callee in itertools.pairwise(chain):
+        for path in (*self._now.values(), *_sampled(case.cell.ranks)):
+            for caller, callee in itertools.pairwise(path):
                 scope = program.scope_of(callee.file, callee.line)
                 self._callers.setdefault(scope, caller)
                 self._seen.setdefault(scope, set()).add((caller.file, caller.line))
-        for rank, chain in self._now.items():
-            last = histories.last(rank)
-            if not chain and rank not in self.gone and last is not None and last.place is not None:
-                lost = _lost_a_peer(next(r for r in cell.ranks if r.rank == rank), last.t_ns)
+        for rank, path in self._now.items():
+            last = timelines.last(rank)
+            if not path and rank not in self.gone and last is not None and last.place is not None:
+                lost = _lost_a_peer(next(r for r in case.cell.ranks if r.rank == rank), last.t_ns)
                 self._now[rank] = lost or self.to(last.place)
 
     def now(self, rank: int) -> CallPath:
@@ -47,7 +45,7 @@ class Chains:
         return self._now.get(rank, ())
 
     def to(self, at: Place) -> CallPath:
-        """A chain that ends at the line: as any stack has shown its callers, else as the only call in the source."""
+        """A call path that ends at the line: as any stack has shown its callers, else as the only call in the source."""
         found, known = [at], {self.program.scope_of(at.file, at.line)}
         while len(found) < DEEPEST:
             caller = self._caller(self.program.scope_of(found[-1].file, found[-1].line))
@@ -58,7 +56,7 @@ class Chains:
         return tuple(reversed(found))
 
     def is_sure(self, at: Place) -> bool:
-        """Whether no function on the chain to that line is called from two places: else it may have been either."""
+        """Whether no function on the path to that line is called from two places: else it may have been either."""
         functions = {self.program.scope_of(p.file, p.line).function for p in self.to(at)[1:]}
         return all(len(self.program.callers(name)) < 2 for name in functions if name)
 
@@ -84,10 +82,10 @@ def _came_to_its_end(rank: RankEvidence) -> bool:
     return ended and rank.exception is None
 
 
-def _now(rank: RankEvidence, tables: Tables, still: bool) -> CallPath:
-    standing = tables.standings.get(rank.rank)
-    if still and standing is not None and standing.frames:
-        return tuple(reversed(standing.frames))
+def _now(rank: RankEvidence, case: Case, still: bool) -> CallPath:
+    state = case.thread_states.get(rank.rank)
+    if still and state is not None and state.frames:
+        return tuple(reversed(state.frames))
     frames = (rank.exception or {}).get("frames", [])
     if frames:
         return tuple(
@@ -133,7 +131,7 @@ def _in_common(program: Program, a: CallPath, b: CallPath) -> bool:
 def stands_behind(program: Program, a: CallPath, b: CallPath) -> bool:
     """Whether `a` is further down in the function in which the two part, and came there without an exception.
 
-    All that two stacks alone tell of who is ahead. An empty chain is that of a rank which is gone.
+    All that two stacks alone tell of who is ahead. An empty path is that of a rank which is gone.
     """
     depth = parted_at(program, a, b)
     if not a:
@@ -143,9 +141,9 @@ def stands_behind(program: Program, a: CallPath, b: CallPath) -> bool:
     return a[depth].line > b[depth].line and not program.is_handling(a[depth], of=b[depth])
 
 
-def held_by(program: Program, chain: CallPath, depth: int = 0) -> list[Condition]:
-    """Branches and loops around the chain's lines from that frame inwards, outermost first."""
-    return [g for place in chain[depth:] for g in program.around(place.file, place.line)]
+def held_by(program: Program, path: CallPath, depth: int = 0) -> list[Condition]:
+    """Branches and loops around the path's lines from that frame inwards, outermost first."""
+    return [g for place in path[depth:] for g in program.around(place.file, place.line)]
 
 
 def apart(program: Program, a: CallPath, b: CallPath) -> list[Condition]:
@@ -188,6 +186,6 @@ def _identity(guard: Condition) -> tuple[str, int, str, str]:
     return guard.file, guard.line, guard.kind, guard.branch
 
 
-def is_in(program: Program, chain: CallPath, guard: Condition) -> bool:
-    """Whether the chain runs through that branch."""
-    return _identity(guard) in {_identity(g) for g in held_by(program, chain)}
+def is_in(program: Program, path: CallPath, guard: Condition) -> bool:
+    """Whether the path runs through that branch."""
+    return _identity(guard) in {_identity(g) for g in held_by(program, path)}

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.facts.thread_state import Standing, other_threads
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts.thread_state import ThreadState, other_threads
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
@@ -32,52 +32,54 @@ class Deadlock:
     source: str
 
 
-def deadlock_of(cell: CellEvidence, tables: Tables) -> Deadlock | None:
+def deadlock_of(case: Case) -> Deadlock | None:
     """The deadlocked ranks; None where each rank that waits may yet be woken."""
-    graph = tables.once(graph_of)
-    ended = {rank.rank for rank in cell.ranks if not was_alive(rank.end)}
-    stopped = {rank for rank, at in tables.standings.items() if at.doing == "stopped"} - ended
+    graph = case.once(graph_of)
+    ended = {rank.rank for rank in case.cell.ranks if not was_alive(rank.end)}
+    stopped = {rank for rank, at in case.thread_states.items() if at.doing == "stopped"} - ended
     locked = {
-        rank.rank for rank in cell.ranks if _is_locked(cell, rank, tables.standings.get(rank.rank))
+        rank.rank
+        for rank in case.cell.ranks
+        if _is_locked(case.cell, rank, case.thread_states.get(rank.rank))
     } - ended
-    peers = {rank for rank, at in tables.standings.items() if at.waits_for_peers} - ended
+    peers = {rank for rank, at in case.thread_states.items() if at.waits_for_peers} - ended
     inert = ended | stopped
-    stuck = _largest(graph, inert | locked, peers)
-    if not stuck - inert and _all_disagree(cell, tables, graph, peers, inert):
-        stuck = peers | inert
-    waiting = stuck - inert
+    blocked = _largest(graph, inert | locked, peers)
+    if not blocked - inert and _all_disagree(case, graph, peers, inert):
+        blocked = peers | inert
+    waiting = blocked - inert
     if not waiting:
         return None
     return Deadlock(
         waiting=tuple(sorted(waiting)),
         inert=tuple(sorted(inert)),
-        reason=_reason(cell, waiting, locked, ended, stopped),
-        source=f"{tables.standings[min(waiting)].source}/py_spy.json",
+        reason=_reason(case.cell, waiting, locked, ended, stopped),
+        source=f"{case.thread_states[min(waiting)].source}/py_spy.json",
     )
 
 
 def _largest(graph: Graph, never: set[int], waiting: set[int]) -> set[int]:
     """`never` and those of `waiting` that cannot be woken: whoever waits only for ranks outside of the set is taken out."""
-    stuck = never | waiting
+    blocked = never | waiting
     while woken := {
         rank
-        for rank in stuck - never
-        if not any(edge.waiter == rank and edge.waited_for in stuck for edge in graph.edges)
+        for rank in blocked - never
+        if not any(edge.waiter == rank and edge.waited_for in blocked for edge in graph.edges)
     }:
-        stuck -= woken
-    return stuck
+        blocked -= woken
+    return blocked
 
 
-def _all_disagree(cell: CellEvidence, tables: Tables, graph: Graph, peers: set[int], inert: set[int]) -> bool:
+def _all_disagree(case: Case, graph: Graph, peers: set[int], inert: set[int]) -> bool:
     """Whether no living rank does anything but wait for its peers, and what they wait in can never match."""
-    living = set(range(cell.world_size)) - inert
+    living = set(range(case.cell.world_size)) - inert
     if not living or living - peers:
         return False
-    differ = any([*in_recorders(cell, tables), *in_black_boxes(cell, tables)])
+    differ = any([*in_recorders(case), *in_black_boxes(case)])
     return differ or bool(graph.edges) or bool(inert)
 
 
-def _is_locked(cell: CellEvidence, rank: RankEvidence, at: Standing | None) -> bool:
+def _is_locked(cell: CellEvidence, rank: RankEvidence, at: ThreadState | None) -> bool:
     """Whether its main thread waits for another thread, without a limit, and no thread or child is left that could act."""
     if at is None or at.doing not in FOR_THREADS or not at.same or _has_limit(cell, rank.rank):
         return False

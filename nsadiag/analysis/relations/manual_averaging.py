@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.replica_sums import summed
@@ -17,13 +17,13 @@ MOST_STEPS = 0.8  # in which gradients were averaged, for it to be what the job 
 REDUCTIONS = ("all_reduce", "all_reduce_coalesced")
 
 
-def averaged(cell: CellEvidence, tables: Tables) -> tuple[frozenset[str], Place | None]:
+def averaged(case: Case) -> tuple[frozenset[str], Place | None]:
     """Parameters whose gradients all ranks reduce behind nearly every backward, and the line that does it."""
-    events = tables.events
-    sizes = summed(cell)
+    events = case.events
+    sizes = summed(case.cell)
     names: set[str] | None = None
     at: Counter[str] = Counter()
-    for rank in cell.ranks:
+    for rank in case.cell.ranks:
         mine = events[events["rank"] == rank.rank]
         steps = int((mine.kind == Kind.STEP).sum())
         reduced = _behind_backward(mine)

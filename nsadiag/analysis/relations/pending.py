@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Collective, Place
@@ -21,7 +21,7 @@ class Wait:
     waiting: tuple[int, ...]  # issued it, and it is not over
     missing: tuple[int, ...]  # members that never issued it
     unseen: tuple[int, ...]  # members without a dump
-    calls: pd.DataFrame  # rows of Tables.calls with this group and sequence
+    calls: pd.DataFrame  # rows of Case.calls with this group and sequence
 
     def collective(self, rank: int) -> Collective:
         """The collective that the rank called."""
@@ -68,16 +68,16 @@ def is_suspended(cell: CellEvidence) -> bool:
     return bool(motions) and all(motion.get("stopped") for motion in motions)
 
 
-def waits(cell: CellEvidence, tables: Tables) -> list[Wait]:
+def waits(case: Case) -> list[Wait]:
     """One for each group in which anyone waits; counts decide, since states lie."""
-    calls = tables.calls
+    calls = case.calls
     found = []
     for group, pending in calls[calls.pending.astype(bool)].groupby("group"):
         seq = int(pending.seq.min())
         # Where nobody says who is in the group, whoever never used it may not be.
-        of_all = tables.groups.is_known(str(group))
-        members = set(tables.groups.members(str(group)) if of_all else calls[calls.group == group]["rank"])
-        issued = tables.issued.loc[group] if group in tables.issued.index else pd.Series(dtype=int)
+        of_all = case.groups.is_known(str(group))
+        members = set(case.groups.members(str(group)) if of_all else calls[calls.group == group]["rank"])
+        issued = case.issued.loc[group] if group in case.issued.index else pd.Series(dtype=int)
         seen = members & set(issued.index)
         missing = tuple(sorted(r for r in seen if issued[r] < seq))
         waiting = tuple(sorted(int(r) for r in pending.loc[pending.seq == seq, "rank"].unique()))

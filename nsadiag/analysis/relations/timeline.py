@@ -26,7 +26,7 @@ NEED_PLACE = (Kind.FORWARD, Kind.BACKWARD, Kind.COLLECTIVE, Kind.DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Token:
+class TimelineEvent:
     """One thing that the main thread began."""
 
     kind: int
@@ -49,25 +49,27 @@ class Token:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class Divergence:
     """The first iteration in which ranks did not do the same."""
 
     iteration: int  # from 0, of those that all ranks still remember
     guilty: tuple[int, ...]
     others: tuple[int, ...]
-    anchor: Token  # where the iteration began, on a guilty rank
-    common: Token  # the last thing that they did alike
-    theirs: Token | None  # what the others did next; None: they began the next iteration, or are still at it
-    own: Token | None  # what the guilty did next
+    anchor: TimelineEvent  # where the iteration began, on a guilty rank
+    common: TimelineEvent  # the last thing that they did alike
+    theirs: (
+        TimelineEvent | None
+    )  # what the others did next; None: they began the next iteration, or are still at it
+    own: TimelineEvent | None  # what the guilty did next
     novel: bool  # whether no rank had done before what the guilty ones did
 
 
-def tokens_of(rank: RankEvidence) -> list[Token]:
+def timeline_of(rank: RankEvidence) -> list[TimelineEvent]:
     """In order; calls of other threads, transfers and the store left out."""
     recording, events = rank.recording, rank.recording.events
     if recording.pid is None:
         return []
-    found: list[Token] = []
+    found: list[TimelineEvent] = []
     unsynced = ""
     # Kinds first: most events are gradients and modules, and Python is slow over all of them.
     relevant = np.isin(events["kind"], [*map(int, SEEN), int(Kind.GRAD_SYNC)])
@@ -79,7 +81,7 @@ def tokens_of(rank: RankEvidence) -> list[Token]:
             found[-1] = replace(found[-1], gave=True)
         elif begins and (at or kind not in NEED_PLACE) and not _is_transfer(event):
             found.append(
-                Token(
+                TimelineEvent(
                     kind=kind, name=event.name, group=event.group, at=at, step=event.step, t_ns=event.t_ns,
                     unsynced=unsynced if kind == Kind.FORWARD else "",
                 )
@@ -91,45 +93,45 @@ def _is_transfer(event: Event) -> bool:
     return event.kind == Kind.COLLECTIVE and bool(TRANSFER.search(event.name))
 
 
-class Histories:
+class Timelines:
     """Timelines of all ranks that left a black box."""
 
     def __init__(self, ranks: tuple[RankEvidence, ...]) -> None:
-        self.tokens = {r.rank: found for r in ranks if (found := tokens_of(r))}
+        self.events = {r.rank: found for r in ranks if (found := timeline_of(r))}
         self._whole = {r.rank: r.recording.is_whole for r in ranks}
 
     @property
     def are_whole(self) -> bool:
         """Whether all of them reach back to the start."""
-        return all(self._whole.get(rank) for rank in self.tokens)
+        return all(self._whole.get(rank) for rank in self.events)
 
     @cached_property
     def anchor(self) -> str | None:
         """The line whose forward begins an iteration: the one that backward follows most often, on all ranks together."""
         trained: Counter[str] = Counter()
-        for tokens in self.tokens.values():
+        for events in self.events.values():
             last = None
-            for token in tokens:
-                if token.kind == Kind.FORWARD:
-                    last = token.at
-                elif token.kind == Kind.BACKWARD and last:
+            for event in events:
+                if event.kind == Kind.FORWARD:
+                    last = event.at
+                elif event.kind == Kind.BACKWARD and last:
                     trained[last] += 1
                     last = None
         if not trained:
-            trained = Counter(t.at for ts in self.tokens.values() for t in ts if t.kind == Kind.FORWARD)
+            trained = Counter(t.at for ts in self.events.values() for t in ts if t.kind == Kind.FORWARD)
         return trained.most_common(1)[0][0] if trained else None
 
     @cached_property
-    def iterations_of_all(self) -> dict[int, list[list[Token]]]:
+    def iterations_of_all(self) -> dict[int, list[list[TimelineEvent]]]:
         """As `iterations`, with what was done before the first of them."""
         if self.are_whole:
-            return {rank: [tokens] for rank, tokens in self.tokens.items()}
+            return {rank: [events] for rank, events in self.events.items()}
         return self.iterations
 
     @cached_property
-    def iterations(self) -> dict[int, list[list[Token]]]:
+    def iterations(self) -> dict[int, list[list[TimelineEvent]]]:
         """By rank, each beginning at the anchor; where rings have wrapped, from the first step that all remember."""
-        cut = {rank: _cut(tokens, self.anchor) for rank, tokens in self.tokens.items()}
+        cut = {rank: _cut(events, self.anchor) for rank, events in self.events.items()}
         if self.are_whole:
             return cut
         # The first one may have lost its beginning.
@@ -143,24 +145,24 @@ class Histories:
     def was_at(self, rank: int, at: Place) -> int:
         """The number of calls that the rank made from that line."""
         where = f"{at.file}:{at.line}:"
-        return sum(t.at.startswith(where) for t in self.tokens.get(rank, ()))
+        return sum(t.at.startswith(where) for t in self.events.get(rank, ()))
 
     def was_at_lately(self, rank: int, at: Place, earlier: int = 0) -> int:
         """The same within the rank's newest iteration, or one that many before; what came before the first counts as one."""
         where = f"{at.file}:{at.line}:"
-        tokens = self.tokens.get(rank, [])
-        began = [n for n, t in enumerate(tokens) if t.kind == Kind.FORWARD and t.at == self.anchor]
+        events = self.events.get(rank, [])
+        began = [n for n, t in enumerate(events) if t.kind == Kind.FORWARD and t.at == self.anchor]
         if len(began) < earlier + (not self._whole.get(rank)):
             return 0
-        bounds = [0, *began, len(tokens)]
-        newest = tokens[bounds[-2 - earlier] : bounds[-1 - earlier]]
+        bounds = [0, *began, len(events)]
+        newest = events[bounds[-2 - earlier] : bounds[-1 - earlier]]
         return sum(t.at.startswith(where) for t in newest)
 
-    def last(self, rank: int) -> Token | None:
+    def last(self, rank: int) -> TimelineEvent | None:
         """The newest thing with a place that the rank began."""
-        return next((t for t in reversed(self.tokens.get(rank, ())) if t.at), None)
+        return next((t for t in reversed(self.events.get(rank, ())) if t.at), None)
 
-    def first_difference(self, ranks: tuple[int, ...]) -> Difference | None:
+    def first_divergence(self, ranks: tuple[int, ...]) -> Divergence | None:
         """Between ranks that should all do the same; None where they did, as far as it is remembered."""
         its = {r: self.iterations.get(r, []) for r in ranks}
         least = min((len(i) for i in its.values()), default=0)
@@ -177,12 +179,12 @@ class Histories:
     def _difference(
         self,
         number: int,
-        shown: dict[int, list[Token]],
+        shown: dict[int, list[TimelineEvent]],
         signatures: dict[int, tuple[tuple[int, str], ...]],
         known: set[tuple[tuple[int, str], ...]],
-        its: dict[int, list[list[Token]]],
+        its: dict[int, list[list[TimelineEvent]]],
         open_ended: set[int],
-    ) -> Difference | None:
+    ) -> Divergence | None:
         guilty, novel = suspects(signatures, known, open_ended)
         others = tuple(sorted(r for r in signatures if r not in guilty))
         if not guilty or not others:
@@ -194,7 +196,7 @@ class Histories:
         ):
             same += 1
         anchor = its[one][number][0]
-        return Difference(
+        return Divergence(
             iteration=number,
             guilty=guilty,
             others=others,
@@ -205,28 +207,28 @@ class Histories:
             novel=novel,
         )
 
-    def first_unequal_sync(self, ranks: tuple[int, ...]) -> tuple[int, dict[int, Token]] | None:
+    def first_unequal_sync(self, ranks: tuple[int, ...]) -> tuple[int, dict[int, TimelineEvent]] | None:
         """The first iteration in which some of the ranks reduce gradients and others do not, and where each began it."""
         trained = {r: self._trained(r) for r in ranks}
         for number in range(min((len(t) for t in trained.values()), default=0)):
             begun = {r: trained[r][number] for r in ranks}
-            if len({bool(token.unsynced) for token in begun.values()}) > 1:
+            if len({bool(event.unsynced) for event in begun.values()}) > 1:
                 return number, begun
         return None
 
-    def _trained(self, rank: int) -> list[Token]:
+    def _trained(self, rank: int) -> list[TimelineEvent]:
         """Forwards that a backward followed, from whichever line."""
-        found: list[Token] = []
+        found: list[TimelineEvent] = []
         last = None
-        for token in (t for iteration in self.iterations_of_all.get(rank, []) for t in iteration):
-            if token.kind == Kind.FORWARD:
-                last = token
-            elif token.kind == Kind.BACKWARD and last is not None:
+        for event in (t for iteration in self.iterations_of_all.get(rank, []) for t in iteration):
+            if event.kind == Kind.FORWARD:
+                last = event
+            elif event.kind == Kind.BACKWARD and last is not None:
                 found.append(last)
                 last = None
         return found
 
-    def iteration(self, rank: int, number: int) -> list[Token]:
+    def iteration(self, rank: int, number: int) -> list[TimelineEvent]:
         """All that the rank did in one iteration, up to where the next begins."""
         its = self.iterations.get(rank, [])
         return its[number] if 0 <= number < len(its) else []
@@ -251,17 +253,17 @@ class Histories:
         return [t.name for t in its[number] if t.kind == kind] if number < len(its) else []
 
 
-def _cut(tokens: list[Token], anchor: str | None) -> list[list[Token]]:
-    found: list[list[Token]] = []
-    for token in tokens:
-        if token.kind == Kind.FORWARD and token.at == anchor:
+def _cut(events: list[TimelineEvent], anchor: str | None) -> list[list[TimelineEvent]]:
+    found: list[list[TimelineEvent]] = []
+    for event in events:
+        if event.kind == Kind.FORWARD and event.at == anchor:
             found.append([])
         if found:
-            found[-1].append(token)
+            found[-1].append(event)
     return found
 
 
-def _compared(iteration: list[Token]) -> list[Token]:
+def _compared(iteration: list[TimelineEvent]) -> list[TimelineEvent]:
     return [t for t in iteration if t.kind in COMPARED]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.registrations import Pile, largest_pile
 from nsadiag.analysis.records import RankEvidence
 
@@ -76,13 +76,13 @@ class Slowing:
         return more >= MORE_GIVEN and self.last_s / self.first_s <= more**MOST_POWER
 
 
-def slowing(rank: RankEvidence, tables: Tables) -> Slowing | None:
+def slowing(rank: RankEvidence, case: Case) -> Slowing | None:
     """The trend of the rank's steps; None where they do not grow, or with their inputs alone."""
-    steps = tables.steps[tables.steps["rank"] == rank.rank].sort_values("step")
+    steps = case.steps[case.steps["rank"] == rank.rank].sort_values("step")
     if len(steps) < MIN_STEPS:
         return None
     settled = steps.iloc[2:]
-    settled = settled.assign(least_cpu_s=settled.step.map(tables.steps.groupby("step").cpu_s.min()))
+    settled = settled.assign(least_cpu_s=settled.step.map(case.steps.groupby("step").cpu_s.min()))
     pile = largest_pile(rank, len(steps))
     # On a machine that others use as well, the clock may hide what CPU time shows, and a GPU shows on the clock alone.
     measures = ("step_s", "cpu_s")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.device_queue import first_call
-from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.pending import waits
 
 
@@ -71,24 +70,24 @@ class Graph:
         return next((e for e in self.edges if (e.waiter, e.waited_for) == (waiter, waited_for)), None)
 
 
-def graph_of(cell: CellEvidence, tables: Tables) -> Graph:
+def graph_of(case: Case) -> Graph:
     """From collectives that are pending by sequence number, and from transfers that have not ended."""
     edges = [
-        *_by_collectives(cell, tables),
-        *_by_queues(cell, tables),
-        *_by_calls(cell, tables),
-        *_by_transfers(tables),
+        *_by_collectives(case),
+        *_by_queues(case),
+        *_by_calls(case),
+        *_by_transfers(case),
     ]
-    return Graph(edges=tuple(edges), met=cell.met)
+    return Graph(edges=tuple(edges), met=case.cell.met)
 
 
-def _by_collectives(cell: CellEvidence, tables: Tables) -> list[Edge]:
+def _by_collectives(case: Case) -> list[Edge]:
     found = []
-    for wait in waits(cell, tables):
+    for wait in waits(case):
         ops = {int(rank): str(op) for rank, op in wait.calls[["rank", "op"]].itertuples(index=False)}
         for rank in wait.waiting:
             what = f"{ops[rank]} {wait.seq} of {wait.group}"
-            source = wait.source(cell, rank)
+            source = wait.source(case.cell, rank)
             # A peer that issued another operation under this number will never issue this one.
             others = {*wait.missing, *(r for r, op in ops.items() if op != ops[rank])}
             found += [
@@ -98,19 +97,19 @@ def _by_collectives(cell: CellEvidence, tables: Tables) -> list[Edge]:
     return found
 
 
-def _by_queues(cell: CellEvidence, tables: Tables) -> list[Edge]:
+def _by_queues(case: Case) -> list[Edge]:
     """Under NCCL a rank has issued what its peer waits for, and stands in something else that was queued before it."""
-    heads = {rank.rank: first for rank in cell.ranks if (first := first_call(tables.groups, rank))}
+    heads = {rank.rank: first for rank in case.cell.ranks if (first := first_call(case.groups, rank))}
     found = []
     for rank, (group, seq) in heads.items():
-        calls = tables.calls[(tables.calls.group == group) & (tables.calls.seq == seq) & tables.calls.pending]
+        calls = case.calls[(case.calls.group == group) & (case.calls.seq == seq) & case.calls.pending]
         ops = {int(r): str(op) for r, op in calls[["rank", "op"]].itertuples(index=False)}
         found += [
             Edge(
                 waiter=rank,
                 waited_for=peer,
                 what=f"{ops[rank]} {seq} of {group}",
-                source=f"{cell.rank(rank).captures[-1].source}/fr.json",
+                source=f"{case.cell.rank(rank).captures[-1].source}/fr.json",
             )
             for peer in ops
             if rank in ops and peer != rank and heads.get(peer, (group, seq)) != (group, seq)
@@ -118,12 +117,12 @@ def _by_queues(cell: CellEvidence, tables: Tables) -> list[Edge]:
     return found
 
 
-def _by_calls(cell: CellEvidence, tables: Tables) -> list[Edge]:
+def _by_calls(case: Case) -> list[Edge]:
     """A rank that stands in a call which no recorder has: NCCL makes the group's communicator in its first one."""
-    calls, found = tables.asked, []
-    unfinished = set(tables.calls.loc[tables.calls.pending.astype(bool), "rank"])
+    calls, found = case.asked, []
+    unfinished = set(case.calls.loc[case.calls.pending.astype(bool), "rank"])
     for row in calls[calls.end_s.isna()].to_dict("records"):
-        rank, at = int(row["rank"]), tables.standings.get(int(row["rank"]))
+        rank, at = int(row["rank"]), case.thread_states.get(int(row["rank"]))
         if at is None or at.doing != "collective" or rank in unfinished:
             continue
         came = calls[(calls.group == row["group"]) & (calls.call >= row["call"])]
@@ -132,20 +131,20 @@ def _by_calls(cell: CellEvidence, tables: Tables) -> list[Edge]:
                 waiter=rank,
                 waited_for=peer,
                 what=f"{row['op']} {row['call']} of {row['group']}",
-                source=f"{cell.rank(rank).source}/blackbox.bin",
+                source=f"{case.cell.rank(rank).source}/blackbox.bin",
             )
-            for peer in sorted(tables.groups.members(row["group"]) - {rank, *came["rank"]})
+            for peer in sorted(case.groups.members(row["group"]) - {rank, *came["rank"]})
         ]
     return found
 
 
-def _by_transfers(tables: Tables) -> list[Edge]:
-    standing = tables.standings
+def _by_transfers(case: Case) -> list[Edge]:
+    state = case.thread_states
     found = []
-    unfinished = tables.transfers[tables.transfers.end_s.isna() & tables.transfers.peer.notna()]
+    unfinished = case.transfers[case.transfers.end_s.isna() & case.transfers.peer.notna()]
     for row in unfinished.to_dict("records"):
         waiter, peer = int(row["rank"]), int(row["peer"])
-        at = standing.get(waiter)
+        at = state.get(waiter)
         # An irecv that nobody waits for yet holds nobody up.
         if at is None or at.doing != "transfer":
             continue

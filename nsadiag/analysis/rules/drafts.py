@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.relations.blocked import Stuck
+from nsadiag.analysis.relations.blocked import BlockedRank
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
@@ -34,14 +34,14 @@ def last_look(cell: CellEvidence) -> Evidence:
     return Evidence(claim=str(cell.watch["looks"][-1]["reason"]), source="watch.json#looks")
 
 
-def standing_at(tables: Tables, ranks: Iterable[int]) -> Place | None:
+def place_of(case: Case, ranks: Iterable[int]) -> Place | None:
     """The line of the first of these ranks that could be looked at."""
-    return next((s.place for r in ranks if (s := tables.standings.get(r))), None)
+    return next((s.place for r in ranks if (s := case.thread_states.get(r))), None)
 
 
 def inside_rank(
     cell: CellEvidence,
-    stuck: Stuck,
+    blocked: BlockedRank,
     *,
     strength: Strength,
     summary: str,
@@ -52,17 +52,17 @@ def inside_rank(
     next_step: str | None = None,
 ) -> Draft:
     """A draft for a cause inside one rank; `where` if the line is another than the main thread's innermost."""
-    peers = [at for r in stuck.blocked if (at := _now(cell, r))]
-    waiting = (Evidence(claim=stuck.waited[0], source=stuck.waited[1]),) if stuck.waited else ()
+    peers = [at for r in blocked.waiters if (at := _now(cell, r))]
+    waiting = (Evidence(claim=blocked.waited[0], source=blocked.waited[1]),) if blocked.waited else ()
     return Draft(
         cls=cls,
         outcome="hung",
         strength=strength,
         summary=summary,
-        guilty_ranks=(stuck.number,),
-        blocked_ranks=stuck.blocked,
-        where=Where(collective=stuck.collective, step=stuck.rank.end.get("steps")).at(
-            where or stuck.standing.place
+        guilty_ranks=(blocked.number,),
+        blocked_ranks=blocked.waiters,
+        where=Where(collective=blocked.collective, step=blocked.rank.end.get("steps")).at(
+            where or blocked.state.place
         ),
         peers_at=peers[0] if peers else None,
         evidence=(*evidence, *waiting, last_look(cell)),

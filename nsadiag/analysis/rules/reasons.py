@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import breaks, first_break
 from nsadiag.analysis.facts.groups import newest_dump
 from nsadiag.analysis.facts.thread_state import Doing
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import inside
+from nsadiag.analysis.relations.blocked import blocked_ranks
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.evidence.spans import spans
@@ -95,21 +95,19 @@ def _without_a_break(cell: CellEvidence) -> str:
     return "no rank is known to have ended"
 
 
-def blocked_elsewhere(
-    cell: CellEvidence, tables: Tables, states: Collection[str] = (), sought: str = ""
-) -> Iterator[Declined]:
+def blocked_elsewhere(case: Case, states: Collection[str] = (), sought: str = "") -> Iterator[Declined]:
     """The states of ranks that wait for no peer; `states` are those of the rule, and `sought` names them."""
-    found = inside(cell, tables)
-    for stuck in found[:4]:
-        standing = stuck.standing
-        where = at_line(standing.place)
-        if standing.doing not in states:
+    found = blocked_ranks(case)
+    for blocked in found[:4]:
+        state = blocked.state
+        where = at_line(state.place)
+        if state.doing not in states:
             more = f", not {sought}" if sought else ""
         else:
-            more = "" if standing.same else ", and went on to other lines between the snapshots"
-        yield Declined(f"rank {stuck.number} {STATES[standing.doing]}{where}{more}", stuck.source)
+            more = "" if state.same else ", and went on to other lines between the snapshots"
+        yield Declined(f"rank {blocked.number} {STATES[state.doing]}{where}{more}", blocked.source)
     if not found:
-        yield Declined(f"none of {len(tables.standings)} ranks with a stack is blocked in itself")
+        yield Declined(f"none of {len(case.thread_states)} ranks with a stack is blocked in itself")
 
 
 def _lacks(cell: CellEvidence, need: str) -> list[int]:

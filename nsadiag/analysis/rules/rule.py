@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Declined
 from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Strength, Where
 
 Family = Literal[
@@ -52,7 +52,7 @@ class Draft:
     next: str | None = None
 
 
-Check = Callable[[CellEvidence, Tables], Iterator[Draft | Declined]]
+Check = Callable[[Case], Iterator[Draft | Declined]]
 
 
 @dataclass(frozen=True, kw_only=True)

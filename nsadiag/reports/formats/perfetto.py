@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Verdict
@@ -20,7 +20,7 @@ def render_perfetto(report: Report) -> str:
     """The document. A process is a rank; what had not ended is left open, as it was. Raises UsageError for a matrix."""
     run = only_run(report, "perfetto")
     cell = load_cell(run.directory)
-    events = Tables(cell).events
+    events = Case(cell).events
     found: list[dict[str, Any]] = []
     for rank in cell.ranks:
         host = rank.meta.get("host")

@@ -59,7 +59,7 @@ def _counted(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> 
         return _returned(program, name, depth)
     if not isinstance(node, ast.Name | ast.Attribute):
         return set()
-    bindings = program.origins.bound_to(node, scope)
+    bindings = program.dataflow.bound_to(node, scope)
     found = {last_name(node)} if any(_is_container(b.value) for b in bindings) else set()
     for binding in bindings:
         found |= _counted(program, binding.value, binding.scope, depth + 1)
@@ -67,7 +67,7 @@ def _counted(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> 
 
 
 def _returned(program: Program, name: str, depth: int) -> set[str]:
-    values = program.origins.returns.get(name, ())
+    values = program.dataflow.returns.get(name, ())
     return {each for scope, value in values for each in _counted(program, value, scope, depth + 1)}
 
 

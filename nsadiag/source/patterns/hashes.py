@@ -22,7 +22,7 @@ def text_hash_on_rank(code: SourceModel) -> Place | None:
     if not any(name_of(call) == "hash" for file in files.values() for call in file.calls):
         return None
     program = Program(files)
-    for scope, call in program.origins.calls.get("hash", ()):
+    for scope, call in program.dataflow.calls.get("hash", ()):
         plain = isinstance(call.func, ast.Name) and len(call.args) == 1
         if plain and _is_text(call.args[0]) and _is_compared(call, scope, program):
             return scope.place(call.lineno)
@@ -42,18 +42,18 @@ def _is_text(node: ast.expr) -> bool:
 
 def _is_compared(value: ast.expr, scope: Scope, program: Program, *, depth: int = 3) -> bool:
     """Whether what is made of it, directly, by a name, or as what a function of the user's returns, is compared with the rank."""
-    origins, parents = program.origins, program.parents
+    dataflow, parents = program.dataflow, program.parents
     node: ast.AST = value
     above = parents.get(node)
     while isinstance(above, ast.expr):
         if isinstance(above, ast.Compare):
             sides = [above.left, *above.comparators]
-            return any(side is not node and origins.of(side, scope) == "rank" for side in sides)
+            return any(side is not node and dataflow.of(side, scope) == "rank" for side in sides)
         node, above = above, parents.get(above)
     if not depth:
         return False
     if isinstance(above, ast.Return):
-        uses: list[tuple[Scope, ast.expr]] = list(origins.calls_of(scope.function))
+        uses: list[tuple[Scope, ast.expr]] = list(dataflow.calls_of(scope.function))
     elif isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
         uses = [(scope, name) for name in _loads(above.targets[0].id, above, parents)]
     else:

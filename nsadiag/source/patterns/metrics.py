@@ -28,7 +28,7 @@ def watched_by(program: Program, kind: str) -> list[tuple[str, Place]]:
     return [
         (text, scope.place(call.lineno))
         for each in sorted(_with_derived(program, kind))
-        for scope, call in program.origins.calls.get(each, ())
+        for scope, call in program.dataflow.calls.get(each, ())
         for given in given_to(call)
         if (text := _text(program, given, scope)) is not None
     ]
@@ -36,7 +36,7 @@ def watched_by(program: Program, kind: str) -> list[tuple[str, Place]]:
 
 def logged(program: Program, name: str) -> Iterator[Logged]:
     """All calls by which a framework is given a metric of that name, or may be."""
-    for scope, call in (c for function in LOGS_METRIC for c in program.origins.calls_of(function)):
+    for scope, call in (c for function in LOGS_METRIC for c in program.dataflow.calls_of(function)):
         if not isinstance(call.func, ast.Attribute) or is_logger(last_name(call.func.value)):
             continue
         certain = [_is_it(program, node, scope, name) for node in _names_given(call)]
@@ -53,7 +53,7 @@ def logged(program: Program, name: str) -> Iterator[Logged]:
 
 
 def _with_derived(program: Program, kind: str) -> set[str]:
-    kinds, classes = {kind}, program.origins.classes
+    kinds, classes = {kind}, program.dataflow.classes
     for _ in range(len(classes)):
         kinds |= {name for name, (_, c) in classes.items() if {last_name(b) for b in c.bases} & kinds}
     return kinds
@@ -63,7 +63,7 @@ def _text(program: Program, node: ast.expr | None, scope: Scope) -> str | None:
     """A string, or a name that only ever stands for it."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
-    values = [b.value for b in program.origins.bound_to(node, scope)] if node else []
+    values = [b.value for b in program.dataflow.bound_to(node, scope)] if node else []
     texts = {v.value if isinstance(v, ast.Constant) else None for v in values}
     found = texts.pop() if len(texts) == 1 else None
     return found if isinstance(found, str) else None

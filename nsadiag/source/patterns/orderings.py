@@ -21,7 +21,7 @@ def ordered_at(program: Program, loop: Condition) -> Place:
     lines = {
         call.lineno
         for name in ORDERS
-        for where, call in program.origins.calls.get(name, ())
+        for where, call in program.dataflow.calls.get(name, ())
         if where == scope and call.lineno < loop.line and _orders(program, where.file, call, name, over)
     }
     return scope.place(lines.pop()) if len(lines) == 1 else loop.place

@@ -27,7 +27,7 @@ def entered_by(program: Program, at: Place) -> Place | None:
     bound = [
         b
         for name in names
-        for b in program.origins.values_of(name, scope)
+        for b in program.dataflow.values_of(name, scope)
         if b.scope == scope and b.value.lineno < at.line
     ]
     if len(bound) == 1 and isinstance(bound[0].value, ast.IfExp):
@@ -42,16 +42,16 @@ def entered_by(program: Program, at: Place) -> Place | None:
 
 def _asked(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> Place | None:
     if isinstance(node, ast.Compare | ast.BoolOp):
-        differs = program.origins.of(node, scope) != "uniform"
+        differs = program.dataflow.of(node, scope) != "uniform"
         return scope.place(node.lineno) if differs else None
     behind: list[tuple[Scope, ast.expr]] = []
     if isinstance(node, ast.UnaryOp):
         behind = [(scope, node.operand)]
     elif isinstance(node, ast.Call):
         name = last_name(node.func)
-        behind = [(scope, a) for a in node.args] if name == "bool" else program.origins.returns.get(name, [])
+        behind = [(scope, a) for a in node.args] if name == "bool" else program.dataflow.returns.get(name, [])
     elif isinstance(node, ast.Name | ast.Attribute):
-        values = program.origins.values_of(node, scope)
+        values = program.dataflow.values_of(node, scope)
         # What it is set to without a question is where it starts from.
         behind = [(b.scope, b.value) for b in values if not isinstance(b.value, ast.Constant)]
     if len(behind) != 1 or depth >= DEEPEST:

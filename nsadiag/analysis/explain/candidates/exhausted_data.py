@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.explain.result import Case, made
+from nsadiag.analysis.explain.context import Context, Explanation
+from nsadiag.analysis.explain.result import Cause, made
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Evidence, Strength
@@ -23,9 +23,9 @@ WITH_PEERS = (Kind.BACKWARD, Kind.COLLECTIVE, Kind.UNIT)
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 
 
-def by_loader(s: Situation) -> Divergence | None:
+def by_loader(context: Context) -> Explanation | None:
     """Asked the same question for the same time, a loader had run out on some ranks and gave a batch on the others."""
-    ranks = [s.cell.rank(rank) for rank in s.members()]
+    ranks = [context.cell.rank(rank) for rank in context.members()]
     shared: set[Loader] = set().union(*map(shared_loaders, ranks))
     answers = {rank.rank: [a for a in answers_of(rank) if a[:2] in shared] for rank in ranks}
     number = first_that_differs(list(answers.values()))
@@ -37,19 +37,19 @@ def by_loader(s: Situation) -> Divergence | None:
     dataset, at, _ = answers[ended[0]][number]
     had = had_before(answers[ended[0]], number)
     many = f"{had} batch{'es' if had != 1 else ''}"
-    because = f"had {many} of its DataLoader ({dataset}), and rank {s.cell.names(went_on)} had more"
+    because = f"had {many} of its DataLoader ({dataset}), and rank {context.cell.names(went_on)} had more"
     if guilty == went_on:
         because = f"had more than the {many} of {'its' if len(went_on) == 1 else 'their'} DataLoader ({dataset}) after which the others' data ended"
     return made(
-        s,
-        Case(
+        context,
+        Cause(
             cls="uneven_inputs", guilty=guilty, blocked=others, where=locations.of_text(at), guard=None,
             strength=Strength.STRONG, because=because,
             evidence=(
-                Evidence(claim=f"on rank {ended[0]} the data ended after {many}", source=f"{s.cell.rank(ended[0]).source}/blackbox.bin"),
-                Evidence(claim=f"rank {went_on[0]} was given another batch then", source=f"{s.cell.rank(went_on[0]).source}/blackbox.bin"),
-                s.stands(ended[0]),
-                s.stands(went_on[0]),
+                Evidence(claim=f"on rank {ended[0]} the data ended after {many}", source=f"{context.cell.rank(ended[0]).source}/blackbox.bin"),
+                Evidence(claim=f"rank {went_on[0]} was given another batch then", source=f"{context.cell.rank(went_on[0]).source}/blackbox.bin"),
+                context.stands(ended[0]),
+                context.stands(went_on[0]),
             ),
         ),
     )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.explain.result import Case, made, shown
+from nsadiag.analysis.explain.context import Context, Explanation
+from nsadiag.analysis.explain.result import Cause, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.evidence.records import Evidence, Place, Strength
@@ -12,37 +12,37 @@ from nsadiag.source.patterns.metrics import Logged, logged, watched_by
 from nsadiag.source.vocabulary import LOGS_ON_RANK_0
 
 
-def by_value_told_alone(s: Situation) -> Divergence | None:
+def by_value_told_alone(context: Context) -> Explanation | None:
     """All are in one line of the user's; what some wait in there goes on only where a name is known, and one rank alone is told it."""
-    members = s.members()
-    if not s.still or not all(s.waits_for_peers(rank) for rank in members):
+    members = context.members()
+    if not context.still or not all(context.waits_for_peers(rank) for rank in members):
         return None
-    kinds = {rank: _kinds_on_stack(s, rank) for rank in members}
+    kinds = {rank: _kinds_on_stack(context, rank) for rank in members}
     for kind in sorted(set().union(*kinds.values())):
         inside = tuple(r for r in members if kind in kinds[r])
         if len(inside) != 1:
             continue
-        for watched, made_at in watched_by(s.program, kind):
-            calls = list(logged(s.program, watched))
+        for watched, made_at in watched_by(context.program, kind):
+            calls = list(logged(context.program, watched))
             certain = next((c for c in calls if c.is_certain), None)
-            named = {s.cell.world_size - 1 if c.rank == -1 else c.rank for c in calls}
+            named = {context.cell.world_size - 1 if c.rank == -1 else c.rank for c in calls}
             if certain is not None and named == {*inside}:
-                return _of_metric(s, inside, kind, watched, made_at, certain)
+                return _of_metric(context, inside, kind, watched, made_at, certain)
     return None
 
 
-def _kinds_on_stack(s: Situation, rank: int) -> set[str]:
+def _kinds_on_stack(context: Context, rank: int) -> set[str]:
     """Classes of libraries whose methods the main thread is in."""
-    capture = s.cell.rank(rank).last_capture
+    capture = context.cell.rank(rank).last_capture
     frames = main_thread(capture).get("frames", []) if capture else []
     names = (str(f["name"]).split(".")[:-1] for f in frames if not is_user(f["filename"]))
     return {part for parts in names for part in parts if part != "<locals>"}
 
 
 def _of_metric(
-    s: Situation, inside: tuple[int, ...], kind: str, watched: str, made_at: Place, call: Logged
-) -> Divergence:
-    blocked = tuple(r for r in s.members() if r not in inside)
+    context: Context, inside: tuple[int, ...], kind: str, watched: str, made_at: Place, call: Logged
+) -> Explanation:
+    blocked = tuple(r for r in context.members() if r not in inside)
     guard = call.condition
     behind = (
         f"behind `{shown(guard)}` at {locations.short(guard.place)}"
@@ -50,16 +50,16 @@ def _of_metric(
         else f"with {LOGS_ON_RANK_0}=True"
     )
     return made(
-        s,
-        Case(
+        context,
+        Cause(
             cls="rank_conditional_collective", guilty=inside, blocked=blocked, guard=guard, where=call.at, strength=Strength.STRONG,
             because=f"alone is told `{watched}` ({locations.short(call.at)}, {behind}), and so comes alone to the collective in {kind}, which watches it ({locations.short(made_at)})",
             evidence=(
-                Evidence(claim=f"rank {inside[0]} is in {kind}, and no other rank is", source=s.source_of(inside[0])),
-                Evidence(claim=f"`{watched}` is told nowhere but on that rank: {call.at.code}", source=s.cited(call.at.file, call.at.line)),
-                Evidence(claim=f"{kind} is made to watch it: {made_at.code}", source=s.cited(made_at.file, made_at.line)),
-                s.stands(inside[0]),
-                s.stands(blocked[0]),
+                Evidence(claim=f"rank {inside[0]} is in {kind}, and no other rank is", source=context.source_of(inside[0])),
+                Evidence(claim=f"`{watched}` is told nowhere but on that rank: {call.at.code}", source=context.cited(call.at.file, call.at.line)),
+                Evidence(claim=f"{kind} is made to watch it: {made_at.code}", source=context.cited(made_at.file, made_at.line)),
+                context.stands(inside[0]),
+                context.stands(blocked[0]),
             ),
         ),
     )  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.explain.result import Case, made, shown
+from nsadiag.analysis.explain.context import Context, Explanation
+from nsadiag.analysis.explain.result import Cause, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, held_by, parted_at, passed_by
-from nsadiag.analysis.relations.timeline import Difference, Token
+from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
 from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Condition
@@ -16,82 +16,84 @@ from nsadiag.source.model import CallPath
 from nsadiag.source.patterns.orderings import ordered_at
 
 
-def by_order(s: Situation) -> Divergence | None:
+def by_order(context: Context) -> Explanation | None:
     """Ranks that came from one line in a loop to different collectives, both of which all have made before."""
-    found = s.histories.first_difference(s.members())
+    found = context.timelines.first_divergence(context.members())
     if found is None or found.own is None or found.theirs is None:
         return None
-    loop = _loop_of_both(s, found, found.own, found.theirs)
+    loop = _loop_of_both(context, found, found.own, found.theirs)
     if loop is None:
         return None
-    line = ordered_at(s.program, loop)
+    line = ordered_at(context.program, loop)
     # Of equal sides, with hardly anything before to compare with, either may be the order that is meant.
-    tells = (found.novel and _was_kept(s, found)) or len(found.guilty) != len(found.others)
-    guilty = found.guilty if tells else s.members()
+    tells = (found.novel and _was_kept(context, found)) or len(found.guilty) != len(found.others)
+    guilty = found.guilty if tells else context.members()
     number = found.iteration + 1
     own, theirs = (f"{t.name} at {locations.short(p)}" for t in (found.own, found.theirs) if (p := t.place))
     parted = "parted from the others" if tells else "parted"
     who = ("it", "the others") if tells else (f"rank {found.guilty[0]}", f"rank {found.others[0]}")
     return made(
-        s,
-        Case(
-            cls="collective_order_mismatch", guilty=guilty, blocked=tuple(r for r in s.members() if r not in guilty), guard=loop,
+        context,
+        Cause(
+            cls="collective_order_mismatch", guilty=guilty, blocked=tuple(r for r in context.members() if r not in guilty), guard=loop,
             where=line, strength=Strength.STRONG if tells else Strength.WEAK,
             because=f"{parted} in iteration {number} in the loop `{shown(loop)}` ({locations.short(loop.place)}), which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
             evidence=(
-                Evidence(claim=f"rank {found.guilty[0]} did {own} in iteration {number}, and rank {found.others[0]} {theirs}; both had made both calls before", source=f"{s.cell.rank(found.guilty[0]).source}/blackbox.bin"),
-                s.stands(found.guilty[0]),
-                s.stands(found.others[0]),
+                Evidence(claim=f"rank {found.guilty[0]} did {own} in iteration {number}, and rank {found.others[0]} {theirs}; both had made both calls before", source=f"{context.cell.rank(found.guilty[0]).source}/blackbox.bin"),
+                context.stands(found.guilty[0]),
+                context.stands(found.others[0]),
             ),
         ),
     )  # fmt: skip
 
 
-def _was_kept(s: Situation, found: Difference) -> bool:
+def _was_kept(context: Context, found: Divergence) -> bool:
     """Whether all made those calls in more than one iteration before: after one, another order is new on either."""
     lines = {t.at for t in (found.own, found.theirs) if t}
     return all(
-        sum(lines <= {t.at for t in s.histories.iteration(rank, n)} for n in range(found.iteration)) > 1
+        sum(lines <= {t.at for t in context.timelines.iteration(rank, n)} for n in range(found.iteration)) > 1
         for rank in (*found.guilty, *found.others)
     )
 
 
-def order_of(s: Situation, ranks: tuple[int, ...]) -> Place | None:
+def order_of(context: Context, ranks: tuple[int, ...]) -> Place | None:
     """The line that orders the calls of ranks that came the same way to one line, and there wait in different groups."""
-    chains = [s.chains.now(rank) for rank in ranks]
-    if not chains[0] or len({tuple((p.file, p.line) for p in chain) for chain in chains}) > 1:
+    call_paths = [context.call_paths.now(rank) for rank in ranks]
+    if not call_paths[0] or len({tuple((p.file, p.line) for p in path) for path in call_paths}) > 1:
         return None
     # In the loop of the training steps each has its calls in the order in which its inner loops put them.
-    loops = [g for g in held_by(s.program, chains[0]) if g.is_loop and not s.anchored_in(g)]
-    return ordered_at(s.program, loops[0]) if len(loops) == 1 and loops[0].kind == "for" else None
+    loops = [g for g in held_by(context.program, call_paths[0]) if g.is_loop and not context.anchored_in(g)]
+    return ordered_at(context.program, loops[0]) if len(loops) == 1 and loops[0].kind == "for" else None
 
 
-def _loop_of_both(s: Situation, found: Difference, own: Token, theirs: Token) -> Condition | None:
+def _loop_of_both(
+    context: Context, found: Divergence, own: TimelineEvent, theirs: TimelineEvent
+) -> Condition | None:
     """The innermost loop of a line that all came by, if no condition behind that line tells them apart."""
     if own.kind != Kind.COLLECTIVE or theirs.kind != Kind.COLLECTIVE:
         return None
     everyone = (*found.guilty, *found.others)
     # A call that some never made before may be one too many.
-    if not all(t.place and s.histories.was_at(r, t.place) for r in everyone for t in (own, theirs)):
+    if not all(t.place and context.timelines.was_at(r, t.place) for r in everyone for t in (own, theirs)):
         return None
-    a, b = _way_to(s, found.guilty, own), _way_to(s, found.others, theirs)
-    depth = parted_at(s.program, a, b)
+    a, b = _way_to(context, found.guilty, own), _way_to(context, found.others, theirs)
+    depth = parted_at(context.program, a, b)
     if depth == min(len(a), len(b)):
         return None
-    loops = [g for g in held_by(s.program, a[:depth]) if g.is_loop and not s.anchored_in(g)]
-    loops += s.program.comprehensions(a[depth - 1].file, a[depth - 1].line) if depth else []
+    loops = [g for g in held_by(context.program, a[:depth]) if g.is_loop and not context.anchored_in(g)]
+    loops += context.program.comprehensions(a[depth - 1].file, a[depth - 1].line) if depth else []
     if not loops:
         return None
     conditions = itertools.chain.from_iterable(
-        (*apart(s.program, x, y), *passed_by(s.program, x, y)) for x, y in ((a, b), (b, a))
+        (*apart(context.program, x, y), *passed_by(context.program, x, y)) for x, y in ((a, b), (b, a))
     )
     return None if any(g.differs or "%" in g.test for g in conditions) else loops[-1]
 
 
-def _way_to(s: Situation, ranks: tuple[int, ...], token: Token) -> CallPath:
+def _way_to(context: Context, ranks: tuple[int, ...], event: TimelineEvent) -> CallPath:
     """As the stack of a rank that still stands there has it; else as the source has it, if that leaves no choice."""
-    at = token.place
+    at = event.place
     if at is None:
         return ()
-    way = s.way_to(at, ranks)
-    return way if way in map(s.now, ranks) or s.chains.is_sure(at) else ()
+    way = context.way_to(at, ranks)
+    return way if way in map(context.now, ranks) or context.call_paths.is_sure(at) else ()

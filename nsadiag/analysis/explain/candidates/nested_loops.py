@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.explain.context import Situation
+from nsadiag.analysis.explain.context import Context
 from nsadiag.evidence.records import Place
 from nsadiag.source.control import Condition
 from nsadiag.source.trip_counts import trip_count
 
 
-def left_between_rounds(s: Situation, outer: Condition, *, stayed: int, left: int) -> bool:
+def left_between_rounds(context: Context, outer: Condition, *, stayed: int, left: int) -> bool:
     """Whether `left` went out of `outer`, a loop of a known number of rounds, after whole rounds and before the last.
 
     Then no loop inside it gave out early: each had gone round as often as ever. What a whole round is,
     earlier visits of the loop tell: each was of whole rounds, the longest of all of them.
     """
-    rounds = trip_count(s.program, outer)
-    mine, theirs = _visits(s, outer, left), _visits(s, outer, stayed)
-    if not s.histories.are_whole:
+    rounds = trip_count(context.program, outer)
+    mine, theirs = _visits(context, outer, left), _visits(context, outer, stayed)
+    if not context.timelines.are_whole:
         # Of the first that is left in the ring the beginning may have been written over.
         mine, theirs = mine[1:], theirs[1:]
     if not rounds or rounds < 2 or len(mine) < 3 or len(theirs) < 2:
@@ -32,30 +32,30 @@ def left_between_rounds(s: Situation, outer: Condition, *, stayed: int, left: in
     return last % whole == 0 and last <= whole * (rounds - 1)
 
 
-def _visits(s: Situation, loop: Condition, rank: int) -> list[int]:
+def _visits(context: Context, loop: Condition, rank: int) -> list[int]:
     """Numbers of training steps that the rank began between things that it did outside the loop; the last is not over."""
     inside: dict[str, bool | None] = {}
     found, outside = [0], True
-    for token in s.histories.tokens.get(rank, ()):
-        if token.place is None:
+    for event in context.timelines.events.get(rank, ()):
+        if event.place is None:
             continue
-        if token.at not in inside:
+        if event.at not in inside:
             # In a helper that is called from within the loop and from elsewhere, it says nothing.
-            way = s.chains.to(token.place)
-            knows = len(way) > 1 or not s.program.scope_of(token.place.file, token.place.line).path
-            sure = loop.holds(token.place) or (knows and s.chains.is_sure(token.place))
-            inside[token.at] = _is_inside(s, loop, token.place) if sure else None
-        if inside[token.at] is None:
+            way = context.call_paths.to(event.place)
+            knows = len(way) > 1 or not context.program.scope_of(event.place.file, event.place.line).path
+            sure = loop.holds(event.place) or (knows and context.call_paths.is_sure(event.place))
+            inside[event.at] = _is_inside(context, loop, event.place) if sure else None
+        if inside[event.at] is None:
             continue
-        if not inside[token.at]:
+        if not inside[event.at]:
             if not outside:
                 found.append(0)
             outside = True
             continue
         outside = False
-        found[-1] += token.at == s.histories.anchor
+        found[-1] += event.at == context.timelines.anchor
     return found
 
 
-def _is_inside(s: Situation, loop: Condition, at: Place) -> bool:
-    return any(map(loop.holds, s.chains.to(at)))
+def _is_inside(context: Context, loop: Condition, at: Place) -> bool:
+    return any(map(loop.holds, context.call_paths.to(at)))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsadiag.analysis.explain.candidates.loop_exit import ASKED_TO_STOP
-from nsadiag.analysis.explain.context import Divergence, Situation
-from nsadiag.analysis.explain.result import Case, made, shown
+from nsadiag.analysis.explain.context import Context, Explanation
+from nsadiag.analysis.explain.result import Cause, made, shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Evidence, Place, Strength
@@ -31,55 +31,55 @@ class _Stop:
     times: int  # that it was set at that line
 
 
-def by_stop_flag(s: Situation) -> Divergence | None:
+def by_stop_flag(context: Context) -> Explanation | None:
     """Set on some ranks and not on others, which have begun a round of training that the first never will."""
-    members = s.members()
-    stops = {r: stop for r in members if (stop := _last_stop(s.cell.rank(r)))}
+    members = context.members()
+    stops = {r: stop for r in members if (stop := _last_stop(context.cell.rank(r)))}
     stopped = tuple(sorted(stops))
     trains = tuple(r for r in members if r not in stops)
     if not stopped or not trains or len({(stop.at, stop.step) for stop in stops.values()}) > 1:
         return None
     stop = stops[stopped[0]]
-    if not _went_on(s, stop, trains, stopped):
+    if not _went_on(context, stop, trains, stopped):
         return None
-    guard, depends = _decides(s.program, stop.at)
+    guard, depends = _decides(context.program, stop.at)
     asked = guard is not None and bool(ASKED_TO_STOP.search(guard.test))
-    if depends not in CLASSES or (asked and any(s.doing(r) == "gone" for r in stopped)):
+    if depends not in CLASSES or (asked and any(context.doing(r) == "gone" for r in stopped)):
         return None
-    return _of_stop(s, stop, stopped, trains, guard, CLASSES[depends])
+    return _of_stop(context, stop, stopped, trains, guard, CLASSES[depends])
 
 
-def _went_on(s: Situation, stop: _Stop, trains: tuple[int, ...], stopped: tuple[int, ...]) -> bool:
+def _went_on(context: Context, stop: _Stop, trains: tuple[int, ...], stopped: tuple[int, ...]) -> bool:
     """Whether each of the others has begun a round that the stopped ones never will, and set no flag as often."""
-    begun = {r: _begun(s.cell.rank(r), stop.step) for r in (*trains, *stopped)}
-    if any(_times(s.cell.rank(r), stop.at) >= stop.times for r in trains):
+    begun = {r: _begun(context.cell.rank(r), stop.step) for r in (*trains, *stopped)}
+    if any(_times(context.cell.rank(r), stop.at) >= stop.times for r in trains):
         return False
     return all(_is_ahead(begun[other], begun[r]) for other in trains for r in stopped)
 
 
 def _of_stop(
-    s: Situation,
+    context: Context,
     stop: _Stop,
     stopped: tuple[int, ...],
     trains: tuple[int, ...],
     guard: Condition | None,
     cls: str,
-) -> Divergence:
+) -> Explanation:
     guilty, others = (stopped, trains) if len(stopped) <= len(trains) else (trains, stopped)
     behind = f" behind `{shown(guard)}` ({locations.short(guard.place)})" if guard else ""
     set_it = f"set {stop.flag} at {locations.short(stop.at)}{behind} after {stop.step} steps"
-    because = f"{set_it}, and left the training; rank {s.cell.names(trains)} did not, and trains on"
+    because = f"{set_it}, and left the training; rank {context.cell.names(trains)} did not, and trains on"
     if guilty == trains:
         because = f"did not set {stop.flag} and trains on, while the others {set_it}, and left the training"
     return made(
-        s,
-        Case(
+        context,
+        Cause(
             cls=cls, guilty=guilty, blocked=others, where=stop.at, guard=guard, strength=Strength.STRONG, because=because,
             evidence=(
-                *(Evidence(claim=f"rank {r} set {stop.flag} at {locations.short(stop.at)} after {stop.step} steps, and has begun no backward since", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in stopped[:4]),
-                *(Evidence(claim=f"rank {r} has not set it, and has begun a round more", source=f"{s.cell.rank(r).source}/blackbox.bin") for r in trains[:4]),
-                s.stands(stopped[0]),
-                s.stands(trains[0]),
+                *(Evidence(claim=f"rank {r} set {stop.flag} at {locations.short(stop.at)} after {stop.step} steps, and has begun no backward since", source=f"{context.cell.rank(r).source}/blackbox.bin") for r in stopped[:4]),
+                *(Evidence(claim=f"rank {r} has not set it, and has begun a round more", source=f"{context.cell.rank(r).source}/blackbox.bin") for r in trains[:4]),
+                context.stands(stopped[0]),
+                context.stands(trains[0]),
             ),
         ),
     )  # fmt: skip
@@ -132,7 +132,7 @@ def _is_ahead(one: Rounds, other: Rounds) -> bool:
 def _decides(program: Program, at: Place) -> tuple[Condition | None, str]:
     """The innermost condition that can differ between ranks; else what the flag's new value depends on."""
     guards = [*program.jumps_before(at.file, at.line), *program.around(at.file, at.line)]
-    differ = [g for g in guards if g.origin in ("rank", "data") and not g.is_loop and g.leaves != "raise"]
+    differ = [g for g in guards if g.provenance in ("rank", "data") and not g.is_loop and g.leaves != "raise"]
     # A branch on the rank explains why only some set it, whatever their data are.
-    decides = next((g for g in differ if g.origin == "rank"), differ[-1] if differ else None)
-    return decides, decides.origin if decides else program.assigned_at(at) or ""
+    decides = next((g for g in differ if g.provenance == "rank"), differ[-1] if differ else None)
+    return decides, decides.provenance if decides else program.assigned_at(at) or ""

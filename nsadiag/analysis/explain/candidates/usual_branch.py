@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from nsadiag.analysis.relations.timeline import Difference, Histories, Token
+from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent, Timelines
 
 FEWEST = 5  # iterations of which one may say that something is usual
 MOST = 0.8
@@ -13,10 +13,10 @@ LONGER = (
 )
 
 
-def unusual_side(histories: Histories, found: Difference) -> tuple[int, ...]:
+def unusual_side(timelines: Timelines, found: Divergence) -> tuple[int, ...]:
     """Ranks that took the way which had become rare on all of them; none where what was done before does not tell."""
-    own = _is_usual(histories, found, found.own, found.guilty[0])
-    theirs = _is_usual(histories, found, found.theirs, found.others[0])
+    own = _is_usual(timelines, found, found.own, found.guilty[0])
+    theirs = _is_usual(timelines, found, found.theirs, found.others[0])
     # Whoever has nothing to show went on, or is on its way to the same.
     own = not theirs if found.own is None and theirs is not None else own
     theirs = not own if found.theirs is None and own is not None else theirs
@@ -25,15 +25,15 @@ def unusual_side(histories: Histories, found: Difference) -> tuple[int, ...]:
     return found.others if own else found.guilty
 
 
-def _is_usual(histories: Histories, found: Difference, token: Token | None, rank: int) -> bool | None:
+def _is_usual(timelines: Timelines, found: Divergence, event: TimelineEvent | None, rank: int) -> bool | None:
     """True where ranks came to that call in most iterations before, False where they have long ceased to, None in between."""
-    if token is None or found.iteration < FEWEST:
+    if event is None or found.iteration < FEWEST:
         return None
-    now = histories.iteration(rank, found.iteration)
+    now = timelines.iteration(rank, found.iteration)
     # A helper's line may be called several times in an iteration.
-    times = sum(t.key == token.key and t.t_ns <= token.t_ns for t in now)
+    times = sum(t.key == event.key and t.t_ns <= event.t_ns for t in now)
     came = [
-        [sum(t.key == token.key for t in histories.iteration(r, n)) >= times for n in range(found.iteration)]
+        [sum(t.key == event.key for t in timelines.iteration(r, n)) >= times for n in range(found.iteration)]
         for r in (*found.guilty, *found.others)
     ]
     if all(sum(each) >= MOST * len(each) for each in came):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_mismatch import shapes
 from nsadiag.evidence.records import Place
@@ -76,9 +76,9 @@ class Misfit:
     places: dict[int, str]
 
 
-def calls_of(tables: Tables) -> pd.DataFrame:
+def calls_of(case: Case) -> pd.DataFrame:
     """Sends and receives without the waits for them, numbered by sender, receiver and tag."""
-    rows = tables.transfers
+    rows = case.transfers
     calls = rows[~rows.op.str.endswith(".wait") & rows.peer.notna()].copy()
     to = calls.direction == "to"
     calls["sender"] = calls["rank"].where(to, calls.peer).astype(int)
@@ -87,19 +87,19 @@ def calls_of(tables: Tables) -> pd.DataFrame:
     return calls
 
 
-def pending_of(tables: Tables, rank: int) -> Pending | None:
+def pending_of(case: Case, rank: int) -> Pending | None:
     """The send or receive in which the rank stands, if its peer never met it."""
-    at = tables.standings.get(rank)
-    rows = tables.transfers
+    at = case.thread_states.get(rank)
+    rows = case.transfers
     open_ = rows[(rows["rank"] == rank) & rows.end_s.isna() & rows.peer.notna()]
     if at is None or at.doing != "transfer" or open_.empty:
         return None
-    shown = [p for row in open_.to_dict("records") if (p := _pending(tables, rank, row))]
+    shown = [p for row in open_.to_dict("records") if (p := _pending(case, rank, row))]
     return next((p for p in shown if p.counterpart), shown[0] if shown else None)
 
 
-def _pending(tables: Tables, rank: int, row: dict[Any, Any]) -> Pending:
-    calls = calls_of(tables)
+def _pending(case: Case, rank: int, row: dict[Any, Any]) -> Pending:
+    calls = calls_of(case)
     peer, tag = int(row["peer"]), int(row["tag"])
     sender, receiver = (rank, peer) if row["direction"] == "to" else (peer, rank)
     between = calls[(calls.sender == sender) & (calls.receiver == receiver)]
@@ -144,14 +144,14 @@ def _counterpart(
     return f"rank {peer} {done} {met} message{'s' if met != 1 else ''} {'from' if direction == 'to' else 'to'} rank {rank} with tag {tag}{tags}"
 
 
-def left_short(tables: Tables, rank: int) -> Short | None:
+def left_short(case: Case, rank: int) -> Short | None:
     """The line that the rank has left with fewer messages in this step than in every one before."""
-    counts = counts_of(tables, rank)
+    counts = counts_of(case, rank)
     if counts.shape[1] < 2:
         return None
     now, least = counts.iloc[:, -1], counts.iloc[:, :-1].min(axis=1)
     # At the line where it stands the rank may not be through; at lines that it has left, it is.
-    at = tables.standings.get(rank)
+    at = case.thread_states.get(rank)
     here = str(counts.attrs["newest"]) if at is None or at.doing == "transfer" else ""
     less = (now.index.get_level_values("place") != here) & (now > 0) & (now < least)
     if not less.any():
@@ -161,9 +161,9 @@ def left_short(tables: Tables, rank: int) -> Short | None:
     return Short(place=locations.of_text(str(line)), now=int(now.iloc[most]), before=int(least.iloc[most]))
 
 
-def counts_of(tables: Tables, rank: int) -> pd.DataFrame:
+def counts_of(case: Case, rank: int) -> pd.DataFrame:
     """Numbers of messages from each line (with direction, peer and tag) in each step."""
-    calls = calls_of(tables)
+    calls = calls_of(case)
     mine = calls[calls["rank"] == rank]
     keys = ["step", "direction", "peer", "tag", "place"]
     counts = mine.groupby(keys).size().unstack(level=0, fill_value=0) if len(mine) else pd.DataFrame()
@@ -171,9 +171,9 @@ def counts_of(tables: Tables, rank: int) -> pd.DataFrame:
     return counts
 
 
-def misfits(tables: Tables) -> list[Misfit]:
+def misfits(case: Case) -> list[Misfit]:
     """The last messages between two ranks whose sizes or types differ, earliest first."""
-    calls = calls_of(tables)
+    calls = calls_of(case)
     found = []
     keys = ["sender", "receiver", "tag", "number"]
     for key, pair in calls.groupby(keys):

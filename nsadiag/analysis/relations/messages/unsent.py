@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, RankEvidence
@@ -28,18 +28,18 @@ class Shortfall:
     places: dict[int, str]  # of their last transfers with each other
 
 
-def shortfalls(cell: CellEvidence, tables: Tables) -> Iterator[Shortfall]:
+def shortfalls(case: Case) -> Iterator[Shortfall]:
     """By receivers that failed in a transfer, while the sender ended well and had done as many steps."""
-    ended = {b.rank.rank for b in breaks(cell) if b.kind == "exited" and not b.rank.leaving}
-    for rank in cell.ranks:
+    ended = {b.rank.rank for b in breaks(case.cell) if b.kind == "exited" and not b.rank.leaving}
+    for rank in case.cell.ranks:
         if not failed_in_transfer(rank):
             continue
-        calls = _calls(tables)
+        calls = _calls(case)
         received = calls[(calls["rank"] == rank.rank) & (calls.direction == "from")]
         if received.empty or pd.isna(received.iloc[-1].peer):
             continue
         sender = int(received.iloc[-1].peer)
-        if sender not in ended or _steps(cell, sender) < _steps(cell, rank.rank):
+        if sender not in ended or _steps(case.cell, sender) < _steps(case.cell, rank.rank):
             continue
         received = received[received.peer == sender]
         sent = calls[(calls["rank"] == sender) & (calls.direction == "to") & (calls.peer == rank.rank)]
@@ -57,9 +57,9 @@ def failed_in_transfer(rank: RankEvidence) -> bool:
     return any(is_transfer(f["function"], f["file"]) for f in frames)
 
 
-def _calls(tables: Tables) -> pd.DataFrame:
+def _calls(case: Case) -> pd.DataFrame:
     """Transfers without the waits for them, in the order in which they began."""
-    transfers = tables.transfers
+    transfers = case.transfers
     return transfers[~transfers.op.str.endswith(".wait")].sort_values("begin_s")
 
 

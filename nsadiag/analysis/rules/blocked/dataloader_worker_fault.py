@@ -6,14 +6,14 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import LOST_WORKER, first_of
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.facts.quiet_time import in_one_place_s, in_silence
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, inside, stuck_inside
+from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, hung_ranks
 from nsadiag.analysis.relations.pending import was_given_up
 from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
@@ -25,18 +25,18 @@ LATE = re.compile(r"DataLoader timed out after \d+ seconds")
 FIX = "Look at what the dataset does at the line shown; give the loader a timeout=, and start workers by spawn or forkserver where locks or threads are around."
 
 
-def _worker(stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
+def _worker(blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
     """The worker that stands in the user's own code, and where. One that waits for orders has none on its stack."""
-    for child in stuck.capture.children:
+    for child in blocked.capture.children:
         at = locations.of_frames(_of_worker(child))
         if at:
             return child, at
     return None
 
 
-def _running(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
+def _running(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
     """The worker that ran at the same lines, with the same values, at every snapshot since anything last moved."""
-    looks = in_silence(cell, stuck.rank)
+    looks = in_silence(cell, blocked.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
         lines, at = _lines(child), locations.of_frames(_of_worker(child))
         same = [
@@ -52,9 +52,9 @@ def _running(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] 
     return None
 
 
-def _in_one_call(cell: CellEvidence, stuck: Stuck) -> tuple[CaptureEvidence, Place] | None:
+def _in_one_call(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
     """The worker that ran in one and the same call at every snapshot since anything last moved, whatever it goes on to in there."""
-    looks = in_silence(cell, stuck.rank)
+    looks = in_silence(cell, blocked.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
         calls = [_calls(look, child.number) for look in looks]
         shared = itertools.takewhile(lambda call: len(set(call)) == 1, zip(*calls, strict=False))
@@ -110,61 +110,61 @@ def _above_worker(frames: list[dict[str, object]]) -> list[dict[str, object]]:
     return []
 
 
-def _gone(stuck: Stuck) -> list[int]:
+def _gone(blocked: BlockedRank) -> list[int]:
     """Workers of the loaders that the kernel no longer lists, or lists as dead."""
-    known = {pid for loader in stuck.rank.loaders[-1:] for pid in loader.get("workers", [])}
-    living = {c["pid"] for c in stuck.capture.proc.get("children", []) if c.get("state") != "Z"}
+    known = {pid for loader in blocked.rank.loaders[-1:] for pid in loader.get("workers", [])}
+    living = {c["pid"] for c in blocked.capture.proc.get("children", []) if c.get("state") != "Z"}
     return sorted(known - living)
 
 
-def dataloader_worker_fault(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    yield from _raised(cell)
-    for stuck in stuck_inside(cell, tables):
-        if stuck.standing.doing != "loader":
+def dataloader_worker_fault(case: Case) -> Iterator[Draft | Declined]:
+    yield from _raised(case.cell)
+    for blocked in hung_ranks(case):
+        if blocked.state.doing != "loader":
             continue
-        worker, gone = _worker(stuck), _gone(stuck)
+        worker, gone = _worker(blocked), _gone(blocked)
         if worker:
-            yield _stuck(cell, stuck, *worker)
+            yield _stuck(case.cell, blocked, *worker)
         elif gone:
-            yield _dead(cell, stuck, gone)
-        elif any(gap.get("capture") == "children" for gap in stuck.capture.gaps):
-            yield _unseen(cell, stuck)
-    for stuck in inside(cell, tables) if was_given_up(cell) else ():
-        lasted = in_one_place_s(cell, stuck.rank) if stuck.standing.doing == "loader" else 0.0
-        if lasted and (running := _running(cell, stuck)):
-            yield _busy(cell, stuck, *running, lasted)
-        elif lasted and (in_call := _in_one_call(cell, stuck)):
-            yield _busy(cell, stuck, *in_call, lasted, in_call=True)
-    yield from blocked_elsewhere(cell, tables, ("loader",), "for its DataLoader")
+            yield _dead(case.cell, blocked, gone)
+        elif any(gap.get("capture") == "children" for gap in blocked.capture.gaps):
+            yield _unseen(case.cell, blocked)
+    for blocked in blocked_ranks(case) if was_given_up(case.cell) else ():
+        lasted = in_one_place_s(case.cell, blocked.rank) if blocked.state.doing == "loader" else 0.0
+        if lasted and (running := _running(case.cell, blocked)):
+            yield _busy(case.cell, blocked, *running, lasted)
+        elif lasted and (in_call := _in_one_call(case.cell, blocked)):
+            yield _busy(case.cell, blocked, *in_call, lasted, in_call=True)
+    yield from blocked_elsewhere(case, ("loader",), "for its DataLoader")
 
 
-def _waits(stuck: Stuck) -> Evidence:
-    at = at_line(stuck.standing.place)
+def _waits(blocked: BlockedRank) -> Evidence:
+    at = at_line(blocked.state.place)
     return Evidence(
-        claim=f"rank {stuck.number} waits in its DataLoader{at}, in both snapshots", source=stuck.source
+        claim=f"rank {blocked.number} waits in its DataLoader{at}, in both snapshots", source=blocked.source
     )
 
 
-def _locked(stuck: Stuck, worker: CaptureEvidence) -> tuple[Evidence, ...]:
+def _locked(blocked: BlockedRank, worker: CaptureEvidence) -> tuple[Evidence, ...]:
     """A worker of which the kernel shows all threads at locks of its own memory."""
-    rows = [c for c in stuck.capture.proc.get("children", []) if c["pid"] == worker.number]
+    rows = [c for c in blocked.capture.proc.get("children", []) if c["pid"] == worker.number]
     if not any(row.get("locked_for_good") for row in rows):
         return ()
     claim = "no thread is left in the worker that could release the lock: one of the rank's held it at the fork, or it holds it itself"
-    return (Evidence(claim=claim, source=f"{stuck.capture.source}/proc.json"),)
+    return (Evidence(claim=claim, source=f"{blocked.capture.source}/proc.json"),)
 
 
-def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place) -> Draft:
-    state, locked = worker.proc.get("state"), _locked(stuck, worker)
+def _stuck(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at: Place) -> Draft:
+    state, locked = worker.proc.get("state"), _locked(blocked, worker)
     held = " It waits for a lock that no thread of it is left to release." if locked else ""
     return inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=Strength.CONCLUSIVE,
-        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) is at {locations.short(at)} and delivers no batch.{held}",
+        summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) is at {locations.short(at)} and delivers no batch.{held}",
         where=at,
         evidence=(
-            _waits(stuck),
+            _waits(blocked),
             Evidence(
                 claim=f"its worker {worker.number} is in the dataset's code at {locations.short(at)} (state {state})",
                 source=f"{worker.source}/py_spy.json",
@@ -177,7 +177,7 @@ def _stuck(cell: CellEvidence, stuck: Stuck, worker: CaptureEvidence, at: Place)
 
 def _busy(
     cell: CellEvidence,
-    stuck: Stuck,
+    blocked: BlockedRank,
     worker: CaptureEvidence,
     at: Place,
     lasted: float,
@@ -196,15 +196,15 @@ def _busy(
     )
     return inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=Strength.WEAK,
-        summary=f"A DataLoader worker of rank {stuck.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and delivers no batch.",
+        summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and delivers no batch.",
         where=at,
         evidence=(
-            _waits(stuck),
+            _waits(blocked),
             Evidence(
                 claim=f"its worker {worker.number} runs, and {stays}",
-                source=f"{stuck.capture.source}/answers.json#sources.workers"
+                source=f"{blocked.capture.source}/answers.json#sources.workers"
                 if in_call
                 else f"{worker.source}/py_spy.json",
             ),
@@ -218,33 +218,33 @@ def _busy(
     )
 
 
-def _unseen(cell: CellEvidence, stuck: Stuck) -> Draft:
+def _unseen(cell: CellEvidence, blocked: BlockedRank) -> Draft:
     """No batch comes, and nobody may look at those who should bring it."""
     return inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=Strength.WEAK,
-        summary=f"Rank {stuck.number} waits in its DataLoader for a batch that does not come; its workers could not be looked at.",
+        summary=f"Rank {blocked.number} waits in its DataLoader for a batch that does not come; its workers could not be looked at.",
         evidence=(
-            _waits(stuck),
-            Evidence(claim="its workers may not be read", source=f"{stuck.capture.source}/gaps.json"),
+            _waits(blocked),
+            Evidence(claim="its workers may not be read", source=f"{blocked.capture.source}/gaps.json"),
         ),
         fix="Look at what the dataset's code waits for: a lock held at the fork, a decoder, a file.",
         next_step="allow py-spy to read the processes (nsadiag doctor says how): it shows the worker's line",
     )
 
 
-def _dead(cell: CellEvidence, stuck: Stuck, gone: list[int]) -> Draft:
+def _dead(cell: CellEvidence, blocked: BlockedRank, gone: list[int]) -> Draft:
     return inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=Strength.STRONG,
-        summary=f"Rank {stuck.number} waits for DataLoader worker {', '.join(map(str, gone))}, which is dead.",
+        summary=f"Rank {blocked.number} waits for DataLoader worker {', '.join(map(str, gone))}, which is dead.",
         evidence=(
-            _waits(stuck),
+            _waits(blocked),
             Evidence(
                 claim=f"of its workers {', '.join(map(str, gone))} no longer lives",
-                source=f"{stuck.rank.source}/loaders.json",
+                source=f"{blocked.rank.source}/loaders.json",
             ),
         ),
         fix="Find what ended the worker (dmesg shows the kernel's memory killer): fewer workers, or less memory in each.",

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import other_threads
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
-from nsadiag.analysis.relations.blocked import Stuck, user_threads
+from nsadiag.analysis.relations.blocked import BlockedRank, user_threads
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.user_code import is_user
 
@@ -43,23 +43,23 @@ class LoopWait:
     source: str
 
 
-def stands_for(stuck: Stuck) -> LoopWait | None:
+def stands_for(blocked: BlockedRank) -> LoopWait | None:
     """None where the rank waits in no loop, its tasks are not known, or one of them will go on by itself."""
-    rows = [row for row in stuck.capture.tasks if "frames" in row and "thread" not in row]
-    if not any(row.get("main") for row in rows) or user_threads(stuck.capture):
+    rows = [row for row in blocked.capture.tasks if "frames" in row and "thread" not in row]
+    if not any(row.get("main") for row in rows) or user_threads(blocked.capture):
         # What an executor's thread does, the loop waits for; the threads' own stacks tell more.
         return None
-    return _told(rows, f"{stuck.capture.source}/tasks.json")
+    return _told(rows, f"{blocked.capture.source}/tasks.json")
 
 
-def of_a_thread(stuck: Stuck) -> LoopWait | None:
+def of_a_thread(blocked: BlockedRank) -> LoopWait | None:
     """The same of the one other thread that runs a loop; None where another thread of the user's does something, too."""
-    rows = [row for row in stuck.capture.tasks if "frames" in row and "thread" in row]
-    loops = loops_beside(stuck.capture)
-    works = any(thread not in loops for thread, _ in user_threads(stuck.capture))
+    rows = [row for row in blocked.capture.tasks if "frames" in row and "thread" in row]
+    loops = loops_beside(blocked.capture)
+    works = any(thread not in loops for thread, _ in user_threads(blocked.capture))
     if len(loops) != 1 or works or len({row["thread"] for row in rows}) != 1:
         return None
-    return _told(rows, f"{stuck.capture.source}/tasks.json")
+    return _told(rows, f"{blocked.capture.source}/tasks.json")
 
 
 def now_awaits(rank: RankEvidence) -> tuple[Place, str, str] | None:

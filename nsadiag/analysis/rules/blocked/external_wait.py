@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import is_short
 from nsadiag.analysis.facts.thread_state import Doing, main_thread
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, inside, living_children, user_threads
+from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, living_children, user_threads
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, of_a_thread, stands_for
 from nsadiag.analysis.rules.drafts import inside_rank
@@ -29,22 +29,22 @@ OUTSIDE_FRAMES = ("/ssl.py", "/socket.py", "/http/client.py", "/subprocess.py")
 OUTSIDE_WCHAN = ("wait_woken", "inet_csk_accept", "inet_wait_for_connect", "unix_stream_data_wait", "do_wait")
 
 
-def external_wait(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    polls = cell.stopped == "timeout" and _sleeps_on(cell)
-    if not is_still(cell) and not polls:
-        yield from not_still(cell)
+def external_wait(case: Case) -> Iterator[Draft | Declined]:
+    polls = case.cell.stopped == "timeout" and _sleeps_on(case.cell)
+    if not is_still(case.cell) and not polls:
+        yield from not_still(case.cell)
         return
     # Ranks that stand at one line for the same thing are one cause.
-    causes: dict[tuple[Any, ...], list[Stuck]] = {}
-    for stuck in inside(cell, tables):
-        if stuck.standing.place is not None and (found := _waits_for(cell, tables, stuck)):
-            causes.setdefault((stuck.standing.place, found), []).append(stuck)
+    causes: dict[tuple[Any, ...], list[BlockedRank]] = {}
+    for blocked in blocked_ranks(case):
+        if blocked.state.place is not None and (found := _waits_for(case, blocked)):
+            causes.setdefault((blocked.state.place, found), []).append(blocked)
     for (_, found), alike in causes.items():
-        yield _finding(cell, alike, *found)
-    for stuck in inside(cell, tables):
-        if (task := stands_for(stuck)) and task.kind == "outside":
-            yield _of_task(cell, stuck, task)
-    yield from blocked_elsewhere(cell, tables, OUTSIDE, "for anything outside the job")
+        yield _finding(case.cell, alike, *found)
+    for blocked in blocked_ranks(case):
+        if (task := stands_for(blocked)) and task.kind == "outside":
+            yield _of_task(case.cell, blocked, task)
+    yield from blocked_elsewhere(case, OUTSIDE, "for anything outside the job")
 
 
 def _sleeps_on(cell: CellEvidence) -> bool:
@@ -53,85 +53,85 @@ def _sleeps_on(cell: CellEvidence) -> bool:
     return len(looks) > 1 and cell.watch["looks"][-1]["judgement"] == "asleep"
 
 
-def _waits_for(cell: CellEvidence, tables: Tables, stuck: Stuck) -> tuple[str, str, Strength] | None:
+def _waits_for(case: Case, blocked: BlockedRank) -> tuple[str, str, Strength] | None:
     """The thing that it waits for, what to do about it, and how strong that is."""
-    standing = stuck.standing
-    if standing.call in LOCKS:
-        path = (standing.descriptor or {}).get("path")
-        held_by = stuck.capture.proc.get("lock_held_by") or {}
+    state = blocked.state
+    if state.call in LOCKS:
+        path = (state.descriptor or {}).get("path")
+        held_by = blocked.capture.proc.get("lock_held_by") or {}
         holder = f", which process {held_by['pid']} holds ({held_by['command'][:80]})" if held_by else ""
         return (
             f"a lock on {path or 'a file'}{holder}",
             "Find who holds the lock (lslocks), and lock with a timeout.",
             Strength.STRONG,
         )
-    if standing.doing == "socket" and not _in_event_loop(stuck):
-        peer = (standing.descriptor or {}).get("peer") or _peer(stuck)
+    if state.doing == "socket" and not _in_event_loop(blocked):
+        peer = (state.descriptor or {}).get("peer") or _peer(blocked)
         return (
             f"an answer from {peer or 'a socket'}",
             "Give the request a timeout, and retry.",
             Strength.STRONG,
         )
-    if standing.doing == "process":
+    if state.doing == "process":
         return (
-            f"a child process{_child(stuck)}",
+            f"a child process{_child(blocked)}",
             "See why the child does not end, give it stdin=DEVNULL, and wait with a timeout.",
             Strength.STRONG,
         )
-    if standing.doing == "pipe":
+    if state.doing == "pipe":
         return (
             "the other end of a pipe",
             "See to the process at the other end of the pipe, and read with a timeout.",
             Strength.STRONG,
         )
-    if standing.doing == "signal":
+    if state.doing == "signal":
         return (
             "a signal, which only another process can send",
             "See why whoever should send the signal does not (a scheduler, another rank), and wait with signal.sigtimedwait.",
             Strength.STRONG,
         )
-    if standing.doing == "store" and not _may_come_of_a_peer(cell, tables, stuck):
-        return _store(stuck)
-    if standing.doing == "sleep" and not _may_come_of_a_peer(cell, tables, stuck):
-        return _polls(cell, stuck)
-    if standing.doing in ("lock", "queue"):
-        return _through_a_thread(stuck) or _through_a_loop(stuck)
+    if state.doing == "store" and not _may_come_of_a_peer(case, blocked):
+        return _store(blocked)
+    if state.doing == "sleep" and not _may_come_of_a_peer(case, blocked):
+        return _polls(case.cell, blocked)
+    if state.doing in ("lock", "queue"):
+        return _through_a_thread(blocked) or _through_a_loop(blocked)
     return None
 
 
-def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Draft:
+def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
     at = locations.short(task.place)
     return inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=_how_sure(cell, task.strength),
-        summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}. None of its peers can bring that.",
+        summary=f"Rank {blocked.number} waits in its event loop for {task.says} at {at}. None of its peers can bring that.",
         evidence=(Evidence(claim=f"task {task.name} is at {at}", source=task.source),),
         fix="Give what the task awaits a timeout (asyncio.timeout, asyncio.wait_for), and retry.",
         where=task.place,
     )
 
 
-def _in_event_loop(stuck: Stuck) -> bool:
+def _in_event_loop(blocked: BlockedRank) -> bool:
     """A loop of asyncio waits for all of its tasks at once: which of them, and for what, is not on the stack."""
-    return any("/asyncio/" in f["filename"] for f in main_thread(stuck.capture).get("frames", []))
+    return any("/asyncio/" in f["filename"] for f in main_thread(blocked.capture).get("frames", []))
 
 
-def _peer(stuck: Stuck) -> str | None:
+def _peer(blocked: BlockedRank) -> str | None:
     """The address it is connected to, if there is but one that is no peer's: torch's own hold other threads up."""
-    rows = (stuck.capture.proc.get("fds") or {}).get("open", [])
+    rows = (blocked.capture.proc.get("fds") or {}).get("open", [])
     found = {r.get("peer") for r in rows if r.get("kind") == "tcp" and r.get("state") == "SYN_SENT"}
     return str(found.pop()) if len(found) == 1 else None
 
 
-def _child(stuck: Stuck) -> str:
-    living = living_children(stuck)
+def _child(blocked: BlockedRank) -> str:
+    living = living_children(blocked)
     words = str(living[0].get("command", ""))[:80] if len(living) == 1 else ""
     return f" ({words})" if words else ""
 
 
-def _store(stuck: Stuck) -> tuple[str, str, Strength] | None:
-    event = stuck.standing.event or ""
+def _store(blocked: BlockedRank) -> tuple[str, str, Strength] | None:
+    event = blocked.state.event or ""
     key = event.partition("key=")[2]
     if not key:
         return None
@@ -142,15 +142,15 @@ def _store(stuck: Stuck) -> tuple[str, str, Strength] | None:
     )
 
 
-def _polls(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, Strength] | None:
-    at, library = stuck.standing.place, _library(stuck)
+def _polls(cell: CellEvidence, blocked: BlockedRank) -> tuple[str, str, Strength] | None:
+    at, library = blocked.state.place, _library(blocked)
     if library:
         return (
             f"what {library} asks for again and again",
             "See what it waits for (a lock file that a dead process left behind?), and give it a timeout.",
             Strength.STRONG,
         )
-    asked = loops.asks(cell.code, at, has_children=bool(living_children(stuck))) if at else None
+    asked = loops.asks(cell.code, at, has_children=bool(living_children(blocked))) if at else None
     if asked is None or asked[0] == "inside":
         return None
     return (
@@ -160,29 +160,29 @@ def _polls(cell: CellEvidence, stuck: Stuck) -> tuple[str, str, Strength] | None
     )
 
 
-def _library(stuck: Stuck) -> str | None:
+def _library(blocked: BlockedRank) -> str | None:
     """The library's function that naps within the user's line."""
-    frames = main_thread(stuck.capture).get("frames", [])
-    for frame in frames[: _user_index(frames, stuck.standing.place)]:
+    frames = main_thread(blocked.capture).get("frames", [])
+    for frame in frames[: _user_index(frames, blocked.state.place)]:
         if library := polling_library(frame["filename"]):
             return f"{frame['name']} of {library}"
     return None
 
 
-def _may_come_of_a_peer(cell: CellEvidence, tables: Tables, stuck: Stuck) -> bool:
+def _may_come_of_a_peer(case: Case, blocked: BlockedRank) -> bool:
     """Whether a peer that waits in a branch of its own may be the one who would bring it, later."""
-    peers = [tables.standings[r] for r in stuck.blocked if r in tables.standings]
-    return any(loops.on_rank(cell.code, peer.frames) for peer in peers)
+    peers = [case.thread_states[r] for r in blocked.waiters if r in case.thread_states]
+    return any(loops.on_rank(case.cell.code, peer.frames) for peer in peers)
 
 
-def _through_a_thread(stuck: Stuck) -> tuple[str, str, Strength] | None:
+def _through_a_thread(blocked: BlockedRank) -> tuple[str, str, Strength] | None:
     """The main thread waits for another of its threads, and that one for the world."""
-    for thread, at in user_threads(stuck.capture):
+    for thread, at in user_threads(blocked.capture):
         inner = [f["filename"] for f in thread["frames"][: _user_index(thread["frames"], at)]]
         kernel = next(
             (
                 t.get("wchan")
-                for t in stuck.capture.proc.get("threads", [])
+                for t in blocked.capture.proc.get("threads", [])
                 if t["tid"] == thread["os_thread_id"]
             ),
             None,
@@ -197,9 +197,9 @@ def _through_a_thread(stuck: Stuck) -> tuple[str, str, Strength] | None:
     return None
 
 
-def _through_a_loop(stuck: Stuck) -> tuple[str, str, Strength] | None:
+def _through_a_loop(blocked: BlockedRank) -> tuple[str, str, Strength] | None:
     """The same of a thread that runs an event loop, by what its tasks say."""
-    task = of_a_thread(stuck)
+    task = of_a_thread(blocked)
     if task is None or task.kind != "outside":
         return None
     return (
@@ -220,27 +220,27 @@ def _how_sure(cell: CellEvidence, strength: Strength) -> Strength:
     return strength.at_most(Strength.LIKELY) if is_short(cell) and not cell.attached else strength
 
 
-def _finding(cell: CellEvidence, alike: list[Stuck], what: str, fix: str, strength: Strength) -> Draft:
+def _finding(cell: CellEvidence, alike: list[BlockedRank], what: str, fix: str, strength: Strength) -> Draft:
     """`alike`: the ranks that stand at the same line for the same thing."""
-    stuck, guilty = alike[0], tuple(each.number for each in alike)
-    standing, number = stuck.standing, stuck.number
-    at = locations.short(standing.place) if standing.place else ""
-    call = f", in {standing.call}" if standing.call else ""
+    blocked, guilty = alike[0], tuple(each.number for each in alike)
+    state, number = blocked.state, blocked.number
+    at = locations.short(state.place) if state.place else ""
+    call = f", in {state.call}" if state.call else ""
     who = f"Rank {number} waits" if len(alike) == 1 else f"Ranks {cell.names(guilty)} wait"
     found = inside_rank(
         cell,
-        stuck,
+        blocked,
         # A store's key is set by nobody but the job's own processes, and they all wait.
-        strength=strength if standing.doing == "store" else _how_sure(cell, strength),
+        strength=strength if state.doing == "store" else _how_sure(cell, strength),
         summary=f"{who} at {at} for {what}. None of {'its' if len(alike) == 1 else 'their'} peers can bring that.",
         evidence=(
-            Evidence(claim=f"rank {number} is at {at} in both snapshots{call}", source=stuck.source),
-            Evidence(claim=f"it waits for {what}", source=f"{stuck.capture.source}/proc.json"),
+            Evidence(claim=f"rank {number} is at {at} in both snapshots{call}", source=blocked.source),
+            Evidence(claim=f"it waits for {what}", source=f"{blocked.capture.source}/proc.json"),
         ),
         fix=fix,
     )
-    blocked = tuple(rank for rank in found.blocked_ranks if rank not in guilty)
-    return dataclasses.replace(found, guilty_ranks=guilty, blocked_ranks=blocked)
+    waiters = tuple(rank for rank in found.blocked_ranks if rank not in guilty)
+    return dataclasses.replace(found, guilty_ranks=guilty, blocked_ranks=waiters)
 
 
 RULE = Rule(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import in_one_place_s, python_answered, python_silent
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, inside
+from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks
 from nsadiag.analysis.relations.pending import is_still, was_given_up
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.drafts import inside_rank, last_look
@@ -23,9 +23,9 @@ def _owner(capture: CaptureEvidence) -> dict[str, Any] | None:
     return next((t for t in capture.stacks if t.get("owns_gil")), None)
 
 
-def _holds(stuck: Stuck) -> tuple[dict[str, Any], Place] | None:
+def _holds(blocked: BlockedRank) -> tuple[dict[str, Any], Place] | None:
     """The thread that owned the lock, at the same line, in the last two snapshots; and its innermost user line."""
-    shown = [c for c in stuck.rank.captures if c.stacks][-2:]
+    shown = [c for c in blocked.rank.captures if c.stacks][-2:]
     owners = [_owner(capture) for capture in shown]
     if len(shown) < 2 or owners[0] is None or owners[1] is None:
         return None
@@ -39,49 +39,49 @@ def _holds(stuck: Stuck) -> tuple[dict[str, Any], Place] | None:
     return (owners[1], at) if at else None
 
 
-def _state(stuck: Stuck, thread: dict[str, Any]) -> str | None:
+def _state(blocked: BlockedRank, thread: dict[str, Any]) -> str | None:
     """The kernel's word for what that thread does."""
-    threads = stuck.capture.proc.get("threads", [])
+    threads = blocked.capture.proc.get("threads", [])
     found = next((t for t in threads if t.get("tid") == thread.get("os_thread_id")), None)
     return str(found["state"]) if found else None
 
 
-def _about(stuck: Stuck, thread: dict[str, Any], at: Place) -> Evidence:
+def _about(blocked: BlockedRank, thread: dict[str, Any], at: Place) -> Evidence:
     return Evidence(
         claim=f"thread {thread.get('thread_name')} owns the GIL at {locations.short(at)} in both snapshots",
-        source=f"{stuck.capture.source}/answers.json#gil_owner",
+        source=f"{blocked.capture.source}/answers.json#gil_owner",
     )
 
 
-def gil_held_native_call(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    for stuck in inside(cell, tables):
-        held = _holds(stuck)
+def gil_held_native_call(case: Case) -> Iterator[Draft | Declined]:
+    for blocked in blocked_ranks(case):
+        held = _holds(blocked)
         if held is None:
             continue
         thread, at = held
-        state = _state(stuck, thread)
-        if is_still(cell) and state in ("S", "D"):
-            yield _blocked(cell, stuck, thread, at)
-        elif state == "R" and was_given_up(cell) and not python_answered(stuck.rank):
-            lasted = in_one_place_s(cell, stuck.rank)
+        state = _state(blocked, thread)
+        if is_still(case.cell) and state in ("S", "D"):
+            yield _blocked(case.cell, blocked, thread, at)
+        elif state == "R" and was_given_up(case.cell) and not python_answered(blocked.rank):
+            lasted = in_one_place_s(case.cell, blocked.rank)
             if lasted:
-                yield _busy(cell, stuck, thread, at, lasted)
-    if is_still(cell):
-        yield from _without_stacks(cell, tables)
-    yield from _unowned(cell, tables)
+                yield _busy(case.cell, blocked, thread, at, lasted)
+    if is_still(case.cell):
+        yield from _without_stacks(case)
+    yield from _unowned(case)
 
 
-def _unowned(cell: CellEvidence, tables: Tables) -> Iterator[Declined]:
-    for stuck in inside(cell, tables)[:4]:
-        owner = _owner(stuck.capture)
+def _unowned(case: Case) -> Iterator[Declined]:
+    for blocked in blocked_ranks(case)[:4]:
+        owner = _owner(blocked.capture)
         said = f"thread {owner.get('thread_name')} owned" if owner else "no thread owned"
-        yield Declined(f"{said} the GIL of rank {stuck.number} at the last snapshot", stuck.source)
+        yield Declined(f"{said} the GIL of rank {blocked.number} at the last snapshot", blocked.source)
 
 
-def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _without_stacks(case: Case) -> Iterator[Draft]:
     """A process that nobody may read: its server answers in C++, and twice does not where it needs the lock."""
-    graph = tables.once(graph_of)
-    for rank in (r for r in cell.ranks if r.rank in graph.roots()):
+    graph = case.once(graph_of)
+    for rank in (r for r in case.cell.ranks if r.rank in graph.roots()):
         looks = rank.captures[-2:]
         if len(looks) < 2 or any(c.stacks for c in looks) or not all(_answers_in_c_alone(c) for c in looks):
             continue
@@ -98,7 +98,7 @@ def _without_stacks(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
                     claim="torch's server answers in C++, and not where it needs the GIL, in both snapshots",
                     source=f"{looks[-1].source}/gaps.json",
                 ),
-                last_look(cell),
+                last_look(case.cell),
             ),
             fix=FIX,
             next="allow py-spy to read the process (nsadiag doctor says how): it shows the call",
@@ -110,38 +110,40 @@ def _answers_in_c_alone(capture: CaptureEvidence) -> bool:
     return silent and bool(capture.flight_recorder)
 
 
-def _blocked(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place) -> Draft:
-    number = stuck.number
+def _blocked(cell: CellEvidence, blocked: BlockedRank, thread: dict[str, Any], at: Place) -> Draft:
+    number = blocked.number
     return inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=Strength.CONCLUSIVE,
         summary=f"Rank {number} sleeps in a native call at {locations.short(at)} and holds the GIL: no Python thread of it can run.",
         where=at,
         evidence=(
-            _about(stuck, thread, at),
+            _about(blocked, thread, at),
             Evidence(
-                claim=f"that thread sleeps in the kernel{f', in {stuck.standing.call}' if stuck.standing.call else ''}: a wait that should have released the lock",
-                source=f"{stuck.capture.source}/proc.json",
+                claim=f"that thread sleeps in the kernel{f', in {blocked.state.call}' if blocked.state.call else ''}: a wait that should have released the lock",
+                source=f"{blocked.capture.source}/proc.json",
             ),
         ),
         fix=FIX,
     )
 
 
-def _busy(cell: CellEvidence, stuck: Stuck, thread: dict[str, Any], at: Place, lasted: float) -> Draft:
-    number, silent = stuck.number, python_silent(stuck.rank)
+def _busy(
+    cell: CellEvidence, blocked: BlockedRank, thread: dict[str, Any], at: Place, lasted: float
+) -> Draft:
+    number, silent = blocked.number, python_silent(blocked.rank)
     asked = (
         [Evidence(claim="no Python of the rank answered when it was asked", source=silent)] if silent else []
     )
     return inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=Strength.LIKELY if silent else Strength.WEAK,
         summary=f"Rank {number} has been in one native call at {locations.short(at)} for {lasted:.0f} s, at full CPU and with the GIL.",
         where=at,
         evidence=(
-            _about(stuck, thread, at),
+            _about(blocked, thread, at),
             *asked,
             Evidence(
                 claim=f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",

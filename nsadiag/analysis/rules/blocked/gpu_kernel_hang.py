@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import in_one_place_s
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, inside
+from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks
 from nsadiag.analysis.relations.pending import is_still, was_given_up
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
@@ -30,14 +30,14 @@ GPU_WORKS_PCT = 10.0
 ASKS_DEVICE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|nonzero)\(")
 
 
-def _waits_for_gpu(stuck: Stuck) -> str | None:
+def _waits_for_gpu(blocked: BlockedRank) -> str | None:
     """The call in which the host waits for its GPU."""
-    native = next((name for name in stuck.standing.inner if WAITS_FOR_GPU.search(name)), None)
+    native = next((name for name in blocked.state.inner if WAITS_FOR_GPU.search(name)), None)
     if native:
         return native
-    frames = main_thread(stuck.capture).get("frames", [])
+    frames = main_thread(blocked.capture).get("frames", [])
     called = next((f["name"] for f in frames[:3] if PYTHON_WAITS.search(f["filename"])), None)
-    asks = ASKS_DEVICE.search((stuck.standing.place and stuck.standing.place.code) or "")
+    asks = ASKS_DEVICE.search((blocked.state.place and blocked.state.place.code) or "")
     return called or (asks[0].strip(".(") if asks else None)
 
 
@@ -54,40 +54,42 @@ def _busy_pct(motions: list[dict[str, Any]]) -> float:
     return statistics.median(known) if known else 0.0
 
 
-def _has_queued(tables: Tables, rank: int) -> bool:
+def _has_queued(case: Case, rank: int) -> bool:
     """Whether a collective of its own is under way: its kernel spins as well, for a peer that does not come."""
-    mine = tables.calls[tables.calls["rank"] == rank]
+    mine = case.calls[case.calls["rank"] == rank]
     return bool(mine.pending.astype(bool).any())
 
 
-def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    for stuck in inside(cell, tables):
-        motions = _motions(cell, stuck.number)
+def gpu_kernel_hang(case: Case) -> Iterator[Draft | Declined]:
+    for blocked in blocked_ranks(case):
+        motions = _motions(case.cell, blocked.number)
         busy = _busy_pct(motions)
-        if busy < GPU_WORKS_PCT or stuck.standing.place is None:
+        if busy < GPU_WORKS_PCT or blocked.state.place is None:
             if motions:
-                yield Declined(f"rank {stuck.number} kept its GPU {busy:.0f} % busy", "watch.json#looks")
+                yield Declined(f"rank {blocked.number} kept its GPU {busy:.0f} % busy", "watch.json#looks")
             continue
         # A communicator that is being made spins, and leaves no trace in NCCL's recorder.
-        if stuck.standing.waits_for_peers:
+        if blocked.state.waits_for_peers:
             continue
-        call, lasted = _waits_for_gpu(stuck), in_one_place_s(cell, stuck.rank)
+        call, lasted = _waits_for_gpu(blocked), in_one_place_s(case.cell, blocked.rank)
         if call is None and not motions[-1].get("main_cpu_share", 0) > 0.5:
             continue
         # A busy GPU is work until it has been at it for far longer than anything before.
-        if not (lasted and (is_still(cell) or was_given_up(cell))) or _has_queued(tables, stuck.number):
+        if not (lasted and (is_still(case.cell) or was_given_up(case.cell))) or _has_queued(
+            case, blocked.number
+        ):
             continue
-        number, at = stuck.number, locations.short(stuck.standing.place)
+        number, at = blocked.number, locations.short(blocked.state.place)
         yield inside_rank(
-            cell,
-            stuck,
+            case.cell,
+            blocked,
             # At --timeout the two snapshots only say that it was still at it.
-            strength=Strength.STRONG if call and is_still(cell) else Strength.WEAK,
+            strength=Strength.STRONG if call and is_still(case.cell) else Strength.WEAK,
             summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with what was launched before {at}, where the host waits for it.",
             evidence=(
                 Evidence(
                     claim=f"rank {number} is at {at} in every snapshot" + (f", in {call}" if call else ""),
-                    source=stuck.source,
+                    source=blocked.source,
                 ),
                 Evidence(
                     claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} looks, and the rank has no collective under way",
@@ -97,7 +99,7 @@ def gpu_kernel_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decl
             fix="Look for a loop in a kernel that this rank has launched (Triton, CUDA extensions): its exit may depend on data that never comes.",
             next_step="CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that does not return",
         )
-    yield from blocked_elsewhere(cell, tables)
+    yield from blocked_elsewhere(case)
 
 
 RULE = Rule(

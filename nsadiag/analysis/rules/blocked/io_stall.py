@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, stuck_inside
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -19,58 +19,54 @@ LOCKS = ("flock", "fcntl")  # waits for whoever holds the file's lock, not for t
 NAMED_PIPE = ("wait_for_partner", "fifo_open", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write")
 
 
-def _what(stuck: Stuck) -> str | None:
+def _what(blocked: BlockedRank) -> str | None:
     """The operation and its file; None if it waits in no file."""
-    standing = stuck.standing
-    event = standing.event or ""
-    if standing.call in LOCKS:
+    state = blocked.state
+    event = state.event or ""
+    if state.call in LOCKS:
         return None
     if event.startswith(CHECKPOINT):
         return event
-    path = (standing.descriptor or {}).get("path")
-    if path and (standing.descriptor or {}).get("kind") == "file":
-        return f"{standing.call or 'a call'} on {path}"
-    opens = (
-        standing.call == "openat"
-        or "os_open" in standing.inner
-        or "_io_FileIO___init___impl" in standing.inner
-    )
+    path = (state.descriptor or {}).get("path")
+    if path and (state.descriptor or {}).get("kind") == "file":
+        return f"{state.call or 'a call'} on {path}"
+    opens = state.call == "openat" or "os_open" in state.inner or "_io_FileIO___init___impl" in state.inner
     if opens:
         return "open() of a file"
-    if standing.doing in ("kernel", "io"):
-        return f"{standing.call or 'a call into the kernel'}"
+    if state.doing in ("kernel", "io"):
+        return f"{state.call or 'a call into the kernel'}"
     return None
 
 
-def io_stall(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    for stuck in stuck_inside(cell, tables):
-        what = _what(stuck)
-        if what is None or stuck.standing.place is None:
+def io_stall(case: Case) -> Iterator[Draft | Declined]:
+    for blocked in hung_ranks(case):
+        what = _what(blocked)
+        if what is None or blocked.state.place is None:
             continue
-        proc, at = stuck.capture.proc, locations.short(stuck.standing.place)
+        proc, at = blocked.capture.proc, locations.short(blocked.state.place)
         wchan = str(proc.get("wchan") or "")
         pipe = wchan in NAMED_PIPE
         in_kernel = f" in {wchan}" if wchan not in ("", "0") else ""
-        number = stuck.number
+        number = blocked.number
         yield inside_rank(
-            cell,
-            stuck,
-            strength=Strength.STRONG if stuck.standing.call or proc.get("state") == "D" else Strength.LIKELY,
+            case.cell,
+            blocked,
+            strength=Strength.STRONG if blocked.state.call or proc.get("state") == "D" else Strength.LIKELY,
             summary=f"Rank {number} is blocked in {what} at {at}: not a byte was moved between the two snapshots.",
             evidence=(
                 Evidence(
-                    claim=f"rank {number} is in {what}, at {at}, in both snapshots", source=stuck.source
+                    claim=f"rank {number} is in {what}, at {at}, in both snapshots", source=blocked.source
                 ),
                 Evidence(
                     claim=f"the kernel has its main thread in state {proc.get('state')}{in_kernel}; its I/O counters stand",
-                    source=f"{stuck.capture.source}/proc.json",
+                    source=f"{blocked.capture.source}/proc.json",
                 ),
             ),
             fix="The file is a named pipe whose other end has stopped: see to the process that reads or fills it."
             if pipe
             else "See to the file system behind that path (dmesg, mount, df); save to a local disk first and copy from there in the background.",
         )
-    yield from blocked_elsewhere(cell, tables, ("io", "kernel"), "in a read or write of a file")
+    yield from blocked_elsewhere(case, ("io", "kernel"), "in a read or write of a file")
 
 
 RULE = Rule(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import LEAST_S, LONG_S, PAUSES, in_one_place_s, python_answered
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, inside
+from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks
 from nsadiag.analysis.relations.pending import is_still, was_given_up
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
@@ -41,25 +41,26 @@ def _goes_round(cell: CellEvidence, motion: dict[str, Any]) -> bool:
     return was_given_up(cell) and not loop["changes"] and loop["seconds"] > limit
 
 
-def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    for stuck in inside(cell, tables):
-        motion = _motion(cell, stuck.number)
-        if not _goes_round(cell, motion):
-            yield from _around_one_line(cell, stuck)
-            yield from _asks_in_vain(cell, stuck, motion)
+def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
+    for blocked in blocked_ranks(case):
+        motion = _motion(case.cell, blocked.number)
+        if not _goes_round(case.cell, motion):
+            yield from _around_one_line(case.cell, blocked)
+            yield from _asks_in_vain(case.cell, blocked, motion)
             if motion.get("main_cpu_share") is not None:
                 used = f"used {motion['main_cpu_share']:.2f} CPUs"
                 yield Declined(
-                    f"the main thread of rank {stuck.number} {used} at the last snapshot", "watch.json#looks"
+                    f"the main thread of rank {blocked.number} {used} at the last snapshot",
+                    "watch.json#looks",
                 )
             continue
-        loop, sure = motion["loop"], is_still(cell)
-        number = stuck.number
+        loop, sure = motion["loop"], is_still(case.cell)
+        number = blocked.number
         at = locations.place(loop["file"], loop["line"], loop["function"])
         sees = "the variables that decide when it ends" if loop["decided"] else "any variable in it"
         yield inside_rank(
-            cell,
-            stuck,
+            case.cell,
+            blocked,
             strength=(Strength.STRONG if loop["decided"] else Strength.LIKELY) if sure else Strength.WEAK,
             summary=f"Rank {number} spins in the loop at {locations.short(at)} without getting anywhere: for {loop['seconds']:.0f} s none of {sees} took a new value.",
             where=at,
@@ -75,22 +76,22 @@ def livelock_user_code(cell: CellEvidence, tables: Tables) -> Iterator[Draft | D
             ),
             fix=FIX,
         )
-    yield from blocked_elsewhere(cell, tables, ("python", "native"), "in a loop of Python")
+    yield from blocked_elsewhere(case, ("python", "native"), "in a loop of Python")
 
 
-def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Draft]:
+def _around_one_line(cell: CellEvidence, blocked: BlockedRank) -> Iterator[Draft]:
     """A `while`, when time was up, around a call that takes nearly all of its time, so that no other line is ever seen."""
-    answered, at = python_answered(stuck.rank), stuck.standing.place
+    answered, at = python_answered(blocked.rank), blocked.state.place
     if not was_given_up(cell) or answered is None or at is None:
         return
-    lasted = in_one_place_s(cell, stuck.rank)
+    lasted = in_one_place_s(cell, blocked.rank)
     loop = loops.while_around(cell.code, at)
     if not lasted or loop is None:
         return
-    number = stuck.number
+    number = blocked.number
     yield inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=Strength.WEAK,
         summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {locations.short(at)} for {lasted:.0f} s, at full CPU, without any progress.",
         where=at,
@@ -109,19 +110,19 @@ def _around_one_line(cell: CellEvidence, stuck: Stuck) -> Iterator[Draft]:
     )
 
 
-def _asks_in_vain(cell: CellEvidence, stuck: Stuck, motion: dict[str, Any]) -> Iterator[Draft]:
+def _asks_in_vain(cell: CellEvidence, blocked: BlockedRank, motion: dict[str, Any]) -> Iterator[Draft]:
     """A loop, when time was up, that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
     loop = motion.get("loop") or {}
     lasted = float(loop.get("asks_in_vain_s") or 0.0)
     longest = float(cell.watch.get("longest_quiet_s") or 0.0)
     if not was_given_up(cell) or loop.get("hidden") or lasted <= max(LONG_S, PAUSES * longest):
         return
-    number, at = stuck.number, locations.place(loop["file"], loop["line"], loop["function"])
+    number, at = blocked.number, locations.place(loop["file"], loop["line"], loop["function"])
     asks = ", ".join(loop["asks"])
     tries = f"it tries new values ({', '.join(loop['changes'])}), and " if loop["changes"] else ""
     yield inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=Strength.WEAK,
         summary=f"Rank {number} spins in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {lasted:.0f} s.",
         where=at,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import other_threads
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import (
-    Stuck,
+    BlockedRank,
+    hung_ranks,
     living_children,
     may_be_idle,
-    stuck_inside,
     user_threads,
 )
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, loops_beside, of_a_thread, stands_for
@@ -28,23 +28,23 @@ from nsadiag.source import loops
 WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
 
 
-def _taken_before(cell: CellEvidence, stuck: Stuck) -> Place | None:
+def _taken_before(cell: CellEvidence, blocked: BlockedRank) -> Place | None:
     """The line of the same stack that holds the lock which its innermost line wants."""
-    at = stuck.standing.place
+    at = blocked.state.place
     if at is None:
         return None
     wanted = {name.rpartition(".")[2] for name in loops.wanted(cell.code, at)}
-    for outer in stuck.standing.frames[1:]:
+    for outer in blocked.state.frames[1:]:
         if wanted & {name.rpartition(".")[2] for name in loops.held(cell.code, outer)}:
             return outer
     return None
 
 
-def _crossed(cell: CellEvidence, stuck: Stuck) -> tuple[str, Place] | None:
+def _crossed(cell: CellEvidence, blocked: BlockedRank) -> tuple[str, Place] | None:
     """Another thread that holds the lock that is wanted here, and where it stands."""
-    at = stuck.standing.place
+    at = blocked.state.place
     wanted = {name.rpartition(".")[2] for name in loops.wanted(cell.code, at)} if at else set()
-    for thread, place in user_threads(stuck.capture):
+    for thread, place in user_threads(blocked.capture):
         if wanted & {name.rpartition(".")[2] for name in loops.held(cell.code, place)}:
             return str(thread.get("thread_name")), place
     return None
@@ -65,25 +65,25 @@ NOBODY = Why(
 )
 
 
-def _why(cell: CellEvidence, stuck: Stuck) -> Why:
+def _why(cell: CellEvidence, blocked: BlockedRank) -> Why:
     return (
-        _by_holder(cell, stuck)
-        or _may_be_idle(cell, stuck)
-        or _by_threads(stuck)
-        or _by_children(stuck)
+        _by_holder(cell, blocked)
+        or _may_be_idle(cell, blocked)
+        or _by_threads(blocked)
+        or _by_children(blocked)
         or NOBODY
     )
 
 
-def _by_holder(cell: CellEvidence, stuck: Stuck) -> Why | None:
+def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
     """A thread that is seen to hold what is waited for."""
-    if taken := _taken_before(cell, stuck):
+    if taken := _taken_before(cell, blocked):
         return Why(
             f"the same thread took it at {locations.short(taken)} and has not left that block: nobody else can release it",
             "Take an RLock, or let the handler or callback only set a flag that the loop checks.",
             Strength.CONCLUSIVE,
         )
-    if crossed := _crossed(cell, stuck):
+    if crossed := _crossed(cell, blocked):
         name, at = crossed
         return Why(
             f"thread {name} holds it and is at {locations.short(at)}",
@@ -93,15 +93,15 @@ def _by_holder(cell: CellEvidence, stuck: Stuck) -> Why | None:
     return None
 
 
-def _may_be_idle(cell: CellEvidence, stuck: Stuck) -> Why | None:
+def _may_be_idle(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
     """A server without a request, or a consumer without work."""
-    if any(is_server(str(f["filename"])) for t in other_threads(stuck.capture) for f in t["frames"]):
+    if any(is_server(str(f["filename"])) for t in other_threads(blocked.capture) for f in t["frames"]):
         return Why(
             "no thread of the process does anything that could let it go on, but one is a server's, without a request",
             "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
             Strength.GUESS,
         )
-    if may_be_idle(cell, stuck):
+    if may_be_idle(cell, blocked):
         return Why(
             "nothing has come for minutes, but it asks again and again, with a time limit, and who may bring something lives",
             "If that is a pause, this is an idle consumer, and all is well. Otherwise find what became of who should bring it.",
@@ -110,12 +110,12 @@ def _may_be_idle(cell: CellEvidence, stuck: Stuck) -> Why | None:
     return None
 
 
-def _by_threads(stuck: Stuck) -> Why | None:
+def _by_threads(blocked: BlockedRank) -> Why | None:
     """Threads of the process that could answer, and do not."""
-    in_loops = loops_beside(stuck.capture)
+    in_loops = loops_beside(blocked.capture)
     others = [
         f"{t.get('thread_name')} at {locations.short(p)}"
-        for t, p in user_threads(stuck.capture)
+        for t, p in user_threads(blocked.capture)
         if t not in in_loops
     ]
     if others:
@@ -126,7 +126,7 @@ def _by_threads(stuck: Stuck) -> Why | None:
         )
     if not in_loops:
         return None
-    owner, task = in_loops[0].get("thread_name"), of_a_thread(stuck)
+    owner, task = in_loops[0].get("thread_name"), of_a_thread(blocked)
     if task and task.kind == "inside":
         return Why(
             f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
@@ -140,16 +140,16 @@ def _by_threads(stuck: Stuck) -> Why | None:
     )
 
 
-def _by_children(stuck: Stuck) -> Why | None:
+def _by_children(blocked: BlockedRank) -> Why | None:
     """Processes of its own that could answer, and do not."""
-    if _waits_for_a_pool(stuck):
+    if _waits_for_a_pool(blocked):
         return Why(
             "it waits for a result of a multiprocessing.Pool, and none comes: if a worker dies, the pool starts another and forgets the task",
             "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a timeout.",
             # A pool takes note of a worker that died, and tells nobody.
-            Strength.STRONG if has_dead(stuck) else Strength.LIKELY,
+            Strength.STRONG if has_dead(blocked) else Strength.LIKELY,
         )
-    if waits_for_children(stuck) and has_dead(stuck):
+    if waits_for_children(blocked) and has_dead(blocked):
         # What it died of is the cause, and is not at hand: rank_exception knows it where the rank's stderr is.
         return Why(
             "a child process of its own has ended, and may be the one that should have answered",
@@ -159,8 +159,8 @@ def _by_children(stuck: Stuck) -> Why | None:
     return None
 
 
-def _waits_for_a_pool(stuck: Stuck) -> bool:
-    for thread in stuck.capture.stacks:
+def _waits_for_a_pool(blocked: BlockedRank) -> bool:
+    for thread in blocked.capture.stacks:
         files = [str(frame["filename"]) for frame in thread["frames"]]
         if thread.get("thread_name") == "MainThread" and any(
             f.endswith("multiprocessing/pool.py") for f in files
@@ -169,22 +169,22 @@ def _waits_for_a_pool(stuck: Stuck) -> bool:
     return False
 
 
-def _asks_itself(cell: CellEvidence, stuck: Stuck) -> str | None:
+def _asks_itself(cell: CellEvidence, blocked: BlockedRank) -> str | None:
     """The question of a loop to its own process, with naps in between; None if it waits in no such loop."""
-    at = stuck.standing.place
-    if stuck.standing.doing != "sleep" or at is None:
+    at = blocked.state.place
+    if blocked.state.doing != "sleep" or at is None:
         return None
-    asked = loops.asks(cell.code, at, has_children=bool(living_children(stuck)))
+    asked = loops.asks(cell.code, at, has_children=bool(living_children(blocked)))
     return asked[1] if asked and asked[0] == "inside" else None
 
 
-def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Draft:
+def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
     at = locations.short(task.place)
     return inside_rank(
         cell,
-        stuck,
+        blocked,
         strength=task.strength,
-        summary=f"Rank {stuck.number} waits in its event loop for {task.says} at {at}, in its own process: {task.why}.",
+        summary=f"Rank {blocked.number} waits in its event loop for {task.says} at {at}, in its own process: {task.why}.",
         evidence=(
             Evidence(claim=f"task {task.name} is at {at}", source=task.source),
             Evidence(claim=task.why, source=task.source),
@@ -194,37 +194,37 @@ def _of_task(cell: CellEvidence, stuck: Stuck, task: LoopWait) -> Draft:
     )
 
 
-def local_lock_deadlock(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    for stuck in stuck_inside(cell, tables):
-        standing = stuck.standing
-        if standing.place is None:
+def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
+    for blocked in hung_ranks(case):
+        state = blocked.state
+        if state.place is None:
             continue
-        task = stands_for(stuck)
+        task = stands_for(blocked)
         if task and task.kind == "inside":
-            yield _of_task(cell, stuck, task)
+            yield _of_task(case.cell, blocked, task)
             continue
-        asked = _asks_itself(cell, stuck)
-        if not asked and (standing.doing not in WAITS or not standing.same):
+        asked = _asks_itself(case.cell, blocked)
+        if not asked and (state.doing not in WAITS or not state.same):
             continue
-        why, fix, strength = _why(cell, stuck)
-        waits = f"asks again and again for `{asked}`" if asked else WAITS[standing.doing]
-        at = locations.short(standing.place)
+        why, fix, strength = _why(case.cell, blocked)
+        waits = f"asks again and again for `{asked}`" if asked else WAITS[state.doing]
+        at = locations.short(state.place)
         yield inside_rank(
-            cell,
-            stuck,
+            case.cell,
+            blocked,
             strength=strength.at_most(Strength.LIKELY) if asked else strength,
-            summary=f"Rank {stuck.number} {waits} at {at}, in its own process: {why}.",
+            summary=f"Rank {blocked.number} {waits} at {at}, in its own process: {why}.",
             evidence=(
                 Evidence(
-                    claim=f"the main thread of rank {stuck.number} is at {at} in both snapshots"
-                    + (f", in {standing.call}" if standing.call else ""),
-                    source=stuck.source,
+                    claim=f"the main thread of rank {blocked.number} is at {at} in both snapshots"
+                    + (f", in {state.call}" if state.call else ""),
+                    source=blocked.source,
                 ),
-                Evidence(claim=why, source=stuck.source),
+                Evidence(claim=why, source=blocked.source),
             ),
             fix=fix,
         )
-    yield from blocked_elsewhere(cell, tables, tuple(WAITS), "for a lock, a queue or a thread of its own")
+    yield from blocked_elsewhere(case, tuple(WAITS), "for a lock, a queue or a thread of its own")
 
 
 RULE = Rule(

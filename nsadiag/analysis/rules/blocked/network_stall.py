@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.groups import shown
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
@@ -19,36 +19,36 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 
 
-def network_stall(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    if not is_still(cell):
-        yield from not_still(cell)
+def network_stall(case: Case) -> Iterator[Draft | Declined]:
+    if not is_still(case.cell):
+        yield from not_still(case.cell)
         return
-    if edges := tables.once(graph_of).edges:
+    if edges := case.once(graph_of).edges:
         edge = edges[0]
         yield Declined(f"rank {edge.waiter} waits for rank {edge.waited_for} in {edge.what}", edge.source)
         return
-    if one := next(iter([*in_recorders(cell, tables), *in_black_boxes(cell, tables)]), None):
+    if one := next(iter([*in_recorders(case), *in_black_boxes(case)]), None):
         rank, asked = next(iter(one.asked.items()))
         yield Declined(
             f"the ranks disagree on the {one.kind} of call #{one.call} of {one.group}: rank {rank} asks for {asked.what}",
             asked.source,
         )
         return
-    links = stalled_links(cell)
-    for wait in waits(cell, tables):
-        if _all_are_in(tables, wait):
-            yield _finding(cell, tables, wait, links)
+    links = stalled_links(case.cell)
+    for wait in waits(case):
+        if _all_are_in(case, wait):
+            yield _finding(case, wait, links)
         else:
             yield Declined(
                 f"of the members of {wait.group} rank {shown(wait.waiting)} alone is seen to wait in call #{wait.seq}",
-                wait.source(cell, wait.waiting[0]) if wait.waiting else None,
+                wait.source(case.cell, wait.waiting[0]) if wait.waiting else None,
             )
 
 
-def _all_are_in(tables: Tables, wait: Wait) -> bool:
+def _all_are_in(case: Case, wait: Wait) -> bool:
     """Whether all members issued it, none got over it, and each waits in it: no rank is left to wait for."""
-    members = tables.groups.members(wait.group)
-    stands = [tables.standings.get(rank) for rank in members]
+    members = case.groups.members(wait.group)
+    stands = [case.thread_states.get(rank) for rank in members]
     return (
         not wait.missing
         and not wait.unseen
@@ -69,11 +69,11 @@ def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
     return tuple(sorted(r for r in counts if r is not None)) or wait.waiting
 
 
-def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) -> Draft:
+def _finding(case: Case, wait: Wait, links: list[Link]) -> Draft:
     guilty = _guilty(wait, links)
     rank = guilty[0]
     collective = wait.collective(rank)
-    here = tables.standings[rank].place or locations.of_rank_now(cell.rank(rank))
+    here = case.thread_states[rank].place or locations.of_rank_now(case.cell.rank(rank))
     between = "; ".join(
         f"{link.bytes} bytes from rank {link.rank} to "
         f"{link.to if link.peer is None else f'rank {link.peer}'} are not acknowledged"
@@ -81,16 +81,16 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
     )
     return Draft(
         strength=Strength.STRONG if links else Strength.WEAK,
-        summary=f"All {len(cell.everyone(wait.waiting))} ranks of {wait.group} are in {collective.op} #{wait.seq} with the same arguments, and it does not complete"
+        summary=f"All {len(case.cell.everyone(wait.waiting))} ranks of {wait.group} are in {collective.op} #{wait.seq} with the same arguments, and it does not complete"
         + (f": {between}." if between else "."),
         guilty_ranks=guilty,
         blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),
-        where=Where(collective=collective, step=cell.rank(rank).end.get("steps")).at(here),
+        where=Where(collective=collective, step=case.cell.rank(rank).end.get("steps")).at(here),
         evidence=(
             *(
                 Evidence(
                     claim=f"rank {r} issued {collective.op} #{wait.seq} of {wait.group} and is waiting in it",
-                    source=wait.source(cell, r),
+                    source=wait.source(case.cell, r),
                 )
                 for r in wait.waiting[:4]
             ),
@@ -101,7 +101,7 @@ def _finding(cell: CellEvidence, tables: Tables, wait: Wait, links: list[Link]) 
                 )
                 for link in links[:4]
             ),
-            last_look(cell),
+            last_look(case.cell),
         ),
         gaps=()
         if links

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.thread_state import main_thread, other_threads
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.blocked import Stuck, stuck_inside, user_threads
+from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks, user_threads
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -23,105 +23,105 @@ JOINS = ("lock", "queue", "process", "pipe", "socket", "unknown", "sleep", "io")
 SCRIPT = ("<module>", "_run_code", "_run_module_as_main")
 
 
-def _how(cell: CellEvidence, tables: Tables, stuck: Stuck) -> str | None:
+def _how(case: Case, blocked: BlockedRank) -> str | None:
     """A sign that the rank is past its work; None if there is none."""
-    standing = stuck.standing
-    frames = main_thread(stuck.capture).get("frames", [])
-    if standing.doing == "leaving":
+    state = blocked.state
+    frames = main_thread(blocked.capture).get("frames", [])
+    if state.doing == "leaving":
         return "the interpreter waits for a thread that does not end"
     if frames and frames[-1]["name"] not in SCRIPT:
         return "an exit handler runs"
-    if any("destroy_process_group" in name for name in (*standing.inner, standing.event or "")):
+    if any("destroy_process_group" in name for name in (*state.inner, state.event or "")):
         return "destroy_process_group() does not return"
-    if standing.doing in JOINS and _destroyed(stuck):
+    if state.doing in JOINS and _destroyed(blocked):
         return "it has destroyed its process group"
-    if standing.doing in JOINS and _peers_are_through(cell, stuck):
+    if state.doing in JOINS and _peers_are_through(case.cell, blocked):
         return "its peers have ended well, after as many steps"
     return None
 
 
-def _destroyed(stuck: Stuck) -> bool:
+def _destroyed(blocked: BlockedRank) -> bool:
     """Whether the last thing heard of a process group is that it was destroyed."""
-    recording = stuck.rank.recording
+    recording = blocked.rank.recording
     events = recording.events
     groups = events[(events["kind"] == Kind.PROCESS_GROUP) & (events["phase"] == Phase.END)]
     return len(groups) > 0 and recording.names_of(groups)[-1].startswith("destroy_process_group")
 
 
-def _peers_are_through(cell: CellEvidence, stuck: Stuck) -> bool:
-    others = [r for r in cell.ranks if r.rank != stuck.number]
-    steps = stuck.rank.end.get("steps")
+def _peers_are_through(cell: CellEvidence, blocked: BlockedRank) -> bool:
+    others = [r for r in cell.ranks if r.rank != blocked.number]
+    steps = blocked.rank.end.get("steps")
     return bool(others) and all(
         r.end.get("clean") and not r.end.get("by_us") and r.exception is None and r.end.get("steps") == steps
         for r in others
     )
 
 
-def _line(stuck: Stuck) -> tuple[Place | None, str]:
+def _line(blocked: BlockedRank) -> tuple[Place | None, str]:
     """The line that keeps it: of the main thread, else of the thread or child that it waits for."""
-    if stuck.standing.place:
-        return stuck.standing.place, "the main thread"
-    if _waits_for_a_feeder(stuck):
+    if blocked.state.place:
+        return blocked.state.place, "the main thread"
+    if _waits_for_a_feeder(blocked):
         # Threads that run the user's code are not what it waits for.
-        return _start_of_the_feeder(stuck), "its queue's feeder thread, started by the first put"
-    joined = {row.get("tid") for row in stuck.rank.threads}
-    threads = user_threads(stuck.capture)
+        return _start_of_the_feeder(blocked), "its queue's feeder thread, started by the first put"
+    joined = {row.get("tid") for row in blocked.rank.threads}
+    threads = user_threads(blocked.capture)
     for thread, place in sorted(threads, key=lambda each: each[0].get("os_thread_id") not in joined):
         return place, f"thread {thread.get('thread_name')}"
-    for child in stuck.capture.children:
+    for child in blocked.capture.children:
         at = locations.of_stack(child.stacks)
         if at:
             return at, f"its child process {child.number}"
-    for row in stuck.rank.threads:
-        if row["tid"] in _living(stuck) and row["name"] != FEEDER:
+    for row in blocked.rank.threads:
+        if row["tid"] in _living(blocked) and row["name"] != FEEDER:
             return locations.of_text(row["place"]), f"thread {row['name']}, started"
     return None, "the main thread"
 
 
-def _waits_for_a_feeder(stuck: Stuck) -> bool:
-    return any(f["name"].endswith("_finalize_join") for f in main_thread(stuck.capture).get("frames", []))
+def _waits_for_a_feeder(blocked: BlockedRank) -> bool:
+    return any(f["name"].endswith("_finalize_join") for f in main_thread(blocked.capture).get("frames", []))
 
 
-def _living(stuck: Stuck) -> dict[int, dict[str, Any]]:
-    return {t["os_thread_id"]: t for t in other_threads(stuck.capture) if t.get("os_thread_id")}
+def _living(blocked: BlockedRank) -> dict[int, dict[str, Any]]:
+    return {t["os_thread_id"]: t for t in other_threads(blocked.capture) if t.get("os_thread_id")}
 
 
-def _start_of_the_feeder(stuck: Stuck) -> Place | None:
+def _start_of_the_feeder(blocked: BlockedRank) -> Place | None:
     """The first put into the queue whose feeder is in the middle of a write; where none is, of any that lives."""
-    living = _living(stuck)
-    feeders = [row for row in stuck.rank.threads if row["name"] == FEEDER and row["tid"] in living]
+    living = _living(blocked)
+    feeders = [row for row in blocked.rank.threads if row["name"] == FEEDER and row["tid"] in living]
     writing = [r for r in feeders if any("send" in f["name"] for f in living[r["tid"]]["frames"])]
     for row in writing or feeders:
         return locations.of_text(row["place"])
     return None
 
 
-def teardown_hang(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    for stuck in stuck_inside(cell, tables):
-        how = _how(cell, tables, stuck)
-        if how is None or stuck.blocked or stuck.rank.exception:
+def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
+    for blocked in hung_ranks(case):
+        how = _how(case, blocked)
+        if how is None or blocked.waiters or blocked.rank.exception:
             continue
-        at, who = _line(stuck)
+        at, who = _line(blocked)
         where = f", {who} at {locations.short(at)}" if at else ""
-        number = stuck.number
+        number = blocked.number
         yield inside_rank(
-            cell,
-            stuck,
+            case.cell,
+            blocked,
             strength=Strength.STRONG if at else Strength.LIKELY,
             summary=f"Rank {number} has finished its work and does not exit: {how}{where}.",
             where=at,
             evidence=(
-                Evidence(claim=f"{how}{where}, in both snapshots", source=stuck.source),
+                Evidence(claim=f"{how}{where}, in both snapshots", source=blocked.source),
                 Evidence(
-                    claim=f"rank {number} has done {stuck.rank.end.get('steps')} steps, and no rank waits for it in a collective",
+                    claim=f"rank {number} has done {blocked.rank.end.get('steps')} steps, and no rank waits for it in a collective",
                     source="ends.json",
                 ),
             ),
             fix=FIX_OF_FEEDER
-            if _waits_for_a_feeder(stuck)
+            if _waits_for_a_feeder(blocked)
             else "End what is still waited for before the script ends: tell the thread (a sentinel, an event) and join it, make it a daemon, or end the child.",
         )
-    yield from blocked_elsewhere(cell, tables, JOINS, "past its work")
+    yield from blocked_elsewhere(case, JOINS, "past its work")
 
 
 RULE = Rule(

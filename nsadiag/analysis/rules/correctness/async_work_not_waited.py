@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.replica_sums import drift
@@ -36,17 +36,17 @@ def _outcome(cell: CellEvidence) -> Outcome:
     return "crashed" if any(r.exception for r in cell.ranks) else "wrong"
 
 
-def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    shown = {rank.rank: found for rank in cell.ranks if (found := _deciding(rank))}
+def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
+    shown = {rank.rank: found for rank in case.cell.ranks if (found := _deciding(rank))}
     if not shown:
-        yield from _used_before_the_wait(cell, tables)
+        yield from _used_before_the_wait(case)
         yield Declined(
-            f"no handle of an asynchronous collective was dropped on {len(cell.ranks)} ranks, as far as was recorded"
+            f"no handle of an asynchronous collective was dropped on {len(case.cell.ranks)} ranks, as far as was recorded"
         )
         return
     guilty = tuple(sorted(shown))
-    rank, (row, line, count) = cell.rank(guilty[0]), shown[guilty[0]]
-    drifted = drift(cell)
+    rank, (row, line, count) = case.cell.rank(guilty[0]), shown[guilty[0]]
+    drifted = drift(case.cell)
     used = (
         f"the optimizer used the gradient of {row['parameter']} before"
         if row["parameter"]
@@ -62,11 +62,11 @@ def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Draft 
     if drifted:
         evidence.append(Evidence(claim=drifted.says, source=drifted.source))
     yield Draft(
-        outcome=_outcome(cell),
+        outcome=_outcome(case.cell),
         strength=Strength.CONCLUSIVE if row["parameter"] else Strength.STRONG if drifted else Strength.LIKELY,
-        summary=f"{row['op']} with async_op=True was never waited for on {_ranks(cell, guilty)} ({count} times): {used} it was complete."
+        summary=f"{row['op']} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used} it was complete."
         if row["parameter"]
-        else f"{row['op']} with async_op=True was never waited for on {_ranks(cell, guilty)} ({count} times): {used}, and what it fills may have been used before it was complete.",
+        else f"{row['op']} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used}, and what it fills may have been used before it was complete.",
         guilty_ranks=guilty,
         where=Where(parameter=row["parameter"], step=int(row["issued_step"])).at(
             locations.of_text(row["place"])
@@ -76,12 +76,12 @@ def async_work_not_waited(cell: CellEvidence, tables: Tables) -> Iterator[Draft 
     )
 
 
-def _used_before_the_wait(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _used_before_the_wait(case: Case) -> Iterator[Draft]:
     """By the source, and only where copies that were equal are so no longer: whether it was over by then is luck."""
-    if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
+    if case.cell.stopped == "hang" or any(rank.exception for rank in case.cell.ranks):
         return
-    drifted = drift(cell)
-    early = read_early(cell, tables) if drifted and not drifted.from_start else None
+    drifted = drift(case.cell)
+    early = read_early(case) if drifted and not drifted.from_start else None
     if drifted is None or early is None:
         return
     at, started = locations.short(early.used), locations.short(early.started)
@@ -93,7 +93,7 @@ def _used_before_the_wait(cell: CellEvidence, tables: Tables) -> Iterator[Draft]
         evidence=(
             Evidence(
                 claim=f"{early.op} was started {early.times} times at {started}, and the same block goes on to {at} without a wait",
-                source=f"{cell.rank(early.ranks[0]).source}/blackbox.bin",
+                source=f"{case.cell.rank(early.ranks[0]).source}/blackbox.bin",
             ),
             Evidence(claim=drifted.says, source=drifted.source),
         ),

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.call_mismatch import shapes
 from nsadiag.analysis.relations.manual_averaging import FEW
 from nsadiag.evidence.records import Place
@@ -28,12 +27,12 @@ class Early:
     times: int  # that it was started, on the first of them
 
 
-def read_early(cell: CellEvidence, tables: Tables) -> Early | None:
+def read_early(case: Case) -> Early | None:
     """The first such line that the job has run time and again, with more than a few numbers."""
-    calls = tables.asked[tables.asked.op.isin(FILL)]
+    calls = case.asked[case.asked.op.isin(FILL)]
     for text, rows in calls.groupby("place", sort=False):
         started = locations.of_text(str(text))
-        source = cell.code.file(started.file) if started else None
+        source = case.cell.code.file(started.file) if started else None
         large = any(elements > FEW for tensors in rows.tensors.unique() for _, elements in shapes(tensors))
         found = next(used_after(source, started.line), None) if started and source and large else None
         if started and found:

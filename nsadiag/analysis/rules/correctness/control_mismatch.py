@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 
 
-def control_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    compared = cell.parity
+def control_mismatch(case: Case) -> Iterator[Draft | Declined]:
+    compared = case.cell.parity
     if compared.get("judgement") != "differs":
         found = compared.get("judgement")
         yield Declined(
@@ -28,7 +28,7 @@ def control_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Dec
             step=compared["step"],
             phase=compared["phase"],
         ),
-        evidence=claims(cell),
+        evidence=claims(case.cell),
         fix=compared["fix"],
     )
 

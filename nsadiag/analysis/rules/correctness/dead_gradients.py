@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.matrix.parity.record import Parameter, Record, Step, record_of
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 
@@ -40,13 +40,13 @@ class Block:
         }
 
 
-def dead_gradients(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def dead_gradients(case: Case) -> Iterator[Draft | Declined]:
     """Only what the probe `parity` recorded, and only what is alike in every block: one head without a gradient may
     wait for its turn."""
-    if cell.stopped is not None or any(rank.exception for rank in cell.ranks):
+    if case.cell.stopped is not None or any(rank.exception for rank in case.cell.ranks):
         return
-    rows = {rank.rank: rank.first_steps for rank in cell.ranks if rank.first_steps}
-    record = record_of(rows, {rank.rank: rank.meta.get("world_size") for rank in cell.ranks})
+    rows = {rank.rank: rank.first_steps for rank in case.cell.ranks if rank.first_steps}
+    record = record_of(rows, {rank.rank: rank.meta.get("world_size") for rank in case.cell.ranks})
     names = untrained(record)
     if not names:
         yield Declined(

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.evidence.records import Evidence
 from nsadiag.evidence.ring.blackbox import Kind
@@ -28,22 +27,24 @@ class Remark:
     fix: str
 
 
-def same_batches(cell: CellEvidence, tables: Tables) -> Remark | None:
+def same_batches(case: Case) -> Remark | None:
     """Only where DDP spans all ranks and nothing else divides the work, and no loader shares its data out."""
-    if not ran_together(cell):
+    if not ran_together(case.cell):
         return None
-    everyone = cell.world_size
-    if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in cell.ranks):
+    everyone = case.cell.world_size
+    if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in case.cell.ranks):
         return None
-    samplers = {str(loader.get("sampler")) for rank in cell.ranks for loader in rank.loaders}
-    if not all(r.loaders for r in cell.ranks) or not samplers <= set(OWN_SAMPLERS) or _divides(tables):
+    samplers = {str(loader.get("sampler")) for rank in case.cell.ranks for loader in rank.loaders}
+    if not all(r.loaders for r in case.cell.ranks) or not samplers <= set(OWN_SAMPLERS) or _divides(case):
         return None
-    looks: list[dict[int, Any]] = [{int(row["step"]): row["tensors"] for row in r.given} for r in cell.ranks]
+    looks: list[dict[int, Any]] = [
+        {int(row["step"]): row["tensors"] for row in r.given} for r in case.cell.ranks
+    ]
     steps = sorted(step for step in looks[0] if all(step in each for each in looks))
     alike = [step for step in steps if all(each[step] == looks[0][step] for each in looks)]
     if len({repr(looks[0][step]) for step in alike}) < LEAST or len(alike) < len(steps):
         return None
-    loader = cell.ranks[0].loaders[0]
+    loader = case.cell.ranks[0].loaders[0]
     return Remark(
         sentence=(
             f"All ranks trained on the same batches: what the model was given was equal on all of them at each of "
@@ -52,19 +53,19 @@ def same_batches(cell: CellEvidence, tables: Tables) -> Remark | None:
         evidence=(
             Evidence(
                 claim=f"the tensors given at steps {', '.join(map(str, alike[:8]))} have the same shapes and sums on all ranks, and others at each step",
-                source=f"{cell.ranks[0].source}/given.jsonl",
+                source=f"{case.cell.ranks[0].source}/given.jsonl",
             ),
             Evidence(
                 claim=f"the loader at {loader.get('place') or 'an unknown line'} uses {' and '.join(sorted(samplers))}, which knows nothing of ranks",
-                source=f"{cell.ranks[0].source}/loaders.json",
+                source=f"{case.cell.ranks[0].source}/loaders.json",
             ),
         ),
         fix="If ranks are meant to see different data: give the loader a DistributedSampler (and call its set_epoch), or let each rank seed its own order.",
     )
 
 
-def _divides(tables: Tables) -> bool:
+def _divides(case: Case) -> bool:
     """Whether ranks of other groups share a batch: by sequence, by layer, by expert."""
-    calls = tables.events[tables.events.kind == Kind.COLLECTIVE]
+    calls = case.events[case.events.kind == Kind.COLLECTIVE]
     apart = ~calls.group.str.startswith("default_pg") & ((calls.group != "") | (calls.site != ""))
     return bool(apart.any() or calls.name.str.contains("all_to_all|send|recv").any())

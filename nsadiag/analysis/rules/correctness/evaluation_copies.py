@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import ran_together
@@ -17,15 +17,15 @@ Look = dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, s
 LEAST = 2  # looks that differ, the last among them
 
 
-def evaluation_copies(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def evaluation_copies(case: Case) -> Iterator[Draft | Declined]:
     """Only beside a model in DDP over all ranks: equal models were meant then. What DDP holds is compared elsewhere."""
-    if not ran_together(cell):
+    if not ran_together(case.cell):
         return
-    everyone = cell.world_size
-    if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in cell.ranks):
+    everyone = case.cell.world_size
+    if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in case.cell.ranks):
         return
-    for model in _models(cell):
-        looks = {r.rank: _looks(r, model) for r in cell.ranks}
+    for model in _models(case.cell):
+        looks = {r.rank: _looks(r, model) for r in case.cell.ranks}
         everywhere = (m for m in next(iter(looks.values())) if all(m in each for each in looks.values()))
         # Before the first step ranks may evaluate what is not yet one model.
         shared = sorted(moment for moment in everywhere if moment[1] > 0)
@@ -35,7 +35,7 @@ def evaluation_copies(cell: CellEvidence, tables: Tables) -> Iterator[Draft | De
         still = sorted(r for r, each in looks.items() if len({repr(each[m]) for m, _ in apart}) == 1)
         # Copies that all ranks change, each its own, may be meant so: adapted to its task, or to its data.
         if 0 < len(still) < len(looks):
-            yield _finding(cell, model, looks, apart, still)
+            yield _finding(case.cell, model, looks, apart, still)
             return
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -15,15 +15,15 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 TO_THE_END = 3  # losses at least: a batch that is skipped harms nobody
 
 
-def nonfinite(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def nonfinite(case: Case) -> Iterator[Draft | Declined]:
     """Parameters that were finite at first; or losses that are not, from some step to the end."""
-    if cell.stopped == "hang" or any(r.exception for r in cell.ranks):
+    if case.cell.stopped == "hang" or any(r.exception for r in case.cell.ranks):
         return
-    broken = {r.rank: row for r in cell.ranks if (row := _broken(r))}
-    losses = {r.rank: found for r in cell.ranks if (found := _first_loss(tables, r.rank))}
-    ends = [r.rank for r in cell.ranks if r.rank in losses and losses[r.rank][2] >= TO_THE_END]
+    broken = {r.rank: row for r in case.cell.ranks if (row := _broken(r))}
+    losses = {r.rank: found for r in case.cell.ranks if (found := _first_loss(case, r.rank))}
+    ends = [r.rank for r in case.cell.ranks if r.rank in losses and losses[r.rank][2] >= TO_THE_END]
     if not broken and not ends:
-        looks = sum(len(r.replicas) for r in cell.ranks)
+        looks = sum(len(r.replicas) for r in case.cell.ranks)
         yield Declined(
             f"every recorded loss is finite, and so are the parameters at {looks} looks at their sums"
         )
@@ -47,7 +47,7 @@ def nonfinite(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
     ]
     yield Draft(
         strength=Strength.CONCLUSIVE if broken else Strength.STRONG,
-        summary=_summary(cell, guilty, first, told),
+        summary=_summary(case.cell, guilty, first, told),
         guilty_ranks=tuple(guilty),
         where=Where(
             parameter=told[1] if told else None,
@@ -79,9 +79,9 @@ def _broken(rank: RankEvidence) -> tuple[int, str] | None:
     return None
 
 
-def _first_loss(tables: Tables, rank: int) -> tuple[int, Place | None, int] | None:
+def _first_loss(case: Case, rank: int) -> tuple[int, Place | None, int] | None:
     """The step of the first loss that was not finite, its line, and how many there were up to the end without a break."""
-    events = tables.events
+    events = case.events
     mine = events[(events["rank"] == rank) & events.kind.isin((Kind.BACKWARD, Kind.STEP))]
     step, found, last = 0, None, 0
     for kind, phase, number, site in mine[["kind", "phase", "a", "site"]].itertuples(index=False):

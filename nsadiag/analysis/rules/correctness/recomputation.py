@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.control_mismatch import claims
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -46,10 +46,10 @@ def _place(row: dict[str, Any]) -> Place | None:
     return locations.place(file, int(line), function) if line.isdigit() else None
 
 
-def recomputation(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    wrong = [rank for rank in cell.ranks if rank.recomputed]
+def recomputation(case: Case) -> Iterator[Draft | Declined]:
+    wrong = [rank for rank in case.cell.ranks if rank.recomputed]
     if not wrong:
-        ran = [rank.rank for rank in cell.ranks]
+        ran = [rank.rank for rank in case.cell.ranks]
         yield Declined(
             f"no checkpointed function of {these(ran)} ran other modules in backward than in forward"
         )
@@ -78,7 +78,7 @@ def recomputation(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
             )
             for r in rank.recomputed[:3]
         )
-        + claims(cell),
+        + claims(case.cell),
     )
 
 

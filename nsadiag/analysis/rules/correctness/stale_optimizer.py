@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.single_call import only_assignment, only_call
 
 
-def stale_optimizer(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
     """Only what got gradients at several snapshots and never changed: what another optimizer trains does change."""
-    if cell.stopped == "hang" or any(rank.exception for rank in cell.ranks):
+    if case.cell.stopped == "hang" or any(rank.exception for rank in case.cell.ranks):
         return
-    idle = {rank.rank: names for rank in cell.ranks if (names := _never_moved(rank))}
+    idle = {rank.rank: names for rank in case.cell.ranks if (names := _never_moved(rank))}
     if not idle:
         yield Declined("no parameter that got gradients was outside all optimizers and never changed")
         return
     number, names = next(iter(idle.items()))
-    rank = cell.rank(number)
+    rank = case.cell.rank(number)
     row = rank.unheld[-1]
     strength = _strength(row)
     if strength is None:
@@ -40,7 +40,8 @@ def stale_optimizer(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decl
         ),
         guilty_ranks=tuple(idle),
         where=Where(parameter=parameter, module=module or None, step=row["step"], phase="optimizer").at(
-            only_assignment(cell.code, module.rpartition(".")[2]) or only_call(cell.code, row["optimizer"])
+            only_assignment(case.cell.code, module.rpartition(".")[2])
+            or only_call(case.cell.code, row["optimizer"])
         ),
         evidence=(
             Evidence(

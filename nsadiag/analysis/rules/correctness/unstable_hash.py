@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.hashes import text_hash_on_rank
 
 
-def unstable_hash(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def unstable_hash(case: Case) -> Iterator[Draft | Declined]:
     """Only of a job that completes: ranks that wait for one another because of it are told by what they wait in."""
-    if not ran_together(cell):
+    if not ran_together(case.cell):
         return
-    hashes = {r.rank: r.meta.get("text_hash") for r in cell.ranks}
+    hashes = {r.rank: r.meta.get("text_hash") for r in case.cell.ranks}
     if None in hashes.values() or len(set(hashes.values())) < 2:
         return  # all were forked from one process, or were given one PYTHONHASHSEED
-    found = text_hash_on_rank(cell.code)
+    found = text_hash_on_rank(case.cell.code)
     if found is None:
         return
     yield Draft(
@@ -31,7 +31,7 @@ def unstable_hash(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declin
         evidence=(
             Evidence(
                 claim="hash() of one and the same text differs between the ranks: Python salts it in each process, as PYTHONHASHSEED was not set",
-                source=f"{cell.ranks[0].source}/meta.json#text_hash",
+                source=f"{case.cell.ranks[0].source}/meta.json#text_hash",
             ),
         ),
     )

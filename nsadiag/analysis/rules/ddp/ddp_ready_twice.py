@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import first_break
-from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
@@ -36,28 +36,30 @@ def _is_reentrant(rank: RankEvidence) -> bool:
     )
 
 
-def _forwards(rank: RankEvidence, tables: Tables) -> int:
+def _forwards(rank: RankEvidence, case: Case) -> int:
     """The number of forwards since the step before, up to the backward that failed."""
-    events = tables.events
+    events = case.events
     mine = events[
         (events["rank"] == rank.rank) & (events.step == events.step[events["rank"] == rank.rank].max())
     ]
     return int(((mine.kind == Kind.FORWARD) & (mine.phase == Phase.BEGIN)).sum())
 
 
-def ddp_ready_twice(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    first = first_break(cell)
+def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
+    first = first_break(case.cell)
     if first is None or first.kind != "exception" or first.rank.exception is None:
-        yield from other_break(cell)
+        yield from other_break(case.cell)
         return
     message = first.rank.exception["message"]
     if not READY_TWICE.search(message):
         return
-    guilty = tuple(r.rank for r in cell.ranks if r.exception and READY_TWICE.search(r.exception["message"]))
+    guilty = tuple(
+        r.rank for r in case.cell.ranks if r.exception and READY_TWICE.search(r.exception["message"])
+    )
     parameter = _parameter(first.rank, message)
     reentrant = _is_reentrant(first.rank)
     wrong = first.rank.recomputed[0] if first.rank.recomputed else None
-    forwards = _forwards(first.rank, tables)
+    forwards = _forwards(first.rank, case)
     why = (
         f"checkpointing ran {wrong['forward']} in forward and recomputed {wrong['recomputed']} in its place"
         if wrong

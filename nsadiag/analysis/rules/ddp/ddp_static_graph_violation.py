@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import first_break
@@ -18,7 +18,7 @@ from nsadiag.analysis.facts.parameters import (
     unused_in,
     without_gradient,
 )
-from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -45,24 +45,24 @@ def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str]:
     return unused_in(rank, message), "took no part"
 
 
-def ddp_static_graph_violation(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    first = first_break(cell)
+def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
+    first = first_break(case.cell)
     if first is None or first.kind != "exception" or not _says_so(first.rank):
-        yield from other_break(cell)
+        yield from other_break(case.cell)
         return
     rank, exception = first.rank, first_of(first.rank.exception or {})
-    guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
+    guilty = tuple(r.rank for r in case.cell.ranks if _says_so(r))
     names, how = _changed(rank, exception["message"])
     row = changed_after(rank, 1)
     step = row.step if row else rank.end.get("steps")
-    branch = branch_around(cell, rank, names)
+    branch = branch_around(case.cell, rank, names)
     what = shown(names) or "some parameters"
     yield Draft(
-        outcome=hung_or_crashed(cell),
+        outcome=hung_or_crashed(case.cell),
         strength=Strength.CONCLUSIVE,
         summary=f"DDP was told that the graph never changes (static_graph=True), and at step {step} it did: {what} {how}.",
         guilty_ranks=guilty,
-        blocked_ranks=all_but(cell, guilty),
+        blocked_ranks=all_but(case.cell, guilty),
         where=Where(
             parameter=names[0] if names else None,
             module=names[0].rpartition(".")[0] if names else None,

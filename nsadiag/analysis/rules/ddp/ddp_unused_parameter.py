@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, is_of_a_collective, place_of
 from nsadiag.analysis.facts.exits import breaks, first_break
@@ -31,13 +31,13 @@ ONE_SIDED = "A branch on this rank's own data skips the module: let every rank r
 EVERYWHERE = "Remove the unused parameters, freeze them with requires_grad_(False), or use find_unused_parameters=True."
 
 
-def ddp_unused_parameter(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    first = first_break(cell)
+def ddp_unused_parameter(case: Case) -> Iterator[Draft | Declined]:
+    first = first_break(case.cell)
     if first is not None and first.kind == "exception" and _says_so(first.rank):
-        yield _said(cell, first.rank)
-    elif _is_left_behind(cell):
-        yield from _never_filled(cell, tables)
-    yield from other_break(cell)
+        yield _said(case.cell, first.rank)
+    elif _is_left_behind(case.cell):
+        yield from _never_filled(case)
+    yield from other_break(case.cell)
 
 
 def _says_so(rank: RankEvidence) -> bool:
@@ -112,19 +112,19 @@ def _ddp_parameters(rank: RankEvidence) -> set[str]:
     return {p.get("qualified", p["name"]) for m in waiting for p in m["parameters"]}
 
 
-def _never_filled(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _never_filled(case: Case) -> Iterator[Draft]:
     """In the last step of some ranks, parameters had no gradient that had one on the others: the others' buckets wait."""
-    steps = {r.rank: int(r.end.get("steps") or 0) for r in cell.ranks}
-    with_ddp = [r for r in cell.ranks if r.ddp]
+    steps = {r.rank: int(r.end.get("steps") or 0) for r in case.cell.ranks}
+    with_ddp = [r for r in case.cell.ranks if r.ddp]
     found = {r.rank: w for r in with_ddp if (w := _at_the_last_optimizer_step(r))}
-    if not found and _waits_in_backward(cell, tables):
+    if not found and _waits_in_backward(case):
         found = {r.rank: w for r in with_ddp if (w := _at_the_last_look(r, min(steps.values())))}
-    if not found or len(found) == len(cell.ranks):
+    if not found or len(found) == len(case.cell.ranks):
         return
     guilty = tuple(sorted(found))
     # Gradients that were missing long before the others stopped are not what they wait for.
     if steps[guilty[0]] - found[guilty[0]].step <= 1:
-        yield _unfilled(cell, tables, guilty, found[guilty[0]])
+        yield _unfilled(case, guilty, found[guilty[0]])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,23 +162,25 @@ def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
     return _Without(names=names, step=step, claim=claim, source=told[2])
 
 
-def _waits_in_backward(cell: CellEvidence, tables: Tables) -> bool:
-    return any("_engine_run_backward" in s.inner for r, s in tables.standings.items() if cell.rank(r).ddp)
+def _waits_in_backward(case: Case) -> bool:
+    return any(
+        "_engine_run_backward" in s.inner for r, s in case.thread_states.items() if case.cell.rank(r).ddp
+    )
 
 
-def _unfilled(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], without: _Without) -> Draft:
-    rank, names = cell.rank(guilty[0]), without.names
-    others = all_but(cell, guilty)
-    branch = branch_around(cell, rank, names)
-    waits = next((tables.standings[r].place for r in others if r in tables.standings), None)
+def _unfilled(case: Case, guilty: tuple[int, ...], without: _Without) -> Draft:
+    rank, names = case.cell.rank(guilty[0]), without.names
+    others = all_but(case.cell, guilty)
+    branch = branch_around(case.cell, rank, names)
+    waits = next((case.thread_states[r].place for r in others if r in case.thread_states), None)
     return Draft(
-        outcome=hung_or_crashed(cell),
+        outcome=hung_or_crashed(case.cell),
         strength=Strength.STRONG,
-        summary=f"On rank {cell.names(guilty)}, {shown(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
+        summary=f"On rank {case.cell.names(guilty)}, {shown(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
         guilty_ranks=guilty,
         blocked_ranks=others,
         where=Where(parameter=names[0], module=_module(names[0]), phase="forward", step=without.step).at(
-            branch or _forward(rank, tables)
+            branch or _forward(rank, case)
         ),
         peers_at=waits,
         evidence=(
@@ -193,9 +195,9 @@ def _unfilled(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...], witho
     )
 
 
-def _forward(rank: RankEvidence, tables: Tables) -> Place | None:
+def _forward(rank: RankEvidence, case: Case) -> Place | None:
     """The call of the model in the step that skipped them."""
-    events = tables.events
+    events = case.events
     calls = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.site != "")]
     return locations.of_text(str(calls.site.iloc[-1])) if len(calls) else None
 

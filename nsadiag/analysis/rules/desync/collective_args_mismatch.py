@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.facts.groups import shown
@@ -34,23 +34,23 @@ FIXES = {
 CALLS_LATER = 5
 
 
-def collective_args_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    broke = is_still(cell) or earliest_failure(cell) is not None
-    found = [*in_black_boxes(cell, tables), *(one for one in in_both(cell, tables) if broke and one.recorded)]
+def collective_args_mismatch(case: Case) -> Iterator[Draft | Declined]:
+    broke = is_still(case.cell) or earliest_failure(case.cell) is not None
+    found = [*in_black_boxes(case), *(one for one in in_both(case) if broke and one.recorded)]
     for one in found:
-        counts = _is_recent(cell, tables, one) if broke else _went_through(tables, one)
-        if counts and not is_out_of_order(tables, one):
-            yield _finding(cell, tables, one)
+        counts = _is_recent(case, one) if broke else _went_through(case, one)
+        if counts and not is_out_of_order(case, one):
+            yield _finding(case, one)
     for one in found[:3]:
         (rank, mine), (other, theirs) = _unlike(one)
-        but = "these are different calls" if is_out_of_order(tables, one) else "the ranks went on from there"
+        but = "these are different calls" if is_out_of_order(case, one) else "the ranks went on from there"
         yield Declined(
             f"as call #{one.call} of {one.group} rank {rank} issued {mine.what}{at_line(mine.place)} and rank {other} {theirs.what}{at_line(theirs.place)}: {but}",
             mine.source,
         )
     if not found:
         yield Declined(
-            f"none of {len(tables.asked) or 'the'} recorded calls differs between ranks in what it asks for"
+            f"none of {len(case.asked) or 'the'} recorded calls differs between ranks in what it asks for"
         )
 
 
@@ -60,40 +60,40 @@ def _unlike(one: Disagreement) -> tuple[tuple[int, Asked], tuple[int, Asked]]:
     return first, next((each for each in others if each[1].what != first[1].what), others[0])
 
 
-def _went_through(tables: Tables, one: Disagreement) -> bool:
+def _went_through(case: Case, one: Disagreement) -> bool:
     """Whether NCCL let pass what gloo refuses: rows that were expected and never sent are rubbish."""
-    return one.kind == "splits" and set(one.asked) == set(tables.groups.members(one.group))
+    return one.kind == "splits" and set(one.asked) == set(case.groups.members(one.group))
 
 
-def _is_recent(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
+def _is_recent(case: Case, one: Disagreement) -> bool:
     if one.recorded:
         return True
-    asked = tables.asked[tables.asked.group == one.group]
+    asked = case.asked[case.asked.group == one.group]
     last = int(asked[asked["rank"].isin(one.asked)].groupby("rank").call.max().min())
-    return last <= one.call + CALLS_LATER or still_disagree(cell, tables, one, CALLS_LATER)
+    return last <= one.call + CALLS_LATER or still_disagree(case, one, CALLS_LATER)
 
 
-def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
-    found = call_outliers(tables, one)
+def _finding(case: Case, one: Disagreement) -> Draft:
+    found = call_outliers(case, one)
     guilty, why = found.ranks, found.basis
     clear = len(guilty) < len(one.asked)
     blocked = tuple(sorted(set(one.asked) - set(guilty)))
     first = one.asked[guilty[0]]
     peer = one.asked[blocked[0]] if blocked else None
-    against = f" where rank {shown(cell.everyone(blocked))} asks for {peer.what}" if peer else ""
-    chosen = chosen_at(cell.code, first.place) if one.kind == "root" and first.place else None
+    against = f" where rank {shown(case.cell.everyone(blocked))} asks for {peer.what}" if peer else ""
+    chosen = chosen_at(case.cell.code, first.place) if one.kind == "root" and first.place else None
     # The call is the same for all, where nobody in particular errs: what it is given is not.
-    here = chosen if chosen and not clear else first.place or locations.of_rank_now(cell.rank(guilty[0]))
-    broke = earliest_failure(cell)
+    here = chosen if chosen and not clear else first.place or locations.of_rank_now(case.cell.rank(guilty[0]))
+    broke = earliest_failure(case.cell)
     return Draft(
-        outcome=hung_or_crashed(cell) if broke or is_still(cell) else "wrong",
+        outcome=hung_or_crashed(case.cell) if broke or is_still(case.cell) else "wrong",
         strength=Strength.CONCLUSIVE if clear else Strength.LIKELY,
-        summary=f"Rank {shown(cell.everyone(guilty))} asks for {first.what} in call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
+        summary=f"Rank {shown(case.cell.everyone(guilty))} asks for {first.what} in call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
         if clear
-        else f"In call #{one.call} of {one.group} {_each(cell, one)}: another {one.kind}, and nothing tells which is meant.",
+        else f"In call #{one.call} of {one.group} {_each(case.cell, one)}: another {one.kind}, and nothing tells which is meant.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
+        where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.get("steps")).at(
             here
         ),
         peers_at=peer.place if peer else None,
@@ -108,7 +108,7 @@ def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
             *(
                 Evidence(
                     claim=f"the root is chosen at {locations.short(at)}: `{at.code}`",
-                    source=sources.cited(cell, at.file, at.line),
+                    source=sources.cited(case.cell, at.file, at.line),
                 )
                 for at in [chosen]
                 if at is not None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, says_mismatch
 from nsadiag.analysis.facts.groups import shown
-from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
@@ -26,43 +26,44 @@ FIX = "Make all ranks issue the same collectives in the same order: iterate over
 FIX_THREADS = "Give the thread a process group of its own (dist.new_group on all ranks), or let one thread issue all collectives of a group."
 
 
-def collective_order_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    if not is_still(cell):
-        yield from not_still(cell)
+def collective_order_mismatch(case: Case) -> Iterator[Draft | Declined]:
+    if not is_still(case.cell):
+        yield from not_still(case.cell)
         return
-    yield from _in_a_loop(cell, tables)
-    recorded = in_both(cell, tables)
+    yield from _in_a_loop(case)
+    recorded = in_both(case)
     # What the backend was asked for decides, where it is known; two names for one operation are no mismatch.
-    for one in recorded or in_black_boxes(cell, tables):
-        if is_out_of_order(tables, one):
-            yield _finding(cell, tables, one)
-    yield from cycle_finding(cell, tables)
+    for one in recorded or in_black_boxes(case):
+        if is_out_of_order(case, one):
+            yield _finding(case, one)
+    yield from cycle_finding(case)
     yield Declined(
-        f"none of {len(tables.calls) or len(tables.asked)} recorded calls differs between ranks out of order, and no cycle of waits is closed"
+        f"none of {len(case.calls) or len(case.asked)} recorded calls differs between ranks out of order, and no cycle of waits is closed"
     )
 
 
-def collective_order_crash(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def collective_order_crash(case: Case) -> Iterator[Draft | Declined]:
     """The same where the transport refused what did not fit: its error is the consequence."""
-    if is_still(cell) or not breaks(cell):
+    if is_still(case.cell) or not breaks(case.cell):
         yield Declined(
-            "the ranks hang, and none ended early" if is_still(cell) else "no rank ended early", "ends.json"
+            "the ranks hang, and none ended early" if is_still(case.cell) else "no rank ended early",
+            "ends.json",
         )
         return
-    yield from _in_a_loop(cell, tables)
-    found = [one for one in in_black_boxes(cell, tables) if is_out_of_order(tables, one)]
-    broke = [one for one in found if _broke_there(cell, tables, one)]
+    yield from _in_a_loop(case)
+    found = [one for one in in_black_boxes(case) if is_out_of_order(case, one)]
+    broke = [one for one in found if _broke_there(case, one)]
     for one in broke:
-        yield _finding(cell, tables, one)
-    if not broke and any(says_mismatch(b.rank) for b in breaks(cell)):
-        yield from _of_threads(cell, tables)
+        yield _finding(case, one)
+    if not broke and any(says_mismatch(b.rank) for b in breaks(case.cell)):
+        yield from _of_threads(case)
 
 
-def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
     """A wrapper's call, from C++, that met another one: it has no number in the recorder, and nothing says why."""
-    found = None if is_still(cell) else refused(cell)
+    found = None if is_still(case.cell) else refused(case.cell)
     if found is None:
-        yield Declined(f"no transport on {len(cell.ranks)} ranks rejected a message for its size")
+        yield Declined(f"no transport on {len(case.cell.ranks)} ranks rejected a message for its size")
         return
     clear = len(found.guilty) < len(found.calls)
     blocked = tuple(r for r in sorted(found.calls) if r not in found.guilty)
@@ -70,7 +71,7 @@ def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Dra
         r: f"{t.name or 'backward'} at {locations.short(t.place)}" if t.place else t.name or "backward"
         for r, t in sorted(found.calls.items())
     }
-    who = f"rank{'s' if len(found.guilty) > 1 else ''} {shown(cell.everyone(found.guilty))} left the common path"
+    who = f"rank{'s' if len(found.guilty) > 1 else ''} {shown(case.cell.everyone(found.guilty))} left the common path"
     words = "; ".join(f"rank {r}: {what}" for r, what in [*said.items()][:6])
     yield Draft(
         outcome="crashed",
@@ -78,14 +79,16 @@ def collective_order_refused(cell: CellEvidence, tables: Tables) -> Iterator[Dra
         summary=f"The ranks disagree on what comes next ({words}), and the transport refused what rank {found.rank} got; {who if clear else 'nothing tells which is meant'}.",
         guilty_ranks=found.guilty,
         blocked_ranks=blocked,
-        where=Where(step=cell.rank(found.guilty[0]).end.get("steps")).at(found.calls[found.guilty[0]].place),
+        where=Where(step=case.cell.rank(found.guilty[0]).end.get("steps")).at(
+            found.calls[found.guilty[0]].place
+        ),
         peers_at=found.calls[blocked[0]].place if blocked else None,
         evidence=(
             *(
-                Evidence(claim=f"rank {r} came to {what}", source=f"{cell.rank(r).source}/blackbox.bin")
+                Evidence(claim=f"rank {r} came to {what}", source=f"{case.cell.rank(r).source}/blackbox.bin")
                 for r, what in [*said.items()][:8]
             ),
-            _other_size(cell.rank(found.rank)),
+            _other_size(case.cell.rank(found.rank)),
         ),
         fix=FIX,
     )
@@ -98,36 +101,36 @@ def _other_size(rank: RankEvidence) -> Evidence:
     )
 
 
-def _in_a_loop(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def _in_a_loop(case: Case) -> Iterator[Draft | Declined]:
     """A loop that goes another way round, by the source and by what was done before."""
-    return by_divergence(cell, tables, "collective_order_mismatch")
+    return by_divergence(case, "collective_order_mismatch")
 
 
-def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _of_threads(case: Case) -> Iterator[Draft]:
     """Two threads at one group at once, which is enough: what a wrapper issues from C++ is in no recorder."""
-    for group in sorted(set(tables.asked.group)):
-        guilty = tuple(r for r, used in sorted(threads_in(cell, tables, group).items()) if len(used) > 1)
-        calls = {r: call for r in guilty if (call := crossing(cell, tables, group, r))}
+    for group in sorted(set(case.asked.group)):
+        guilty = tuple(r for r, used in sorted(threads_in(case, group).items()) if len(used) > 1)
+        calls = {r: call for r in guilty if (call := crossing(case, group, r))}
         if not calls:
             continue
-        said = next(b.rank for b in breaks(cell) if says_mismatch(b.rank))
-        where = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
-        started = started_in(cell, tables, group, guilty)
-        blocked = all_but(cell, guilty)
+        said = next(b.rank for b in breaks(case.cell) if says_mismatch(b.rank))
+        where = f"rank{'s' if len(guilty) > 1 else ''} {shown(case.cell.everyone(guilty))}"
+        started = started_in(case, group, guilty)
+        blocked = all_but(case.cell, guilty)
         yield Draft(
             outcome="crashed",
             strength=Strength.STRONG,
             summary=f"Two threads issue collectives of {group} on {where}: which of them comes first differs from rank to rank, until two meet that do not fit.",
             guilty_ranks=guilty,
             blocked_ranks=blocked,
-            where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(
+            where=Where(step=case.cell.rank(guilty[0]).end.get("steps")).at(
                 started.place if started else locations.of_text(str(next(iter(calls.values()))["place"]))
             ),
             evidence=(
                 *(
                     Evidence(
                         claim=f"rank {r} was in {call['op']} {call['call']} of {group} in another thread than the main one, which reduces in that group as well, at the same time",
-                        source=f"{cell.rank(r).source}/blackbox.bin",
+                        source=f"{case.cell.rank(r).source}/blackbox.bin",
                     )
                     for r, call in list(calls.items())[:4]
                 ),
@@ -138,21 +141,23 @@ def _of_threads(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
         )
 
 
-def _broke_there(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
+def _broke_there(case: Case, one: Disagreement) -> bool:
     """Whether nobody got past that call, and whoever raised an exception raised it there.
 
     Or whoever says that it got what it was not waiting for was in it: a peer whose own message fits may be further on.
     """
-    refused_there = any(_refused_in(tables, b.rank.rank, one) for b in breaks(cell) if says_mismatch(b.rank))
+    refused_there = any(
+        _refused_in(case, b.rank.rank, one) for b in breaks(case.cell) if says_mismatch(b.rank)
+    )
     # Who swallowed an exception left the common path by that.
-    if refused_there and not in_flight(cell, tables) and not gone_on(cell, tables):
+    if refused_there and not in_flight(case) and not gone_on(case):
         return True
-    asked = tables.asked[(tables.asked.group == one.group) & tables.asked["rank"].isin(one.asked)]
+    asked = case.asked[(case.asked.group == one.group) & case.asked["rank"].isin(one.asked)]
     # Each further thread may have had a call of its own under way.
-    others = max((len(used) for used in threads_in(cell, tables, one.group).values()), default=1) - 1
+    others = max((len(used) for used in threads_in(case, one.group).values()), default=1) - 1
     if int(asked.call.max()) > one.call + others:
         return False
-    raised = {rank.rank: locations.of_exception(rank.exception) for rank in cell.ranks if rank.exception}
+    raised = {rank.rank: locations.of_exception(rank.exception) for rank in case.cell.ranks if rank.exception}
     at = {rank: a.place for rank, a in one.asked.items()}
     return all(
         rank not in at or (place is not None and at[rank] is not None and place.line == at[rank].line)  # type: ignore[union-attr]
@@ -160,35 +165,35 @@ def _broke_there(cell: CellEvidence, tables: Tables, one: Disagreement) -> bool:
     )
 
 
-def _refused_in(tables: Tables, rank: int, one: Disagreement) -> bool:
-    asked = tables.asked[(tables.asked.group == one.group) & (tables.asked["rank"] == rank)]
+def _refused_in(case: Case, rank: int, one: Disagreement) -> bool:
+    asked = case.asked[(case.asked.group == one.group) & (case.asked["rank"] == rank)]
     return rank in one.asked and int(asked.call.max()) == one.call
 
 
-def _finding(cell: CellEvidence, tables: Tables, one: Disagreement) -> Draft:
-    used = threads_in(cell, tables, one.group)
+def _finding(case: Case, one: Disagreement) -> Draft:
+    used = threads_in(case, one.group)
     threads = {rank: len(own) for rank, own in used.items() if rank in one.asked}
     several = bool(threads) and min(threads.values()) > 1
-    found = call_outliers(tables, one)
+    found = call_outliers(case, one)
     guilty, why = found.ranks, str(found.basis)
     if several:
         guilty = tuple(sorted(one.asked))
     clear = len(guilty) < len(one.asked) or several
-    who = f"rank{'s' if len(guilty) > 1 else ''} {shown(cell.everyone(guilty))}"
-    started = started_in(cell, tables, one.group, guilty) if several else None
+    who = f"rank{'s' if len(guilty) > 1 else ''} {shown(case.cell.everyone(guilty))}"
+    started = started_in(case, one.group, guilty) if several else None
     by = f", one of them started at {locations.short(started.place)}" if started else ""
     why = f"on {who} two threads issue them{by}" if several else f"{who}: {why}"
     blocked = tuple(sorted(set(one.asked) - set(guilty)))
     first = one.asked[guilty[0]]
-    here = started.place if started else first.place or locations.of_rank_now(cell.rank(guilty[0]))
+    here = started.place if started else first.place or locations.of_rank_now(case.cell.rank(guilty[0]))
     said = "; ".join(f"rank {r}: {a.what}" for r, a in sorted(one.asked.items())[:6])
     return Draft(
-        outcome=hung_or_crashed(cell),
+        outcome=hung_or_crashed(case.cell),
         strength=Strength.STRONG if clear else Strength.WEAK,
         summary=f"The ranks disagree on collective #{one.call} of {one.group} ({said}); {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(collective=one.collective(guilty[0]), step=cell.rank(guilty[0]).end.get("steps")).at(
+        where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.get("steps")).at(
             here
         ),
         peers_at=one.asked[blocked[0]].place if blocked else None,

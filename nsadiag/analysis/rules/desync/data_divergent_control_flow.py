@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.rule import Draft, Rule
 
 
-def data_divergent_control_flow(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    return by_divergence(cell, tables, "data_divergent_control_flow")
+def data_divergent_control_flow(case: Case) -> Iterator[Draft | Declined]:
+    return by_divergence(case, "data_divergent_control_flow")
 
 
 RULE = Rule(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.context import Divergence
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.explain.context import Explanation
 from nsadiag.analysis.explain.explanation import attempts, explain, is_stuck, obstacle
 from nsadiag.analysis.explain.result import DEPENDS, shown
 from nsadiag.analysis.facts import locations
@@ -17,18 +17,18 @@ from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.records import Where
 
 
-def by_divergence(cell: CellEvidence, tables: Tables, cls: str) -> Iterator[Draft | Declined]:
+def by_divergence(case: Case, cls: str) -> Iterator[Draft | Declined]:
     """The one draft of a rule whose class the divergence has."""
-    found = tables.once(explain)
+    found = case.once(explain)
     if found is None:
-        yield from _unexplained(cell, tables)
+        yield from _unexplained(case)
     elif found.cls != cls:
-        yield _another(cell, found)
+        yield _another(case.cell, found)
     else:
-        yield _draft(cell, found)
+        yield _draft(case.cell, found)
 
 
-def _draft(cell: CellEvidence, found: Divergence) -> Draft:
+def _draft(cell: CellEvidence, found: Explanation) -> Draft:
     word = "Rank" if len(cell.everyone(found.guilty)) == 1 else "Ranks"
     summary = f"{word} {cell.names(found.guilty)} {found.because}."
     if call := found.collective:
@@ -46,30 +46,32 @@ def _draft(cell: CellEvidence, found: Divergence) -> Draft:
     )
 
 
-def _another(cell: CellEvidence, found: Divergence) -> Declined:
+def _another(cell: CellEvidence, found: Explanation) -> Declined:
     """By the condition between the ranks, where there is one: what it depends on makes the class."""
     if guard := found.guard:
         at = locations.short(locations.place(guard.file, guard.line, guard.function or None))
         if found.cls == "uneven_inputs" and guard.is_loop:
             fact = f"the loop `{shown(guard)}` ({at}) ended by itself on {these(found.guilty)}"
         else:
-            fact = f"the ranks diverged at `{shown(guard)}` ({at}), which depends on {DEPENDS[guard.origin]}"
+            fact = (
+                f"the ranks diverged at `{shown(guard)}` ({at}), which depends on {DEPENDS[guard.provenance]}"
+            )
         return Declined(fact, sources.cited(cell, guard.file, guard.line))
     source = found.evidence[0].source if found.evidence else None
     return Declined(f"rank {cell.names(found.guilty)} {found.because}", source)
 
 
-def _unexplained(cell: CellEvidence, tables: Tables) -> Iterator[Declined]:
-    if not is_stuck(cell):
-        yield from other_break(cell)
-    elif keeps := tables.once(obstacle):
+def _unexplained(case: Case) -> Iterator[Declined]:
+    if not is_stuck(case.cell):
+        yield from other_break(case.cell)
+    elif keeps := case.once(obstacle):
         yield keeps
-    elif tried := [name for name, _ in tables.once(attempts)]:
+    elif tried := [name for name, _ in case.once(attempts)]:
         stands = "; ".join(
             f"rank {rank}{f' at {locations.short(s.place)}' if s.place else ''}"
-            for rank, s in sorted(tables.standings.items())[:4]
+            for rank, s in sorted(case.thread_states.items())[:4]
         )
         where = f" ({stands})" if stands else ""
         yield Declined(f"none of {len(tried)} explanations of a divergence fits where the ranks stand{where}")
     else:
-        yield Declined(f"fewer than two of {cell.world_size} ranks can be compared")
+        yield Declined(f"fewer than two of {case.cell.world_size} ranks can be compared")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exits import breaks
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.desync.fsdp_units import units_apart
@@ -16,25 +16,25 @@ from nsadiag.evidence.records import Evidence, Strength, Where
 FIX = "Run the same modules on every rank: draw what is dropped from a generator with the same seed on all ranks, and run unused experts with empty or masked input."
 
 
-def divergent_module_execution(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    return by_divergence(cell, tables, "divergent_module_execution")
+def divergent_module_execution(case: Case) -> Iterator[Draft | Declined]:
+    return by_divergence(case, "divergent_module_execution")
 
 
-def divergent_units(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def divergent_units(case: Case) -> Iterator[Draft | Declined]:
     """By what FSDP gathered: where the sizes fit, ranks compute with a mixture of two modules, whether they hang later or not."""
-    found = units_apart(cell, tables)
+    found = units_apart(case)
     if found is None:
-        held = sum(bool(rank.units) for rank in cell.ranks)
+        held = sum(bool(rank.units) for rank in case.cell.ranks)
         yield Declined(
             f"no two of {held} ranks with FSDP gathered different units in one collective"
             if held
-            else f"none of {len(cell.ranks)} ranks has units of FSDP"
+            else f"none of {len(case.cell.ranks)} ranks has units of FSDP"
         )
         return
     one = found.one
-    ran = " and ".join(f"{unit} on rank {cell.names(ranks)}" for unit, ranks in found.ranks_of())
-    stuck = is_still(cell) or cell.stopped == "hang"
-    broke = any(b.kind != "exited" for b in breaks(cell))
+    ran = " and ".join(f"{unit} on rank {case.cell.names(ranks)}" for unit, ranks in found.ranks_of())
+    stuck = is_still(case.cell) or case.cell.stopped == "hang"
+    broke = any(b.kind != "exited" for b in breaks(case.cell))
     yield Draft(
         outcome="hung" if stuck else "crashed" if broke else "wrong",
         strength=Strength.STRONG,
@@ -44,8 +44,8 @@ def divergent_units(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decl
         where=Where(module=one.unit, step=one.step).at(found.place),
         evidence=tuple(
             Evidence(
-                claim=f"rank {cell.names(ranks)} gathered {unit} in collective {one.number} of {one.group}",
-                source=f"{cell.rank(ranks[0]).source}/blackbox.bin",
+                claim=f"rank {case.cell.names(ranks)} gathered {unit} in collective {one.number} of {one.group}",
+                source=f"{case.cell.rank(ranks[0]).source}/blackbox.bin",
             )
             for unit, ranks in found.ranks_of()
         ),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.outliers import odd_values
-from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.modules import branch_in
@@ -48,42 +48,42 @@ class Apart:
         ]
 
 
-def units_apart(cell: CellEvidence, tables: Tables) -> Apart | None:
+def units_apart(case: Case) -> Apart | None:
     """The earliest that the recorders still show, among ranks that share the same units.
 
     Only within one pass, and one thread: ranks of which one has made a forward more, or had a call of another thread in
     between, gather other units under one number as well, and for another reason.
     """
     sharing: dict[object, list[RankEvidence]] = {}
-    for rank in cell.ranks:
+    for rank in case.cell.ranks:
         shared = tuple((str(unit["unit"]), tuple(unit.get("ranks") or ())) for unit in rank.units)
         if shared:
             sharing.setdefault(shared, []).append(rank)
     for ranks in sharing.values():
-        told = {r.rank: {(g.group, g.number): g for g in _gathered(tables, r.rank)} for r in ranks}
+        told = {r.rank: {(g.group, g.number): g for g in _gathered(case, r.rank)} for r in ranks}
         first = next(iter(told.values()))
         for key in first if len(told) > 1 else ():
             by = {rank: each[key] for rank, each in told.items() if key in each}
             if len({g.unit for g in by.values()}) > 1:
-                if len({g.began for g in by.values()}) > 1 or _another_counts(tables, by):
+                if len({g.began for g in by.values()}) > 1 or _another_counts(case, by):
                     break
-                return _apart(cell, tables, by)
+                return _apart(case, by)
     return None
 
 
-def _another_counts(tables: Tables, by: dict[int, Gathered]) -> bool:
+def _another_counts(case: Case, by: dict[int, Gathered]) -> bool:
     """Whether on a rank several threads issued what the group counted from the pass's begin up to this collective."""
-    asked = tables.asked
+    asked = case.asked
     for rank, one in by.items():
-        mine = asked[(asked["rank"] == rank) & (asked.group == tables.groups.label(rank, one.group))]
+        mine = asked[(asked["rank"] == rank) & (asked.group == case.groups.label(rank, one.group))]
         if mine[(mine.call >= one.began[1]) & (mine.call <= one.number)].thread.nunique() > 1:
             return True
     return False
 
 
-def _gathered(tables: Tables, rank: int) -> Iterator[Gathered]:
+def _gathered(case: Case, rank: int) -> Iterator[Gathered]:
     """In order, the first collective within each gathering of a unit, from the first pass on whose begin is known."""
-    events = tables.events
+    events = case.events
     mine = events[(events["rank"] == rank) & events.kind.isin((*PASSES, Kind.UNIT, Kind.COLLECTIVE))]
     unit, pass_, began = "", 0, (0, 0)
     for kind, phase, name, number, step, group in mine[["kind", "phase", "name", "a", "step", "group"]].itertuples(index=False):  # fmt: skip
@@ -98,19 +98,19 @@ def _gathered(tables: Tables, rank: int) -> Iterator[Gathered]:
             unit = ""
 
 
-def _apart(cell: CellEvidence, tables: Tables, by: dict[int, Gathered]) -> Apart:
+def _apart(case: Case, by: dict[int, Gathered]) -> Apart:
     odd = odd_values({rank: one.unit for rank, one in by.items()})
-    return Apart(by=by, odd=odd, place=_condition(cell, tables, by))
+    return Apart(by=by, odd=odd, place=_condition(case, by))
 
 
-def _condition(cell: CellEvidence, tables: Tables, by: dict[int, Gathered]) -> Place | None:
+def _condition(case: Case, by: dict[int, Gathered]) -> Place | None:
     """Behind which all units are that one of the ranks ran in that step, and another did not."""
-    ran = [{g.unit for g in _gathered(tables, r) if g.step == each.step} for r, each in by.items()]
+    ran = [{g.unit for g in _gathered(case, r) if g.step == each.step} for r, each in by.items()]
     left_out = sorted(set[str]().union(*ran) - ran[0].intersection(*ran[1:]))
-    names = {u["unit"]: [p["name"] for p in u["parameters"]] for u in cell.rank(next(iter(by))).units}
+    names = {u["unit"]: [p["name"] for p in u["parameters"]] for u in case.cell.rank(next(iter(by))).units}
     root = next((name for name in names if name.startswith(OF_FSDP2)), None)
     unused = [name for unit in left_out for name in names.get(unit, [])]
     if root is None or not unused:
         return None
     known = {name for each in names.values() for name in each}
-    return branch_in(cell.code, root.removeprefix(OF_FSDP2), unused, known)
+    return branch_in(case.cell.code, root.removeprefix(OF_FSDP2), unused, known)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.rule import Draft, Rule
 
 
-def grad_sync_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    return by_divergence(cell, tables, "grad_sync_mismatch")
+def grad_sync_mismatch(case: Case) -> Iterator[Draft | Declined]:
+    return by_divergence(case, "grad_sync_mismatch")
 
 
 RULE = Rule(

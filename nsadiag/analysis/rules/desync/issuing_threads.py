@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.groups import raw_name
-from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -24,41 +24,41 @@ class Started:
     evidence: Evidence
 
 
-def threads_in(cell: CellEvidence, tables: Tables, group: str) -> dict[int, set[int]]:
+def threads_in(case: Case, group: str) -> dict[int, set[int]]:
     """By rank: those that called collectives of the group, and the main one where a wrapper reduces in it.
 
     A rank that has wrapped its model like one that has been in backward is on its way there: which of them gets there
     before it is over is chance.
     """
-    rows = tables.asked[tables.asked.group == group]
+    rows = case.asked[case.asked.group == group]
     found = {int(str(rank)): {int(t) for t in frame.thread} for rank, frame in rows.groupby("rank")}
-    reducing = [r for r in map(cell.rank, found) if _reduces_in(r, tables, group)]
-    if any(_backwards(tables, r) for r in reducing):
+    reducing = [r for r in map(case.cell.rank, found) if _reduces_in(r, case, group)]
+    if any(_backwards(case, r) for r in reducing):
         for rank in reducing:
             found[rank.rank].add(_main(rank))
     return found
 
 
-def crossing(cell: CellEvidence, tables: Tables, group: str, rank: int) -> dict[Any, Any] | None:
+def crossing(case: Case, group: str, rank: int) -> dict[Any, Any] | None:
     """The rank's last call in the group from another thread than the main one, if the main one was at it, too, meanwhile."""
-    evidence = cell.rank(rank)
-    rows = tables.asked[(tables.asked.group == group) & (tables.asked["rank"] == rank)]
+    evidence = case.cell.rank(rank)
+    rows = case.asked[(case.asked.group == group) & (case.asked["rank"] == rank)]
     main = rows.thread == _main(evidence)
     others = rows[~main]
     if others.empty:
         return None
     last: dict[Any, Any] = others.iloc[-1].to_dict()
     spans = [(b, e) for b, e in rows.loc[main, ["begin_s", "end_s"]].itertuples(index=False)]
-    spans += _backwards(tables, evidence) if _reduces_in(evidence, tables, group) else []
+    spans += _backwards(case, evidence) if _reduces_in(evidence, case, group) else []
     begin, end = last["begin_s"], _or_never(last["end_s"])
     return last if any(b <= end and begin <= _or_never(e) for b, e in spans) else None
 
 
-def started_in(cell: CellEvidence, tables: Tables, group: str, ranks: Iterable[int]) -> Started | None:
+def started_in(case: Case, group: str, ranks: Iterable[int]) -> Started | None:
     """A thread that has made such calls in the group on one of these ranks, if it is known what started it."""
-    rows = tables.asked[(tables.asked.group == group) & tables.asked["rank"].isin(list(ranks))]
+    rows = case.asked[(case.asked.group == group) & case.asked["rank"].isin(list(ranks))]
     for (number, thread), calls in rows.groupby(["rank", "thread"]):
-        rank = cell.rank(int(str(number)))
+        rank = case.cell.rank(int(str(number)))
         # A number that the kernel gave again belongs to the last that had it.
         note = next((row for row in reversed(rank.threads) if row.get("tid") == thread), None)
         at = locations.of_text(str(note.get("place") or "")) if note else None
@@ -81,14 +81,14 @@ def _main(rank: RankEvidence) -> int:
     return header.pid if header else 0
 
 
-def _reduces_in(rank: RankEvidence, tables: Tables, group: str) -> bool:
+def _reduces_in(rank: RankEvidence, case: Case, group: str) -> bool:
     """Whether DDP or FSDP issues collectives of the group, from C++, in backward."""
     named = [str(model.get("group") or "") for model in (*rank.ddp, *rank.units)]
-    return any(tables.groups.label(rank.rank, raw_name(name, "")) == group for name in named if name)
+    return any(case.groups.label(rank.rank, raw_name(name, "")) == group for name in named if name)
 
 
-def _backwards(tables: Tables, rank: RankEvidence) -> list[tuple[float, float | None]]:
-    events = tables.events
+def _backwards(case: Case, rank: RankEvidence) -> list[tuple[float, float | None]]:
+    events = case.events
     mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.BACKWARD)]
     found: list[tuple[float, float | None]] = []
     for phase, t_s in mine[["phase", "t_s"]].itertuples(index=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import is_short
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -21,18 +21,16 @@ OF_THE_WORLD = ("socket", "pipe", "process", "sleep", "signal")
 STOPPED = ("T", "t")  # by a signal, by a debugger
 
 
-def _evidence(
-    cell: CellEvidence, tables: Tables, wait: Wait, guilty: int, seen_from: int
-) -> tuple[Evidence, ...]:
+def _evidence(case: Case, wait: Wait, guilty: int, seen_from: int) -> tuple[Evidence, ...]:
     op = wait.collective(seen_from).op
-    look = cell.watch["looks"][-1]
-    last = tables.last_issued(wait.group, guilty)
-    rank = cell.rank(guilty)
+    look = case.cell.watch["looks"][-1]
+    last = case.last_issued(wait.group, guilty)
+    rank = case.cell.rank(guilty)
     capture = rank.last_capture.source if rank.last_capture else rank.source
     return (
         Evidence(
             claim=f"rank {seen_from} issued {op} #{wait.seq} of {wait.group}, and it is not complete",
-            source=wait.source(cell, seen_from),
+            source=wait.source(case.cell, seen_from),
         ),
         Evidence(
             claim=f"rank {guilty} never issued it: its last in {wait.group} is #{last}",
@@ -50,30 +48,30 @@ def _waiting(cell: CellEvidence, wait: Wait) -> str:
     return f"rank{'s' if len(everyone) > 1 else ''} {cell.names(everyone)} {'are' if len(everyone) > 1 else 'is'}"
 
 
-def _strength(cell: CellEvidence, tables: Tables, guilty: int) -> Strength:
+def _strength(case: Case, guilty: int) -> Strength:
     """Less where it waits for peers itself, and not all of those could be looked at: one of them may be the cause.
 
     And where it waits for the world, and not for long: that it has not come is certain, that it never will is not.
     """
-    at = tables.standings.get(guilty)
-    if at is not None and at.doing in OF_THE_WORLD and is_short(cell):
+    at = case.thread_states.get(guilty)
+    if at is not None and at.doing in OF_THE_WORLD and is_short(case.cell):
         return Strength.LIKELY
     waits_itself = at is not None and (at.waits_for_peers or at.doing == "backward")
-    return Strength.WEAK if waits_itself and len(tables.standings) < len(cell.met) else Strength.STRONG
+    return Strength.WEAK if waits_itself and len(case.thread_states) < len(case.cell.met) else Strength.STRONG
 
 
-def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    if not is_still(cell):
-        yield from timed_out(cell, tables)
-        yield from not_still(cell)
+def missing_rank(case: Case) -> Iterator[Draft | Declined]:
+    if not is_still(case.cell):
+        yield from timed_out(case)
+        yield from not_still(case.cell)
         return
-    if tables.calls.empty:
-        yield from _by_stacks(cell)
-    for wait in waits(cell, tables):
-        alive = tuple(r for r in wait.missing if was_alive(cell.rank(r).end))
+    if case.calls.empty:
+        yield from _by_stacks(case.cell)
+    for wait in waits(case):
+        alive = tuple(r for r in wait.missing if was_alive(case.cell.rank(r).end))
         if not alive or not wait.waiting:
             call = f"call #{wait.seq} of {wait.group}"
-            seen_by = wait.source(cell, wait.waiting[0]) if wait.waiting else None
+            seen_by = wait.source(case.cell, wait.waiting[0]) if wait.waiting else None
             yield Declined(
                 f"{these(wait.missing)}, which never issued {call}, had ended"
                 if wait.missing
@@ -82,21 +80,21 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
             )
             continue
         guilty, blocked = alive[0], wait.waiting[0]
-        awaited = now_awaits(cell.rank(guilty))
-        here = awaited[0] if awaited else locations.of_rank_now(cell.rank(guilty))
-        peers_at = locations.of_rank_now(cell.rank(blocked))
+        awaited = now_awaits(case.cell.rank(guilty))
+        here = awaited[0] if awaited else locations.of_rank_now(case.cell.rank(guilty))
+        peers_at = locations.of_rank_now(case.cell.rank(blocked))
         collective = wait.collective(blocked)
         waits_for = f", awaiting {awaited[1]}" if awaited else ""
         at = f" It is at {locations.short(here)}{waits_for}." if here else ""
         yield Draft(
-            strength=_strength(cell, tables, guilty) if here else Strength.LIKELY,
-            summary=f"Rank {cell.names(alive)} never reached {collective.op} #{wait.seq} of {wait.group}; {_waiting(cell, wait)} waiting in it.{at}",
+            strength=_strength(case, guilty) if here else Strength.LIKELY,
+            summary=f"Rank {case.cell.names(alive)} never reached {collective.op} #{wait.seq} of {wait.group}; {_waiting(case.cell, wait)} waiting in it.{at}",
             guilty_ranks=alive,
             blocked_ranks=wait.waiting,
-            where=Where(collective=collective, step=cell.rank(guilty).end.get("steps")).at(here),
+            where=Where(collective=collective, step=case.cell.rank(guilty).end.get("steps")).at(here),
             peers_at=peers_at,
             evidence=(
-                *_evidence(cell, tables, wait, guilty, blocked),
+                *_evidence(case, wait, guilty, blocked),
                 *(
                     [Evidence(claim=f"rank {guilty} awaits {awaited[1]}", source=awaited[2])]
                     if awaited
@@ -107,27 +105,27 @@ def missing_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
         )
 
 
-def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
     """A rank that is stopped does nothing at all until it is continued, whatever it was about."""
-    if not is_still(cell):
-        yield from not_still(cell)
+    if not is_still(case.cell):
+        yield from not_still(case.cell)
         return
     # Earlier looks may have been at a rank that went on.
-    first = int(cell.watch["looks"][-1].get("first") or 0)
-    states = {r.rank: [c.proc.get("state") for c in r.captures if c.number >= first] for r in cell.ranks}
+    first = int(case.cell.watch["looks"][-1].get("first") or 0)
+    states = {r.rank: [c.proc.get("state") for c in r.captures if c.number >= first] for r in case.cell.ranks}
     stopped = tuple(
         r.rank
-        for r in cell.ranks
+        for r in case.cell.ranks
         if states[r.rank] and was_alive(r.end) and all(state in STOPPED for state in states[r.rank])
     )
-    running = tuple(sorted({r.rank for r in cell.ranks} - set(stopped)))
+    running = tuple(sorted({r.rank for r in case.cell.ranks} - set(stopped)))
     if not stopped or not running:
         number = len(stopped)
         yield Declined(
-            f"the kernel shows {number or 'none'} of {len(cell.ranks)} ranks as stopped in every snapshot"
+            f"the kernel shows {number or 'none'} of {len(case.cell.ranks)} ranks as stopped in every snapshot"
         )
         return
-    guilty = cell.rank(stopped[0])
+    guilty = case.cell.rank(stopped[0])
     last = guilty.captures[-1]
     here = locations.of_rank_now(guilty)
     by = "a debugger" if last.proc.get("state") == "t" else "SIGSTOP"
@@ -135,17 +133,17 @@ def stopped_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
     pid = last.proc.get("pid")
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"Rank {cell.names(stopped)} is stopped by {by}{at} and executes nothing, while {len(cell.everyone(running))} of {cell.world_size} ranks go on to wait for it.",
+        summary=f"Rank {case.cell.names(stopped)} is stopped by {by}{at} and executes nothing, while {len(case.cell.everyone(running))} of {case.cell.world_size} ranks go on to wait for it.",
         guilty_ranks=stopped,
         blocked_ranks=running,
         where=Where(step=guilty.end.get("steps")).at(here),
-        peers_at=locations.of_rank_now(cell.rank(running[0])),
+        peers_at=locations.of_rank_now(case.cell.rank(running[0])),
         evidence=(
             Evidence(
                 claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc['state']}) in every snapshot",
                 source=f"{last.source}/proc.json",
             ),
-            last_look(cell),
+            last_look(case.cell),
         ),
         fix=f"Find who stopped it: a batch system that suspends jobs, a throttle such as cpulimit, a debugger. `kill -CONT {pid or 'PID'}` lets it go on."
         if by == "SIGSTOP"

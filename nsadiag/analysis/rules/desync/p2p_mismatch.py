@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.context import Situation
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.facts.groups import shown
@@ -29,30 +29,30 @@ FIX = "Let every send meet its receive: one side sends first and the other recei
 GUESSES = (Basis.STAYING, Basis.UNDECIDED)
 
 
-def p2p_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    if is_still(cell):
-        for cycle in closed_cycles(tables.once(graph_of)):
-            waiting = {rank: p for rank in cycle if (p := pending_of(tables, rank))}
+def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
+    if is_still(case.cell):
+        for cycle in closed_cycles(case.once(graph_of)):
+            waiting = {rank: p for rank in cycle if (p := pending_of(case, rank))}
             if waiting:
-                yield _cycle(cell, tables, cycle, waiting)
-    elif earliest_failure(cell) is not None:
-        yield from _sizes(cell, tables)
-        yield from _too_few(cell, tables)
+                yield _cycle(case, cycle, waiting)
+    elif earliest_failure(case.cell) is not None:
+        yield from _sizes(case)
+        yield from _too_few(case)
     yield Declined(
-        f"{len(tables.transfers)} recorded sends, receives and waits: no two that met differ, and none is part of a cycle"
+        f"{len(case.transfers)} recorded sends, receives and waits: no two that met differ, and none is part of a cycle"
     )
 
 
-def _cycle(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> Draft:
-    found = message_outliers(tables, waiting)
+def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> Draft:
+    found = message_outliers(case, waiting)
     guilty = found.ranks
     blocked = tuple(sorted(set(cycle) - set(guilty)))
-    stands = tables.standings
+    stands = case.thread_states
     first = waiting.get(guilty[0])
     here = first.place if first else stands[guilty[0]].place if guilty[0] in stands else None
-    short = left_short(tables, guilty[0]) if found.basis == Basis.UNUSUAL_COUNT else None
+    short = left_short(case, guilty[0]) if found.basis == Basis.UNUSUAL_COUNT else None
     if short and short.place:
-        here = _left(cell, tables, guilty[0], short.place)
+        here = _left(case, guilty[0], short.place)
     said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
     return Draft(
         strength=Strength.STRONG
@@ -63,7 +63,7 @@ def _cycle(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], waiting: 
         blocked_ranks=blocked,
         where=Where(
             collective=Collective(op=first.op, group=first.group, seq=first.number) if first else None,
-            step=cell.rank(guilty[0]).end.get("steps"),
+            step=case.cell.rank(guilty[0]).end.get("steps"),
         ).at(here),
         peers_at=stands[blocked[0]].place if blocked and blocked[0] in stands else None,
         evidence=(
@@ -76,8 +76,8 @@ def _cycle(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], waiting: 
                 for _, p in sorted(waiting.items())[:6]
                 if p.counterpart
             ),
-            *_shortage(cell, guilty[0], short),
-            last_look(cell),
+            *_shortage(case.cell, guilty[0], short),
+            last_look(case.cell),
         ),
         fix=FIX,
     )
@@ -91,19 +91,19 @@ def _shortage(cell: CellEvidence, rank: int, short: Short | None) -> Iterator[Ev
         )
 
 
-def _left(cell: CellEvidence, tables: Tables, rank: int, at: Place) -> Place:
+def _left(case: Case, rank: int, at: Place) -> Place:
     """The loop that the rank left with fewer messages from the line, or what passed by it; the line where that is not certain."""
-    if loop := loops.counting_loop(cell.code, at):
+    if loop := loops.counting_loop(case.cell.code, at):
         return locations.place(at.file, loop.lineno, at.function)
-    stands = {r: tuple(reversed(s.frames)) for r, s in tables.standings.items()}
+    stands = {r: tuple(reversed(s.frames)) for r, s in case.thread_states.items()}
     others = [chain for r, chain in stands.items() if r != rank]
-    who = OnRank(program=Situation(cell, tables).program, rank=rank, world_size=cell.world_size)
+    who = OnRank(program=Context(case).program, rank=rank, world_size=case.cell.world_size)
     return loop_left(at, who, stands.get(rank, ()), others) or at
 
 
-def _sizes(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _sizes(case: Case) -> Iterator[Draft]:
     """The transport refused a message of another size than its receiver had room for."""
-    for misfit in misfits(tables):
+    for misfit in misfits(case):
         sender, receiver = misfit.sender, misfit.receiver
         guilty = misfit.guilty
         at = misfit.places[guilty]
@@ -112,43 +112,43 @@ def _sizes(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
             strength=Strength.STRONG,
             summary=f"Rank {sender} sends {misfit.sent} as message {misfit.number} to rank {receiver}, which receives {misfit.received}.",
             guilty_ranks=(guilty,),
-            blocked_ranks=all_but(cell, (guilty,)),
-            where=Where(step=cell.rank(guilty).end.get("steps")).at(locations.of_text(at)),
+            blocked_ranks=all_but(case.cell, (guilty,)),
+            where=Where(step=case.cell.rank(guilty).end.get("steps")).at(locations.of_text(at)),
             peers_at=locations.of_text(misfit.places[receiver if guilty == sender else sender]),
             evidence=(
                 Evidence(
                     claim=f"rank {sender} sent {misfit.sent} to rank {receiver}, tag {misfit.tag}",
-                    source=f"{cell.rank(sender).source}/blackbox.bin",
+                    source=f"{case.cell.rank(sender).source}/blackbox.bin",
                 ),
                 Evidence(
                     claim=f"rank {receiver} made room for {misfit.received}",
-                    source=f"{cell.rank(receiver).source}/blackbox.bin",
+                    source=f"{case.cell.rank(receiver).source}/blackbox.bin",
                 ),
             ),
             fix="Receive into a tensor of the size and type that is sent; send the size first where it varies.",
         )
 
 
-def _too_few(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _too_few(case: Case) -> Iterator[Draft]:
     """A rank was still receiving when its sender had come to its end, having sent fewer messages."""
-    for short in shortfalls(cell, tables):
+    for short in shortfalls(case):
         sender, receiver, guilty = short.sender, short.receiver, short.guilty
         yield Draft(
             outcome="crashed",
             strength=Strength.STRONG,
             summary=f"Rank {receiver} waits for message {short.received} from rank {sender}, which sent {short.sent} and came to its end. {short.why}",
             guilty_ranks=(guilty,),
-            blocked_ranks=all_but(cell, (guilty,)),
+            blocked_ranks=all_but(case.cell, (guilty,)),
             where=Where(step=short.step).at(locations.of_text(short.places[guilty])),
             peers_at=locations.of_text(short.places[receiver if guilty == sender else sender]),
             evidence=(
                 Evidence(
                     claim=f"rank {sender} sent {short.sent} messages to rank {receiver}",
-                    source=f"{cell.rank(sender).source}/blackbox.bin",
+                    source=f"{case.cell.rank(sender).source}/blackbox.bin",
                 ),
                 Evidence(
                     claim=f"rank {receiver} had begun to receive {short.received} from it",
-                    source=f"{cell.rank(receiver).source}/blackbox.bin",
+                    source=f"{case.cell.rank(receiver).source}/blackbox.bin",
                 ),
             ),
             fix=FIX,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.rule import Draft, Rule
 
 
-def rank_conditional_collective(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    return by_divergence(cell, tables, "rank_conditional_collective")
+def rank_conditional_collective(case: Case) -> Iterator[Draft | Declined]:
+    return by_divergence(case, "rank_conditional_collective")
 
 
 RULE = Rule(

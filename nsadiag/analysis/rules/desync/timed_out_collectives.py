@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.exits import Break, earliest_failure, first_break
@@ -21,34 +21,39 @@ from nsadiag.evidence.records import Collective, Evidence, Place, Strength, Wher
 LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout", re.IGNORECASE)
 
 
-def timed_out(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def timed_out(case: Case) -> Iterator[Draft]:
     """By recorders: who waited had called it from Python, and who was missed never did."""
-    broke = earliest_failure(cell)
-    if is_still(cell) or first_break(cell) is not None or broke is None or broke.kind != "exception":
+    broke = earliest_failure(case.cell)
+    if (
+        is_still(case.cell)
+        or first_break(case.cell) is not None
+        or broke is None
+        or broke.kind != "exception"
+    ):
         return
     raised = first_of(broke.rank.exception or {})
     if not LIMIT.search(str(raised.get("message"))) or failed_in_transfer(broke.rank):
         return
-    call = _open_call(tables, broke.rank.rank)
+    call = _open_call(case, broke.rank.rank)
     if call is None:
         return
-    late = _late(cell, tables, call)
+    late = _late(case, call)
     if late:
-        yield _finding(cell, broke, call, late)
+        yield _finding(case.cell, broke, call, late)
 
 
-def _open_call(tables: Tables, rank: int) -> pd.Series | None:
+def _open_call(case: Case, rank: int) -> pd.Series | None:
     """The last that it asked for; one from which an exception came has an end as well."""
-    mine = tables.asked[tables.asked["rank"] == rank]
+    mine = case.asked[case.asked["rank"] == rank]
     return None if mine.empty else mine.iloc[-1]
 
 
-def _late(cell: CellEvidence, tables: Tables, call: pd.Series) -> tuple[int, ...]:
+def _late(case: Case, call: pd.Series) -> tuple[int, ...]:
     """Members that had not come to that call, and were in no other one either."""
-    asked = tables.asked
+    asked = case.asked
     found = []
-    for number in tables.groups.members(str(call.group)):
-        rank = next((r for r in cell.ranks if r.rank == number), None)
+    for number in case.groups.members(str(call.group)):
+        rank = next((r for r in case.cell.ranks if r.rank == number), None)
         if rank is None or rank.recording.header is None or rank.exception or number == call["rank"]:
             continue
         mine = asked[asked["rank"] == number]

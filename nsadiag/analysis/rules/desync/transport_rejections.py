@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nsadiag.analysis.facts.exits import breaks, says_mismatch
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.analysis.relations.timeline import COMPARED, Histories, Token
+from nsadiag.analysis.relations.timeline import COMPARED, TimelineEvent, Timelines
 
 Key = tuple[int, str, str]
 
@@ -18,23 +18,23 @@ class Refusal:
     """One rank got a message that it was not waiting for, in a call that others never made there."""
 
     rank: int
-    calls: dict[int, Token]
+    calls: dict[int, TimelineEvent]
     guilty: tuple[int, ...]  # all where nothing tells
 
 
 def refused(cell: CellEvidence) -> Refusal | None:
     """None where nobody said so, or where it was in the same call as the others, or these had made it, too, and gone on."""
     said = next((b.rank.rank for b in breaks(cell) if says_mismatch(b.rank)), None)
-    histories = Histories(cell.ranks)
+    timelines = Timelines(cell.ranks)
     done = {
         rank: [t for iteration in its for t in iteration if t.kind in COMPARED]
-        for rank, its in histories.iterations_of_all.items()
+        for rank, its in timelines.iterations_of_all.items()
     }
     if said is None or not done.get(said):
         return None
     # Whoever said it had nothing after it.
     last = len(done[said]) - 1
-    calls = {rank: tokens[last] for rank, tokens in done.items() if len(tokens) > last}
+    calls = {rank: events[last] for rank, events in done.items() if len(events) > last}
     before = {tuple(_key(t) for t in done[rank][:last]) for rank in calls}
     if len(before) > 1 or len({_key(t) for t in calls.values()}) < 2:
         return None
@@ -43,11 +43,11 @@ def refused(cell: CellEvidence) -> Refusal | None:
     return Refusal(rank=said, calls=calls, guilty=few or turned or tuple(sorted(calls)))
 
 
-def _key(token: Token) -> Key:
-    return token.kind, token.name, token.at
+def _key(event: TimelineEvent) -> Key:
+    return event.kind, event.name, event.at
 
 
-def _is_new(tokens: list[Token]) -> bool:
+def _is_new(events: list[TimelineEvent]) -> bool:
     """Whether the rank never before came to that call from the one before."""
-    turns = list(itertools.pairwise(map(_key, tokens)))
+    turns = list(itertools.pairwise(map(_key, events)))
     return len(turns) > 1 and turns.count(turns[-1]) == 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.rule import Draft, Rule
 
 
-def uneven_inputs(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    return by_divergence(cell, tables, "uneven_inputs")
+def uneven_inputs(case: Case) -> Iterator[Draft | Declined]:
+    return by_divergence(case, "uneven_inputs")
 
 
 RULE = Rule(

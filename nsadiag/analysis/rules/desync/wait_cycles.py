@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidates.iteration_order import order_of
-from nsadiag.analysis.explain.context import Situation
+from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.device_queue import first_unfinished, issued_s
 from nsadiag.analysis.facts.groups import shown
-from nsadiag.analysis.facts.thread_state import Standing
+from nsadiag.analysis.facts.thread_state import ThreadState
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import user_threads
 from nsadiag.analysis.relations.call_outliers import CALLS, took_new_turns
@@ -30,17 +30,17 @@ def closed_cycles(graph: Graph) -> list[tuple[int, ...]]:
     return [cycle for cycle in graph.cycles() if not any(graph.reached_from(r) & roots for r in cycle)]
 
 
-def cycle_finding(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def cycle_finding(case: Case) -> Iterator[Draft]:
     """A cycle of collectives alone, or of collectives and of locks that are held by threads which wait in one."""
-    for cycle in closed_cycles(tables.once(graph_of)):
-        stands = {rank: tables.standings[rank] for rank in cycle if rank in tables.standings}
+    for cycle in closed_cycles(case.once(graph_of)):
+        stands = {rank: case.thread_states[rank] for rank in cycle if rank in case.thread_states}
         alone = {rank for rank, at in stands.items() if at.doing in ("collective", "backward")}
-        held = {rank: why for rank in set(stands) - alone if (why := _held_up(cell, stands[rank]))}
+        held = {rank: why for rank in set(stands) - alone if (why := _held_up(case.cell, stands[rank]))}
         if alone and len(alone) + len(held) == len(cycle):
-            yield _finding(cell, tables, cycle, held)
+            yield _finding(case, cycle, held)
 
 
-def _held_up(cell: CellEvidence, at: Standing) -> str | None:
+def _held_up(cell: CellEvidence, at: ThreadState) -> str | None:
     """The thread that holds the lock which the main thread waits for, where it waits in a collective itself."""
     wanted = loops.wanted(cell.code, at.place) if at.doing == "lock" and at.place else set()
     capture = next((c for c in reversed(cell.rank(at.rank).captures) if c.stacks), None)
@@ -52,23 +52,23 @@ def _held_up(cell: CellEvidence, at: Standing) -> str | None:
     return None
 
 
-def _lines_of_step(tables: Tables, rank: int) -> list[Call]:
+def _lines_of_step(case: Case, rank: int) -> list[Call]:
     """Groups and call sites of the rank since its last optimizer step, in order; the last is where it stands."""
-    events = tables.events
+    events = case.events
     mine = events[
         (events["rank"] == rank)
         & (events.phase == Phase.BEGIN)
         & ((events.group != "") | (events.site != ""))
     ]
-    mine = mine[mine.kind.isin(CALLS) & (mine.t_s <= issued_s(tables.cell, tables.cell.rank(rank)))]
+    mine = mine[mine.kind.isin(CALLS) & (mine.t_s <= issued_s(case.cell, case.cell.rank(rank)))]
     newest = mine[mine.step == mine.step.max()]
     return list(zip(newest.group, newest.site, strict=True))
 
 
-def in_conflict(tables: Tables, cycle: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+def in_conflict(case: Case, cycle: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
     """Ranks that take two of the cycle's lines in the order in which fewer ranks take them."""
     # Those beside the cycle show the usual order, too.
-    paths = {rank.rank: _lines_of_step(tables, rank.rank) for rank in tables.cell.ranks}
+    paths = {rank.rank: _lines_of_step(case, rank.rank) for rank in case.cell.ranks}
     stands = {paths[rank][-1] for rank in cycle if paths.get(rank)}
     few: set[int] = set()
     even: set[int] = set()
@@ -83,7 +83,7 @@ def in_conflict(tables: Tables, cycle: tuple[int, ...]) -> tuple[tuple[int, ...]
     few, even = few & {*cycle}, even & {*cycle}
     if few:
         return tuple(sorted(few)), "taking them in another order than the others"
-    turned = took_new_turns(tables, cycle)
+    turned = took_new_turns(case, cycle)
     if 0 < len(turned) < len(cycle):
         return turned, "where no path of theirs ever led before"
     return tuple(sorted(even)) or cycle, "no order that most ranks take"
@@ -101,27 +101,29 @@ def _orders(at: Place | None) -> Iterator[Evidence]:
         )
 
 
-def _finding(cell: CellEvidence, tables: Tables, cycle: tuple[int, ...], held: dict[int, str]) -> Draft:
+def _finding(case: Case, cycle: tuple[int, ...], held: dict[int, str]) -> Draft:
     """`held`: of ranks whose main thread waits for a lock, why."""
-    guilty, why = in_conflict(tables, cycle)
+    guilty, why = in_conflict(case, cycle)
     blocked = tuple(sorted(set(cycle) - set(guilty)))
-    stands = {rank: tables.standings[rank] for rank in cycle}
-    edges = [e for e in tables.once(graph_of).edges if e.waiter in cycle and e.waited_for in cycle]
+    stands = {rank: case.thread_states[rank] for rank in cycle}
+    edges = [e for e in case.once(graph_of).edges if e.waiter in cycle and e.waited_for in cycle]
     one = {e.waiter: e for e in edges}
     said = "; ".join(
         f"rank {r} waits for rank {e.waited_for} in {e.what}" for r, e in sorted(one.items())[:5]
     )
     said += "".join(f"; on rank {r} {what}" for r, what in sorted(held.items())[:2])
-    lines = _lines_of_step(tables, guilty[0])
-    queued = first_unfinished(cell.rank(guilty[0])) and locations.of_text(lines[-1][1]) if lines else None
-    ordered = order_of(Situation(cell, tables), cycle)
-    here = ordered or queued or stands[guilty[0]].place or locations.of_rank_now(cell.rank(guilty[0]))
+    lines = _lines_of_step(case, guilty[0])
+    queued = (
+        first_unfinished(case.cell.rank(guilty[0])) and locations.of_text(lines[-1][1]) if lines else None
+    )
+    ordered = order_of(Context(case), cycle)
+    here = ordered or queued or stands[guilty[0]].place or locations.of_rank_now(case.cell.rank(guilty[0]))
     return Draft(
         strength=Strength.STRONG if blocked else Strength.LIKELY,
         summary=f"Ranks {shown(cycle)} wait for each other in a cycle over several groups: {said}. Rank {shown(guilty)}: {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(here),
+        where=Where(step=case.cell.rank(guilty[0]).end.get("steps")).at(here),
         peers_at=stands[blocked[0]].place if blocked else None,
         evidence=(
             *(

@@ -10,7 +10,7 @@ from nsadiag.analysis.external.logs import read_log
 from nsadiag.analysis.facts.exceptions import follows_a_peer
 from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.analysis.relations.blocked import Stuck
+from nsadiag.analysis.relations.blocked import BlockedRank
 
 # How multiprocessing begins what it says of a child's exception.
 OF_CHILD = re.compile(r"^Process (?P<name>\S+):$")
@@ -39,12 +39,12 @@ def in_children(rank: RankEvidence) -> list[InChild]:
     return found
 
 
-def waits_for_children(stuck: Stuck) -> bool:
+def waits_for_children(blocked: BlockedRank) -> bool:
     """Whether its main thread waits in a queue, a pipe or a lock that it shares with processes of its own."""
-    frames = main_thread(stuck.capture).get("frames", [])
+    frames = main_thread(blocked.capture).get("frames", [])
     return any(WAITS_FOR_CHILD.search(str(frame["filename"])) for frame in frames)
 
 
-def has_dead(stuck: Stuck) -> bool:
+def has_dead(blocked: BlockedRank) -> bool:
     """Whether the kernel lists a child that has ended and that the rank has not asked about."""
-    return any(child.get("state") == "Z" for child in stuck.capture.proc.get("children", []))
+    return any(child.get("state") == "Z" for child in blocked.capture.proc.get("children", []))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -40,26 +40,26 @@ def lost_nodes(cell: CellEvidence) -> list[Lost]:
     return sorted(found, key=lambda node: node.lost_s)
 
 
-def lost_host(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    lost = next((node for node in lost_nodes(cell) if node.ranks), None)
+def lost_host(case: Case) -> Iterator[Draft | Declined]:
+    lost = next((node for node in lost_nodes(case.cell) if node.ranks), None)
     if lost is None:
-        count = len(cell.watch.get("nodes") or ()) or 1
+        count = len(case.cell.watch.get("nodes") or ()) or 1
         yield Declined(f"{count} of {count} hosts reported to the end", "watch.json#nodes")
         return
-    left = {n: s for n, s in tables.standings.items() if n not in lost.ranks}
-    first = next(iter(breaks(cell)), None)
-    if is_still(cell) and left and all(s.doing in NEEDS_PEERS for s in left.values()):
-        yield _stalled(cell, tables, lost, sorted(left))
+    left = {n: s for n, s in case.thread_states.items() if n not in lost.ranks}
+    first = next(iter(breaks(case.cell)), None)
+    if is_still(case.cell) and left and all(s.doing in NEEDS_PEERS for s in left.values()):
+        yield _stalled(case, lost, sorted(left))
     elif first is not None and first.follows_a_peer and first.t_s > lost.lost_s - ABOUT_S:
-        yield _gone(cell, lost, first.rank.rank, first.t_s)
+        yield _gone(case.cell, lost, first.rank.rank, first.t_s)
 
 
-def _stalled(cell: CellEvidence, tables: Tables, lost: Lost, left: list[int]) -> Draft:
-    wait = next((w for w in waits(cell, tables) if set(lost.ranks) & {*w.unseen, *w.missing}), None)
+def _stalled(case: Case, lost: Lost, left: list[int]) -> Draft:
+    wait = next((w for w in waits(case) if set(lost.ranks) & {*w.unseen, *w.missing}), None)
     waiter = wait.waiting[0] if wait else left[0]
     collective = wait.collective(waiter) if wait else None
     called = f" in {collective.op} {wait.seq} of {wait.group}" if wait and collective else ""
-    standing = tables.standings.get(waiter)
+    state = case.thread_states.get(waiter)
     return Draft(
         outcome="hung",
         strength=Strength.LIKELY,
@@ -67,13 +67,13 @@ def _stalled(cell: CellEvidence, tables: Tables, lost: Lost, left: list[int]) ->
         guilty_ranks=lost.ranks,
         blocked_ranks=tuple(left),
         where=Where(host=lost.name, collective=collective),
-        peers_at=standing.place if standing else None,
+        peers_at=state.place if state else None,
         evidence=(
             Evidence(
                 claim=f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on", source="watch.json#nodes"
             ),
-            *([Evidence(claim=f"rank {waiter} issued{called.replace(' in', '', 1)} and is waiting in it", source=wait.source(cell, waiter))] if wait else []),
-            last_look(cell),
+            *([Evidence(claim=f"rank {waiter} issued{called.replace(' in', '', 1)} and is waiting in it", source=wait.source(case.cell, waiter))] if wait else []),
+            last_look(case.cell),
         ),
         fix=f"Look at {lost.name} and the network to it: is it up, does it answer a ping, what do its kernel's log and the switch say?",
         next=f"what ranks {spans(lost.ranks)} did is in the run directory on {lost.name}: nsadiag analyze it there",

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.relations.blocked import Stuck, living_children, stuck_inside
+from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks, living_children
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import loops
 from nsadiag.source.patterns.file_names import asked_for, names_from
@@ -24,28 +24,28 @@ from nsadiag.source.patterns.file_names import asked_for, names_from
 class Unmade:
     """An exception that did not end its ranks, and who waits for what it kept from being made."""
 
-    stuck: Stuck
+    blocked: BlockedRank
     asks: str  # the condition of the loop that waits
     name: str
     rows: dict[int, tuple[int, dict[str, Any]]]  # by rank, with the line of raised.jsonl
 
 
-def unmade(cell: CellEvidence, tables: Tables) -> Unmade | None:
+def unmade(case: Case) -> Unmade | None:
     """The newest such exception; none that all ranks met, and none that a rank met twice and went on from."""
-    for stuck in stuck_inside(cell, tables):
-        at = stuck.standing.place
-        asked = loops.asks(cell.code, at, has_children=bool(living_children(stuck))) if at else None
-        if at is None or stuck.standing.doing != "sleep" or asked is None or asked[0] != "outside":
+    for blocked in hung_ranks(case):
+        at = blocked.state.place
+        asked = loops.asks(case.cell.code, at, has_children=bool(living_children(blocked))) if at else None
+        if at is None or blocked.state.doing != "sleep" or asked is None or asked[0] != "outside":
             continue
-        wanted = asked_for(cell.code, stuck.standing.frames, at)
-        rows = [(rank, line, row) for rank in cell.ranks for line, row in _rows(rank)]
-        tied = [(r, n, row, names) for r, n, row in rows if (names := wanted & _cut_off(cell, row))]
+        wanted = asked_for(case.cell.code, blocked.state.frames, at)
+        rows = [(rank, line, row) for rank in case.cell.ranks for line, row in _rows(rank)]
+        tied = [(r, n, row, names) for r, n, row in rows if (names := wanted & _cut_off(case.cell, row))]
         if not tied:
             continue
         *_, newest, names = max(tied, key=lambda found: found[2]["t_mono_ns"])
         alike = {r.rank: (n, row) for r, n, row, _ in tied if _key(row) == _key(newest)}
-        if len(alike) < len(cell.ranks):
-            return Unmade(stuck=stuck, asks=asked[1], name=max(names, key=len), rows=alike)
+        if len(alike) < len(case.cell.ranks):
+            return Unmade(blocked=blocked, asks=asked[1], name=max(names, key=len), rows=alike)
     return None
 
 

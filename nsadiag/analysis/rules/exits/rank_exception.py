@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.suppressed_exceptions import (
     Swallowed,
     gone_on,
@@ -27,7 +27,7 @@ from nsadiag.analysis.facts.exceptions import (
 )
 from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
-from nsadiag.analysis.relations.blocked import stuck_inside
+from nsadiag.analysis.relations.blocked import hung_ranks
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead, in_children, waits_for_children
@@ -55,36 +55,38 @@ def _fix(exception: dict[str, Any], otherwise: str) -> str:
     return MEMORY.get(memory_of(exception) or "", otherwise)
 
 
-def _peers_at(cell: CellEvidence, tables: Tables, guilty: tuple[int, ...]) -> Place | None:
+def _peers_at(case: Case, guilty: tuple[int, ...]) -> Place | None:
     """The line where the others wait; of a crash, where they broke, since a snapshot was at what came before."""
-    if hung_or_crashed(cell) == "crashed":
+    if hung_or_crashed(case.cell) == "crashed":
         broke = (
-            locations.of_exception(r.exception) for r in cell.ranks if r.rank not in guilty and r.exception
+            locations.of_exception(r.exception)
+            for r in case.cell.ranks
+            if r.rank not in guilty and r.exception
         )
         return next((at for at in broke if at), None)
-    return next((s.place for rank, s in tables.standings.items() if rank not in guilty and s.place), None)
+    return next((s.place for rank, s in case.thread_states.items() if rank not in guilty and s.place), None)
 
 
-def rank_exception(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    first = first_break(cell)
+def rank_exception(case: Case) -> Iterator[Draft | Declined]:
+    first = first_break(case.cell)
     is_cause = first is not None and first.kind == "exception" and first.rank.exception is not None
     if not is_cause or is_of_a_collective(first_of(first.rank.exception)):  # type: ignore[union-attr, arg-type]
-        yield from _not_fatal(cell, tables)
+        yield from _not_fatal(case)
     if is_cause:
-        yield _fatal(cell, tables, first)  # type: ignore[arg-type]
-    elif first is None and hung_or_crashed(cell) == "crashed" and _failed_again(cell):
-        yield from _of_an_attempt(cell)
-    yield from _in_a_child(cell, tables)
-    yield from _of_a_file(cell, tables)
-    yield from other_break(cell)
+        yield _fatal(case, first)  # type: ignore[arg-type]
+    elif first is None and hung_or_crashed(case.cell) == "crashed" and _failed_again(case.cell):
+        yield from _of_an_attempt(case.cell)
+    yield from _in_a_child(case)
+    yield from _of_a_file(case)
+    yield from other_break(case.cell)
 
 
-def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Draft:
+def _fatal(case: Case, first: Break) -> Draft:
     exception = first.rank.exception or {}
     root = first_of(exception)
     said = headline(root)
-    alike = [b.rank.rank for b in breaks(cell) if _is_like(b, first)]
-    victims = [b for b in breaks(cell) if b.rank.rank not in alike]
+    alike = [b.rank.rank for b in breaks(case.cell) if _is_like(b, first)]
+    victims = [b for b in breaks(case.cell) if b.rank.rank not in alike]
     source = f"{first.rank.source}/exception.json"
     evidence = [
         Evidence(
@@ -111,20 +113,20 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Draft:
         evidence.append(
             Evidence(claim=f"its GPU said: {of_kernel}", source=f"{first.rank.source}/stderr.log")
         )
-    everyone = len(cell.everyone(alike)) == cell.world_size > 1
-    who = "Every rank" if everyone else f"Rank {cell.names(alike)}"
+    everyone = len(case.cell.everyone(alike)) == case.cell.world_size > 1
+    who = "Every rank" if everyone else f"Rank {case.cell.names(alike)}"
     mend = (
         "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
     )
     return Draft(
         cls=_class_of(root),
-        outcome=hung_or_crashed(cell),
+        outcome=hung_or_crashed(case.cell),
         strength=Strength.CONCLUSIVE,
         summary=f"{who} raised {said}" + (f" ({of_kernel})" if of_kernel else ""),
         guilty_ranks=tuple(sorted(set(alike))),
-        blocked_ranks=all_but(cell, alike),
+        blocked_ranks=all_but(case.cell, alike),
         where=Where(step=first.rank.end.get("steps")).at(place_of(root) or place_of(exception)),
-        peers_at=_peers_at(cell, tables, tuple(alike)),
+        peers_at=_peers_at(case, tuple(alike)),
         evidence=tuple(evidence),
         gaps=(HEARD_LATE,) if late else (),
         fix=OF_A_KERNEL if late else _fix(root, mend),
@@ -132,67 +134,67 @@ def _fatal(cell: CellEvidence, tables: Tables, first: Break) -> Draft:
     )
 
 
-def _in_a_child(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _in_a_child(case: Case) -> Iterator[Draft]:
     """A process of the rank's own died of it, and the rank waits for what that would have sent."""
-    for stuck in stuck_inside(cell, tables):
-        if not waits_for_children(stuck):
+    for blocked in hung_ranks(case):
+        if not waits_for_children(blocked):
             continue
-        for told in in_children(stuck.rank)[:1]:
-            waits_at = at_line(stuck.standing.place)
+        for told in in_children(blocked.rank)[:1]:
+            waits_at = at_line(blocked.state.place)
             yield inside_rank(
-                cell,
-                stuck,
-                strength=Strength.STRONG if has_dead(stuck) else Strength.LIKELY,
-                summary=f"A child process of rank {stuck.number} ({told.name}) raised {headline(told.exception)}, and the rank waits{waits_at} for what it would have sent.",
+                case.cell,
+                blocked,
+                strength=Strength.STRONG if has_dead(blocked) else Strength.LIKELY,
+                summary=f"A child process of rank {blocked.number} ({told.name}) raised {headline(told.exception)}, and the rank waits{waits_at} for what it would have sent.",
                 where=place_of(told.exception),
                 evidence=(
                     Evidence(
                         claim=f"{told.name} raised {headline(told.exception)}",
-                        source=f"{stuck.rank.source}/stderr.log",
+                        source=f"{blocked.rank.source}/stderr.log",
                     ),
                     Evidence(
-                        claim=f"the main thread of rank {stuck.number} waits{waits_at} for a process of its own",
-                        source=stuck.source,
+                        claim=f"the main thread of rank {blocked.number} waits{waits_at} for a process of its own",
+                        source=blocked.source,
                     ),
                 ),
                 fix="Fix the line shown; catch what the child raises and send it to the rank, or wait with a timeout and ask whether the child lives.",
             )
 
 
-def _of_a_file(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _of_a_file(case: Case) -> Iterator[Draft]:
     """A rank waits for a file that another's code would have made, had it not failed and gone on."""
-    found = unmade(cell, tables)
+    found = unmade(case)
     if found is None:
         return
-    guilty, stuck = tuple(sorted(found.rows)), found.stuck
+    guilty, blocked = tuple(sorted(found.rows)), found.blocked
     row = found.rows[guilty[0]][1]
     thread = "" if row["thread"] == "MainThread" else f" in its thread {row['thread']}"
-    waits_at = at_line(stuck.standing.place)
+    waits_at = at_line(blocked.state.place)
     yield dataclasses.replace(
         inside_rank(
-            cell,
-            stuck,
+            case.cell,
+            blocked,
             strength=Strength.STRONG,
-            summary=f"Rank {cell.names(guilty)} raised {headline(first_of(row))}{thread} and went on; rank {stuck.number} waits{waits_at} for the file that it would have made.",
+            summary=f"Rank {case.cell.names(guilty)} raised {headline(first_of(row))}{thread} and went on; rank {blocked.number} waits{waits_at} for the file that it would have made.",
             where=place_of(first_of(row)) or place_of(row),
             evidence=(
                 *(
                     Evidence(
                         claim=f"rank {number} raised {headline(first_of(each))}{thread} at step {each['step']}, once, and did not end",
-                        source=f"{cell.rank(number).source}/raised.jsonl#{line}",
+                        source=f"{case.cell.rank(number).source}/raised.jsonl#{line}",
                     )
                     for number, (line, each) in sorted(found.rows.items())[:4]
                 ),
                 Evidence(
-                    claim=f"rank {stuck.number} asks again and again: `{found.asks}`; the name {found.name!r} stands there, and in the lines that the exception kept from running",
-                    source=stuck.source,
+                    claim=f"rank {blocked.number} asks again and again: `{found.asks}`; the name {found.name!r} stands there, and in the lines that the exception kept from running",
+                    source=blocked.source,
                 ),
             ),
             fix="Let the exception end the rank, or tell the others of it (a marker of failure, an all_reduced flag); and give the loop that waits a limit.",
         ),
         guilty_ranks=guilty,
-        blocked_ranks=all_but(cell, guilty),
-        peers_at=stuck.standing.place,
+        blocked_ranks=all_but(case.cell, guilty),
+        peers_at=blocked.state.place,
     )
 
 
@@ -244,18 +246,16 @@ def _is_like(other: Break, first: Break) -> bool:
     return same and other.t_s - first.t_s < TOGETHER_S
 
 
-def _not_fatal(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _not_fatal(case: Case) -> Iterator[Draft]:
     """It came first, and what the job died of or hangs in is its consequence."""
-    stuck = is_still(cell) or cell.stopped == "hang"
+    blocked = is_still(case.cell) or case.cell.stopped == "hang"
     # What it meets there may not fit what its peers are at: then the transport breaks, and says nothing of it.
-    lost = bool(breaks(cell)) and first_break(cell) is None
-    if (stuck or lost) and (held := in_flight(cell, tables)):
-        yield _finding(
-            cell, tables, held, "and nobody saw it: the rank waits for its peers before it is printed"
-        )
-    failed = stuck or bool(breaks(cell) and _broke(cell)) or peers_failed(cell)
-    if failed and (swallowed := gone_on(cell, tables)):
-        yield _finding(cell, tables, swallowed, _then(swallowed))
+    lost = bool(breaks(case.cell)) and first_break(case.cell) is None
+    if (blocked or lost) and (held := in_flight(case)):
+        yield _finding(case, held, "and nobody saw it: the rank waits for its peers before it is printed")
+    failed = blocked or bool(breaks(case.cell) and _broke(case.cell)) or peers_failed(case.cell)
+    if failed and (swallowed := gone_on(case)):
+        yield _finding(case, swallowed, _then(swallowed))
 
 
 def _then(swallowed: Swallowed) -> str:
@@ -271,7 +271,7 @@ def _broke(cell: CellEvidence) -> bool:
     return first_break(cell) is not None or any(b.follows_a_peer for b in breaks(cell))
 
 
-def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) -> Draft:
+def _finding(case: Case, found: Swallowed, then: str) -> Draft:
     row, rank = first_of(found.row), found.rank
     step = int(found.row["step"])
     held = found.row["how"] == "in flight"
@@ -279,13 +279,13 @@ def _finding(cell: CellEvidence, tables: Tables, found: Swallowed, then: str) ->
     during = f" in {found.row['during']}" if found.row["how"] == "left" else ""
     return Draft(
         cls=_class_of(row),
-        outcome=hung_or_crashed(cell),
+        outcome=hung_or_crashed(case.cell),
         strength=Strength.CONCLUSIVE if held else Strength.STRONG,
         summary=f"Rank {rank.rank} raised {headline(row)}{during} at step {step}, {then}.",
         guilty_ranks=(rank.rank,),
-        blocked_ranks=all_but(cell, (rank.rank,)),
+        blocked_ranks=all_but(case.cell, (rank.rank,)),
         where=Where(step=step, phase=_phase(found.row)).at(place),
-        peers_at=_peers_at(cell, tables, (rank.rank,)),
+        peers_at=_peers_at(case, (rank.rank,)),
         evidence=(
             Evidence(
                 claim=f"rank {rank.rank} raised {headline(row)}{during} at {found.t_s:.1f} s, and "

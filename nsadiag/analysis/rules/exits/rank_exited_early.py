@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, first_break
-from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.rules.drafts import hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
@@ -19,13 +19,13 @@ from nsadiag.evidence.records import Evidence, Place, Strength, Where
 NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
 
 
-def _doubts(cell: CellEvidence, tables: Tables, rank: RankEvidence) -> list[str]:
+def _doubts(case: Case, rank: RankEvidence) -> list[str]:
     """The observations that are missing to be sure: that it left on purpose, and that somebody needed it."""
     doubts = []
     if rank.end.get("exit_code") and not rank.leaving:
         doubts.append(f"what made rank {rank.rank} end with that exit code is not on record")
-    followed = any(b.follows_a_peer for b in breaks(cell) if b.rank.rank != rank.rank)
-    waiting = (s.doing in NEEDS_PEERS for number, s in tables.standings.items() if number != rank.rank)
+    followed = any(b.follows_a_peer for b in breaks(case.cell) if b.rank.rank != rank.rank)
+    waiting = (s.doing in NEEDS_PEERS for number, s in case.thread_states.items() if number != rank.rank)
     if not followed and not any(waiting):
         doubts.append("no peer was seen to wait for it")
     return doubts
@@ -44,19 +44,19 @@ def _last_words_at(rank: RankEvidence) -> Place | None:
     return locations.of_text(str(row.get("place") or ""))
 
 
-def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    first = first_break(cell)
+def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
+    first = first_break(case.cell)
     if first is None or first.kind != "exited":
-        yield from other_break(cell)
+        yield from other_break(case.cell)
         return
-    if short := next(shortfalls(cell, tables), None):
+    if short := next(shortfalls(case), None):
         yield Declined(
             f"rank {short.sender} had sent {short.sent} messages, and rank {short.receiver} waited for number {short.received}",
-            f"{cell.rank(short.receiver).source}/blackbox.bin",
+            f"{case.cell.rank(short.receiver).source}/blackbox.bin",
         )
         return
     rank = first.rank
-    left = [r for r in cell.ranks if r.rank != rank.rank]
+    left = [r for r in case.cell.ranks if r.rank != rank.rank]
     left_at = rank.leaving and locations.of_text(rank.leaving["place"])
     blocked = next(
         (
@@ -67,9 +67,9 @@ def rank_exited_early(cell: CellEvidence, tables: Tables) -> Iterator[Draft | De
         ),
         None,
     )
-    doubts = _doubts(cell, tables, rank)
+    doubts = _doubts(case, rank)
     yield Draft(
-        outcome=hung_or_crashed(cell),
+        outcome=hung_or_crashed(case.cell),
         strength=Strength.GUESS if doubts else Strength.CONCLUSIVE,
         summary=f"Rank {rank.rank} exited on its own ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers were still training.",
         guilty_ranks=(rank.rank,),

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.ingest import sources
@@ -72,21 +72,21 @@ def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> list[
     return found
 
 
-def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    first = first_break(cell)
+def rank_killed(case: Case) -> Iterator[Draft | Declined]:
+    first = first_break(case.cell)
     if first is None or first.kind != "killed":
-        yield from other_break(cell)
+        yield from other_break(case.cell)
         return
     rank, number = first.rank, int(first.rank.end["signal"])
-    memory = _out_of_memory(cell, rank, number)
-    sender = None if memory else _sender(cell, rank, number, first.t_s)
-    alarm = None if sender else only_alarm(cell.code, number)
-    everyone = tuple(r.rank for r in cell.ranks if r.end.get("signal") == number)
-    all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(cell.launcher_stderr))
+    memory = _out_of_memory(case.cell, rank, number)
+    sender = None if memory else _sender(case.cell, rank, number, first.t_s)
+    alarm = None if sender else only_alarm(case.cell.code, number)
+    everyone = tuple(r.rank for r in case.cell.ranks if r.end.get("signal") == number)
+    all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(case.cell.launcher_stderr))
     guilty = everyone if all_told else (rank.rank,)
-    if number == signal.SIGKILL and cell.oom and not memory:
+    if number == signal.SIGKILL and case.cell.oom and not memory:
         yield Declined(
-            f"the kernel's logs of {len(cell.oom)} host{'s' if len(cell.oom) > 1 else ''} name no rank, and no oom_kill counter grew",
+            f"the kernel's logs of {len(case.cell.oom)} host{'s' if len(case.cell.oom) > 1 else ''} name no rank, and no oom_kill counter grew",
             "nodes/*/oom.json",
         )
     yield Draft(
@@ -94,7 +94,7 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined
         strength=Strength.CONCLUSIVE if memory else Strength.LIKELY if all_told else Strength.CONCLUSIVE,
         summary=_summary(rank, number, bool(memory), sender, all_told, alarm),
         guilty_ranks=guilty,
-        blocked_ranks=all_but(cell, guilty),
+        blocked_ranks=all_but(case.cell, guilty),
         where=Where(step=rank.end.get("steps")).at(alarm or _place(rank, sender)),
         evidence=(
             Evidence(
@@ -103,7 +103,7 @@ def rank_killed(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined
             ),
             *memory,
             *_more(rank, number, sender, all_told),
-            *_of_alarm(cell, rank, number, alarm),
+            *_of_alarm(case.cell, rank, number, alarm),
         ),
         fix=_fix(rank, number, bool(memory), sender, alarm),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 ALWAYS = 0.8  # share of the steps
@@ -16,12 +16,12 @@ BY_LOADING = 0.5  # share of the lateness
 FIRST_COLUMNS = ["rank", "step", "call", "met_at", "left_at"]
 
 
-def first_met(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
+def first_met(case: Case, steps: pd.DataFrame) -> pd.DataFrame:
     """By rank and step, when it came to the first collective of the step, and left it, where that was before its forward.
 
     Only of steps that all ranks began with one and the same call: who called another one may have been held up there.
     """
-    rows = [row for rank, own in steps.groupby("rank") for row in _of_rank(rank, own, tables.asked)]
+    rows = [row for rank, own in steps.groupby("rank") for row in _of_rank(rank, own, case.asked)]
     found = pd.DataFrame(rows, columns=FIRST_COLUMNS)
     by_step = found.groupby("step")
     everybody = by_step["rank"].transform("nunique") == steps["rank"].nunique()
@@ -45,13 +45,13 @@ def were_waiting(met: pd.DataFrame, late: int) -> bool:
     return bool((left >= met[met["rank"] == late].set_index("step").met_at).mean() >= ALWAYS)
 
 
-def by_loading(tables: Tables, steps: pd.DataFrame, late: int, lag_s: float) -> bool:
+def by_loading(case: Case, steps: pd.DataFrame, late: int, lag_s: float) -> bool:
     """Whether the rank took so much longer over as many batches as the others.
 
     One that does something by itself before they meet, evaluates or saves, is rightly waited for.
     """
     seconds = steps.groupby("rank").loader_s.median()
-    fetched = tables.events[(tables.events.kind == Kind.DATA) & (tables.events.phase == Phase.END)]
+    fetched = case.events[(case.events.kind == Kind.DATA) & (case.events.phase == Phase.END)]
     batches = fetched.groupby(["rank", "step"]).size().groupby("rank").median()
     alike = len(batches) == len(seconds) and batches.nunique() == 1
     return bool(alike and seconds[late] - seconds.drop(late).max() >= BY_LOADING * lag_s)

@@ -6,10 +6,9 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import loops
@@ -37,21 +36,21 @@ class LoopInBackward:
     backward_s: float
 
 
-def loop_in_backward(cell: CellEvidence, tables: Tables) -> LoopInBackward | None:
+def loop_in_backward(case: Case) -> LoopInBackward | None:
     """By samples of all ranks, and by a backward out of all proportion to its forward; None where either does not say so."""
-    samples = [(rank.rank, sample) for rank in cell.ranks for sample in rank.samples]
+    samples = [(rank.rank, sample) for rank in case.cell.ranks for sample in rank.samples]
     found = [(rank, at) for rank, sample in samples if (at := _own_backward(sample)) is not None]
     if len(samples) < FEWEST_SAMPLES or len(found) < MOST_OF_THEM * len(samples):
         return None
-    heads = {at: loops.head(cell.code, at) for _, at in set(found)}
+    heads = {at: loops.head(case.cell.code, at) for _, at in set(found)}
     nest, _ = Counter(heads[at] for _, at in found).most_common(1)[0]
     inside = [(rank, at) for rank, at in found if nest and heads[at] == nest]
     of_rank = Counter(rank for rank, _ in inside)
-    each = all(of_rank[rank.rank] >= OF_EACH_RANK * len(rank.samples) for rank in cell.ranks)
+    each = all(of_rank[rank.rank] >= OF_EACH_RANK * len(rank.samples) for rank in case.cell.ranks)
     # One line may be one large operation.
     if len({at.line for _, at in inside}) < 2 or len(inside) < MOST_OF_THEM * len(samples) or not each:
         return None
-    steps = tables.steps
+    steps = case.steps
     backwards = steps[steps.backward_s > 0]
     step_s, forward_s, backward_s = (float(steps[c].sum()) for c in ("step_s", "forward_s", "backward_s"))
     if backward_s < TIMES_FORWARD * forward_s or backward_s < MOST_OF_STEP * step_s:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.registrations import Pile
@@ -58,9 +58,9 @@ def _is_of(part: str, sample: Sample) -> bool:
     return locations.in_backward(sample) == (part == "backward_s")
 
 
-def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _slowing_down(case: Case) -> Iterator[Draft]:
     """Steps that grow: hooks or graphs that pile up, sequences that lengthen."""
-    slower = slowing(cell.ranks[0], tables)
+    slower = slowing(case.cell.ranks[0], case)
     if slower is None:
         return
     first, last = slower.first_s, slower.last_s
@@ -68,28 +68,28 @@ def _slowing_down(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     part = max(PARTS, key=slower.grown_s)
     name = part.removesuffix("_s")
     doing = _doing(part, slower)
-    source = f"{cell.ranks[0].source}/blackbox.bin"
+    source = f"{case.cell.ranks[0].source}/blackbox.bin"
     in_step, pile = slower.in_step, slower.pile
     why = (
         f"their inputs grow {slower.times_given:.1f} times, by a schedule or because nothing cuts them"
         if in_step
         else "something piles up"
     )
-    seen_at = _place(cell, part)
+    seen_at = _place(case.cell, part)
     if pile and not in_step:
         why = f"something piles up: {pile.told}"
     yield Draft(
         strength=Strength.GUESS if in_step else Strength.STRONG,
         summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; {why}.",
-        guilty_ranks=tuple(r.rank for r in cell.ranks),
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(phase=name).at(pile.place if pile and not in_step else seen_at),
         evidence=(
-            *_piled(pile, seen_at, cell.ranks[0].source),
+            *_piled(pile, seen_at, case.cell.ranks[0].source),
             Evidence(
                 claim=f"{'fastest steps' if slower.at_best else 'median step'} of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {slower.trend:.2f}",
                 source=source,
             ),
-            *_memory(tables, cell.ranks[0].rank, source),
+            *_memory(case, case.cell.ranks[0].rank, source),
         ),
         fix="If a schedule makes the inputs grow, this is how the job is meant; otherwise cut what grows (a memory, a history, padding)."
         if in_step
@@ -119,9 +119,9 @@ def _doing(part: str, slower: Slowing) -> str:
     return "input" if slower.grown_s("loader_s") > slower.grown_s("input_s") / 2 else "work between steps"
 
 
-def _memory(tables: Tables, rank: int, source: str) -> Iterator[Evidence]:
+def _memory(case: Case, rank: int, source: str) -> Iterator[Evidence]:
     """Memory that grew along: what piles up is held by something."""
-    events = tables.events
+    events = case.events
     seen = events[
         (events["rank"] == rank) & (events.kind == Kind.MEMORY) & events.name.isin(("step 1", "step"))
     ]
@@ -150,26 +150,26 @@ def _arrived(events: pd.DataFrame) -> tuple[int, float]:
     return int((since.kind == Kind.GRADIENT).sum()), float(begins.t_s.iloc[-1])
 
 
-def _endless_graph(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _endless_graph(case: Case) -> Iterator[Draft]:
     """A Python loop over tokens: so many autograd nodes that one step looks like a hang."""
-    rank = cell.ranks[0]
-    events = tables.events[tables.events["rank"] == rank.rank]
-    busy = _looks_at_steps(cell, events)
+    rank = case.cell.ranks[0]
+    events = case.events[case.events["rank"] == rank.rank]
+    busy = _looks_at_steps(case.cell, events)
     nodes, capped = _graph_sizes(events)
     walking = bool(busy) and nodes == 0 and not (events.kind == Kind.BACKWARD).any() and _open_forward(events)
     # A watch that was told how long a step takes has not looked: then the steps themselves say it.
-    step_s = _median_step_s(tables, rank)
+    step_s = _median_step_s(case, rank)
     if not (busy or step_s > LONG_STEP_S) or (nodes < MANY_NODES and not walking):
         return
     steps = int(rank.end.get("steps") or 0)
     size = f"{nodes:,}{' or more' if capped else ''} autograd nodes"
-    seconds = float(cell.watch.get("ended_s", 0.0))
+    seconds = float(case.cell.watch.get("ended_s", 0.0))
     bound = f"backward walks {size}" if nodes else "forward is still building its graph"
     yield Draft(
         strength=Strength.STRONG if nodes else Strength.LIKELY,
         summary=f"Not hung: every rank computes, {steps} steps in {seconds:.0f} s; {bound}, one small operation after the other.",
-        guilty_ranks=tuple(r.rank for r in cell.ranks),
-        where=Where(step=steps, phase=_phase_now(cell, events)).at(_place(cell)),
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+        where=Where(step=steps, phase=_phase_now(case.cell, events)).at(_place(case.cell)),
         evidence=(
             Evidence(claim=f"while no event came, {busy[-1]['reason']}", source="watch.json#looks")
             if busy
@@ -192,8 +192,8 @@ def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[dict[str, 
     return [look for look in looks if look["judgement"] in ("busy", "progress") and look["t_s"] > began_s]
 
 
-def _median_step_s(tables: Tables, rank: RankEvidence) -> float:
-    steps = tables.steps[tables.steps["rank"] == rank.rank]
+def _median_step_s(case: Case, rank: RankEvidence) -> float:
+    steps = case.steps[case.steps["rank"] == rank.rank]
     return float(steps.step_s.median()) if len(steps) else 0.0
 
 
@@ -223,34 +223,34 @@ def _phase_now(cell: CellEvidence, events: pd.DataFrame) -> str | None:
     return "forward" if _open_forward(events) else None
 
 
-def _loop_in_backward(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _loop_in_backward(case: Case) -> Iterator[Draft]:
     """One node of the graph, with a loop of small operations in it: slow from the first step, and no larger graph."""
-    found = loop_in_backward(cell, tables)
+    found = loop_in_backward(case)
     if found is None:
         return
     times = found.backward_s / max(found.forward_s, 1e-6)
     yield Draft(
         strength=Strength.LIKELY,
         summary=f"Every rank progresses, and a step takes {_seconds(found.step_s)}, nearly all of it in a loop in Python at {locations.short(found.place)}: backward takes {times:.0f} times as long as forward.",
-        guilty_ranks=tuple(r.rank for r in cell.ranks),
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(phase="backward").at(found.place),
         evidence=(
             Evidence(
                 claim=f"{found.seen} of {found.samples} samples at the ranks find them in that loop, at several of its lines",
-                source=f"{cell.ranks[0].source}/samples.jsonl",
+                source=f"{case.cell.ranks[0].source}/samples.jsonl",
             ),
             Evidence(
                 claim=f"median of the last steps: {_seconds(found.forward_s)} forward, {_seconds(found.backward_s)} backward",
-                source=f"{cell.ranks[0].source}/blackbox.bin",
+                source=f"{case.cell.ranks[0].source}/blackbox.bin",
             ),
         ),
         fix="Replace the loop in this backward by batched operations (a scan over whole tensors, a cumulative sum, a kernel): time is the number of operations, not their size.",
     )
 
 
-def _steady(rank: RankEvidence, tables: Tables) -> Declined:
+def _steady(rank: RankEvidence, case: Case) -> Declined:
     """The first and last steps of a job that does not slow down."""
-    steps = tables.steps[tables.steps["rank"] == rank.rank].sort_values("step")
+    steps = case.steps[case.steps["rank"] == rank.rank].sort_values("step")
     if steps.empty:
         return Declined(f"rank {rank.rank} completed no step that could be timed")
     fifth = max(len(steps) // 5, 1)
@@ -263,14 +263,14 @@ def _seconds(value: float) -> str:
     return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"
 
 
-def slow_compute(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    if not cell.ranks or cell.stopped == "hang":
-        yield hung(cell) if cell.ranks else Declined("no rank was seen")
+def slow_compute(case: Case) -> Iterator[Draft | Declined]:
+    if not case.cell.ranks or case.cell.stopped == "hang":
+        yield hung(case.cell) if case.cell.ranks else Declined("no rank was seen")
         return
-    yield from _slowing_down(cell, tables)
-    yield from _endless_graph(cell, tables)
-    yield from _loop_in_backward(cell, tables)
-    yield _steady(cell.ranks[0], tables)
+    yield from _slowing_down(case)
+    yield from _endless_graph(case)
+    yield from _loop_in_backward(case)
+    yield _steady(case.cell.ranks[0], case)
 
 
 RULE = Rule(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
@@ -49,15 +49,21 @@ class Late:
     lags: pd.DataFrame = field(compare=False, repr=False)  # as `_lags` gives them
 
 
-def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    steps = alike(tables.steps)
-    if cell.world_size < 2 or steps["rank"].nunique() < len(cell.met) or cell.stopped == "hang":
-        stepped = f"{steps['rank'].nunique()} of {cell.world_size} ranks completed steps that can be compared"
-        if cell.world_size < 2:
+def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
+    steps = alike(case.steps)
+    if (
+        case.cell.world_size < 2
+        or steps["rank"].nunique() < len(case.cell.met)
+        or case.cell.stopped == "hang"
+    ):
+        stepped = (
+            f"{steps['rank'].nunique()} of {case.cell.world_size} ranks completed steps that can be compared"
+        )
+        if case.cell.world_size < 2:
             stepped = "the one rank has no peer to keep waiting"
-        yield hung(cell) if cell.stopped == "hang" else Declined(stepped)
+        yield hung(case.cell) if case.cell.stopped == "hang" else Declined(stepped)
         return
-    if wrapped_apart(tables):
+    if wrapped_apart(case):
         yield Declined("the ranks wrapped their models after different numbers of steps")
         return  # one number is not one step: who seems late is merely counted otherwise
     observed_s = float(steps.groupby("rank").step_s.sum().max())
@@ -65,16 +71,18 @@ def straggler_rank(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decli
         yield Declined(f"the steps of the ranks took {observed_s:.1f} s in all: too little to compare")
         return
     found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
-    late = next((late for column, late in found if _on_gpus(cell) or meet(steps, column, late.rank)), None)
-    late = late or _late_with_its_batch(steps, tables)
+    late = next(
+        (late for column, late in found if _on_gpus(case.cell) or meet(steps, column, late.rank)), None
+    )
+    late = late or _late_with_its_batch(steps, case)
     if late is None:
-        yield from _by_cpu(cell, steps)
+        yield from _by_cpu(case.cell, steps)
         yield _level(steps)
         return
-    slower = slowing(cell.ranks[0], tables)
+    slower = slowing(case.cell.ranks[0], case)
     # A wait that grows with the work of all is a part of what that costs.
     if slower is None or slower.in_step or not peers_slow_down(steps, late):
-        yield _finding(cell, steps, late)
+        yield _finding(case.cell, steps, late)
 
 
 def _level(steps: pd.DataFrame) -> Declined:
@@ -105,16 +113,12 @@ def _settled(table: pd.DataFrame) -> pd.DataFrame:
     return settled
 
 
-def _late_with_its_batch(steps: pd.DataFrame, tables: Tables) -> Late | None:
+def _late_with_its_batch(steps: pd.DataFrame, case: Case) -> Late | None:
     """A late batch: where ranks meet before the forward, all begin it at once. Work of one rank alone may be meant."""
-    met = first_met(tables, steps)
+    met = first_met(case, steps)
     known = steps.merge(met, on=["rank", "step"])
     late = _late(known, "met_at") if len(known) else None
-    if (
-        late is None
-        or not were_waiting(met, late.rank)
-        or not by_loading(tables, known, late.rank, late.lag_s)
-    ):
+    if late is None or not were_waiting(met, late.rank) or not by_loading(case, known, late.rank, late.lag_s):
         return None
     return late
 

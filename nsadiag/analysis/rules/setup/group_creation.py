@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import minority
 from nsadiag.analysis.relations.wait_graph import Edge, Graph
@@ -29,15 +29,15 @@ def members_of(ranks: str) -> set[int]:
     return {int(word) for word in words} if all(word.isdigit() for word in words) else set()
 
 
-def local_creations(tables: Tables) -> dict[int, Creation]:
+def local_creations(case: Case) -> dict[int, Creation]:
     """By rank: the unfinished creation (use_local_synchronization) in which its main thread stands."""
-    created = tables.created[tables.created.local.astype(bool)]
+    created = case.created[case.created.local.astype(bool)]
     found = {}
     unfinished = created[created.end_s.isna()]
     # Of two in different threads, the one that holds up the main thread is not known.
     for row in unfinished[~unfinished.duplicated("rank", keep=False)].to_dict("records"):
         rank, asked = int(row["rank"]), members_of(str(row["ranks"]))
-        at = tables.standings.get(rank)
+        at = case.thread_states.get(rank)
         if at is None or at.doing != "rendezvous" or rank not in asked:
             continue
         absent = asked - _came(created, asked, float(row["begin_s"])) - {rank}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, place_of
 from nsadiag.analysis.facts.exits import breaks, first_break
@@ -38,15 +38,15 @@ def _failed(cell: CellEvidence) -> bool:
     return is_still(cell) or cell.stopped == "hang" or _broke(cell)
 
 
-def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    found = differences(cell)
-    saying = [r for r in cell.ranks if _says_so(r)]
-    if found and (saying or _failed(cell) or found[0].order_only):
-        yield _seen(cell, tables, found[0], saying)
+def model_structure_mismatch(case: Case) -> Iterator[Draft | Declined]:
+    found = differences(case.cell)
+    saying = [r for r in case.cell.ranks if _says_so(r)]
+    if found and (saying or _failed(case.cell) or found[0].order_only):
+        yield _seen(case, found[0], saying)
     elif saying:
-        yield _said(cell, saying)
+        yield _said(case.cell, saying)
     elif not found:
-        wrapped = [r.rank for r in cell.ranks if r.wraps]
+        wrapped = [r.rank for r in case.cell.ranks if r.wraps]
         yield Declined(
             f"the models that {these(wrapped)} wrapped have the same parameters and buffers"
             if wrapped
@@ -54,7 +54,8 @@ def model_structure_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Dra
         )
     else:
         yield Declined(
-            f"{found[0].says}, and nothing failed", f"{cell.rank(found[0].odd[0]).source}/{found[0].file}"
+            f"{found[0].says}, and nothing failed",
+            f"{case.cell.rank(found[0].odd[0]).source}/{found[0].file}",
         )
 
 
@@ -70,14 +71,14 @@ def _place(cell: CellEvidence, rank: RankEvidence, wrapped_at: str) -> Place | N
     return locations.of_text(wrapped_at) or said or locations.of_black_box(rank)
 
 
-def _seen(cell: CellEvidence, tables: Tables, found: Difference, saying: list[RankEvidence]) -> Draft:
-    odd, other = cell.rank(found.odd[0]), cell.rank(found.others[0])
-    who = f"rank {cell.names(found.odd)}"
-    wait = tables.standings.get(other.rank)
-    wrong = _outcome(cell) == "wrong"
+def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
+    odd, other = case.cell.rank(found.odd[0]), case.cell.rank(found.others[0])
+    who = f"rank {case.cell.names(found.odd)}"
+    wait = case.thread_states.get(other.rank)
+    wrong = _outcome(case.cell) == "wrong"
     then = "; their gradients are averaged with others', silently" if wrong else ""
     return Draft(
-        outcome=_outcome(cell),
+        outcome=_outcome(case.cell),
         strength=Strength.CONCLUSIVE if saying else Strength.STRONG,
         summary=f"The model that {who} wrapped in {found.wrapper} is not that of its peers: {found.says} ({found.what}){then}.",
         guilty_ranks=found.odd,
@@ -86,7 +87,7 @@ def _seen(cell: CellEvidence, tables: Tables, found: Difference, saying: list[Ra
             parameter=found.names[0] if found.names else None,
             module=found.names[0].rpartition(".")[0] if found.names else None,
             step=odd.end.get("steps"),
-        ).at(_place(cell, odd, found.place)),
+        ).at(_place(case.cell, odd, found.place)),
         peers_at=wait.place if wait else None,
         evidence=(
             Evidence(claim=found.says, source=f"{odd.source}/{found.file}"),

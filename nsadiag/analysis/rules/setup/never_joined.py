@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.groups import shown
@@ -59,35 +59,35 @@ def _began_alike(row: dict[str, Any], rank: RankEvidence) -> bool:
     return bool(own) and own[-1] == raised[0]
 
 
-def never_joined(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    if cell.unnamed and not cell.ranks and cell.launcher_exit_code and not cell.stopped:
-        yield _before_any(cell)
+def never_joined(case: Case) -> Iterator[Draft | Declined]:
+    if case.cell.unnamed and not case.cell.ranks and case.cell.launcher_exit_code and not case.cell.stopped:
+        yield _before_any(case.cell)
         return
-    joining, absent = joining_ranks(cell, tables), tuple(sorted(cell.absent))
-    if not cell.unnamed or not absent or not cell.ranks:
+    joining, absent = joining_ranks(case), tuple(sorted(case.cell.absent))
+    if not case.cell.unnamed or not absent or not case.cell.ranks:
         yield Declined(
-            f"all processes that raised an exception had a rank, of {len(cell.ranks)} ranks",
-            "unnamed.jsonl" if cell.unnamed else None,
+            f"all processes that raised an exception had a rank, of {len(case.cell.ranks)} ranks",
+            "unnamed.jsonl" if case.cell.unnamed else None,
         )
         return
-    if len(joining) < len(cell.ranks) or not all(j.is_in for j in joining.values()):
+    if len(joining) < len(case.cell.ranks) or not all(j.is_in for j in joining.values()):
         return
-    row = _first(cell)
-    ended = [float(r.end["t_s"]) for r in cell.ranks if r.end.get("t_s") is not None]
-    raised_s = (int(row["t_mono_ns"]) - cell.started_mono_ns) / 1e9
+    row = _first(case.cell)
+    ended = [float(r.end["t_s"]) for r in case.cell.ranks if r.end.get("t_s") is not None]
+    raised_s = (int(row["t_mono_ns"]) - case.cell.started_mono_ns) / 1e9
     # One that was raised later came of their end.
     if raised_s > min(ended, default=raised_s) + A_MOMENT_S:
         return
     # Where nobody ended the others for it, it may have been a helper that failed.
-    if is_still(cell) and not any(_began_alike(row, rank) for rank in cell.ranks):
+    if is_still(case.cell) and not any(_began_alike(row, rank) for rank in case.cell.ranks):
         return
-    is_told = len({each["pid"] for each in cell.unnamed}) == len(absent)
+    is_told = len({each["pid"] for each in case.cell.unnamed}) == len(absent)
     who = f"rank {shown(absent)}" if is_told else f"one of rank {shown(absent)}"
     root, peer = first_of(row), joining[min(joining)].place
     yield Draft(
-        outcome=hung_or_crashed(cell),
+        outcome=hung_or_crashed(case.cell),
         strength=Strength.STRONG if is_told else Strength.LIKELY,
-        summary=f"A process raised {headline(root)} before it had joined; rank {shown(cell.everyone(joining))} waits for it in init_process_group, where {who} never came.",
+        summary=f"A process raised {headline(root)} before it had joined; rank {shown(case.cell.everyone(joining))} waits for it in init_process_group, where {who} never came.",
         guilty_ranks=absent if is_told else (),
         blocked_ranks=tuple(sorted(joining)),
         where=Where().at(locations.of_exception(row)),
@@ -97,7 +97,7 @@ def never_joined(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Decline
             *(
                 Evidence(
                     claim=f"rank {r} began init_process_group with world_size={j.size}, and never came out of it",
-                    source=f"{cell.rank(r).source}/blackbox.bin",
+                    source=f"{case.cell.rank(r).source}/blackbox.bin",
                 )
                 for r, j in sorted(joining.items())[:4]
             ),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.candidates.iteration_order import order_of
-from nsadiag.analysis.explain.context import Situation
+from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.facts.groups import shown
@@ -26,28 +26,28 @@ FIX = "Creating a group is a collective of the whole world: let every rank call 
 FIX_LOCAL = "Creating a group waits for all its members: let every rank create those that it shares with others in one order that all have in common (sorted by their members, not each rank's own view), or all of them before the training begins."
 
 
-def process_group_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    if not is_still(cell) and not _broke_in_creation(cell):
-        yield from not_still(cell)
+def process_group_mismatch(case: Case) -> Iterator[Draft | Declined]:
+    if not is_still(case.cell) and not _broke_in_creation(case.cell):
+        yield from not_still(case.cell)
         return
-    if is_still(cell):
-        yield from _in_a_cycle(cell, tables)
+    if is_still(case.cell):
+        yield from _in_a_cycle(case)
     # Those that concern their members alone may differ.
-    created = tables.created[~tables.created.local.astype(bool) & (tables.created.op != "split_group")]
+    created = case.created[~case.created.local.astype(bool) & (case.created.op != "split_group")]
     if created.empty:
-        yield Declined(f"none of {len(cell.ranks)} ranks created a process group beside the first")
+        yield Declined(f"none of {len(case.cell.ranks)} ranks created a process group beside the first")
         return
     created = created.assign(
         number=created.groupby("rank").cumcount() + created.groupby("rank").call.transform("min")
     )
     for number, same in created.groupby("number", sort=True):
         asked = {int(r): str(members) for r, members in same[["rank", "ranks"]].itertuples(index=False)}
-        if len(set(asked.values())) > 1 and (not is_still(cell) or _matters(cell, tables)):
+        if len(set(asked.values())) > 1 and (not is_still(case.cell) or _matters(case)):
             after = created[created.number == int(str(number)) + 1]
-            yield _differ(cell, int(str(number)), same, asked, _by_members_alone(same, after))
+            yield _differ(case.cell, int(str(number)), same, asked, _by_members_alone(same, after))
             return
-    if is_still(cell):
-        yield from _alone(cell, tables, created)
+    if is_still(case.cell):
+        yield from _alone(case, created)
 
 
 def _broke_in_creation(cell: CellEvidence) -> bool:
@@ -57,10 +57,10 @@ def _broke_in_creation(cell: CellEvidence) -> bool:
     return any(frame["function"] in ("new_group", "_new_process_group_helper") for frame in frames)
 
 
-def _matters(cell: CellEvidence, tables: Tables) -> bool:
+def _matters(case: Case) -> bool:
     """Whether anyone waits in a creation, or in a group other than the first: gloo may get away with a mismatch."""
-    in_creation = bool(tables.created.end_s.isna().any())
-    return in_creation or any(wait.group != "default_pg" for wait in waits(cell, tables))
+    in_creation = bool(case.created.end_s.isna().any())
+    return in_creation or any(wait.group != "default_pg" for wait in waits(case))
 
 
 def _place(same: pd.DataFrame, rank: int) -> Place | None:
@@ -119,30 +119,30 @@ def _at(place: Place | None) -> str:
     return at_line(place)
 
 
-def _in_a_cycle(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _in_a_cycle(case: Case) -> Iterator[Draft]:
     """Groups of their members alone, which ranks create in orders that do not fit together."""
-    created = local_creations(tables)
+    created = local_creations(case)
     for cycle in creation_cycles(created):
         guilty = at_odds(created, cycle)
-        blocked = tuple(sorted({r.rank for r in cell.ranks} - set(guilty)))
+        blocked = tuple(sorted({r.rank for r in case.cell.ranks} - set(guilty)))
         waits_for = {r: shown(created[r].absent) for r in cycle}
         said = "; ".join(
             f"rank {r} creates that of ranks {created[r].ranks} and waits for rank {waits_for[r]}"
             for r in cycle[:6]
         )
         yield _finding(
-            cell,
+            case.cell,
             guilty,
             blocked,
-            here=order_of(Situation(cell, tables), cycle) or created[guilty[0]].place,
-            peers_at=tables.standings[blocked[0]].place
-            if blocked and blocked[0] in tables.standings
+            here=order_of(Context(case), cycle) or created[guilty[0]].place,
+            peers_at=case.thread_states[blocked[0]].place
+            if blocked and blocked[0] in case.thread_states
             else None,
             summary=f"Ranks {shown(cycle)} wait for each other in creating process groups, each in another one: {said}.",
             evidence=[
                 Evidence(
                     claim=f"rank {r} began to create the group of ranks {created[r].ranks}{_at(created[r].place)} and never ended it; rank {waits_for[r]} never came to it",
-                    source=f"{cell.rank(r).source}/blackbox.bin",
+                    source=f"{case.cell.rank(r).source}/blackbox.bin",
                 )
                 for r in cycle[:8]
             ],
@@ -151,11 +151,11 @@ def _in_a_cycle(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
         )
 
 
-def _alone(cell: CellEvidence, tables: Tables, created: pd.DataFrame) -> Iterator[Draft]:
+def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
     """Some ranks are stuck in creating a group, and the others wait for them elsewhere."""
     open_ = created[created.end_s.isna()]
     inside = {int(r) for r in open_["rank"]}
-    stands = tables.standings
+    stands = case.thread_states
     others = {rank for rank in stands if rank not in inside}
     if (
         not inside
@@ -171,7 +171,7 @@ def _alone(cell: CellEvidence, tables: Tables, created: pd.DataFrame) -> Iterato
     here = _place(open_, guilty[0]) or stands[guilty[0]].place
     peer = stands[blocked[0]].place if blocked else None
     yield _finding(
-        cell,
+        case.cell,
         guilty,
         blocked,
         here=here,
@@ -181,7 +181,7 @@ def _alone(cell: CellEvidence, tables: Tables, created: pd.DataFrame) -> Iterato
             *(
                 Evidence(
                     claim=f"rank {r} began {row['op']} (ranks {row['ranks']}) and never ended it",
-                    source=f"{cell.rank(r).source}/blackbox.bin",
+                    source=f"{case.cell.rank(r).source}/blackbox.bin",
                 )
                 for r in sorted(inside)[:4]
             ),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
@@ -37,45 +37,43 @@ class Joining:
     source: str = "blackbox.bin"
 
 
-def rendezvous_mismatch(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    joining = joining_ranks(cell, tables)
+def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
+    joining = joining_ranks(case)
     waiting = tuple(sorted(r for r, j in joining.items() if j.is_in))
-    timed_out = any(_gave_up(rank) for rank in cell.ranks)
-    if not waiting or len(waiting) < len(joining) or not (is_still(cell) or timed_out):
+    timed_out = any(_gave_up(rank) for rank in case.cell.ranks)
+    if not waiting or len(waiting) < len(joining) or not (is_still(case.cell) or timed_out):
         out = tuple(sorted(set(joining) - set(waiting)))
         yield Declined(
-            f"rank {cell.names(out)} came out of init_process_group"
+            f"rank {case.cell.names(out)} came out of init_process_group"
             if out
-            else f"none of {len(cell.ranks)} ranks was in init_process_group"
+            else f"none of {len(case.cell.ranks)} ranks was in init_process_group"
         )
         return
-    absent = sorted(set(range(_world(cell, joining))) - cell.present - _looked_at(cell))
-    elsewhere = tuple(sorted({r.rank for r in cell.ranks} - set(joining)))
+    absent = sorted(set(range(_world(case.cell, joining))) - case.cell.present - _looked_at(case.cell))
+    elsewhere = tuple(sorted({r.rank for r in case.cell.ranks} - set(joining)))
     for aspect in ("size", "at"):
         said = {r: str(getattr(j, aspect)) for r, j in joining.items()}
         if len(set(said.values())) > 1:
             # Rank 0 is the host of the store.
             odd = outliers({r: Behaviour(now=v) for r, v in said.items()}, (MAJORITY, UNLIKE_FIRST))
-            yield _finding(cell, tables, joining, odd.ranks, _differing(aspect, said))
+            yield _finding(case, joining, odd.ranks, _differing(aspect, said))
             return
     if absent:
-        why = (
-            f"rank {shown(absent)} never came: of {_world(cell, joining)} ranks {len(cell.present)} were seen"
-        )
-        yield _finding(cell, tables, joining, tuple(absent), why)
+        why = f"rank {shown(absent)} never came: of {_world(case.cell, joining)} ranks {len(case.cell.present)} were seen"
+        yield _finding(case, joining, tuple(absent), why)
     elif elsewhere and all(
-        r in tables.standings and tables.standings[r].doing in MAY_COME for r in elsewhere
+        r in case.thread_states and case.thread_states[r].doing in MAY_COME for r in elsewhere
     ):
-        why = f"rank {shown(cell.everyone(elsewhere))} has not called it yet"
-        yield _finding(cell, tables, joining, elsewhere, why)
-    elif not elsewhere and all(_asks_for_the_store(tables, rank) for rank in waiting):
+        why = f"rank {shown(case.cell.everyone(elsewhere))} has not called it yet"
+        yield _finding(case, joining, elsewhere, why)
+    elif not elsewhere and all(_asks_for_the_store(case, rank) for rank in waiting):
         why = "all have come: what listens there is not their store, or does not let them in"
-        yield _finding(cell, tables, joining, waiting, why, strength=Strength.LIKELY)
+        yield _finding(case, joining, waiting, why, strength=Strength.LIKELY)
 
 
-def joining_ranks(cell: CellEvidence, tables: Tables) -> dict[int, Joining]:
+def joining_ranks(case: Case) -> dict[int, Joining]:
     """Each rank's last call of init_process_group, of those that made one."""
-    return {rank.rank: j for rank in cell.ranks if (j := _joining(tables, rank))}
+    return {rank.rank: j for rank in case.cell.ranks if (j := _joining(case, rank))}
 
 
 def _looked_at(cell: CellEvidence) -> set[int]:
@@ -87,13 +85,13 @@ def _world(cell: CellEvidence, joining: dict[int, Joining]) -> int:
     return max([cell.world_size, *(int(j.size) for j in joining.values() if j.size.isdigit())])
 
 
-def _joining(tables: Tables, rank: RankEvidence) -> Joining | None:
-    events = tables.events
+def _joining(case: Case, rank: RankEvidence) -> Joining | None:
+    events = case.events
     mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.PROCESS_GROUP)]
     mine = mine[mine.name == "init_process_group"]
     begun = mine[mine.phase == Phase.BEGIN]
     if begun.empty:
-        return _seen_joining(tables, rank)
+        return _seen_joining(case, rank)
     last = begun.iloc[-1]
     told = MEETING.search(str(last.detail))
     return Joining(
@@ -101,15 +99,15 @@ def _joining(tables: Tables, rank: RankEvidence) -> Joining | None:
         size=told["size"] if told else "?",
         at=told["at"] if told else "?",
         place=locations.of_text(str(last.site)),
-        is_in=mine.iloc[-1].phase == Phase.BEGIN or _stands_in_it(tables, rank.rank) or _gave_up(rank),
+        is_in=mine.iloc[-1].phase == Phase.BEGIN or _stands_in_it(case, rank.rank) or _gave_up(rank),
     )
 
 
-def _seen_joining(tables: Tables, rank: RankEvidence) -> Joining | None:
+def _seen_joining(case: Case, rank: RankEvidence) -> Joining | None:
     """The same of a rank that was not recorded, and told by its stack where it goes."""
     told = MEETING.search(str(rank.meta.get("meeting", "")))
-    at = tables.standings.get(rank.rank)
-    if told is None or at is None or not _stands_in_it(tables, rank.rank):
+    at = case.thread_states.get(rank.rank)
+    if told is None or at is None or not _stands_in_it(case, rank.rank):
         return None
     return Joining(
         rank=rank.rank, size=told["size"], at=told["at"], place=at.place, is_in=True, source="meta.json"
@@ -125,15 +123,15 @@ def _gave_up(rank: RankEvidence) -> bool:
     )
 
 
-def _stands_in_it(tables: Tables, rank: int) -> bool:
+def _stands_in_it(case: Case, rank: int) -> bool:
     """It was there when it was looked at, whatever came of it later."""
-    at = tables.standings.get(rank)
+    at = case.thread_states.get(rank)
     return at is not None and at.doing == "rendezvous" and "init_process_group" in at.inner
 
 
-def _asks_for_the_store(tables: Tables, rank: int) -> bool:
+def _asks_for_the_store(case: Case, rank: int) -> bool:
     """Whether it stands where it connects to the store: all that comes later needs one that has answered."""
-    return _stands_in_it(tables, rank) and "_create_c10d_store" in tables.standings[rank].inner
+    return _stands_in_it(case, rank) and "_create_c10d_store" in case.thread_states[rank].inner
 
 
 def _differing(aspect: str, said: dict[int, str]) -> str:
@@ -142,8 +140,7 @@ def _differing(aspect: str, said: dict[int, str]) -> str:
 
 
 def _finding(
-    cell: CellEvidence,
-    tables: Tables,
+    case: Case,
     joining: dict[int, Joining],
     guilty: tuple[int, ...],
     why: str,
@@ -153,15 +150,15 @@ def _finding(
     waiting = [r for r in sorted(joining) if r not in guilty] or sorted(joining)
     first, peer = guilty[0], joining[waiting[0]]
     own = joining[first].place if first in joining else None
-    if own is None and first in tables.standings:
-        own = tables.standings[first].place
-    crashed = not is_still(cell)
+    if own is None and first in case.thread_states:
+        own = case.thread_states[first].place
+    crashed = not is_still(case.cell)
     met = len({(j.size, j.at) for j in joining.values()}) == 1
     whom = f" for {peer.size} ranks at {peer.at}" if met else ""
     return Draft(
         outcome="crashed" if crashed else "hung",
         strength=strength,
-        summary=f"{these(cell.everyone(joining)).capitalize()} {'wait' if len(cell.everyone(joining)) > 1 else 'waits'} in init_process_group{whom}, and {why}.",
+        summary=f"{these(case.cell.everyone(joining)).capitalize()} {'wait' if len(case.cell.everyone(joining)) > 1 else 'waits'} in init_process_group{whom}, and {why}.",
         guilty_ranks=guilty,
         blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
         where=Where().at(own or peer.place),
@@ -170,23 +167,23 @@ def _finding(
             *(
                 Evidence(
                     claim=f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and is in it",
-                    source=f"{cell.rank(r).source}/{j.source}",
+                    source=f"{case.cell.rank(r).source}/{j.source}",
                 )
                 for r, j in sorted(joining.items())[:6]
             ),
             *(
                 Evidence(
                     claim=f"rank {r} is elsewhere, in both snapshots",
-                    source=f"{tables.standings[r].source}/py_spy.json",
+                    source=f"{case.thread_states[r].source}/py_spy.json",
                 )
                 for r in guilty[:4]
-                if r not in joining and r in tables.standings
+                if r not in joining and r in case.thread_states
             ),
         ),
         gaps=tuple(
             f"rank {r} left no evidence: it was not started here, or not as a rank"
             for r in guilty
-            if r not in {x.rank for x in cell.ranks}
+            if r not in {x.rank for x in case.cell.ranks}
         ),
         fix="Start as many processes as the world size says, with one and the same MASTER_ADDR and MASTER_PORT (torchrun sets both) where nothing else listens, and let every rank call init_process_group before it waits for anything else.",
     )

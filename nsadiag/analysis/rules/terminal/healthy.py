@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_suspended
@@ -68,57 +68,57 @@ def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
         )
 
 
-def healthy(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    steps = max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0)
+def healthy(case: Case) -> Iterator[Draft | Declined]:
+    steps = max((int(r.end.get("steps") or 0) for r in case.cell.ranks), default=0)
     # What ends with an error has not completed, whatever its ranks say: unless that is how one of them was torn down.
-    failed = bool(cell.launcher_exit_code) and not any(r.end.get("signal") for r in cell.ranks)
-    if cell.ranks and not cell.absent and not failed and all(_finished(r) for r in cell.ranks):
-        aborted = [r.rank for r in cell.ranks if r.end.get("signal")]
-        signals = {signal.Signals(r.end["signal"]).name for r in cell.ranks if r.end.get("signal")}
+    failed = bool(case.cell.launcher_exit_code) and not any(r.end.get("signal") for r in case.cell.ranks)
+    if case.cell.ranks and not case.cell.absent and not failed and all(_finished(r) for r in case.cell.ranks):
+        aborted = [r.rank for r in case.cell.ranks if r.end.get("signal")]
+        signals = {signal.Signals(r.end["signal"]).name for r in case.cell.ranks if r.end.get("signal")}
         evidence = [
             Evidence(
-                claim=f"all {cell.world_size} ranks ran to their exit handlers without an exception"
-                if all(r.end.get("clean") for r in cell.ranks)
-                else f"all {cell.world_size} ranks ended without an exception, by os._exit(0) or at their end",
+                claim=f"all {case.cell.world_size} ranks ran to their exit handlers without an exception"
+                if all(r.end.get("clean") for r in case.cell.ranks)
+                else f"all {case.cell.world_size} ranks ended without an exception, by os._exit(0) or at their end",
                 source="ends.json",
             )
         ]
         if aborted:
             evidence.append(
                 Evidence(
-                    claim=f"rank {cell.names(aborted)} was ended by {' or '.join(sorted(signals))} after its exit handlers: by its teardown, not by the job",
+                    claim=f"rank {case.cell.names(aborted)} was ended by {' or '.join(sorted(signals))} after its exit handlers: by its teardown, not by the job",
                     source="ends.json",
                 )
             )
-        restarts = list(_restarts(cell))
+        restarts = list(_restarts(case.cell))
         evidence += restarts[:3]
         again = ", after a restart" if restarts else ""
-        remark = same_batches(cell, tables)
+        remark = same_batches(case)
         evidence += remark.evidence if remark else ()
         yield Draft(
             outcome="healthy",
             strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
-            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {cell.world_size} rank{'s' if cell.world_size > 1 else ''} in {cell.watch.get('ended_s', 0):.1f} s{again}."
+            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {case.cell.world_size} rank{'s' if case.cell.world_size > 1 else ''} in {case.cell.watch.get('ended_s', 0):.1f} s{again}."
             + (f" {remark.sentence}" if remark else ""),
             evidence=tuple(evidence),
             fix=remark.fix if remark else None,
         )
-    elif _was_progressing(cell):
+    elif _was_progressing(case.cell):
         yield Draft(
             outcome="healthy",
-            strength=Strength.WEAK if cell.absent else Strength.STRONG,
-            summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {cell.watch.get('ended_s', 0):.0f} s.",
-            evidence=(last_look(cell),),
+            strength=Strength.WEAK if case.cell.absent else Strength.STRONG,
+            summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {case.cell.watch.get('ended_s', 0):.0f} s.",
+            evidence=(last_look(case.cell),),
         )
-    elif moved := _is_progressing(cell):
-        sure = cell.watch["looks"][-1]["judgement"] == "progress"
+    elif moved := _is_progressing(case.cell):
+        sure = case.cell.watch["looks"][-1]["judgement"] == "progress"
         yield Draft(
             outcome="healthy",
             strength=Strength.STRONG if sure else Strength.WEAK,
             summary=f"Progressing when it was looked at: {moved}.",
             evidence=(Evidence(claim=moved, source="watch.json#looks"),),
         )
-    yield from other_break(cell)
+    yield from other_break(case.cell)
 
 
 RULE = Rule(

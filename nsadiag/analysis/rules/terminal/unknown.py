@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -78,21 +78,21 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
     return here, [Evidence(claim=claim, source="ends.json")]
 
 
-def _waited_for(cell: CellEvidence, tables: Tables) -> Draft | None:
+def _waited_for(case: Case) -> Draft | None:
     """The one rank for which all others waited when somebody gave the job up, whatever it was doing."""
-    roots = tables.once(graph_of).roots() if was_given_up(cell) else ()
-    others = sorted(set(tables.standings) - set(roots))
-    if len(roots) != 1 or set(others) - tables.once(graph_of).waiters:
+    roots = case.once(graph_of).roots() if was_given_up(case.cell) else ()
+    others = sorted(set(case.thread_states) - set(roots))
+    if len(roots) != 1 or set(others) - case.once(graph_of).waiters:
         return None
-    root, edge = roots[0], next(e for e in tables.once(graph_of).edges if e.waited_for == roots[0])
-    at, waiter_at = tables.standings.get(root), tables.standings.get(edge.waiter)
+    root, edge = roots[0], next(e for e in case.once(graph_of).edges if e.waited_for == roots[0])
+    at, waiter_at = case.thread_states.get(root), case.thread_states.get(edge.waiter)
     here = at.place if at else None
     line = at_line(here)
     return Draft(
         outcome="unknown",
         strength=Strength.GUESS,
         summary=(
-            f"When {GIVEN_UP_BY[str(cell.stopped)]} ended the job, all other ranks waited for rank {root}, which was{line}: "
+            f"When {GIVEN_UP_BY[str(case.cell.stopped)]} ended the job, all other ranks waited for rank {root}, which was{line}: "
             "whether it is very slow there or will never leave cannot be told from outside."
         ),
         guilty_ranks=roots,
@@ -107,12 +107,12 @@ def _waited_for(cell: CellEvidence, tables: Tables) -> Draft | None:
     )
 
 
-def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
-    waited_for = _waited_for(cell, tables)
+def unknown(case: Case) -> Iterator[Draft | Declined]:
+    waited_for = _waited_for(case)
     if waited_for is not None:
         yield waited_for
         return
-    if _nothing_to_diagnose(cell):
+    if _nothing_to_diagnose(case.cell):
         yield Draft(
             outcome="unknown",
             strength=Strength.NONE,
@@ -120,13 +120,13 @@ def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
             gaps=(NO_RECORDER,),
         )
         return
-    outcome, summary = _what_is_known(cell)
-    looked_at = [r for r in cell.ranks if r.captures]
+    outcome, summary = _what_is_known(case.cell)
+    looked_at = [r for r in case.cell.ranks if r.captures]
     here = locations.of_rank_now(looked_at[0]) if looked_at else None
-    process = next((c for c in reversed(cell.processes) if locations.of_stack(c.stacks)), None)
-    broke_at, evidence = _first_to_end(cell) if outcome == "crashed" else (None, [])
+    process = next((c for c in reversed(case.cell.processes) if locations.of_stack(c.stacks)), None)
+    broke_at, evidence = _first_to_end(case.cell) if outcome == "crashed" else (None, [])
     here = broke_at or here
-    evidence += _launcher_said(cell)
+    evidence += _launcher_said(case.cell)
     if process:
         here = locations.of_stack(process.stacks)
         evidence.append(
@@ -140,9 +140,9 @@ def unknown(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
         summary=summary + ".",
         where=Where().at(here) if here else None,
         evidence=tuple(evidence),
-        gaps=() if cell.ranks else (NO_RECORDER,),
+        gaps=() if case.cell.ranks else (NO_RECORDER,),
         next="look again later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
-        if cell.attached
+        if case.cell.attached
         else "nsadiag run --probes full --timeout 120 -- <the same command>",
     )
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -22,17 +21,15 @@ class Loads:
     place: Place | None  # of the call
 
 
-def loaded_alone(
-    cell: CellEvidence, tables: Tables, *, before_wrap: bool = False, wraps: int = 1
-) -> Loads | None:
+def loaded_alone(case: Case, *, before_wrap: bool = False, wraps: int = 1) -> Loads | None:
     """The first such function between the wrap of that number and the next step.
 
     `before_wrap`: or between the step before the wrap and that step. DDP copies the model that was loaded, and not the
     optimizer's state.
     """
     calls: dict[str, dict[int, str]] = {}
-    for rank in cell.ranks:
-        mine = tables.events[tables.events["rank"] == rank.rank]
+    for rank in case.cell.ranks:
+        mine = case.events[case.events["rank"] == rank.rank]
         kinds = mine.kind.tolist()
         made = [n for n, (kind, phase) in enumerate(zip(kinds, mine.phase, strict=True)) if kind == Kind.WRAP and phase == Phase.BEGIN]  # fmt: skip
         wrap = made[min(wraps, len(made)) - 1] if made else len(kinds)
@@ -49,7 +46,7 @@ def loaded_alone(
         for name, site in zip(loads.name, loads.site, strict=True):
             calls.setdefault(str(name).partition(" ")[0], {})[rank.rank] = str(site)
     for op, by in calls.items():
-        if len(by) < len(cell.ranks):
+        if len(by) < len(case.cell.ranks):
             at = locations.of_text(next(iter(by.values())))
             return Loads(op=op, by=tuple(sorted(by)), place=at)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.buckets import elements_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
@@ -38,18 +38,18 @@ class Why:
     more: tuple[Evidence, ...] = ()
 
 
-def why_parted(cell: CellEvidence, tables: Tables, found: Drift, among: frozenset[str]) -> Why:
+def why_parted(case: Case, found: Drift, among: frozenset[str]) -> Why:
     """`among` are the parameters that DDP holds."""
-    idle = not _were_reduced(cell, tables, found.parameter) and not kept_equal(cell, among)
+    idle = not _were_reduced(case, found.parameter) and not kept_equal(case.cell, among)
     return (
-        _kept_back(cell, tables, found, idle)
-        or (_passed_by(cell, tables, found) if idle else None)
-        or _left(tables, cell.ranks[0].rank, found)
-        or _loaded(cell, tables, found)
-        or _skipped(cell, tables, found)
-        or _at_other_rates(cell, found)
-        or _unknown_to_ddp(cell, tables, found)
-        or _written(cell, found)
+        _kept_back(case, found, idle)
+        or (_passed_by(case, found) if idle else None)
+        or _left(case, case.cell.ranks[0].rank, found)
+        or _loaded(case, found)
+        or _skipped(case, found)
+        or _at_other_rates(case.cell, found)
+        or _unknown_to_ddp(case, found)
+        or _written(case.cell, found)
     )
 
 
@@ -57,8 +57,8 @@ def _says(found: Drift) -> str:
     return f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
 
 
-def _kept_back(cell: CellEvidence, tables: Tables, found: Drift, idle: bool) -> Why | None:
-    kept = kept_back(tables, cell.ranks[0].rank, 0 if idle else found.step)
+def _kept_back(case: Case, found: Drift, idle: bool) -> Why | None:
+    kept = kept_back(case, case.cell.ranks[0].rank, 0 if idle else found.step)
     if not kept or (idle and not kept.all):
         return None
     return Why(
@@ -68,17 +68,17 @@ def _kept_back(cell: CellEvidence, tables: Tables, found: Drift, idle: bool) -> 
     )
 
 
-def _passed_by(cell: CellEvidence, tables: Tables, found: Drift) -> Why:
+def _passed_by(case: Case, found: Drift) -> Why:
     return Why(
         says=f"{_says(found)}: its wrapper was passed by: no gradient was ever reduced, each rank trains a model of its own.",
-        place=_forward_place(cell.ranks[0], tables),
+        place=_forward_place(case.cell.ranks[0], case),
         fix="Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what went through its forward.",
     )
 
 
-def _left(tables: Tables, rank: int, found: Drift) -> Why | None:
+def _left(case: Case, rank: int, found: Drift) -> Why | None:
     """Forwards that went through DDP's wrapper for some steps, and nearly none since, while backwards go on."""
-    events = tables.events
+    events = case.events
     mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN)]
     wrapped = mine[(mine.kind == Kind.FORWARD) & (mine.name == WRAPPER)]
     backwards = mine[mine.kind == Kind.BACKWARD]
@@ -99,23 +99,23 @@ def _left(tables: Tables, rank: int, found: Drift) -> Why | None:
     )
 
 
-def _loaded(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
+def _loaded(case: Case, found: Drift) -> Why | None:
     """A load on some ranks alone: it moves what is equal before the first step and not after it."""
     if found.since > 1:
         return None
-    alone = loaded_alone(cell, tables, before_wrap=not found.from_start, wraps=found.wraps)
+    alone = loaded_alone(case, before_wrap=not found.from_start, wraps=found.wraps)
     if alone is None:
         return None
     when = "before the first step" if found.from_start else "after the first step, and not before it"
     if alone.op == OF_OPTIMIZER:
         # All ranks read the checkpoint: those are wrong that went on without a part of it.
-        odd = tuple(r.rank for r in cell.ranks if r.rank not in alone.by)
+        odd = tuple(r.rank for r in case.cell.ranks if r.rank not in alone.by)
         did = "did not load the optimizer's state, and the others did"
     else:
         odd = alone.by
         did = f"loaded a checkpoint{' after the wrap' if found.from_start else ''}, and the others did not"
     return Why(
-        says=f"The model is wrapped in DDP, and yet its replicas differ {when}: rank {cell.names(odd)} {did}.",
+        says=f"The model is wrapped in DDP, and yet its replicas differ {when}: rank {case.cell.names(odd)} {did}.",
         place=alone.place,
         odd=odd,
         fix="Load before DDP wraps the model (it then copies rank 0's to all), or load on every rank."
@@ -124,15 +124,15 @@ def _loaded(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
     )
 
 
-def _skipped(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
-    otherwise = skipped(cell, tables, found.step)
+def _skipped(case: Case, found: Drift) -> Why | None:
+    otherwise = skipped(case, found.step)
     if otherwise is None:
         return None
     return Why(
-        says=f"{_says(found)}: {otherwise.says(cell.names(otherwise.ranks))}.",
+        says=f"{_says(found)}: {otherwise.says(case.cell.names(otherwise.ranks))}.",
         place=otherwise.place,
         odd=otherwise.ranks,
-        more=otherwise.evidence(cell),
+        more=otherwise.evidence(case.cell),
         fix=otherwise.fix,
     )
 
@@ -150,22 +150,22 @@ def _at_other_rates(cell: CellEvidence, found: Drift) -> Why | None:
     )
 
 
-def _unknown_to_ddp(cell: CellEvidence, tables: Tables, found: Drift) -> Why | None:
+def _unknown_to_ddp(case: Case, found: Drift) -> Why | None:
     """A parameter that DDP does not reduce: it diverges first, and a norm over all gradients, or the loss, takes the rest along."""
-    apart = None if has_parts(tables) else drift(cell, left_out=True)
+    apart = None if has_parts(case) else drift(case.cell, left_out=True)
     if apart is None or apart.step > found.step:
         return None
     return Why(
         says=f"{_says(found)}, and {apart.parameter} with them: {UNKNOWN_TO_DDP}.",
-        place=thawed(cell.code),
+        place=thawed(case.cell.code),
         more=(Evidence(claim=apart.says, source=apart.source),),
         fix=OF_UNKNOWN,
     )
 
 
-def has_parts(tables: Tables) -> bool:
+def has_parts(case: Case) -> bool:
     """Experts and shards are meant to differ: they have groups of their own, or exchange what is theirs."""
-    calls = tables.events[tables.events.kind == Kind.COLLECTIVE]
+    calls = case.events[case.events.kind == Kind.COLLECTIVE]
     apart = ~calls.group.str.startswith(DEFAULT) & ((calls.group != "") | (calls.site != ""))
     return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
 
@@ -206,20 +206,22 @@ def _names_in(model: dict[str, Any]) -> set[str]:
     return {str(p.get("qualified", p["name"])) for p in model["parameters"]}
 
 
-def _were_reduced(cell: CellEvidence, tables: Tables, parameter: str) -> bool:
+def _were_reduced(case: Case, parameter: str) -> bool:
     """Whether any dump shows an all_reduce as large as a bucket of its model; without dumps DDP's own count of reductions."""
-    models = _models_of(cell, cell.ranks[0], parameter)
+    models = _models_of(case.cell, case.cell.ranks[0], parameter)
     sizes = {b["elements"] for m in models for key in ("buckets", "rebuilt_buckets") for b in m[key]}
-    calls = tables.calls
+    calls = case.calls
     shown = any(
         elements_of(row) in sizes for row in calls.loc[calls.op.str.contains("all_?reduce"), "input_sizes"]
     )
-    rebuilt = any(m.get("rebuilt_buckets") for r in cell.ranks for m in _models_of(cell, r, parameter))
+    rebuilt = any(
+        m.get("rebuilt_buckets") for r in case.cell.ranks for m in _models_of(case.cell, r, parameter)
+    )
     return shown or rebuilt
 
 
-def _forward_place(rank: RankEvidence, tables: Tables) -> Place | None:
-    events = tables.events
+def _forward_place(rank: RankEvidence, case: Case) -> Place | None:
+    events = case.events
     mine = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.site != "")]
     bare = mine[mine.name != WRAPPER]
     mine = bare if len(bare) else mine

@@ -6,13 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from nsadiag.analysis.case import Tables
-from nsadiag.analysis.explain.context import Situation
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.result import shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.call_paths import apart, passed_by
-from nsadiag.analysis.relations.timeline import Token
+from nsadiag.analysis.relations.timeline import TimelineEvent
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.control import Condition
@@ -62,12 +62,12 @@ class Skipped:
         return f", and its gradient scaler left out {number}" if self.scaler else ""
 
 
-def skipped(cell: CellEvidence, tables: Tables, until: int) -> Skipped | None:
+def skipped(case: Case, until: int) -> Skipped | None:
     """Before anybody had made `until` steps; None where their recordings do not reach back to the start."""
-    s = Situation(cell, tables)
-    if len(s.histories.tokens) < len(cell.ranks) or not s.histories.are_whole:
+    s = Context(case)
+    if len(s.timelines.events) < len(case.cell.ranks) or not s.timelines.are_whole:
         return None
-    ranks = {rank: _backwards(tokens) for rank, tokens in s.histories.tokens.items()}
+    ranks = {rank: _backwards(events) for rank, events in s.timelines.events.items()}
     usual: dict[str, set[int]] = defaultdict(set)
     # Of the last one nobody knows what would have followed.
     for number in range(min(map(len, ranks.values())) - 1):
@@ -83,7 +83,7 @@ def skipped(cell: CellEvidence, tables: Tables, until: int) -> Skipped | None:
         steps = {rank: backwards[number : number + 2] for rank, backwards in ranks.items()}
         # Before it has found its scale a scaler leaves out steps as well: of all ranks together.
         without = tuple(rank for rank, count in made.items() if not count)
-        scaler = _by_a_scaler(cell, {rank: steps[rank] for rank in without})
+        scaler = _by_a_scaler(case.cell, {rank: steps[rank] for rank in without})
         if scaler and 0 < 2 * len(without) <= len(made):
             return Skipped(backward=number + 1, ranks=without, made=0, usual=max(made.values()), guard=None, scaler=scaler)  # fmt: skip
         odd = tuple(rank for rank, count in made.items() if count not in known)
@@ -97,19 +97,19 @@ def skipped(cell: CellEvidence, tables: Tables, until: int) -> Skipped | None:
     return None
 
 
-def _backwards(tokens: list[Token]) -> list[tuple[Token, int]]:
+def _backwards(events: list[TimelineEvent]) -> list[tuple[TimelineEvent, int]]:
     """Each with the number of steps before the next."""
-    found: list[tuple[Token, int]] = []
-    for token in tokens:
-        if token.kind == Kind.BACKWARD:
-            found.append((token, 0))
-        elif token.kind == Kind.STEP and found:
+    found: list[tuple[TimelineEvent, int]] = []
+    for event in events:
+        if event.kind == Kind.BACKWARD:
+            found.append((event, 0))
+        elif event.kind == Kind.STEP and found:
             last, steps = found[-1]
             found[-1] = (last, steps + 1)
     return found
 
 
-def _by_a_scaler(cell: CellEvidence, steps: dict[int, list[tuple[Token, int]]]) -> Place | None:
+def _by_a_scaler(cell: CellEvidence, steps: dict[int, list[tuple[TimelineEvent, int]]]) -> Place | None:
     """The line at which scalers of all these ranks left out a step between the two backwards; None where one did not."""
     found = None
     for number, ((backward, _), (following, _)) in steps.items():
@@ -131,15 +131,15 @@ def _scaled(events: Any, *, skipped: bool) -> Any:
     return mine[mine["phase"] == int(Phase.BEGIN)]
 
 
-def _guard(s: Situation, backward: Token) -> Condition | None:
+def _guard(context: Context, backward: TimelineEvent) -> Condition | None:
     """The one condition between that backward and a `.step()` that can differ between ranks."""
     if backward.place is None:
         return None
-    behind = s.chains.to(backward.place)
+    behind = context.call_paths.to(backward.place)
     found: dict[tuple[str, int], Condition] = {}
-    for (file, _), call in s.program.origins.calls.get("step", ()):
-        way = s.chains.to(locations.place(file, call.lineno, None))
-        for guard in [*apart(s.program, way, behind), *passed_by(s.program, way, behind)]:
-            if guard.origin != "uniform" and not guard.is_loop:
+    for (file, _), call in context.program.dataflow.calls.get("step", ()):
+        way = context.call_paths.to(locations.place(file, call.lineno, None))
+        for guard in [*apart(context.program, way, behind), *passed_by(context.program, way, behind)]:
+            if guard.provenance != "uniform" and not guard.is_loop:
                 found[guard.file, guard.line] = guard
     return next(iter(found.values())) if len(found) == 1 else None

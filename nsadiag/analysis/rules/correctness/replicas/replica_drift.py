@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.manual_averaging import are_most, averaged
@@ -30,43 +30,47 @@ FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be a
 IGNORED = "ignored_params"  # of fully_shard
 
 
-def replica_drift(cell: CellEvidence, tables: Tables) -> Iterator[Draft | Declined]:
+def replica_drift(case: Case) -> Iterator[Draft | Declined]:
     """Only where equal replicas were meant: wrapped in DDP, or gradients averaged by hand in every step."""
-    if not ran_together(cell):
+    if not ran_together(case.cell):
         return
-    yield from _wrapped(cell, tables)
-    yield from _by_hand(cell, tables)
-    yield from _beside_units(cell, tables)
-    looks = sum(len(rank.replicas) for rank in cell.ranks)
+    yield from _wrapped(case)
+    yield from _by_hand(case)
+    yield from _beside_units(case)
+    looks = sum(len(rank.replicas) for rank in case.cell.ranks)
     yield Declined(
         f"replicas that were meant to be equal are, at {looks} looks at the sums of their parameters"
     )
 
 
-def _wrapped(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
-    if not all(r.ddp for r in cell.ranks) or any(m.get("comm_hook") for r in cell.ranks for m in r.ddp):
+def _wrapped(case: Case) -> Iterator[Draft]:
+    if not all(r.ddp for r in case.cell.ranks) or any(
+        m.get("comm_hook") for r in case.cell.ranks for m in r.ddp
+    ):
         return
     # Replicas are kept equal within DDP's own group: others hold another part of the model, or other data.
     if any(
-        len(m.get("ranks") or range(cell.world_size)) < cell.world_size for r in cell.ranks for m in r.ddp
+        len(m.get("ranks") or range(case.cell.world_size)) < case.cell.world_size
+        for r in case.cell.ranks
+        for m in r.ddp
     ):
         return
-    if wrapped_apart(tables) and not counts_since_wrap(cell):
+    if wrapped_apart(case) and not counts_since_wrap(case.cell):
         return
-    names = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
+    names = {p.get("qualified", p["name"]) for m in case.cell.ranks[0].ddp for p in m["parameters"]}
     # Parts of the model that are called by themselves go by names of their own.
-    known = {n for n in summed(cell) if n and any(d == n or d.endswith("." + n) for d in names)}
-    found = drift(cell, frozenset(known)) or _by_a_step_less(cell, tables, frozenset(known))
+    known = {n for n in summed(case.cell) if n and any(d == n or d.endswith("." + n) for d in names)}
+    found = drift(case.cell, frozenset(known)) or _by_a_step_less(case, frozenset(known))
     if found is None:
-        yield from _at_other_rates(cell, "The model is wrapped in DDP")
-        yield from _not_reduced(cell, tables)
-        yield from _beside_the_wrapper(cell, tables)
-        yield from _not_broadcast(cell)
+        yield from _at_other_rates(case.cell, "The model is wrapped in DDP")
+        yield from _not_reduced(case)
+        yield from _beside_the_wrapper(case)
+        yield from _not_broadcast(case.cell)
         return
-    why = why_parted(cell, tables, found, frozenset(known))
+    why = why_parted(case, found, frozenset(known))
     if why.odd is not None:
         found = dataclasses.replace(found, odd=why.odd)
-    yield _finding(cell, found, why.says, why.place, why.fix, more=why.more)
+    yield _finding(case.cell, found, why.says, why.place, why.fix, more=why.more)
 
 
 def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Draft]:
@@ -84,32 +88,32 @@ def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Draft]:
     )
 
 
-def _by_a_step_less(cell: CellEvidence, tables: Tables, among: frozenset[str]) -> Drift | None:
+def _by_a_step_less(case: Case, among: frozenset[str]) -> Drift | None:
     """The same of ranks that had not been through the same by then, where a step that one left out is the reason."""
-    found = drift(cell, among, in_step=False)
-    return found if found and skipped(cell, tables, found.step) else None
+    found = drift(case.cell, among, in_step=False)
+    return found if found and skipped(case, found.step) else None
 
 
-def _not_reduced(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _not_reduced(case: Case) -> Iterator[Draft]:
     """In the model and in the optimizer, and DDP knows nothing of it: it reduces what it found at the wrap."""
-    found = None if has_parts(tables) else drift(cell, left_out=True)
+    found = None if has_parts(case) else drift(case.cell, left_out=True)
     if found:
         says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: {UNKNOWN_TO_DDP}."
         fix = f"{OF_UNKNOWN} If each rank's own is meant, all is well."
-        yield _finding(cell, found, says, thawed(cell.code), fix, strength=Strength.LIKELY)
+        yield _finding(case.cell, found, says, thawed(case.cell.code), fix, strength=Strength.LIKELY)
 
 
-def _beside_the_wrapper(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _beside_the_wrapper(case: Case) -> Iterator[Draft]:
     """Trained by the same optimizer, and in no model that DDP wraps."""
-    found = None if has_parts(tables) else beside_ddp(cell)
+    found = None if has_parts(case) else beside_ddp(case.cell)
     if found:
         says = f"{found.parameter} is in no model that DDP wraps: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient."
         fix = "Wrap the whole model in DDP, not a part of it, or reduce by hand what is beside it. If each rank's own is meant, all is well."
-        yield _finding(cell, found, says, _wrap_place(tables), fix, strength=Strength.WEAK)
+        yield _finding(case.cell, found, says, _wrap_place(case), fix, strength=Strength.WEAK)
 
 
-def _wrap_place(tables: Tables) -> Place | None:
-    wraps = tables.events[(tables.events.kind == Kind.WRAP) & (tables.events.site != "")]
+def _wrap_place(case: Case) -> Place | None:
+    wraps = case.events[(case.events.kind == Kind.WRAP) & (case.events.site != "")]
     return locations.of_text(str(wraps.site.iloc[-1])) if len(wraps) else None
 
 
@@ -126,57 +130,57 @@ def _not_broadcast(cell: CellEvidence) -> Iterator[Draft]:
     yield _finding(cell, last, says, None, fix, strength=Strength.WEAK)
 
 
-def wrapped_apart(tables: Tables) -> bool:
+def wrapped_apart(case: Case) -> bool:
     """Whether a rank had made steps before the wrap that others had not: equal numbers then mean other steps."""
-    wraps = tables.events[(tables.events.kind == Kind.WRAP) & (tables.events.phase == Phase.BEGIN)]
+    wraps = case.events[(case.events.kind == Kind.WRAP) & (case.events.phase == Phase.BEGIN)]
     return bool(wraps.groupby("rank").step.min().nunique() > 1)
 
 
-def _by_hand(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
-    names, at = averaged(cell, tables)
-    if any(r.ddp for r in cell.ranks):
+def _by_hand(case: Case) -> Iterator[Draft]:
+    names, at = averaged(case)
+    if any(r.ddp for r in case.cell.ranks):
         return
-    if not are_most(cell, names):
+    if not are_most(case.cell, names):
         # In whatever way they are averaged: what moves and stays equal on all ranks is.
-        kept = kept_equal(cell)
-        if are_most(cell, kept) and not any(r.units for r in cell.ranks):
-            yield from _left_out(cell, tables, kept, None)
+        kept = kept_equal(case.cell)
+        if are_most(case.cell, kept) and not any(r.units for r in case.cell.ranks):
+            yield from _left_out(case, kept, None)
         return
-    found = drift(cell, names)
+    found = drift(case.cell, names)
     if found is None:
-        yield from _at_other_rates(cell, "Gradients are averaged in every step")
-        yield from _left_out(cell, tables, names, at)
+        yield from _at_other_rates(case.cell, "Gradients are averaged in every step")
+        yield from _left_out(case, names, at)
     elif found.from_start:
         said = f"Gradients are averaged in every step, but the replicas were never equal: {found.parameter} differs before the first step."
         fix = "Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed."
-        yield _finding(cell, found, said, seeded_by_rank(cell.code) or at, fix)
-    elif otherwise := skipped(cell, tables, found.step):
+        yield _finding(case.cell, found, said, seeded_by_rank(case.cell.code) or at, fix)
+    elif otherwise := skipped(case, found.step):
         odd = dataclasses.replace(found, odd=otherwise.ranks)
-        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {otherwise.says(cell.names(odd.odd))}."
-        more = otherwise.evidence(cell)
-        yield _finding(cell, odd, said, otherwise.place or at, otherwise.fix, more=more)
+        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {otherwise.says(case.cell.names(odd.odd))}."
+        more = otherwise.evidence(case.cell)
+        yield _finding(case.cell, odd, said, otherwise.place or at, otherwise.fix, more=more)
     else:
         said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {found.parameter} is not kept equal."
         fix = "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings."
-        yield _finding(cell, found, said, at, fix)
+        yield _finding(case.cell, found, said, at, fix)
 
 
-def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
+def _beside_units(case: Case) -> Iterator[Draft]:
     """Trained whole on every rank beside FSDP's units, which reduce what they hold and nothing else."""
     # FSDP1's own shards are tensors like any other; those of FSDP2 say what they are, and are not compared.
-    if not all(r.units and all(unit.get("kind") == "FSDP2" for unit in r.units) for r in cell.ranks):
+    if not all(r.units and all(unit.get("kind") == "FSDP2" for unit in r.units) for r in case.cell.ranks):
         return
-    if any(r.ddp for r in cell.ranks) or has_parts(tables) or averaged(cell, tables)[0]:
+    if any(r.ddp for r in case.cell.ranks) or has_parts(case) or averaged(case)[0]:
         return
-    found = drift(cell)
+    found = drift(case.cell)
     if found is None or found.from_start:
         return
-    ignored = only_keyword(cell.code, IGNORED)
+    ignored = only_keyword(case.cell.code, IGNORED)
     yield _finding(
-        cell,
+        case.cell,
         found,
         f"{found.parameter} is {f'not held by fully_shard, which is given {IGNORED}' if ignored else 'in none of the modules given to fully_shard'}: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient.",
-        ignored or only_call(cell.code, "fully_shard"),
+        ignored or only_call(case.cell.code, "fully_shard"),
         "Reduce the gradients of what fully_shard ignores (all_reduce, divided by the ranks) before the optimizer's step, or shard it with a policy of its own (MixedPrecisionPolicy)."
         if ignored
         else "Call fully_shard on the whole model too, after its blocks: what no block holds is then sharded and reduced with the root.",
@@ -184,21 +188,19 @@ def _beside_units(cell: CellEvidence, tables: Tables) -> Iterator[Draft]:
     )
 
 
-def _left_out(
-    cell: CellEvidence, tables: Tables, reduced: frozenset[str], at: Place | None
-) -> Iterator[Draft]:
+def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator[Draft]:
     """Most gradients are averaged, and a parameter's never are that all ranks began with alike."""
-    sizes = summed(cell)
+    sizes = summed(case.cell)
     whole = sizes.pop("", 0)
-    if has_parts(tables):
+    if has_parts(case):
         return
     if 2 * sum(sizes[name] for name in reduced) < whole:
         return
-    found = drift(cell, frozenset(sizes) - reduced)
+    found = drift(case.cell, frozenset(sizes) - reduced)
     if found is None or found.from_start:
         return
     yield _finding(
-        cell,
+        case.cell,
         found,
         f"Gradients are averaged in every step, but not that of {found.parameter}: it is equal on all ranks at first, and differs from step {found.step} on.",
         at,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -35,9 +35,9 @@ class KeptBack:
         )
 
 
-def kept_back(tables: Tables, rank: int, until: int = 0) -> KeptBack | None:
+def kept_back(case: Case, rank: int, until: int = 0) -> KeptBack | None:
     """None if there are no such steps, or the first of them comes after step `until` (0: at any time)."""
-    events = tables.events
+    events = case.events
     mine = events[(events["rank"] == rank) & events.kind.isin((Kind.GRAD_SYNC, Kind.BACKWARD, Kind.STEP))]
     switched, kept, asked = 0, False, ""
     found: list[tuple[int, str]] = []

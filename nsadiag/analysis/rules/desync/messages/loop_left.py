@@ -44,7 +44,7 @@ def loop_left(at: Place, who: OnRank, stands: CallPath, others: Iterable[CallPat
 def _passing_by(program: Program, loop: Condition, conditions: list[Condition]) -> Place | None:
     """The one condition in the loop that may change, if nothing else ends its rounds earlier on one rank than on others."""
     ends = {(g.file, g.line) for g in program.exits_of_loop(loop)} - {(c.file, c.line) for c in conditions}
-    return conditions[0].place if len(conditions) == 1 and loop.origin == "uniform" and not ends else None
+    return conditions[0].place if len(conditions) == 1 and loop.provenance == "uniform" and not ends else None
 
 
 def _calls_of_its_function(program: Program, at: Place) -> list[tuple[str, int]]:
@@ -63,7 +63,7 @@ def _in_generator(program: Program, loop: Condition, others: Iterable[CallPath])
     for each in yields:
         own = each.loop
         first, last = (own.line, own.ends) if own else (each.line, each.ends)
-        on_rank = any(c.origin == "rank" and not c.is_loop for c in each.around)
+        on_rank = any(c.provenance == "rank" and not c.is_loop for c in each.around)
         if on_rank and any(
             p.file == scope.file and first <= p.line <= last for path in elsewhere for p in path
         ):

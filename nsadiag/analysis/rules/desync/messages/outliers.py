@@ -9,7 +9,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from nsadiag.analysis.case import Tables
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import Basis, Criterion, Outliers, minority, outliers, which
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, counts_of, left_short
@@ -23,7 +23,7 @@ FEWEST_STEPS = 3  # before the one that hangs, for their order of messages to be
 class Exchange:
     """Ranks of a cycle that wait in sends and receives."""
 
-    tables: Tables
+    case: Case
     waiting: Mapping[int, Pending]
 
     def __iter__(self) -> Iterator[int]:
@@ -37,7 +37,7 @@ class Exchange:
 
     @cached_property
     def calls(self) -> pd.DataFrame:
-        return calls_of(self.tables)
+        return calls_of(self.case)
 
     @cached_property
     def dangling(self) -> tuple[int, ...]:
@@ -51,14 +51,14 @@ class Exchange:
         return len(self.waiting) > 1 and len(alike) == 1 and self.involved == set(self.waiting)
 
 
-def message_outliers(tables: Tables, waiting: Mapping[int, Pending]) -> Outliers:
+def message_outliers(case: Case, waiting: Mapping[int, Pending]) -> Outliers:
     """Ranks that do what the others do not; all of them where all do the same."""
-    return outliers(Exchange(tables=tables, waiting=waiting), MESSAGES)
+    return outliers(Exchange(case=case, waiting=waiting), MESSAGES)
 
 
 def _alike_by_one_way(e: Exchange) -> tuple[int, ...]:
     """All, where their stacks are alike, too: who came to a helper's line from elsewhere may do the opposite by turns."""
-    return tuple(e) if e.do_alike and len({_way(e.tables, rank) for rank in e}) == 1 else ()
+    return tuple(e) if e.do_alike and len({_way(e.case, rank) for rank in e}) == 1 else ()
 
 
 def _alike(e: Exchange) -> tuple[int, ...]:
@@ -71,7 +71,7 @@ def _unlike_neighbours(e: Exchange) -> tuple[int, ...]:
 
 
 def _with_unusual_count(e: Exchange) -> tuple[int, ...]:
-    return which(e.involved, lambda rank: _is_unusual(e.tables, rank))
+    return which(e.involved, lambda rank: _is_unusual(e.case, rank))
 
 
 def _out_of_order(e: Exchange) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ def _gone_on(e: Exchange) -> tuple[int, ...]:
     """The one rank of which several wait in vain, and which stands in no transfer itself: it left before they did."""
     missed = [p.peer for p in e.waiting.values() if p.counterpart and p.peer not in e.waiting]
     peer = missed[0] if len(missed) > 1 and len(set(missed)) == 1 else None
-    at = e.tables.standings.get(peer) if peer is not None else None
+    at = e.case.thread_states.get(peer) if peer is not None else None
     return (peer,) if peer is not None and at is not None and at.doing != "transfer" else ()
 
 
@@ -140,22 +140,20 @@ MESSAGES: tuple[Criterion[Exchange], ...] = (
 )
 
 
-def _way(tables: Tables, rank: int) -> tuple[tuple[str, int], ...]:
+def _way(case: Case, rank: int) -> tuple[tuple[str, int], ...]:
     """The lines of the rank's stack."""
-    at = tables.standings.get(rank)
+    at = case.thread_states.get(rank)
     return tuple((p.file, p.line) for p in at.frames) if at is not None else ()
 
 
-def _is_unusual(tables: Tables, rank: int) -> bool:
+def _is_unusual(case: Case, rank: int) -> bool:
     """Whether this step's messages differ from what every step before had, not counting those that may yet come."""
-    counts = counts_of(tables, rank)
-    *before, now = _orders(calls_of(tables), rank) or [()]
+    counts = counts_of(case, rank)
+    *before, now = _orders(calls_of(case), rank) or [()]
     # What a step before began with may go on as that one did, also at lines in a loop that it is still in.
     if counts.shape[1] < 2 or any(each[: len(now)] == now for each in before):
         return False
-    return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or bool(
-        left_short(tables, rank)
-    )
+    return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or bool(left_short(case, rank))
 
 
 def _left_its_order(calls: pd.DataFrame, rank: int) -> bool:

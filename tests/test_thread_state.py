@@ -10,7 +10,7 @@ import pytest
 
 from nsadiag.agent.captures import capture_all
 from nsadiag.agent.captures.target import Target
-from nsadiag.analysis.facts.thread_state import standing_of, syscall_of, without_repeats
+from nsadiag.analysis.facts.thread_state import syscall_of, thread_state_of, without_repeats
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir
 
@@ -51,14 +51,14 @@ def test_what_a_process_waits_for_is_read_from_outside(wait: str, tmp_path: Path
                 capture_all([Target(pid=process.pid, directory=directory, socket=None)], native=number == 2)
         finally:
             process.kill()
-    standing = standing_of(load_cell(run.path).rank(0))
-    assert standing is not None
-    assert standing.doing == DOING.get(wait, wait)
-    assert standing.same
-    assert not standing.running
+    state = thread_state_of(load_cell(run.path).rank(0))
+    assert state is not None
+    assert state.doing == DOING.get(wait, wait)
+    assert state.same
+    assert not state.running
     if wait != "at exit":
-        assert standing.place is not None
-        assert standing.place.code == WAITS[wait].splitlines()[-1]
+        assert state.place is not None
+        assert state.place.code == WAITS[wait].splitlines()[-1]
 
 
 def _until_it_waits(pid: int) -> None:
