@@ -502,9 +502,7 @@ def test_of_two_models_in_ddp_the_one_that_parts_is_asked_whether_it_was_reduced
 
     for rank in both.ranks:
         rank.ddp.extend([model("net.weight", 30, True), model("out.weight", 8, False)])
-    none: Any = SimpleNamespace(calls=pd.DataFrame(columns=["op", "input_sizes"]))
-    assert not _were_reduced(both, none, "out.weight")
-    assert not _were_reduced(
-        both, none, "weight"
-    )  # of a part called by itself: as large as what was compared
-    assert _were_reduced(both, none, "net.weight")
+    none: Any = SimpleNamespace(cell=both, calls=pd.DataFrame(columns=["op", "input_sizes"]))
+    assert not _were_reduced(none, "out.weight")
+    assert not _were_reduced(none, "weight")  # a part called by itself: as large as what was compared
+    assert _were_reduced(none, "net.weight")

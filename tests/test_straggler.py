@@ -50,7 +50,7 @@ def test_steps_that_a_rank_makes_for_its_peers_after_its_own_data_say_nothing_of
         ~(model & (events["rank"] == 0) & (events.t_s > whole.steps[own].end_s.max()))
     ]
     assert not joined.steps.computed.all()
-    assert findings(straggler_rank, cell, whole) and not findings(straggler_rank, cell, joined)
+    assert findings(straggler_rank, whole) and not findings(straggler_rank, joined)
     # Where no rank's model is seen at all, as where it is no module, all steps are of one kind.
     unseen = Case(cell=cell)
     unseen.__dict__["events"] = events[~model]
@@ -105,7 +105,7 @@ def test_who_is_ahead_by_more_than_a_step_does_not_wait_for_the_one_behind(tmp_p
     assert meet(steps, "ready_s", 1)
     alone = Case(cell=cell)
     alone.__dict__["steps"] = ahead(steps, 1.0)
-    assert not meet(alone.steps, "ready_s", 1) and not findings(straggler_rank, cell, alone)
+    assert not meet(alone.steps, "ready_s", 1) and not findings(straggler_rank, alone)
     # Where they meet every fourth step, the one behind holds the others up as before.
     now_and_then = ahead(steps, 0.2 * (steps.step % 4))
     assert meet(now_and_then, "ready_s", 1)

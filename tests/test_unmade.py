@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nsadiag.analysis.case import Case
 from nsadiag.analysis.rules.exits import missing_files as module
 from nsadiag.analysis.rules.exits.missing_files import Unmade, unmade
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -102,7 +103,7 @@ def waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         capture = SimpleNamespace(proc={}, source="ranks/00000/captures/02")
         blocked = SimpleNamespace(state=state, capture=capture, number=0)
         monkeypatch.setattr(module, "hung_ranks", lambda case: [blocked])
-        return unmade(load_cell(run.path), None)  # type: ignore[arg-type]
+        return unmade(Case(load_cell(run.path)))
 
     return found
 

@@ -87,7 +87,7 @@ class Job:
         return load_cell(self.run.path)
 
     def parted(self) -> Explanation | None:
-        return explain(cell := self.cell(), Case(cell))
+        return explain(Case(self.cell()))
 
 
 def step(line: str) -> list[Did]:
