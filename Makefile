@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 BASE := $(shell $(PYTHON) -c 'import os, sys; own = os.path.realpath(sys.prefix) == os.path.realpath("$(VENV)"); print(sys._base_executable if own else sys.executable)')
 HAS_TORCH = $(shell $(BASE) -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "no")')
 
-.PHONY: matrix test test-all test-cluster lint setup clean
+.PHONY: matrix test test-all test-cluster lint docs setup clean
 
 matrix: $(STAMP)
 	$(BIN)/nsadiag matrix $(ARGS)
@@ -30,6 +30,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Pages that repeat what rules, scripts and recordings say: docs/classes, and parts of three others.
+docs: $(STAMP)
+	$(BIN)/python -m tests.support.pages
 
 setup: $(STAMP)
 

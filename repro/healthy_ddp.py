@@ -1,7 +1,8 @@
 """A plain DDP run that simply works: ten steps, a loss that falls, a clean exit.
 
-The control of every other script here. On plain torchrun: twenty log lines, exit code 0, about 5 s,
-nearly all of it importing torch.
+The control of every other script here.
+
+On plain torchrun: twenty log lines, exit code 0, about 5 s, nearly all of it importing torch.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -1,7 +1,8 @@
 """A hook that a decorator runs on rank 0 alone computes a metric over all ranks; rank 1 is in the next epoch already.
 
-Modelled on Lightning #19604: a metric over all ranks in the hook at the end of an epoch. Rank 1 waits inside the
-loop over batches that rank 0 has left: not because rank 0 had fewer. Plain torchrun falls silent.
+Modelled on Lightning #19604: a metric over all ranks in a hook. Rank 1 is in a loop over batches that rank 0 has left.
+
+On plain torchrun: silence after the first epoch, rank 1 in the batches of the next one.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

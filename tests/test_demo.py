@@ -69,5 +69,5 @@ def test_a_fault_without_a_near_name_is_sent_to_the_list() -> None:
 
 
 def test_the_table_of_classes_has_every_class_in_causal_order() -> None:
-    rows = re.findall(r"^### `(\w+)`$", (ROOT / "docs" / "classes.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| \[`(\w+)`\]", (ROOT / "docs" / "classes.md").read_text(), re.MULTILINE)
     assert rows == list(CLASSES)

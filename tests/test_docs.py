@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("", "docs", "docs/lab", "repro", "nsa", "packaging/nsa")
+FOLDERS = ("", "docs", "docs/classes", "docs/lab", "repro", "nsa", "packaging/nsa")
 PAGES = sorted(page for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 MOST_WORDS = {

@@ -1,7 +1,6 @@
 """Each script of repro/ promises a verdict that can be read, checked and run."""
 
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -65,12 +64,6 @@ def test_a_script_is_short_and_compiles(script: Path) -> None:
 def test_a_script_does_not_give_its_answer_away(script: Path) -> None:
     code = "\n".join(code_lines(script)).lower()
     assert re.findall(rf"\b(?:{'|'.join(TELLTALES)})", code) == []
-
-
-def test_the_readme_lists_every_script_once() -> None:
-    readme = (REPRO / "README.md").read_text()
-    rows = Counter(line.split("`")[1] for line in readme.splitlines() if line.startswith("| `"))
-    assert rows == {script.name: 1 for script in SCRIPTS}
 
 
 def test_a_script_without_a_promise_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.class_pages import PAGE, with_classes
 from support.golden import GOLDEN, unpack
 from typer.testing import CliRunner
 
@@ -68,10 +67,6 @@ def test_a_class_is_introduced_by_one_rule_in_a_sentence() -> None:
     assert all(sentence.endswith(".") for sentence in CLASSES.values())
 
 
-def test_the_readme_counts_the_classes() -> None:
-    assert f"All {len(CLASSES)} classes" in (ROOT / "README.md").read_text()
-
-
 def test_the_contract_has_every_strength() -> None:
     page = (ROOT / "docs" / "contract.md").read_text()
     assert all(f"| {s.name.lower()} | {s.value:g} |" in page for s in Strength)
@@ -121,6 +116,25 @@ def test_why_not_of_a_class_that_is_outranked_names_the_rule_that_explains_it(
     lost = [row for row in document["rules"] if row["result"] == "outranked"]
     assert {row["by"] for row in lost} == {"rank_conditional_collective"}
     assert "collective_order_mismatch" in {row["class"] for row in lost}
+
+
+def test_every_fact_is_said_with_the_line_of_code_that_found_it(recording: Callable[[str], Path]) -> None:
+    document = why_not(recording("rank_killed_sigkill"), "network_stall")
+    (row,) = [row for row in document["rules"] if row["rule"] == "network_stall"]
+    assert row["file"] == "nsadiag/analysis/rules/blocked/network_stall.py"
+    for declined in row["declined"]:
+        if declined["line"]:
+            file, _, line = declined["line"].split(" > ")[0].rpartition(":")
+            assert file == row["file"]
+            assert "yield" in (ROOT / file).read_text().splitlines()[int(line) - 1]
+    assert any(declined["line"] for declined in row["declined"])
+
+
+def test_a_conclusion_is_said_with_the_line_of_code_that_drew_it(recording: Callable[[str], Path]) -> None:
+    document = explain(recording("rank_killed_sigkill"))
+    (row,) = [row for row in document["rules"] if row["result"] == "concluded"]
+    assert row["line"].startswith("nsadiag/analysis/rules/exits/rank_killed.py:")
+    assert row["line"] in text_of(document)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +188,3 @@ def test_a_class_that_is_not_there_is_a_usage_error_with_the_nearest_one(tmp_pat
     done = CliRunner().invoke(app, ["analyze", str(tmp_path), "--why-not", "network_stal"])
     assert isinstance(done.exception, UsageError)
     assert "network_stall" in done.exception.hint
-
-
-def test_the_page_of_classes_is_what_the_rules_say() -> None:
-    assert with_classes(PAGE.read_text()) == PAGE.read_text(), "run python -m tests.support.class_pages"
-
-
-def test_a_page_without_its_marks_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no generated part"):
-        with_classes("# Classes\n")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import GeneratorType
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -14,6 +16,7 @@ from nsadiag.analysis.rules.registry import RULES
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Finding, Rejected, Strength
 
+PACKAGE = Path(__file__).resolve().parents[1]
 RULED_OUT = 5  # classes that a verdict names beside its own
 EXPLAINED = "would explain less: "  # before what an outranked rule says
 LONGEST = 200  # characters of a sentence that another rule would have said
@@ -37,6 +40,8 @@ class Attempt:
     finding: Finding | None = None
     declined: tuple[Declined, ...] = ()
     failed: str | None = None
+    concluded_at: str | None = None  # the lines of code that yielded the finding, from the rule inwards
+    declined_at: Mapping[Declined, str] = field(default_factory=dict)  # and each reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,15 +114,39 @@ def attempt(rule: Rule, case: Case) -> Attempt:
 
     A rule that trips over evidence nobody foresaw must not cost the person the verdict.
     """
-    declined: list[Declined] = []
+    declined: dict[Declined, str] = {}
     try:
-        for said in rule.check(case):
+        check = rule.check(case)
+        for said in check:
+            at = _suspended_at(check)
             if isinstance(said, Draft):
-                return Attempt(rule=rule, finding=rule.finding(said), declined=tuple(declined))
-            declined.append(said)
+                return Attempt(
+                    rule=rule,
+                    finding=rule.finding(said),
+                    declined=tuple(declined),
+                    concluded_at=at,
+                    declined_at=declined,
+                )
+            declined.setdefault(said, at)
     except Exception as error:
         return Attempt(rule=rule, failed=repr(error))
-    return Attempt(rule=rule, declined=tuple(declined))
+    return Attempt(rule=rule, declined=tuple(declined), declined_at=declined)
+
+
+def _suspended_at(check: Iterator[Draft | Declined]) -> str:
+    """The line at which a generator yielded, and those of the generators that it yields from."""
+    lines = []
+    inner: object = check
+    while isinstance(inner, GeneratorType):
+        if inner.gi_frame is not None:
+            lines.append(f"{_relative(inner.gi_code.co_filename)}:{inner.gi_frame.f_lineno}")
+        inner = inner.gi_yieldfrom
+    return " > ".join(lines)
+
+
+def _relative(file: str) -> str:
+    """A source file of ours, from the folder that holds the package."""
+    return Path(file).relative_to(PACKAGE.parent).as_posix() if PACKAGE in Path(file).parents else file
 
 
 def resolve(case: Case, *, everything: bool = False) -> Resolution:

@@ -47,14 +47,22 @@ def explain(path: Path) -> dict[str, Any]:
 
 
 def _row(tried: Attempt, winner: Attempt | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"rule": tried.rule.name, "result": _result(tried, winner)}
+    row: dict[str, Any] = {"rule": tried.rule.name, "file": _file(tried), "result": _result(tried, winner)}
     if tried.finding:
-        row |= {"class": tried.finding.cls, "says": tried.finding.summary}
+        row |= {"class": tried.finding.cls, "says": tried.finding.summary, "line": tried.concluded_at}
     if row["result"] == "outranked" and winner:
         row["by"] = winner.rule.name
     if tried.failed:
         row["failed"] = tried.failed
-    return row | {"declined": [{"fact": d.fact, "source": d.source} for d in tried.declined]}
+    declined = [
+        {"fact": d.fact, "source": d.source, "line": tried.declined_at.get(d)} for d in tried.declined
+    ]
+    return row | {"declined": declined}
+
+
+def _file(tried: Attempt) -> str:
+    """The rule's source, from the folder that holds the package."""
+    return f"{tried.rule.check.__module__.replace('.', '/')}.py"
 
 
 def _result(tried: Attempt, winner: Attempt | None) -> str:
@@ -75,12 +83,19 @@ def text_of(document: dict[str, Any]) -> str:
 
 
 def _lines(row: dict[str, Any]) -> Iterator[str]:
-    yield f"{row['rule']}: {row['result']}" + (f" by {row['by']}" if "by" in row else "")
+    by = f" by {row['by']}" if "by" in row else ""
+    yield f"{row['rule']}: {row['result']}{by} ({row['file']})"
     if "says" in row:
-        yield f"  {row['class']}: {row['says']}"
+        yield f"  {row['class']}: {row['says']}{_code(row)}"
     if "failed" in row:
         yield f"  {row['failed']}"
     for declined in row["declined"]:
-        yield f"  {declined['fact']}" + (f" ({declined['source']})" if declined["source"] else "")
+        source = f" ({declined['source']})" if declined["source"] else ""
+        yield f"  {declined['fact']}{source}{_code(declined)}"
     if row["result"] == "declined" and not row["declined"]:
-        yield "  nothing that it looks for is in the evidence"
+        yield "  it found nothing that it looks for"
+
+
+def _code(row: dict[str, Any]) -> str:
+    """The line of code that said it, on a line of its own."""
+    return f"\n    by {row['line']}" if row.get("line") else ""

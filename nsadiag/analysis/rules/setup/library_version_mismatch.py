@@ -1,0 +1,119 @@
+"""Ranks with other versions of torch or NCCL than their peers, in a job whose ranks ended up waiting for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.explain.context import Explanation
+from nsadiag.analysis.explain.explanation import explain, is_stuck
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.blocked import blocked_ranks
+from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
+from nsadiag.analysis.rules.reasons import blocked_elsewhere, other_break, these
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
+
+LIBRARIES = (
+    "torch",
+    "git",
+    "cuda",
+    "hip",
+    "nccl",
+)  # what decides which calls a rank makes, and how they are sent
+NAMES = {"git": "torch's commit", "cuda": "CUDA", "hip": "HIP", "nccl": "NCCL"}
+# Explanations in which the version of a library has no part.
+OF_THE_CODE = ("rank_conditional_collective", "uneven_inputs", "grad_sync_mismatch")
+
+
+def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
+    cell = case.cell
+    versions = {r.rank: r.settings["versions"] for r in cell.ranks if r.settings.get("versions")}
+    differing = next(
+        (name for name in LIBRARIES if len({str(v.get(name)) for v in versions.values()}) > 1), None
+    )
+    if differing is None:
+        yield Declined(_same(versions))
+        return
+    stated = {rank: str(v.get(differing)) for rank, v in versions.items()}
+    guilty = outliers({r: Behaviour(now=v) for r, v in stated.items()}, (MAJORITY, UNLIKE_FIRST)).ranks
+    if not is_stuck(cell):
+        yield from other_break(cell)
+        return
+    if blocked_ranks(case):
+        yield from blocked_elsewhere(case)
+        return
+    divergence = case.once(explain)
+    if divergence and (divergence.cls in OF_THE_CODE or set(divergence.guilty) != set(guilty)):
+        source = divergence.evidence[0].source if divergence.evidence else None
+        yield Declined(f"rank {cell.names(divergence.guilty)} {divergence.because}", source)
+        return
+    yield _draft(cell, differing, stated, guilty, divergence)
+
+
+def _same(versions: dict[int, dict[str, object]]) -> str:
+    if len(versions) < 2:
+        return f"the versions of {len(versions)} rank{'s' * (len(versions) != 1)} are on record: nothing to compare"
+    first = next(iter(versions.values()))
+    known = ", ".join(
+        f"{NAMES.get(name, name)} {first[name]}" for name in ("torch", "nccl") if first.get(name)
+    )
+    return f"{these(sorted(versions))} have the same versions: {known}"
+
+
+def _draft(
+    cell: CellEvidence,
+    library: str,
+    stated: dict[int, str],
+    guilty: tuple[int, ...],
+    divergence: Explanation | None,
+) -> Draft:
+    others = all_but(cell, guilty)
+    name = NAMES.get(library, library)
+    one, other = guilty[0], others[0]
+    then = f"; rank {cell.names(guilty)} {divergence.because}" if divergence else ""
+    here = divergence.where if divergence else locations.of_rank_now(cell.rank(one))
+    return Draft(
+        outcome=hung_or_crashed(cell),
+        # That the versions differ is certain, and that the hang comes of it where no line shows why, is not.
+        strength=Strength.STRONG if divergence else Strength.LIKELY,
+        summary=f"Rank {cell.names(guilty)} runs with {name} {stated[one]}, rank {cell.names(others)} with {stated[other]}{then}.",
+        guilty_ranks=guilty,
+        blocked_ranks=others,
+        where=Where(
+            collective=divergence.collective if divergence else None, step=cell.rank(one).end.get("steps")
+        ).at(here),
+        peers_at=divergence.peers_at if divergence else locations.of_rank_now(cell.rank(other)),
+        evidence=(
+            *(
+                Evidence(
+                    claim=f"rank {r} has {name} {stated[r]}",
+                    source=f"{cell.rank(r).source}/settings.json#versions",
+                )
+                for r in (one, other)
+            ),
+            *(divergence.evidence if divergence else ()),
+        ),
+    )
+
+
+RULE = Rule(
+    name="library_version_mismatch",
+    concludes=("library_version_mismatch",),
+    means={
+        "library_version_mismatch": "Ranks have different versions of torch, CUDA or NCCL, and ended up waiting for each other."
+    },
+    family="structure",
+    detected="versions of torch, CUDA, HIP or NCCL in the ranks' settings.json differ, and ranks wait for each other or the transport refused what a peer sent. Not where a rank is blocked in itself, raised an exception of its own, or diverged at a branch on the rank or for want of data. With a line where the outliers are also the ranks that left the common path; without one, with less confidence",
+    fix="Start all ranks from one image or environment, and compare `python -m torch.utils.collect_env` on their hosts.",
+    check=library_version_mismatch,
+    needs=("ends",),
+    confused_with=(
+        "data_divergent_control_flow",
+        "rank_conditional_collective",
+        "collective_order_mismatch",
+        "network_stall",
+    ),
+)

@@ -1,0 +1,179 @@
+"""The pages that repeat what rules, scripts and recordings say: `make docs` writes them anew."""
+
+from __future__ import annotations
+
+import io
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from nsadiag.analysis.rules.registry import CLASSES, RULES
+from nsadiag.analysis.rules.rule import Rule
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.commands.faults import Fault, faults
+from nsadiag.evidence.layout import write_json
+from nsadiag.reports import load_report, print_report
+from nsadiag.source.model import docstring_of
+
+from .golden import archive_of, unpack
+from .promises import code_lines
+
+ROOT = Path(__file__).resolve().parents[2]
+INDEX = ROOT / "docs" / "classes.md"
+FOLDER = ROOT / "docs" / "classes"
+README = ROOT / "README.md"
+SCRIPTS = ROOT / "repro" / "README.md"
+# What stands between these lines is generated.
+BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
+COLUMNS = 100  # of a verdict on a page
+SIGHT = re.compile(r"On plain (?:torchrun|python): (.*?)(?:\.?\s*)(?:\n\n|\Z)", re.DOTALL)
+WROTE = "  files   "  # the last line of a report, with a directory that is gone
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page, by its path. Raises ValueError where a page has lost the marks of its generated part."""
+    by_class: dict[str, list[Fault]] = {cls: [] for cls in CLASSES}
+    for fault in faults():
+        by_class[fault.classes[0]].append(fault)
+    found = {FOLDER / f"{cls}.md": class_page(cls, shown) for cls, shown in by_class.items()}
+    found[INDEX] = replaced(INDEX, "".join(_index()))
+    found[SCRIPTS] = replaced(SCRIPTS, "".join(_script_table(by_class)))
+    found[README] = replaced(README, _count(by_class))
+    return found
+
+
+def replaced(page: Path, generated: str) -> str:
+    """The page with its generated part replaced."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page.name} has no generated part")
+    return f"{before}{begin}\n{generated}\n{end}{after}"
+
+
+def _index() -> Iterator[str]:
+    yield "| class | what happened |\n|---|---|\n"
+    for cls, sentence in CLASSES.items():
+        yield f"| [`{cls}`](classes/{cls}.md) | {sentence} |\n"
+
+
+def _count(by_class: dict[str, list[Fault]]) -> str:
+    scripts = sum(len(found) for found in by_class.values())
+    return (
+        f"nsadiag tells {len(CLASSES)} classes apart, each with [a page of its own](docs/classes.md): what it means, a short\n"
+        f"script that has it, a real verdict, and the fix. [repro/](repro/README.md) has {scripts} such scripts.\n"
+    )
+
+
+def _script_table(by_class: dict[str, list[Fault]]) -> Iterator[str]:
+    yield "| script | class | what happens | without a tool one sees |\n|---|---|---|---|\n"
+    for cls, found in by_class.items():
+        for fault in found:
+            name = f"[`{fault.script.name}`]({fault.script.name})"
+            needs = f" ({fault.needs.upper()})" if fault.needs else ""
+            yield f"| {name} | [{cls}](../docs/classes/{cls}.md){needs} | {_cell(fault.what)} | {_cell(sight(fault))} |\n"
+
+
+def _cell(text: str) -> str:
+    return text.rstrip(".").replace("|", "\\|")
+
+
+def sight(fault: Fault) -> str:
+    """A user's view of the failure without a tool. Raises ValueError for a script that does not say it."""
+    docstring = docstring_of(fault.script.read_text()) or ""
+    said = SIGHT.search(docstring.partition("\nPromise:\n")[0].strip())
+    if not said:
+        raise ValueError(
+            f"{fault.script.name}: no paragraph of its docstring begins with `On plain torchrun:`"
+        )
+    return " ".join(said[1].split())
+
+
+def class_page(cls: str, shown: list[Fault]) -> str:
+    """One class: its meaning, a script, its verdict, the deciding evidence, its neighbours and the fix."""
+    return "".join(_sections(cls, shown))
+
+
+def _sections(cls: str, shown: list[Fault]) -> Iterator[str]:
+    rules = sorted((r for r in RULES if cls in r.concludes), key=lambda rule: rule.name != cls)
+    recorded = sorted(
+        (f for f in shown if archive_of(f.name).exists()), key=lambda f: (bool(f.needs), _length(f))
+    )
+    yield f"# `{cls}`\n\n{CLASSES[cls]}\n"
+    for fault in recorded[:1]:
+        yield from _example(fault)
+    if fixes := list(dict.fromkeys(r.fix for r in rules if r.cls == cls and r.fix)):
+        yield "\n## How to fix it\n\n"
+        yield from (f"- {fix}\n" for fix in fixes)
+    yield "\n## How it is detected\n\n"
+    yield from (f"- [`{rule.name}`]({_source(rule)}): {_moved(_sentence(rule.detected))}\n" for rule in rules)
+    neighbours = [c for c in dict.fromkeys(c for rule in rules for c in rule.confused_with) if c != cls]
+    if neighbours:
+        yield "\n## What it is confused with\n\n"
+        yield from (f"- [`{other}`]({other}.md): {CLASSES[other]}\n" for other in neighbours)
+    if shown:
+        yield "\n## Scripts that have it\n\n"
+        yield from (
+            f"- [`{f.script.name}`](../../repro/{f.script.name}): {_sentence(f.what)}\n" for f in shown
+        )
+    yield "\n[All classes](../classes.md)\n"
+
+
+def _example(fault: Fault) -> Iterator[str]:
+    yield f"\n## A job that has it\n\n{_sentence(fault.what)} Without a tool one sees: {_sentence(sight(fault))}\n"
+    yield f"\n```python\n{_code(fault.script)}```\n"
+    yield f"\n`nsadiag demo {fault.name}` runs it. The verdict on its recording:\n\n```\n{verdict_on(fault.name)}```\n"
+
+
+def verdict_on(name: str) -> str:
+    """The terminal's report on a recording, judged now."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = unpack(archive_of(name), Path(folder) / name)
+        write_json(run.verdict, judge_directory(run.path).to_json())
+        text = io.StringIO()
+        print_report(
+            load_report(run.path), Console(file=text, width=COLUMNS, no_color=True, force_terminal=False)
+        )
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    return "".join(f"{line}\n" for line in lines if not line.startswith(WROTE))
+
+
+def _source(rule: Rule) -> str:
+    return f"../../{rule.check.__module__.replace('.', '/')}.py"
+
+
+def _moved(text: str) -> str:
+    """Markdown written for docs/, one folder further down."""
+    return re.sub(r"\]\((?!https?:)", "](../", text)
+
+
+def _code(script: Path) -> str:
+    """The script below its docstring."""
+    return "\n".join(code_lines(script)).strip("\n") + "\n"
+
+
+def _length(fault: Fault) -> int:
+    return len(_code(fault.script).splitlines())
+
+
+def _sentence(text: str) -> str:
+    """With a capital, unless it opens with code, and a full stop."""
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def main() -> None:
+    """Writes all pages, and removes those of classes that are gone."""
+    found = pages()
+    FOLDER.mkdir(exist_ok=True)
+    for page in set(FOLDER.glob("*.md")) - set(found):
+        page.unlink()
+    for page, text in found.items():
+        page.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
