@@ -67,7 +67,7 @@ def list_(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """List probes, captures, detectors, engines, reporters and classes, or the faults to try."""
-    from nsadiag.commands import demo as command
+    from nsadiag.commands import listing as command
     from nsadiag.commands.faults import faults as every_fault
 
     if as_json:

@@ -1,4 +1,4 @@
-"""`nsadiag demo` and `nsadiag list`: jobs that fail on purpose, and what there is to look at them with."""
+"""`nsadiag demo`: a run of a job that fails on purpose."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nsadiag.commands.faults import Fault, faults, find_fault, headline, launcher
+from nsadiag.commands.faults import Fault, find_fault, launcher
 from nsadiag.commands.run import RunRequest
 from nsadiag.errors import UsageError
-from nsadiag.source.model import docstring_of, imported_by
 
 HARD_LIMIT_S = 120.0
-PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def demo_request(wanted: str, *, out: Path | None, force: bool, quiet_stdout: bool) -> RunRequest:
@@ -41,56 +39,3 @@ def run_options(fault: Fault) -> dict[str, Any]:
         found["probes"] = given.pop("--probes")
     assert not given, f"{fault.name} asks for options that demo does not pass on: {given}"
     return found
-
-
-def parts() -> dict[str, dict[str, str]]:
-    """Everything built in, by kind: the purpose of each name."""
-    from nsadiag.agent.captures import CAPTURES, NODE_CAPTURES
-    from nsadiag.analysis.rules.registry import CLASSES, RULES
-    from nsadiag.engines.registry import engines
-    from nsadiag.evidence.probes import PROBE_NAMES
-    from nsadiag.reports import REPORTERS
-
-    files = _probe_files()
-    return {
-        "probes": {name: _purpose(files[name]) for name in PROBE_NAMES},
-        "captures": {name: headline(capture.__doc__) for name, capture in (CAPTURES | NODE_CAPTURES).items()},
-        "detectors": {r.name: headline(sys.modules[r.check.__module__].__doc__) for r in RULES},
-        "engines": engines(),
-        "reporters": {name: headline(sys.modules[r.__module__].__doc__) for name, r in REPORTERS.items()},
-        "classes": dict(CLASSES),
-    }
-
-
-def part_table() -> list[str]:
-    """Lines to read: each kind, and below it its parts."""
-    lines = []
-    for kind, entries in parts().items():
-        lines += [kind, *(f"  {name:32}{text}".rstrip() for name, text in entries.items())]
-    return lines
-
-
-def fault_table() -> list[str]:
-    """Lines to read: each class, and below it its scripts, with how many ranks they take and what happens in them."""
-    lines: list[str] = []
-    for fault in faults():
-        if fault.classes[0] not in lines:
-            lines.append(fault.classes[0])
-        ranks = 1 if fault.launch == "python" else int(fault.launch.split()[-1])
-        needs = f", needs {fault.needs}" if fault.needs else ""
-        lines.append(f"  {fault.name:44}{ranks} rank{'s' * (ranks > 1)}{needs}  {fault.what}")
-    return lines
-
-
-def _probe_files() -> dict[str, Path]:
-    """The module of each probe, by the registry's imports: it cannot be imported where there is no torch."""
-    registry = (PACKAGE / "worker/probes/__init__.py").read_text(encoding="utf-8")
-    return {
-        name: PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
-        for name, module in imported_by(registry).items()
-    }
-
-
-def _purpose(path: Path) -> str:
-    """The purpose of a module, read without importing it: probes need torch."""
-    return headline(docstring_of(path.read_text(encoding="utf-8")))

@@ -146,17 +146,6 @@ def parsed(path: str, text: str | None) -> SourceFile | None:
         return None
 
 
-def docstring_of(text: str) -> str:
-    """The docstring of a module, empty if it has none. Raises SyntaxError."""
-    return ast.get_docstring(ast.parse(text)) or ""
-
-
-def imported_by(text: str) -> dict[str, str]:
-    """The module from which each name comes that a module imports at its top. Raises SyntaxError."""
-    imports = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and node.module]
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
-
-
 def place(file: str, line: int, function: str | None, code: str | None = None) -> Place:
     """The place, with its line of code if the file can be read here."""
     shown = file in linecache.cache or is_source(file)

@@ -16,7 +16,7 @@ from nsadiag.analysis.verdict import judge_directory
 from nsadiag.commands.faults import Fault, faults
 from nsadiag.evidence.layout import write_json
 from nsadiag.reports import load_report, print_report
-from nsadiag.source.model import docstring_of
+from nsadiag.source.literals import docstring_of
 
 from .golden import archive_of, unpack
 from .promises import code_lines

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from nsadiag.analysis.case import Case
-from nsadiag.analysis.records import Declined
 from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Strength, Where
+
+if TYPE_CHECKING:  # pandas comes with them, and the catalogue of rules must answer at once
+    from nsadiag.analysis.case import Case
+    from nsadiag.analysis.records import Declined
 
 Family = Literal[
     "structure", "stopped", "divergence", "exit", "blocked", "waiting", "correctness", "performance", "terminal"
@@ -52,7 +54,7 @@ class Draft:
     next: str | None = None
 
 
-Check = Callable[[Case], Iterator[Draft | Declined]]
+Check: TypeAlias = "Callable[[Case], Iterator[Draft | Declined]]"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.evidence.secrets.published import MASK, mask_likely
 from nsadiag.evidence.user_code import is_ours
 from nsadiag.reports.formats.markdown import template_of
 from nsadiag.reports.model import MatrixReport, Report, RunReport
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.records import CellEvidence, RankEvidence
 
 FRAME = re.compile(r'  File "(?P<file>[^"]*)", line ')
 FRAMES_SHOWN = 25
@@ -21,6 +23,8 @@ ALIKE_SHOWN = 8
 def render_issue(report: Report) -> str:
     """Markdown without a link to anything on this machine. Of a matrix: its most frequent finding. Raises UsageError."""
     run, cells = (_most_frequent(report), report.cells) if isinstance(report, MatrixReport) else (report, ())
+    from nsadiag.analysis.scale.digests.cell import load_cell  # pandas comes with it
+
     evidence = load_cell(run.directory)
     text = template_of("issue.md.jinja").render(
         run=run,

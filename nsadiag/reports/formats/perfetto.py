@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nsadiag.analysis.case import Case
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -19,6 +17,9 @@ KINDS = {int(kind) for kind in Kind}
 def render_perfetto(report: Report) -> str:
     """The document. A process is a rank; what had not ended is left open, as it was. Raises UsageError for a matrix."""
     run = only_run(report, "perfetto")
+    from nsadiag.analysis.case import Case  # pandas comes with them
+    from nsadiag.analysis.scale.digests.cell import load_cell
+
     cell = load_cell(run.directory)
     events = Case(cell).events
     found: list[dict[str, Any]] = []

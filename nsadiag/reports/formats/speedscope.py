@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nsadiag.analysis.records import CaptureEvidence
-from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.reports.formats.perfetto import only_run
 from nsadiag.reports.model import Report
+
+if TYPE_CHECKING:
+    from nsadiag.analysis.records import CaptureEvidence
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 Frame = tuple[str, str, int]
@@ -30,6 +31,8 @@ class _Frames:
 def render_speedscope(report: Report) -> str:
     """The document: one profile of all ranks' main threads, then one a rank with all its threads. Raises UsageError."""
     run = only_run(report, "speedscope")
+    from nsadiag.analysis.scale.digests.cell import load_cell  # pandas comes with it
+
     cell = load_cell(run.directory)
     frames = _Frames()
     looks = [(r.rank, r.last_capture) for r in cell.ranks if r.last_capture and r.last_capture.stacks]

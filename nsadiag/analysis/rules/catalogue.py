@@ -1,0 +1,52 @@
+"""Rules as their files state them, read without importing any: the analysis brings pandas, and a list must answer at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from nsadiag.analysis.rules.order import in_causal_order
+from nsadiag.analysis.rules.rule import Family
+from nsadiag.source.literals import docstring_of, keywords_of
+
+FOLDER = Path(__file__).resolve().parent
+RULE = re.compile(r"^\w+ = (Rule\(\n.*?^\))", re.MULTILINE | re.DOTALL)
+STATED = ("name", "family", "explained_by", "means")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One rule without its check."""
+
+    name: str
+    family: Family
+    purpose: str  # of its module
+    explained_by: tuple[str, ...] = ()
+    means: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """All rules in the order in which they are tried."""
+    return in_causal_order(each for path in sorted(FOLDER.rglob("*.py")) for each in _stated(path))
+
+
+def classes() -> dict[str, str]:
+    """Every class in causal order, and what it says happened."""
+    return {cls: sentence for entry in entries() for cls, sentence in entry.means.items()}
+
+
+def _stated(path: Path) -> Iterator[Entry]:
+    text = path.read_text(encoding="utf-8")
+    for match in RULE.finditer(text):
+        given = keywords_of(match[1], STATED)
+        yield Entry(
+            name=given["name"],
+            family=given["family"],
+            purpose=" ".join(docstring_of(text).split("\n\n")[0].split()),
+            explained_by=given.get("explained_by", ()),
+            means=given.get("means", {}),
+        )

@@ -1,0 +1,45 @@
+"""The order of trial, which follows from the edges that rules declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from graphlib import TopologicalSorter
+from typing import Protocol, TypeVar
+
+from nsadiag.analysis.rules.rule import CAUSES, Family
+
+
+class Ordered(Protocol):
+    """A rule, or what its file says of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def family(self) -> Family: ...
+    @property
+    def explained_by(self) -> tuple[str, ...]: ...
+
+
+R = TypeVar("R", bound=Ordered)
+
+
+def in_causal_order(found: Iterable[R]) -> tuple[R, ...]:
+    """A rule after those that explain what it sees, by name where no edge decides. Raises ValueError for a circle."""
+    by_name = {rule.name: rule for rule in sorted(found, key=lambda rule: rule.name)}
+    for rule in by_name.values():
+        if unknown := set(rule.explained_by) - set(by_name):
+            raise ValueError(f"{rule.name} is explained by rules that are not there: {sorted(unknown)}")
+    sorter = TopologicalSorter(
+        {name: _explained_by(rule, by_name.values()) for name, rule in by_name.items()}
+    )
+    sorter.prepare()
+    order: list[str] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready())
+        order += ready
+        sorter.done(*ready)
+    return tuple(by_name[name] for name in order)
+
+
+def _explained_by(rule: Ordered, among: Iterable[Ordered]) -> set[str]:
+    return {other.name for other in among if other.family in CAUSES[rule.family]} | set(rule.explained_by)

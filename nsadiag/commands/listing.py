@@ -1,0 +1,72 @@
+"""`nsadiag list`: the parts that are built in, and the scripts that fail on purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsadiag.commands.faults import faults, headline
+from nsadiag.source.literals import docstring_of, docstring_of_function, imported_by, table_of
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def parts() -> dict[str, dict[str, str]]:
+    """Everything built in, by kind: the purpose of each name. Read, not imported: probes need torch, reports take long."""
+    from nsadiag.analysis.rules import catalogue
+    from nsadiag.engines.registry import engines
+
+    captures = _registered("agent/captures/__init__.py", "CAPTURES", "NODE_CAPTURES")
+    return {
+        "probes": {
+            name: _purpose(file)
+            for name, (file, _) in _registered("worker/probes/__init__.py", "PROBES").items()
+        },
+        "captures": {name: _purpose_of(function, file) for name, (file, function) in captures.items()},
+        "detectors": {entry.name: entry.purpose for entry in catalogue.entries()},
+        "engines": engines(),
+        "reporters": {
+            name: _purpose(file)
+            for name, (file, _) in _registered("reports/__init__.py", "REPORTERS").items()
+        },
+        "classes": catalogue.classes(),
+    }
+
+
+def part_table() -> list[str]:
+    """Lines to read: each kind, and below it its parts."""
+    lines = []
+    for kind, entries in parts().items():
+        lines += [kind, *(f"  {name:32}{text}".rstrip() for name, text in entries.items())]
+    return lines
+
+
+def fault_table() -> list[str]:
+    """Lines to read: each class, and below it its scripts, with how many ranks they take and what happens in them."""
+    lines: list[str] = []
+    for fault in faults():
+        if fault.classes[0] not in lines:
+            lines.append(fault.classes[0])
+        ranks = 1 if fault.launch == "python" else int(fault.launch.split()[-1])
+        needs = f", needs {fault.needs}" if fault.needs else ""
+        lines.append(f"  {fault.name:44}{ranks} rank{'s' * (ranks > 1)}{needs}  {fault.what}")
+    return lines
+
+
+def _registered(registry: str, *tables: str) -> dict[str, tuple[Path, str]]:
+    """File and function of each entry of a registry: a dict literal, by the imports of its module."""
+    text = (PACKAGE / registry).read_text(encoding="utf-8")
+    imports = imported_by(text)
+    return {
+        key: (PACKAGE.parent.joinpath(*imports[function].split(".")).with_suffix(".py"), function)
+        for key, function in table_of(text, *tables).items()
+    }
+
+
+def _purpose(file: Path) -> str:
+    """The purpose of a module."""
+    return headline(docstring_of(file.read_text(encoding="utf-8")))
+
+
+def _purpose_of(function: str, file: Path) -> str:
+    """The purpose of a function."""
+    return headline(docstring_of_function(file.read_text(encoding="utf-8"), function))

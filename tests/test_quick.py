@@ -1,0 +1,58 @@
+"""Commands that only read answer at once: none of them imports the analysis, torch, pandas or numpy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.golden import GOLDEN, unpack
+
+from nsadiag.analysis.rules import catalogue
+from nsadiag.analysis.rules.registry import CLASSES, RULES
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.evidence.layout import write_json
+
+HEAVY = ("torch", "pandas", "numpy", "nsadiag.analysis.case", "nsadiag.commands.run")
+PROBE = """
+import sys
+from nsadiag.cli import main
+sys.argv = ["nsadiag", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
+"""
+
+
+def imported_by(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.format(heavy=HEAVY), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout
+    return done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("list",), ("list", "--faults"), ("--help",), ("run", "--help")], ids=" ".join
+)
+def test_lists_and_help_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    assert imported_by(*arguments) == "[]"
+
+
+@pytest.mark.parametrize("kind", ["terminal", "md", "html", "json", "junit"])
+def test_a_finished_verdict_is_shown_without_the_analysis(kind: str, tmp_path: Path) -> None:
+    run = unpack(GOLDEN / "rank_killed_sigkill.tar.xz", tmp_path)
+    write_json(run.verdict, judge_directory(run.path).to_json())
+    assert imported_by("report", str(run.path), "--format", kind) == "[]"
+
+
+def test_the_catalogue_says_what_the_rules_say() -> None:
+    stated = [(each.name, each.family, each.explained_by, dict(each.means)) for each in catalogue.entries()]
+    assert stated == [(rule.name, rule.family, rule.explained_by, dict(rule.means)) for rule in RULES]
+    assert catalogue.classes() == CLASSES
+    assert all(each.purpose for each in catalogue.entries())
