@@ -95,7 +95,12 @@ def _print_trials(path: Path, why_not: str | None, *, as_json: bool) -> None:
     epilog="Example: nsadiag report artifacts/20261120-101500-train --format md",
 )
 def report(
-    path: Annotated[Path, typer.Argument(help="A run or matrix directory")],
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]", help="A run or matrix directory  [default: the newest under artifacts/]"
+        ),
+    ] = None,
     format_: Annotated[
         str, typer.Option("--format", help="terminal, md, html, json, junit, issue, perfetto or speedscope")
     ] = "terminal",
@@ -105,6 +110,10 @@ def report(
     from nsadiag.reports import REPORTERS, load_report
     from nsadiag.reports.experiments import is_experiment, render_experiment
 
+    if path is None:
+        from nsadiag.commands.runs import latest
+
+        path = latest()
     if is_experiment(path):
         print(render_experiment(path, "json" if as_json else format_), end="")
         return
@@ -145,14 +154,57 @@ def diff(
     epilog="Example: nsadiag top artifacts/20261120-101500-train",
 )
 def top(
-    directory: Annotated[Path, typer.Argument(help="A run or matrix that is under way")],
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]", help="A run or matrix that is under way  [default: the newest under artifacts/]"
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="One look, and no more")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show what every rank is doing while the job runs: step, rate, phase, line, last event. Nobody is paused for it."""
     from nsadiag.commands import top as command
 
+    if directory is None:
+        from nsadiag.commands.runs import latest
+
+        directory = latest()
     if as_json:
         print(command.as_json(command.look(directory)))
     else:
         command.follow(directory, console(), once=once)
+
+
+@app.command("ls", short_help="List the runs under artifacts/, newest first", epilog="Example: nsadiag ls")
+def ls(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where runs lie")] = Path("artifacts"),
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """List the runs under artifacts/, newest first: when, outcome, class, guilty ranks, directory."""
+    from nsadiag.commands import runs
+
+    found = runs.runs(runs.existing(folder))
+    print(runs.as_json(found) if as_json else "\n".join(runs.lines(found) or [f"no run in {folder}"]))
+
+
+@app.command(
+    short_help="Remove old runs from artifacts/", epilog="Example: nsadiag clean --keep 10 --dry-run"
+)
+def clean(
+    keep: Annotated[int, typer.Option("--keep", metavar="N", help="How many of the newest to keep", min=0)],
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where runs lie")] = Path("artifacts"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing")
+    ] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Remove all but the newest runs that have ended; a directory that you named yourself stays."""
+    from nsadiag.commands import runs
+
+    gone = runs.clean(folder, keep, dry_run=dry_run)
+    if as_json:
+        print(runs.as_json(gone))
+    else:
+        for run in gone:
+            print(f"{'would remove' if dry_run else 'removed'} {run.directory}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag import __version__
+from nsadiag.commands import runs
 from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, make_private_dir, write_json
 from nsadiag.evidence.secrets.masking import mask_command, mask_environment
@@ -35,7 +36,7 @@ def prepare(out: Path | None, name: str, *, force: bool) -> RunDir:
     """The directory to write into, made private. Raises if it holds anything already, or cannot be written."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     safe_name = re.sub(r"[^\w.-]+", "-", name)[:40]
-    path = out or Path("artifacts") / f"{stamp}-{safe_name}"
+    path = out or runs.FOLDER / f"{stamp}-{safe_name}"
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             if not force:
@@ -44,6 +45,8 @@ def prepare(out: Path | None, name: str, *, force: bool) -> RunDir:
                 )
             _remove_earlier_run(path)
         make_private_dir(path)
+        if out is None:
+            runs.enter(path)
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         raise MachineError(

@@ -1,0 +1,143 @@
+"""`nsadiag ls`, `nsadiag clean` and the newest run: the directories under artifacts/."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import make_private_dir, read_json, replace_private
+
+FOLDER = Path("artifacts")
+LATEST = "latest"
+# The name that nsadiag gives a directory itself; one that a person named is never removed.
+OWN_NAME = re.compile(r"\d{8}-\d{6}-.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One line of the list."""
+
+    directory: Path
+    kind: str
+    name: str
+    started_at: str
+    ended: bool
+    outcome: str | None  # None: no verdict yet
+    cls: str | None
+    guilty_ranks: tuple[int, ...] = ()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether nsadiag chose the directory's name."""
+        return bool(OWN_NAME.match(self.directory.name))
+
+    def to_json(self) -> dict[str, Any]:
+        body = asdict(self)
+        return {**body, "directory": str(self.directory), "class": body.pop("cls")}
+
+
+def runs(folder: Path = FOLDER) -> list[Run]:
+    """The runs directly under a folder, newest first; links are passed over."""
+    found = (_run(path) for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    return sorted((run for run in found if run), key=lambda run: run.started_at, reverse=True)
+
+
+def _run(path: Path) -> Run | None:
+    document = read_json(path / "run.json", {})
+    if not document.get("kind"):
+        return None
+    verdict = read_json(path / "verdict.json", {})
+    return Run(
+        directory=path,
+        kind=str(document["kind"]),
+        name=str(document.get("name") or path.name),
+        started_at=str(document.get("started_at") or ""),
+        ended=bool(document.get("ended_at")),
+        outcome=verdict.get("outcome"),
+        cls=verdict.get("class"),
+        guilty_ranks=tuple(verdict.get("guilty_ranks") or ()),
+    )
+
+
+def existing(folder: Path) -> Path:
+    """The folder. Raises UsageError where there is none."""
+    if not folder.is_dir():
+        raise UsageError(
+            f"there is no directory {folder}", "`nsadiag run` makes artifacts/ where it is typed"
+        )
+    return folder
+
+
+def latest(folder: Path = FOLDER) -> Path:
+    """The newest run under a folder. Raises UsageError where there is none."""
+    link = folder / LATEST
+    if link.is_symlink() and (link / "run.json").exists():
+        return link.resolve()
+    for run in runs(existing(folder)):
+        return run.directory
+    raise UsageError(f"there is no run in {folder}", "give a run directory, or make a run: `nsadiag demo`")
+
+
+def enter(path: Path) -> None:
+    """Prepares artifacts/ for a run of its own: unknown to git, and linked to as the latest."""
+    folder = make_private_dir(path.parent)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        replace_private(ignore, b"# Written by nsadiag: runs are no source.\n*\n")
+    link = folder / LATEST
+    if link.exists() and not link.is_symlink():
+        return  # somebody's own
+    # A link that is replaced in one step is never missing. Where links are refused, the newest run is found by its time.
+    with contextlib.suppress(OSError):
+        beside = folder / f".{LATEST}-{os.getpid()}"
+        beside.symlink_to(path.name)
+        beside.replace(link)
+
+
+def clean(folder: Path, keep: int, *, dry_run: bool) -> list[Run]:
+    """Removes all but the newest `keep` of the ended runs that nsadiag named; returns those removed."""
+    own = [run for run in runs(existing(folder)) if run.is_own and run.ended]
+    for run in own[keep:]:
+        if not dry_run:
+            shutil.rmtree(run.directory)
+    return own[keep:]
+
+
+def lines(found: Iterable[Run]) -> list[str]:
+    """A line a run: when, outcome, class, ranks, directory."""
+    rows = [
+        (_when(run), run.outcome or _without_verdict(run), _what(run), str(run.directory)) for run in found
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
+    return [
+        "  ".join((*(f"{text:{width}}" for text, width in zip(row, widths, strict=False)), row[3]))
+        for row in rows
+    ]
+
+
+def _when(run: Run) -> str:
+    return run.started_at[:16].replace("T", " ")
+
+
+def _without_verdict(run: Run) -> str:
+    return run.kind if run.ended else "not ended"
+
+
+def _what(run: Run) -> str:
+    from nsadiag.evidence.spans import spans
+
+    guilty = run.guilty_ranks
+    ranks = f", rank{'s' * (len(guilty) > 1)} {spans(guilty)}" if guilty else ""
+    return f"{run.cls or '-'}{ranks}"
+
+
+def as_json(found: Iterable[Run]) -> str:
+    return json.dumps([run.to_json() for run in found], indent=1)

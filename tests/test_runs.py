@@ -1,0 +1,116 @@
+"""Runs under artifacts/: listed, the newest found, old ones removed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.golden import GOLDEN, unpack
+from typer.testing import CliRunner
+
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.cli.main import app
+from nsadiag.commands import output, runs
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import read_json, write_json
+
+
+def made(folder: Path, name: str, *, started_at: str, ended: bool = True) -> Path:
+    path = folder / name
+    path.mkdir(parents=True)
+    document = {"schema_version": 1, "kind": "run", "name": name, "started_at": started_at}
+    write_json(path / "run.json", document | ({"ended_at": started_at} if ended else {}))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    made(Path("artifacts"), "20260101-000000-first", started_at="2026-01-01T00:00:00+00:00")
+    made(Path("artifacts"), "20260103-000000-third", started_at="2026-01-03T00:00:00+00:00")
+    made(Path("artifacts"), "20260102-000000-second", started_at="2026-01-02T00:00:00+00:00")
+    return Path("artifacts")
+
+
+def test_runs_are_listed_newest_first(folder: Path) -> None:
+    assert [run.name[16:] for run in runs.runs(folder)] == ["third", "second", "first"]
+
+
+def test_a_line_has_the_verdict(folder: Path, tmp_path: Path) -> None:
+    run = unpack(GOLDEN / "rank_killed_sigkill.tar.xz", folder / "20260104-000000-killed")
+    write_json(run.verdict, judge_directory(run.path).to_json())
+    write_json(run.run, read_json(run.run) | {"started_at": "2026-01-04T10:11:12+00:00"})
+    first = CliRunner().invoke(app, ["ls"]).stdout.splitlines()[0].split()
+    assert first[:6] == ["2026-01-04", "10:11", "crashed", "rank_killed,", "rank", "1"]
+    assert first[-1] == str(run.path)
+    (row, *_) = json.loads(CliRunner().invoke(app, ["ls", "--json"]).stdout)
+    assert (row["class"], row["guilty_ranks"], row["directory"]) == ("rank_killed", [1], str(run.path))
+
+
+def test_clean_keeps_the_newest_and_what_has_not_ended_and_what_a_person_named(folder: Path) -> None:
+    made(folder, "20250101-000000-running", started_at="2025-01-01T00:00:00+00:00", ended=False)
+    made(folder, "baseline", started_at="2024-01-01T00:00:00+00:00")
+    (folder / "20240101-000000-notes").mkdir()
+    would = CliRunner().invoke(app, ["clean", "--keep", "1", "--dry-run"]).stdout.splitlines()
+    assert len(would) == 2 and all(line.startswith("would remove ") for line in would)
+    assert len(list(folder.iterdir())) == 6
+    CliRunner().invoke(app, ["clean", "--keep", "1"], catch_exceptions=False)
+    left = {path.name[9:] if path.name[0] == "2" else path.name for path in folder.iterdir()}
+    assert left == {"000000-third", "000000-running", "000000-notes", "baseline"}
+
+
+def test_clean_wants_to_be_told_how_many_to_keep(folder: Path) -> None:
+    assert CliRunner().invoke(app, ["clean"]).exit_code != 0
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_a_run_without_out_is_the_latest_and_unknown_to_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    for name in ("one", "two"):
+        run = output.prepare(None, name, force=False)
+        assert Path("artifacts/latest").resolve() == run.path.resolve()
+        (run.path / "run.json").write_text(
+            json.dumps({"schema_version": 1, "kind": "run", "started_at": name})
+        )
+    assert (
+        subprocess.run(["git", "status", "--short"], capture_output=True, text=True, check=True).stdout == ""
+    )
+    assert runs.latest() == run.path.resolve()
+    assert [each.directory.name[16:] for each in runs.runs()] == ["two", "one"]
+
+
+def test_a_run_with_out_changes_nothing_under_artifacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output.prepare(Path("here"), "one", force=False)
+    assert list(Path().iterdir()) == [Path("here")]
+
+
+def test_somebodys_own_file_latest_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("artifacts").mkdir()
+    Path("artifacts/latest").write_text("mine")
+    output.prepare(None, "one", force=False)
+    assert Path("artifacts/latest").read_text() == "mine"
+
+
+def test_report_without_a_directory_is_of_the_newest(folder: Path) -> None:
+    shown = CliRunner().invoke(app, ["report", "--json"], catch_exceptions=False)
+    assert json.loads(shown.stdout)["name"].endswith("third")
+
+
+def test_without_any_run_the_hint_says_how_to_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="no directory artifacts"):
+        runs.latest()
+    Path("artifacts").mkdir()
+    with pytest.raises(UsageError, match="no run in artifacts"):
+        runs.latest()
