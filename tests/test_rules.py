@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import graphlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.golden import GOLDEN, unpack
@@ -134,6 +135,40 @@ def test_a_conclusion_is_said_with_the_line_of_code_that_drew_it(recording: Call
     document = explain(recording("rank_killed_sigkill"))
     (row,) = [row for row in document["rules"] if row["result"] == "concluded"]
     assert row["line"].startswith("nsadiag/analysis/rules/exits/rank_killed.py:")
+    assert row["line"] in text_of(document)
+
+
+def with_check(monkeypatch: pytest.MonkeyPatch, check: Callable[[Case], Iterator[Any]]) -> None:
+    changed = dataclasses.replace(BY_NAME["stale_optimizer"], check=check)
+    monkeypatch.setattr(
+        "nsadiag.analysis.resolve.RULES", tuple(changed if r.name == changed.name else r for r in RULES)
+    )
+
+
+def test_a_rule_that_fails_is_said_with_the_line_that_raised(
+    recording: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(case: Case) -> Iterator[Any]:
+        yield from {}["nothing"]
+
+    with_check(monkeypatch, broken)
+    (row,) = [r for r in explain(recording("healthy_ddp"))["rules"] if r["rule"] == "stale_optimizer"]
+    assert row["failed"] == "KeyError('nothing')"
+    assert row["line"].endswith(f"tests/test_rules.py:{broken.__code__.co_firstlineno + 1}")
+
+
+def test_a_rule_that_says_nothing_is_said_with_the_line_at_which_it_gave_up(
+    recording: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(case: Case) -> Iterator[Any]:
+        if case.cell.ranks:
+            return
+        yield
+
+    with_check(monkeypatch, silent)
+    document = why_not(recording("healthy_ddp"), "silently_wrong")
+    (row,) = [r for r in document["rules"] if r["rule"] == "stale_optimizer"]
+    assert row["line"].endswith(f"tests/test_rules.py:{silent.__code__.co_firstlineno + 2}")
     assert row["line"] in text_of(document)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import textwrap
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import GeneratorType
+from types import FrameType, GeneratorType
+from typing import Any
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.reasons import lacking
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -40,8 +43,8 @@ class Attempt:
     finding: Finding | None = None
     declined: tuple[Declined, ...] = ()
     failed: str | None = None
-    concluded_at: str | None = None  # the lines of code that yielded the finding, from the rule inwards
-    declined_at: Mapping[Declined, str] = field(default_factory=dict)  # and each reason
+    ended_at: str | None = None  # the lines of code that concluded, failed or gave up, from the rule inwards
+    declined_at: Mapping[Declined, str] = field(default_factory=dict)  # and those that gave each reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +127,12 @@ def attempt(rule: Rule, case: Case) -> Attempt:
                     rule=rule,
                     finding=rule.finding(said),
                     declined=tuple(declined),
-                    concluded_at=at,
+                    ended_at=at,
                     declined_at=declined,
                 )
             declined.setdefault(said, at)
     except Exception as error:
-        return Attempt(rule=rule, failed=repr(error))
+        return Attempt(rule=rule, failed=repr(error), ended_at=_raised_at(error))
     return Attempt(rule=rule, declined=tuple(declined), declined_at=declined)
 
 
@@ -144,6 +147,33 @@ def _suspended_at(check: Iterator[Draft | Declined]) -> str:
     return " > ".join(lines)
 
 
+def _raised_at(error: Exception) -> str:
+    """The lines of the rule and of what it called, down to the one that raised."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours, which called the rule
+    return " > ".join(f"{_relative(frame.filename)}:{frame.lineno}" for frame in frames)
+
+
+def _returned_at(rule: Rule, case: Case) -> str:
+    """The line at which a rule that said nothing returned, by running it once more: what it computes is kept in the case."""
+    code, found = getattr(rule.check, "__code__", None), ""
+
+    def in_frame(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal found
+        if frame.f_code is not code:
+            return None
+        if event == "return":
+            found = f"{_relative(frame.f_code.co_filename)}:{frame.f_lineno}"
+        return in_frame
+
+    before = sys.gettrace()
+    sys.settrace(in_frame)
+    try:
+        list(rule.check(case))
+    finally:
+        sys.settrace(before)
+    return found
+
+
 def _relative(file: str) -> str:
     """A source file of ours, from the folder that holds the package."""
     return Path(file).relative_to(PACKAGE.parent).as_posix() if PACKAGE in Path(file).parents else file
@@ -155,7 +185,7 @@ def resolve(case: Case, *, everything: bool = False) -> Resolution:
     `everything`: all rules, and which evidence each lacked.
     """
     if everything:
-        tried = [_with_lacks(attempt(rule, case), case.cell) for rule in RULES]
+        tried = [_in_full(attempt(rule, case), case) for rule in RULES]
         return Resolution(attempts=tuple(tried))
     found: list[Attempt] = []
     for rule in RULES:
@@ -180,8 +210,10 @@ def _neighbours(case: Case, tried: list[Attempt]) -> Iterator[Attempt]:
                 break
 
 
-def _with_lacks(tried: Attempt, cell: CellEvidence) -> Attempt:
+def _in_full(tried: Attempt, case: Case) -> Attempt:
+    """An attempt with the evidence that its rule lacked; where the rule gave no reason, with the line at which it gave up."""
     if tried.finding or tried.failed:
         return tried
-    facts = dict.fromkeys((*lacking(cell, tried.rule.needs), *tried.declined))
-    return dataclasses.replace(tried, declined=tuple(facts))
+    facts = dict.fromkeys((*lacking(case.cell, tried.rule.needs), *tried.declined))
+    at = None if tried.declined else _returned_at(tried.rule, case)
+    return dataclasses.replace(tried, declined=tuple(facts), ended_at=at)

@@ -48,8 +48,10 @@ def explain(path: Path) -> dict[str, Any]:
 
 def _row(tried: Attempt, winner: Attempt | None) -> dict[str, Any]:
     row: dict[str, Any] = {"rule": tried.rule.name, "file": _file(tried), "result": _result(tried, winner)}
+    if tried.ended_at:
+        row["line"] = tried.ended_at
     if tried.finding:
-        row |= {"class": tried.finding.cls, "says": tried.finding.summary, "line": tried.concluded_at}
+        row |= {"class": tried.finding.cls, "says": tried.finding.summary}
     if row["result"] == "outranked" and winner:
         row["by"] = winner.rule.name
     if tried.failed:
@@ -88,12 +90,12 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
     if "says" in row:
         yield f"  {row['class']}: {row['says']}{_code(row)}"
     if "failed" in row:
-        yield f"  {row['failed']}"
+        yield f"  {row['failed']}{_code(row)}"
     for declined in row["declined"]:
         source = f" ({declined['source']})" if declined["source"] else ""
         yield f"  {declined['fact']}{source}{_code(declined)}"
-    if row["result"] == "declined" and not row["declined"]:
-        yield "  it found nothing that it looks for"
+    if row["result"] == "declined" and "line" in row:
+        yield f"  it found nothing that it looks for{_code(row)}"
 
 
 def _code(row: dict[str, Any]) -> str:
