@@ -56,7 +56,9 @@ def _fail_ourselves(error: Exception) -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(format_message())
             sys.exit(EXIT_USAGE)
-        _fail(format_message(), "nsadiag --help lists the commands and their options", EXIT_USAGE)
+        from nsadiag.cli.mistakes import said_of
+
+        _fail(*said_of(error, sys.argv[1:]), EXIT_USAGE)
     import traceback
 
     traceback.print_exception(error)
