@@ -169,7 +169,7 @@ def top(
             metavar="[DIR]", help="A run or matrix that is under way  [default: the newest under artifacts/]"
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="One look, and no more")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show what every rank is doing while the job runs: step, rate, phase, line, last event. Nobody is paused for it."""

@@ -35,7 +35,7 @@ def main() -> None:
         sys.exit(EXIT_USAGE)
     except OSError as error:
         machine = MachineError(f"{error.strerror}: {error.filename}" if error.filename else str(error))
-        _fail(machine.message, "is there room and permission under --out? (df -h, ls -ld)", machine.exit_code)
+        _fail(machine.message, "check space and permission under --out (df -h, ls -ld)", machine.exit_code)
     except Exception as error:
         _fail_ourselves(error)
 
