@@ -350,6 +350,7 @@ RULE = Rule(
     outcome="slow",
     detected="all progress; in at least 80 % of the steps the same rank is the last to have its gradients, and the median lag behind the first is 30 % of a step and 20 ms or more, half a second in all. Where ranks meet in a collective before they compute, by who comes to that last, if its loader takes the longer. In a loop without an optimizer of torch's, by whom the peers waited for in 80 % of their collectives, for 30 % of the time (at 75 %). Durations on one rank would mislead: where a rank waits for the slow one differs by backend. Steps that some ranks make without a model of their own (under Join, when their data is used up) do not count; nor, on CPUs, do ranks that end their step before the last one is ready for it: they have not waited. Where steps have become many times longer at once, those since then count alone. Where what the others do grows step by step as well, that is the cause",
     fix="Look at what this rank does more than its peers: its data, its host, work that it does alone.",
+    actions=("exclude host", "fix code"),
     check=straggler_rank,
     needs=("black_boxes",),
     confused_with=("slow_compute",),

@@ -108,6 +108,7 @@ RULE = Rule(
     family="structure",
     detected="versions of torch, CUDA, HIP or NCCL in the ranks' settings.json differ, and ranks wait for each other or the transport refused what a peer sent. Not where a rank is blocked in itself, raised an exception of its own, or diverged at a branch on the rank or for want of data. With a line where the outliers are also the ranks that left the common path; without one, with less confidence",
     fix="Start all ranks from one image or environment, and compare `python -m torch.utils.collect_env` on their hosts.",
+    actions=("exclude host", "fix code"),
     check=library_version_mismatch,
     needs=("ends",),
     confused_with=(
