@@ -8,13 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.suppressed_exceptions import (
-    Swallowed,
-    gone_on,
-    has_left,
-    in_flight,
-    peers_failed,
-)
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import (
     device_assert,
@@ -30,6 +23,13 @@ from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import hung_ranks
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.relations.suppressed_exceptions import (
+    Swallowed,
+    gone_on,
+    has_left,
+    in_flight,
+    peers_failed,
+)
 from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead, in_children, waits_for_children
 from nsadiag.analysis.rules.exits.missing_files import unmade
