@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.explain.candidate import Candidate, named, why_lost
+from nsadiag.analysis.explain.candidate import DEPENDS, SHOWN_BY, Candidate, named, why_lost
 from nsadiag.analysis.resolve import Attempt, Resolution
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.analysis.verdict import resolution_of
@@ -56,7 +56,7 @@ def _candidate(one: Candidate, best: Candidate) -> dict[str, Any]:
         "guilty_ranks": list(one.guilty),
         "condition": named(one),
     }
-    row |= {"decisive": one.decisive, "on_rank": one.provenance == "rank", "basis": one.basis.name.lower()}
+    row |= {"decisive": one.decisive, "depends_on": one.provenance, "shown_by": SHOWN_BY[one.basis]}
     return row if one is best else row | {"lost": why_lost(one, best)}
 
 
@@ -105,7 +105,7 @@ def text_of(document: dict[str, Any]) -> str:
 
 def _score(row: dict[str, Any]) -> str:
     decisive = f"decisive ({row['decisive']})" if row["decisive"] else "not decisive"
-    return f"{decisive}, {'on the rank' if row['on_rank'] else 'not on the rank'}, shown by {row['basis']}"
+    return f"{decisive}; depends on {DEPENDS[row['depends_on']]}; shown by {row['shown_by']}"
 
 
 def _lines(row: dict[str, Any]) -> Iterator[str]:

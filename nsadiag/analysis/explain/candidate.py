@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source.control import Condition
 
@@ -52,6 +53,17 @@ class Basis(IntEnum):
     PLACE = 7  # where they wait: what depends on the rank alone is the same in every iteration
 
 
+SHOWN_BY = {
+    Basis.SOURCE: "one look and the source",
+    Basis.FRAMEWORK: "what a framework was given",
+    Basis.UNITS: "the order of FSDP's units",
+    Basis.STEPS: "steps between two calls",
+    Basis.CALLS: "the first calls that differ",
+    Basis.ORDER: "calls that all made before",
+    Basis.PLACE: "the lines where ranks wait",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """One explanation of why some ranks will never come to what others wait in."""
@@ -81,6 +93,11 @@ class Candidate:
         """The criteria of the ranking, the weightiest first."""
         return bool(self.decisive), self.provenance == "rank", self.basis
 
+    def declined(self, cell: CellEvidence) -> Declined:
+        """The candidate as what speaks against another explanation."""
+        source = self.evidence[0].source if self.evidence else None
+        return Declined(f"rank {cell.names(self.guilty)} {self.because}", source)
+
 
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """The best first; of equals the one that was found first."""
@@ -89,12 +106,14 @@ def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
 
 def why_lost(one: Candidate, winner: Candidate) -> str:
     """The fact by which a candidate is behind the best."""
+    if (one.cls, one.guilty, one.condition) == (winner.cls, winner.guilty, winner.condition):
+        return f"the best says the same, by {SHOWN_BY[winner.basis]}"
     if bool(one.decisive) != bool(winner.decisive):
         return winner.decisive
     if (one.provenance == "rank") != (winner.provenance == "rank"):
         return f"{named(winner)} depends on the rank, and this on {DEPENDS[one.provenance]}"
     if one.basis != winner.basis:
-        return f"shown by {one.basis.name.lower()} alone, and {named(winner)} by {winner.basis.name.lower()}"
+        return f"{SHOWN_BY[one.basis]} show less of a divergence than {SHOWN_BY[winner.basis]}"
     return f"no better than {named(winner)}, which was found first"
 
 

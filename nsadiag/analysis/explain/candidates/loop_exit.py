@@ -14,7 +14,7 @@ from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
-from nsadiag.source.iterables import fillings
+from nsadiag.source.iterables import fillings, runs_its_items
 from nsadiag.source.model import CallPath
 
 # An end that somebody outside asked for is the end of that rank, not a branch of the training.
@@ -52,9 +52,11 @@ def left_loop(
         else:
             led = context.anchored_in(loop) or was_in(context, loop, left[0], iteration)
         ended_by = _ended_by(context, loop, left[0]) if led else None
-        # What is put into it on some ranks only is a matter of where it is put in, unless it is data.
-        if ended_by and (ended_by is not loop or iteration is not None or _is_of_inputs(context, loop)):
-            return _candidate(context, loop, ended_by, stayed, left, iteration)
+        over_inputs = _is_over_inputs(context, loop, inside)
+        # What else is put into it on some ranks only is a matter of where it is put in.
+        if ended_by and (ended_by is not loop or over_inputs or not _is_filled_by_rank(context, loop)):
+            at_end = ended_by is loop and loop.kind == "for" and over_inputs
+            return _candidate(context, loop, ended_by, stayed, left, iteration, at_end=at_end)
     return None
 
 
@@ -80,8 +82,17 @@ def _waits_in_branch(context: Context, loop: Condition, stayed: int, left: int) 
     return on_rank and any(is_in(context.program, outside, g) for g in around[: around.index(loop)])
 
 
-def _is_of_inputs(context: Context, loop: Condition) -> bool:
-    return not any(f.guard for f in fillings(context.program, loop)) or _takes_inputs(context, loop)
+def _is_filled_by_rank(context: Context, loop: Condition) -> bool:
+    return any(f.guard for f in fillings(context.program, loop))
+
+
+def _is_over_inputs(context: Context, loop: Condition, inside: CallPath) -> bool:
+    """Whether any rank asked for a batch in the loop, or ran a model: else it goes over metrics, parameters, names, or tasks."""
+    events = (t for mine in context.timelines.events.values() for t in mine)
+    places = {t.at: t.place for t in events if t.kind in (EventKind.DATA, EventKind.FORWARD)}.values()
+    # Without any black box nothing speaks against it.
+    takes = not places or any(loop.holds(p) for at in places if at for p in context.call_paths.to(at))
+    return takes and not runs_its_items(context.program, loop, inside)
 
 
 def _ended_by(context: Context, loop: Condition, left: int) -> Condition | None:
@@ -112,14 +123,6 @@ def _is_head(context: Context, loop: Condition, at: Place) -> bool:
     return any((p.file, p.line) == (loop.file, loop.line) for p in (at, *context.call_paths.to(at)))
 
 
-def _takes_inputs(context: Context, loop: Condition) -> bool:
-    """Whether any rank asked for a batch in the loop, or ran a model: else it goes over metrics, parameters, names."""
-    events = (t for mine in context.timelines.events.values() for t in mine)
-    places = {t.at: t.place for t in events if t.kind in (EventKind.DATA, EventKind.FORWARD)}.values()
-    # Without any black box nothing speaks against it.
-    return not places or any(loop.holds(p) for at in places if at for p in context.call_paths.to(at))
-
-
 def _candidate(
     context: Context,
     loop: Condition,
@@ -127,9 +130,11 @@ def _candidate(
     stayed: tuple[int, ...],
     left: tuple[int, ...],
     iteration: int | None,
+    *,
+    at_end: bool,
 ) -> Candidate | None:
+    """`at_end`: the loop goes over inputs, and these had run out."""
     gone = context.doing(left[0]) == "gone"
-    at_end = ended_by.is_loop and ended_by.kind == "for" and _takes_inputs(context, ended_by)
     uneven = at_end or ended_by.provenance == "input"
     if gone and (ended_by.leaves == "return" or ASKED_TO_STOP.search(ended_by.test)) and not uneven:
         return None

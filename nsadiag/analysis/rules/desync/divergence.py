@@ -58,8 +58,7 @@ def _another(cell: CellEvidence, found: Candidate) -> Declined:
                 f"the ranks diverged at `{shown(guard)}` ({at}), which depends on {DEPENDS[guard.provenance]}"
             )
         return Declined(fact, sources.cited(cell, guard.file, guard.line))
-    source = found.evidence[0].source if found.evidence else None
-    return Declined(f"rank {cell.names(found.guilty)} {found.because}", source)
+    return found.declined(cell)
 
 
 def _unexplained(case: Case) -> Iterator[Declined]:
