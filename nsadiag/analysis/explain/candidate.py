@@ -71,7 +71,6 @@ class Candidate:
     kind: Kind
     basis: Basis
     condition: Condition | None
-    provenance: str
     guilty: tuple[int, ...]
     blocked: tuple[int, ...]
     where: Place | None
@@ -81,7 +80,13 @@ class Candidate:
     decisive: str = (
         ""  # the fact that leaves no other reading: counted rounds, gradients reduced on one side alone
     )
+    depends_on: str = ""  # where the condition does not say it
     module: str | None = None
+
+    @property
+    def provenance(self) -> str:
+        """What makes the sides differ, as of conditions in the source."""
+        return self.depends_on or (self.condition.provenance if self.condition else "data")
 
     @property
     def cls(self) -> str:

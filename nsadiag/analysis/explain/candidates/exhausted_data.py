@@ -45,7 +45,7 @@ def exhausted_data(context: Context) -> Iterator[Candidate]:
         kind=Kind.LOOP_END,
         basis=Basis.FRAMEWORK,
         condition=None,
-        provenance="input",
+        depends_on="input",
         guilty=guilty,
         blocked=others,
         where=locations.of_text(at),

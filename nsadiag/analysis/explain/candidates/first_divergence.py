@@ -176,7 +176,6 @@ def _candidate(
         kind=kind,
         basis=Basis.CALLS,
         condition=condition,
-        provenance=condition.provenance,
         guilty=blamed,
         blocked=blocked,
         where=(_place_of(own) if entered else None) or condition.place,

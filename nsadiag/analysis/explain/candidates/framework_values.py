@@ -50,7 +50,7 @@ def _candidate(
         kind=Kind.FLAG,
         basis=Basis.FRAMEWORK,
         condition=guard,
-        provenance="rank",
+        depends_on="rank",
         guilty=(rank,),
         blocked=blocked,
         where=call.at,

@@ -33,7 +33,6 @@ def gradient_sync(context: Context) -> Iterator[Candidate]:
         kind=Kind.GRADIENT_SYNC,
         basis=Basis.CALLS,
         condition=boundary,
-        provenance=boundary.provenance if boundary else "data",
         guilty=guilty,
         blocked=others,
         where=boundary.place if boundary else _switch(context, begun, accumulate[0], guilty),

@@ -38,7 +38,6 @@ def iteration_order(context: Context) -> Iterator[Candidate]:
         kind=Kind.ORDER,
         basis=Basis.ORDER,
         condition=loop,
-        provenance=loop.provenance,
         guilty=guilty,
         blocked=tuple(r for r in context.members() if r not in guilty),
         where=ordered_at(context.program, loop),

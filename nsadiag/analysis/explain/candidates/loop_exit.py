@@ -150,7 +150,7 @@ def _candidate(
         kind=Kind.LOOP_END if at_end else Kind.LOOP_EXIT,
         basis=Basis.CALLS,
         # What counts the rounds of a loop that is no other's has a state of its own.
-        provenance="data" if ended_by.provenance == "uniform" else ended_by.provenance,
+        depends_on="data" if ended_by.provenance == "uniform" else "",
         condition=ended_by,
         guilty=guilty,
         blocked=others,

@@ -136,7 +136,6 @@ def _candidate(
         kind=Kind.LOST_STEP,
         basis=Basis.STEPS,
         condition=past,
-        provenance=past.provenance,
         guilty=early,
         blocked=late,
         where=past.place,

@@ -79,7 +79,7 @@ def _candidate(
         kind=Kind.FLAG,
         basis=Basis.FRAMEWORK,
         condition=condition,
-        provenance=depends,
+        depends_on=depends,
         guilty=guilty,
         blocked=others,
         where=stop.at,

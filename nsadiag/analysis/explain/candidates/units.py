@@ -51,7 +51,6 @@ def _candidate(context: Context, number: int, series: Series) -> Iterator[Candid
         kind=Kind.MODULES,
         basis=Basis.UNITS,
         condition=condition,
-        provenance=condition.provenance if condition else "data",
         guilty=guilty,
         blocked=rest,
         where=condition.place if skipped and condition else context.here(guilty[0]),
