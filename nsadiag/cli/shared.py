@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from nsadiag import __version__
 from nsadiag.errors import UsageError
+from nsadiag.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
