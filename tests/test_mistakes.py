@@ -58,3 +58,16 @@ def test_help_is_as_wide_as_the_terminal() -> None:
         widths[columns] = max(map(len, done.stdout.splitlines()))
     assert widths["60"] <= 60
     assert 85 < widths["110"] <= 110
+
+
+@pytest.mark.parametrize(
+    ("command", "groups"),
+    [
+        ("run", ["Options", "Hangs", "Recording", "Several nodes"]),
+        ("matrix", ["Arguments", "Options", "Slurm", "Recording", "Several nodes"]),
+    ],
+)
+def test_help_has_many_options_in_groups(command: str, groups: list[str]) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"]).stdout
+    titles = [line[:-1] for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
+    assert sorted(titles) == sorted(groups)

@@ -21,6 +21,7 @@ from nsadiag.cli.shared import (
     RUN_TOKEN,
     USER_CODE,
     WAIT,
+    Grouped,
     app,
     check_probes,
     console,
@@ -74,23 +75,41 @@ Engine = Annotated[
         help="Where cells run: local, static (with --nnodes), slurm, or one that another package adds",
     ),
 ]
-Nodes = Annotated[int | None, typer.Option(metavar="N", help="Slurm: nodes of a cell, at most", min=1)]
-Partition = Annotated[str | None, typer.Option(metavar="NAME", help="Slurm: the partition to submit to")]
-Account = Annotated[str | None, typer.Option(metavar="NAME", help="Slurm: the account that pays")]
+Nodes = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Slurm: nodes of a cell, at most", min=1, rich_help_panel="Slurm"),
+]
+Partition = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Slurm: the partition to submit to", rich_help_panel="Slurm"),
+]
+Account = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Slurm: the account that pays", rich_help_panel="Slurm")
+]
 GpusPerNode = Annotated[
-    int | None, typer.Option(metavar="N", help="Slurm: GPUs that a cell gets on each node", min=1)
+    int | None,
+    typer.Option(
+        metavar="N", help="Slurm: GPUs that a cell gets on each node", min=1, rich_help_panel="Slurm"
+    ),
 ]
 Time = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Slurm: limit of a cell's job  [default: as its timeout_s needs]"),
+    typer.Option(
+        metavar="TIME",
+        help="Slurm: limit of a cell's job  [default: as its timeout_s needs]",
+        rich_help_panel="Slurm",
+    ),
 ]
 Slurm = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated"),
+    typer.Option(
+        metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated", rich_help_panel="Slurm"
+    ),
 ]
 
 
 @app.command(
+    cls=Grouped,
     short_help="Run a matrix of experiments and report on the whole",
     epilog="Example: nsadiag matrix -k 'layers=1 and not fsdp2'",
 )

@@ -23,6 +23,7 @@ from nsadiag.cli.shared import (
     RUN_TOKEN,
     USER_CODE,
     WAIT,
+    Grouped,
     app,
     check_probes,
     count_as_user_code,
@@ -52,15 +53,23 @@ def _last_word(code: int | None) -> Iterator[None]:
         raise typer.Exit(code) from None
 
 
-Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Hard limit; 0: none", min=0)]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Hard limit; 0: none", min=0, rich_help_panel="Hangs")
+]
 StallAfter = Annotated[
-    str, typer.Option(metavar="SECONDS", help="Take snapshots after this long without progress, or auto")
+    str,
+    typer.Option(
+        metavar="SECONDS",
+        help="Take snapshots after this long without progress, or auto",
+        rich_help_panel="Hangs",
+    ),
 ]
 OnHang = Annotated[
     str,
     typer.Option(
         metavar="ACTION",
         help="stop a job that hangs (a suspected hang after --patience), stop-proven alone, or leave it",
+        rich_help_panel="Hangs",
     ),
 ]
 Patience = Annotated[
@@ -69,21 +78,32 @@ Patience = Annotated[
         envvar="NSADIAG_PATIENCE",
         metavar="SECONDS",
         help="Silence after which a suspected hang is taken for one, or auto: ten times the longest pause, two minutes at least",
+        rich_help_panel="Hangs",
     ),
 ]
 Probes = Annotated[
-    str, typer.Option(metavar="LIST", help="light, full, none, or names with commas: light,parity")
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="light, full, none, or names with commas: light,parity",
+        rich_help_panel="Recording",
+    ),
 ]
 Passthrough = Annotated[bool, typer.Option("--passthrough", help="End with the job's own exit code")]
 WithLocals = Annotated[
     bool,
-    typer.Option("--locals", help="Add the values of local variables to the stacks; they may hold secrets"),
+    typer.Option(
+        "--locals",
+        help="Add the values of local variables to the stacks; they may hold secrets",
+        rich_help_panel="Recording",
+    ),
 ]
 CudaCore = Annotated[
     bool,
     typer.Option(
         "--cuda-core",
         help="Take a core dump of the GPU, without its memory, before a job that hangs is ended",
+        rich_help_panel="Recording",
     ),
 ]
 Ring = Annotated[
@@ -91,6 +111,7 @@ Ring = Annotated[
     typer.Option(
         metavar="WHERE",
         help="Keep the recorders on disk, in memory (/dev/shm, copied at the end), or auto: memory if --out is on a network",
+        rich_help_panel="Recording",
     ),
 ]
 DieWithMe = Annotated[
@@ -103,6 +124,7 @@ LogLimit = Annotated[
         metavar="MIB",
         help="Size of each log, of which the first and the last half are kept; 0: all of it",
         min=0,
+        rich_help_panel="Recording",
     ),
 ]
 
@@ -116,6 +138,7 @@ def _check_option(context: typer.Context) -> None:
 
 
 @app.command(
+    cls=Grouped,
     short_help="Run a launcher line, watch it, and give the verdict",
     options_metavar="[OPTIONS] -- CMD...",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
+from typer.core import TyperCommand
 
 from nsadiag.errors import UsageError
 from nsadiag.version import __version__
@@ -42,6 +43,20 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+class Grouped(TyperCommand):
+    """A command with many options, whose help has them in groups, as plain text."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(record)
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
 @app.callback()
 def every_command(
     version: Annotated[
@@ -52,6 +67,8 @@ def every_command(
     """Options before the command."""
 
 
+NODES_PANEL = "Several nodes"
+
 OUT = typer.Option(
     "--out", "-o", metavar="DIR", help="Directory to write to  [default: artifacts/<time>-<name>]"
 )
@@ -61,15 +78,26 @@ USER_CODE = typer.Option(
     metavar="PKG,...",
     envvar="NSADIAG_USER_CODE",
     help="Installed packages that are your code too, besides that of the entry point",
+    rich_help_panel="Recording",
 )
 FORCE = typer.Option("--force", help="Replace what an earlier run left in --out")
 # Spelled as torchrun's, which takes both dashes and underscores.
 NNODES = typer.Option(
-    "--nnodes", metavar="N", help="Number of nodes, on each of which the same command runs", min=1
+    "--nnodes",
+    metavar="N",
+    help="Number of nodes, on each of which the same command runs",
+    min=1,
+    rich_help_panel=NODES_PANEL,
 )
-NODE_RANK = typer.Option("--node-rank", "--node_rank", metavar="N", help="Number of this node, from 0")
+NODE_RANK = typer.Option(
+    "--node-rank", "--node_rank", metavar="N", help="Number of this node, from 0", rich_help_panel=NODES_PANEL
+)
 MASTER_ADDR = typer.Option(
-    "--master-addr", "--master_addr", metavar="HOST", help="Name or address of node 0, as the others reach it"
+    "--master-addr",
+    "--master_addr",
+    metavar="HOST",
+    help="Name or address of node 0, as the others reach it",
+    rich_help_panel=NODES_PANEL,
 )
 MASTER_PORT = typer.Option(
     "--master-port",
@@ -78,17 +106,24 @@ MASTER_PORT = typer.Option(
     help="Where agents meet  [default: 29450]",
     min=1,
     max=65535,
+    rich_help_panel=NODES_PANEL,
 )
 LOCAL_ADDR = typer.Option(
     "--local-addr",
     "--local_addr",
     metavar="ADDR|INTERFACE",
     help="Node 0: listen on this address, or interface, alone",
+    rich_help_panel=NODES_PANEL,
 )
 RUN_TOKEN = typer.Option(
-    "--run-token", metavar="TOKEN", help="Shared secret of the agents; better given as NSADIAG_RUN_TOKEN"
+    "--run-token",
+    metavar="TOKEN",
+    help="Shared secret of the agents; better given as NSADIAG_RUN_TOKEN",
+    rich_help_panel=NODES_PANEL,
 )
-WAIT = typer.Option("--wait", metavar="SECONDS", help="Time to wait for all nodes to join", min=1)
+WAIT = typer.Option(
+    "--wait", metavar="SECONDS", help="Time to wait for all nodes to join", min=1, rich_help_panel=NODES_PANEL
+)
 
 
 def console(*, stderr: bool = False) -> Console:
