@@ -156,9 +156,9 @@ class Context:
         """The line in the file's copy in the run directory, where there is one."""
         return sources.cited(self.cell, at.file, at.line)
 
-    def blackbox(self, rank: int) -> str:
-        """The file with the rank's events."""
-        return f"{self.cell.rank(rank).source}/blackbox.bin"
+    def recorded(self, rank: int, did: str) -> Evidence:
+        """What the rank's events say that it did."""
+        return Evidence(claim=f"rank {rank} {did}", source=f"{self.cell.rank(rank).source}/blackbox.bin")
 
     def stands(self, rank: int) -> Evidence:
         """One sentence on where the rank is."""

@@ -10,7 +10,6 @@ from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.records import Evidence
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.ring.reader import Event
@@ -51,12 +50,8 @@ def exhausted_data(context: Context) -> Iterator[Candidate]:
         where=locations.of_text(at),
         because=because,
         evidence=(
-            Evidence(
-                claim=f"on rank {ended[0]} the data ended after {many}", source=context.blackbox(ended[0])
-            ),
-            Evidence(
-                claim=f"rank {went_on[0]} was given another batch then", source=context.blackbox(went_on[0])
-            ),
+            context.recorded(ended[0], f"was at the end of the data after {many}"),
+            context.recorded(went_on[0], "was given another batch then"),
             context.stands(ended[0]),
             context.stands(went_on[0]),
         ),

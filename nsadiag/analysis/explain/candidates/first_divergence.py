@@ -14,7 +14,7 @@ from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, passed_by
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
-from nsadiag.evidence.records import Evidence, Place, Strength
+from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
 from nsadiag.source.model import CallPath
@@ -171,7 +171,6 @@ def _candidate(
         blamed, blocked = tuple(sorted((*guilty, *others))), ()
         names = context.cell.names
         because = f"diverged {at}, where each draws a lot of its own: rank {names(guilty)} {did} where rank {names(others)} ran {missed}"
-    claim = f"rank {guilty[0]} {did} in iteration {number}, and not {missed}"
     yield Candidate(
         kind=kind,
         basis=Basis.CALLS,
@@ -182,7 +181,7 @@ def _candidate(
         strength=Strength.STRONG if condition.differs else Strength.LIKELY,
         because=because,
         evidence=(
-            Evidence(claim=claim, source=context.blackbox(guilty[0])),
+            context.recorded(guilty[0], f"{did} in iteration {number}, and not {missed}"),
             context.stands(others[0]),
         ),
     )

@@ -9,7 +9,7 @@ from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Place
 from nsadiag.source.control import Condition
 from nsadiag.source.patterns.switches import entered_by, switched_by
 
@@ -39,10 +39,7 @@ def gradient_sync(context: Context) -> Iterator[Candidate]:
         because=f"{does} in backward {number + 1}, in which the others do not{even}",
         decisive=f"rank {guilty[0]} {does} in backward {number + 1}, and rank {others[0]} does not",
         evidence=tuple(
-            Evidence(
-                claim=f"rank {r} {WORDS[bool(t.unsynced)]} in backward {number + 1}",
-                source=context.blackbox(r),
-            )
+            context.recorded(r, f"{WORDS[bool(t.unsynced)]} in backward {number + 1}")
             for r, t in sorted(begun.items())[:8]
         ),
     )

@@ -10,7 +10,7 @@ from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, held_by, parted_at, passed_by
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
-from nsadiag.evidence.records import Evidence, Place, Strength
+from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
 from nsadiag.source.model import CallPath
@@ -32,7 +32,7 @@ def iteration_order(context: Context) -> Iterator[Candidate]:
     parted = "diverged from the others" if tells else "diverged"
     who = ("it", "the others") if tells else (f"rank {one}", f"rank {other}")
     at = f"the loop `{shown(loop)}` ({locations.short(loop.place)})"
-    claim = f"rank {one} did {own} in iteration {number}, and rank {other} {theirs}; both had made both calls before"
+    did = f"did {own} in iteration {number}, and rank {other} {theirs}; both had made both calls before"
     guilty = found.guilty if tells else context.members()
     yield Candidate(
         kind=Kind.ORDER,
@@ -44,7 +44,7 @@ def iteration_order(context: Context) -> Iterator[Candidate]:
         strength=Strength.STRONG if tells else Strength.WEAK,
         because=f"{parted} in iteration {number} in {at}, which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
         evidence=(
-            Evidence(claim=claim, source=context.blackbox(one)),
+            context.recorded(one, did),
             context.stands(one),
             context.stands(other),
         ),

@@ -11,7 +11,7 @@ from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.explain.trips import left_between_rounds, was_in, went_round_less
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, held_by, is_in, passed_by
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
 from nsadiag.source.iterables import fillings, runs_its_items
@@ -158,10 +158,7 @@ def _candidate(
         because=_because(loop, ended_by, stayed[0], left[0], iteration, counts, stays=guilty == stayed),
         decisive=f"rank {left[0]} left the loop at {at} after fewer rounds" if iteration is None else "",
         evidence=(
-            *(
-                Evidence(claim=f"rank {r} began {n} iterations", source=context.blackbox(r))
-                for r, n in sorted(counts.items())[:8]
-            ),
+            *(context.recorded(r, f"began {n} iterations") for r, n in sorted(counts.items())[:8]),
             context.stands(left[0]),
             context.stands(stayed[0]),
         ),

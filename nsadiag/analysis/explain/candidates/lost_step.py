@@ -143,7 +143,7 @@ def _candidate(
         decisive=decisive,
         because=f"{did}: it left a round of the loop without its step, and the one way past that in the source is `{shown(past)}` ({at})",
         evidence=(
-            Evidence(claim=f"rank {early[0]} {did}", source=context.blackbox(early[0])),
+            context.recorded(early[0], did),
             context.stands(early[0]),
             context.stands(late[0]),
             *_raising(context, past),

@@ -13,7 +13,7 @@ from nsadiag.analysis.explain.candidates.loop_exit import ASKED_TO_STOP
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.ring.reader import Event
@@ -85,7 +85,7 @@ def _candidate(
         where=stop.at,
         because=because,
         evidence=(
-            *(Evidence(claim=f"rank {r} {what}", source=context.blackbox(r)) for r, what in did.items()),
+            *(context.recorded(r, what) for r, what in did.items()),
             context.stands(stopped[0]),
             context.stands(trains[0]),
         ),

@@ -10,7 +10,6 @@ from nsadiag.analysis.explain.candidates.first_divergence import deciding
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.relations.call_paths import apart
 from nsadiag.analysis.relations.timeline import suspects
-from nsadiag.evidence.records import Evidence
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 
 Series = dict[int, tuple[str, ...]]
@@ -57,10 +56,7 @@ def _candidate(context: Context, number: int, series: Series) -> Iterator[Candid
         module=own.partition(" ")[2] or other.partition(" ")[2],
         because=because,
         evidence=tuple(
-            Evidence(
-                claim=f"rank {r} in iteration {number + 1}: {', '.join(v[max(0, at - 2) : at + 2])}",
-                source=context.blackbox(r),
-            )
+            context.recorded(r, f"in iteration {number + 1}: {', '.join(v[max(0, at - 2) : at + 2])}")
             for r, v in sorted(series.items())[:8]
         ),
     )
