@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.source.handlers import lets_through
+from nsadiag.source.patterns.handlers import lets_through
 
 Raised = dict[str, Any]
 

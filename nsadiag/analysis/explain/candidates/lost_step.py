@@ -17,8 +17,8 @@ from nsadiag.analysis.relations.timeline import Divergence
 from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition, Program
-from nsadiag.source.handlers import only_raise, swallowing
 from nsadiag.source.model import CallPath
+from nsadiag.source.patterns.handlers import only_raise, swallowing
 from nsadiag.source.trip_counts import counts_from_same_start
 
 
