@@ -239,8 +239,8 @@ def branch_runs(inputs: Inputs) -> dict[str, Callable[[], object]]:
     (out, _, near), (lse, _, near_lse) = band.bands_forward(*both, LENGTHS)
     stats = gates.gate_backward(dout, [out] * 3, [lse] * 3, gate)[1]
     blocks = choose.select(q, k.compressed, lse, SELECTION, 0)
-    _, _, union, _ = gather.selected_forward(*chosen, blocks, block, 0)
     dq, others = torch.empty_like(q), (out, None, near)
+    *_, union = gather.selected_forward(*chosen, blocks, block, 0, None, others, gate)
     runs = {
         "bands forward": lambda: band.bands_forward(*both, LENGTHS),
         "bands dq": lambda: band.bands_dq(*both, dout, stats, LENGTHS),

@@ -78,7 +78,7 @@ def assert_bits_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
     [
         (64, 4, 128, 128, 2048, 1, torch.bfloat16, 1),
         (64, 4, 128, 128, 2200, 1, torch.bfloat16, 1),
-        (64, 4, 128, 128, 2048, 2, torch.bfloat16, 1),  # by bits, in two nodes
+        (64, 4, 128, 128, 2048, 2, torch.bfloat16, 1),  # by bits, in two rows
         (12, 2, 64, 64, 1999, 2, torch.bfloat16, 8),
         (12, 4, 64, 64, 3001, 2, torch.bfloat16, 1),
         (4, 4, 128, 128, 1300, 1, torch.bfloat16, 8),

@@ -65,7 +65,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 else:
     from nsa.attention.decode_attention import decode_attention
-    from nsa.attention.kernels import band, choose, decode, gather, lists, nodes
+    from nsa.attention.kernels import band, choose, decode, gather, lists, node
     from nsa.attention.kernels.band import Lengths, bands_forward
     from nsa.attention.kernels.choose import Selection, select, select_few
     from nsa.attention.kernels.tiles import Tile
@@ -283,7 +283,7 @@ else:
         assert torch.equal(lists.lists_of_tokens(blocks, 10)[0], by_sorting)
 
     @pytest.mark.parametrize("case", [Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1), OF_FEW_BLOCKS])
-    def test_as_operators_they_give_the_same_bits_as_autograd_nodes(case, monkeypatch):
+    def test_as_operators_they_give_the_same_bits_as_an_autograd_node(case):
         class Recorder(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
                 seen.add(str(function).split(".")[1])
@@ -294,14 +294,10 @@ else:
         one_node = output_and_gradients(case, inputs, "triton")
         with Recorder():
             operators = output_and_gradients(case, inputs, "triton")
-        monkeypatch.setattr(nodes, "SHORT", 0)
-        two_nodes = output_and_gradients(case, inputs, "triton")
         assert {"band_attention", "select_blocks", "gated_attention"} <= seen
         assert all(torch.equal(a, b) for a, b in zip(one_node, operators, strict=True))
-        assert all(torch.equal(a, b) for a, b in zip(one_node, two_nodes, strict=True))
 
-    @pytest.mark.parametrize("short", [2**25, 0])  # one autograd node, and two
-    def test_a_launch_is_compiled_for_no_branch_whose_keys_it_is_not_given(monkeypatch, short):
+    def test_a_launch_is_compiled_for_no_branch_whose_keys_it_is_not_given(monkeypatch):
         # The interpreter never enters such a branch; a compiler fails on it.
         launched, launcher = [], band.forward_kernel
 
@@ -313,7 +309,6 @@ else:
 
                 return launch
 
-        monkeypatch.setattr(nodes, "SHORT", short)
         monkeypatch.setattr(band, "forward_kernel", Recorder())
         output_and_gradients(OF_FEW_BLOCKS, random_inputs(OF_FEW_BLOCKS, dtype=torch.float32), "triton")
         assert len(launched) == 2
@@ -343,20 +338,21 @@ else:
     def test_backward_frees_the_branches_outputs_before_it_allocates_gradients(monkeypatch):
         held, freed = [], []
         case = Case(config=TINY, n_tokens=14, n_heads=2, n_kv_heads=1)
-        forward, backward = nodes.gated_sum, nodes.branches_backward
+        forward, backward = node.chosen_forward, node.branches_backward
 
-        def gated_sum(outs, gates):
-            held.extend(out.untyped_storage()._weak_ref() for out in outs)
-            return forward(outs, gates)
+        def chosen_forward(*arguments):
+            total, out, *rest = forward(*arguments)
+            compressed, _, sliding = arguments[6]
+            held.extend(x.untyped_storage()._weak_ref() for x in (compressed, out, sliding))
+            return total, out, *rest
 
         def branches_backward(*arguments):
             gc.collect()  # the interpreter keeps arguments in cycles
             freed.extend(torch.UntypedStorage._expired(storage) for storage in held)
             return backward(*arguments)
 
-        monkeypatch.setattr(nodes, "SHORT", 0)
-        monkeypatch.setattr(nodes, "gated_sum", gated_sum)
-        monkeypatch.setattr(nodes, "branches_backward", branches_backward)
+        monkeypatch.setattr(node, "chosen_forward", chosen_forward)
+        monkeypatch.setattr(node, "branches_backward", branches_backward)
         output_and_gradients(case, random_inputs(case, dtype=torch.float32), "triton")
         assert freed == [True, True, True]
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from nsa.attention.kernels.band_dkv_kernels import dkv_kernel
-from nsa.attention.kernels.band_kernels import dq_kernel, forward_kernel
+from nsa.attention.kernels.band_kernels import Band, Shape, dq_kernel, forward_kernel
 from nsa.attention.kernels.descriptors import describable, tokens_descriptor
-from nsa.attention.kernels.packing import n_sequences, n_tiles
+from nsa.attention.kernels.packing import COMPRESSED, TOKENS, n_sequences, n_tiles
 from nsa.attention.kernels.parts import sum_parts
 from nsa.attention.kernels.tiles import (
     FULL_GRID,
@@ -68,19 +68,15 @@ def bands_forward(
 
 
 def chosen_band_forward(
-    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, lengths: Lengths, others: Some, gates: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Output and lse of the selected branch, by the `bits` [B, Hkv, T] of `selection.select`.
-
-    Given `gates` [B, T, H, 3], also the gated sum of that output and the `others`, which are in the order of BRANCHES.
-    """
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, lengths: Lengths, others: Some, gates: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gated sum of the selected branch, by the `bits` [B, Hkv, T] of `choose.select_few`, and the `others`' outputs,
+    by `gates` [B, T, H, 3]; then that branch's output and lse."""
     out, lse = _room(q, v)
-    total = None if gates is None else torch.empty_like(out)
-    # Without gates the other branches have no part in this launch, which has no keys of theirs.
-    compressed, _, sliding = others if gates is not None else (None,) * 3
-    result = Forward([compressed, out, sliding], [None, lse, None])
+    total = torch.empty_like(out)
+    result = Forward([others[0], out, others[2]], [None, lse, None])
     _forward(q, (None, k, None), (None, v, None), result, lengths, None, bits, gates, total)
-    return out, lse, total
+    return total, out, lse
 
 
 def bands_dq(
@@ -102,7 +98,7 @@ def bands_dq(
     dq_kernel[(batch * heads, n_tiles(n_queries, tile.rows, borders))](
         rows[0], keys[0], values[0], keys[1], values[1], keys[2], values[2], rows[1], stats, dq, borders, bits, n_queries, *_n_keys(k), lengths.past,
         _offset(q, k, lengths), lengths.window, dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries,
-        n_sequences(borders), **_constants(q, k, k, v_dim, lengths, borders, bits, described, tile),
+        n_sequences(borders), **_constants(q, k, v_dim, lengths, borders, bits, described, tile),
     )  # fmt: skip
     return dq
 
@@ -146,7 +142,7 @@ def bands_dkv(
             borders, bits, n_queries, *_n_keys(k), lengths.past, _offset(q, k, lengths), lengths.window,
             dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders), lists,
             programs[1], *shares[1], programs[1] + programs[0], *shares[0], *shares[2],
-            **_constants(q, k, k, v_dim, lengths, borders, bits, described, tile), TOGETHER=TOGETHER,
+            **_constants(q, k, v_dim, lengths, borders, bits, described, tile), TOGETHER=TOGETHER,
         )  # fmt: skip
     return sum_parts(dk, dv, k, v)
 
@@ -185,23 +181,24 @@ def _forward(
         rows, keys[0], values[0], outs[0], lses[0], keys[1], values[1], outs[1], lses[1], keys[2], values[2],
         outs[2], lses[2], borders, bits, gates, total, n_queries, *_n_keys(k), lengths.past,
         _offset(q, k, lengths), lengths.window, dim**-0.5 * LOG2_E, n_sequences(borders),
-        GATED=total is not None, **_constants(q, k, outs, v_dim, lengths, borders, bits, described, tile),
+        **_constants(q, k, v_dim, lengths, borders, bits, described, tile),
     )  # fmt: skip
 
 
 def _constants(
-    q: Tensor, k: Some, present: Some, v_dim: int, lengths: Lengths, borders: Tensor | None,
-    bits: Tensor | None, described: bool, tile: Tile,
-) -> dict[str, int | bool]:  # fmt: skip
-    """`present` says which branches a kernel shall know of."""
-    kv_heads = next(x for x in k if x is not None).shape[2]
+    q: Tensor, k: Some, v_dim: int, lengths: Lengths, borders: Tensor | None, bits: Tensor | None, described: bool,
+    tile: Tile,
+) -> dict[str, object]:  # fmt: skip
+    heads, dim = q.shape[2:]
+    group = heads // next(x for x in k if x is not None).shape[2]
+    shape = Shape(
+        heads, group, dim, padded(dim), v_dim, padded(v_dim), borders is not None, described, tile.rows, tile.columns
+    )  # fmt: skip
     return {
-        "H": q.shape[2], "GROUP": q.shape[2] // kv_heads, "D": q.shape[3], "DP": padded(q.shape[3]),
-        "DV": v_dim, "DVP": padded(v_dim), "STRIDE": lengths.stride, "LENGTH": lengths.length,
-        "BLOCK": 0 if bits is None else lengths.block,
-        "HAS_C": present[0] is not None, "HAS_S": present[1] is not None, "HAS_W": present[2] is not None,
-        "PACKED": borders is not None, "DESCRIBED": described, "ROWS": tile.rows, "COLUMNS": tile.columns,
-        "num_warps": tile.warps, "num_stages": tile.stages,
+        "COMPRESSED": Band(lengths.stride, lengths.length, COMPRESSED, False, 0),
+        "SELECTED": Band(1, 1, TOKENS, False, 0 if bits is None else lengths.block),
+        "WINDOW": Band(1, 1, TOKENS, True, 0),
+        "SHAPE": shape, "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ Lists are in the order of BRANCHES, with None for a branch that is not there.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,20 +20,8 @@ from nsa.attention.kernels.band import (
     chosen_band_forward,
 )
 from nsa.attention.kernels.choose import Selection, select, select_few
-from nsa.attention.kernels.gates import gated_sum
-from nsa.attention.kernels.gather import Unions, selected_dkv, selected_dq, selected_forward, unions
-from nsa.attention.kernels.tiles import ceil_div, tokens_per_tile
-
-
-class Chosen(NamedTuple):
-    """The blocks that the queries selected."""
-
-    blocks: Tensor  # [B, Hkv, T, n], or [B, Hkv, T] of bits (`selection.select_few`)
-    union: Unions | None  # of blocks, if it was kept when attention to them was computed
-
-    @property
-    def by_bits(self) -> bool:
-        return self.blocks.dim() == 3
+from nsa.attention.kernels.gather import Unions, selected_dkv, selected_dq, selected_forward
+from nsa.attention.kernels.tiles import ceil_div
 
 
 def few_blocks(q: Tensor, selection: Selection, lengths: Lengths, borders: Tensor | None) -> bool:
@@ -48,7 +36,10 @@ def few_blocks(q: Tensor, selection: Selection, lengths: Lengths, borders: Tenso
 def choose(
     q: Tensor, scoring: Tensor, lse: Tensor, selection: Selection, lengths: Lengths, borders: Tensor | None
 ) -> Tensor:
-    """The `blocks` of Chosen; `lse` is that of attention to the compressed keys, `scoring`."""
+    """What the queries selected: blocks [B, Hkv, T, n], or bits [B, Hkv, T] (`select_few`).
+
+    `lse` is that of attention to the compressed keys, `scoring`.
+    """
     if few_blocks(q, selection, lengths, borders):
         return select_few(q, scoring, lse, selection, lengths.past)
     return select(q, scoring, lse, selection, lengths.past, borders)
@@ -74,43 +65,25 @@ def first_forward(
 
 def chosen_forward(
     q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, lengths: Lengths, borders: Tensor | None, others: Some,
-    gates: Tensor | None,
-) -> tuple[Tensor, Tensor, Chosen, Tensor | None]:  # fmt: skip
-    """Output and lse of the selected branch, what its backward needs, and, given `gates`, the gated sum with the
-    `others`' outputs."""
+    gates: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Unions | None]:  # fmt: skip
+    """The gated sum with the `others`' outputs, then output and lse of the selected branch, and the unions of `blocks`
+    that its backward needs, if any."""
     if blocks.dim() == 3:
-        out, lse, total = chosen_band_forward(q, k, v, blocks, lengths, others, gates)
-        return out, lse, Chosen(blocks, None), total
-    out, lse, union, total = selected_forward(
-        q, k, v, blocks, lengths.block, lengths.past, borders, others, gates
-    )
-    return out, lse, Chosen(blocks, union), total
-
-
-def branches_forward(
-    q: Tensor, k: Some, v: Some, gates: Tensor | None, scoring: Tensor | None, selection: Selection | None,
-    lengths: Lengths, borders: Tensor | None,
-) -> tuple[Forward, Chosen | None, Tensor | None]:  # fmt: skip
-    """All branches, what was selected, and, given `gates`, the gated sum."""
-    bands, lse = first_forward(q, k, v, scoring, lengths, borders)
-    chosen = total = None
-    if selection is not None:
-        blocks = choose(q, scoring, lse, selection, lengths, borders)
-        bands.outs[1], bands.lses[1], chosen, total = chosen_forward(
-            q, k[1], v[1], blocks, lengths, borders, bands.outs, gates
-        )
-    elif gates is not None:
-        total = gated_sum(bands.outs, gates)
-    return bands, chosen, total
+        return (*chosen_band_forward(q, k, v, blocks, lengths, others, gates), None)
+    return selected_forward(q, k, v, blocks, lengths.block, lengths.past, borders, others, gates)
 
 
 def branches_backward(
-    dout: Tensor, q: Tensor, k: Some, v: Some, stats: Tensor, chosen: Chosen | None, lengths: Lengths,
+    dout: Tensor, q: Tensor, k: Some, v: Some, stats: Tensor, blocks: Tensor | None, union: Some, lengths: Lengths,
     borders: Tensor | None,
 ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
-    """The gradients of q, and of k and v of every branch; `stats` are those of `gates.gate_backward`."""
-    by_lists = chosen is not None and not chosen.by_bits
-    bits = chosen.blocks if chosen is not None and chosen.by_bits else None
+    """The gradients of q, and of k and v of every branch; `stats` are those of `gates.gate_backward`.
+
+    `blocks` are what was selected, if anything was, and `union` what attention to them left.
+    """
+    by_lists = blocks is not None and blocks.dim() == 4
+    bits = None if by_lists else blocks
     band_k, band_v = ((x[0], None, x[2]) if by_lists else x for x in (k, v))
     if all(x is None for x in band_v):
         dq, dk, dv = torch.empty_like(q), [None] * 3, [None] * 3
@@ -118,12 +91,38 @@ def branches_backward(
         dq = bands_dq(q, band_k, band_v, dout, stats, lengths, borders, bits)
         dk, dv = bands_dkv(q, band_k, band_v, dout, stats, lengths, borders, bits)
     if by_lists:
-        blocks, union = chosen
-        if union is None:
-            union = unions(blocks, tokens_per_tile(q.shape[2] // blocks.shape[1], q.dtype), borders)
         add = any(x is not None for x in band_v)
         selected = (q, k[1], v[1], dout, stats)
         places = (lengths.block, lengths.past, borders)
-        selected_dq(*selected, dq, union, blocks.shape[3], *places, add=add)
+        selected_dq(*selected, dq, Unions(*union), blocks.shape[3], *places, add=add)
         dk[1], dv[1] = selected_dkv(*selected, blocks, *places)
     return dq, dk, dv
+
+
+# The order of what a forward keeps for its backward: q, three k, three v, the gates, three outputs, three lse, the
+# selected blocks, three tensors of their unions, the borders.
+OUTPUTS = slice(8, 11)
+
+
+def gradients(
+    dout: Tensor,
+    saved: list[Tensor | None],
+    lengths: Lengths,
+    gate_backward: Callable[..., tuple[Tensor, Tensor]],
+    branches_backward: Callable[..., tuple[Tensor, list[Tensor | None], list[Tensor | None]]],
+) -> tuple[Tensor | None, ...]:
+    """The gradients of q, three k, three v and the gates.
+
+    The outputs of the branches, three tensors as large as q, go into those of the gates and nothing else: they are
+    taken out of `saved`, so that they are free before the other gradients are allocated.
+    """
+    outs = saved[OUTPUTS]
+    saved[OUTPUTS] = [None] * 3
+    q, k, v, gates, lses, blocks, union, borders = (
+        saved[0], saved[1:4], saved[4:7], saved[7], saved[11:14], saved[14], saved[15:18], saved[18],
+    )  # fmt: skip
+    dout = dout.contiguous()
+    dgates, stats = gate_backward(dout, outs, lses, gates)
+    del outs
+    dq, dk, dv = branches_backward(dout, q, k, v, stats, blocks, union, lengths, borders)
+    return (dq, *dk, *dv, dgates)

@@ -34,58 +34,75 @@ class Selection(NamedTuple):
     local: int
 
 
+class Shape(NamedTuple):
+    """The constants of a kernel that scores; those that end in P are powers of two."""
+
+    H: int  # query heads
+    GROUP: int  # of them, that share a KV head
+    D: int  # head dim
+    DP: int
+    STRIDE: int  # tokens between compressed keys
+    LENGTH: int  # tokens of one
+    PER_BLOCK: int  # compressed keys that begin in a selection block
+    PER_BLOCK_P: int
+    REACH: int  # others that end in it
+    PACKED: bool
+    DESCRIBED: bool
+    ROWS: int  # queries of a tile
+    COLUMNS: int  # selection blocks of a tile
+
+
 @triton.jit
 def _importance(
-    Q, q_at, K, k_at, lse_at, live, b, kv, first, j0, N, first_query, row_length, scale_log2,
-    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, STRIDE: tl.constexpr,
-    LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, PER_BLOCK_P: tl.constexpr, REACH: tl.constexpr,
-    DESCRIBED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    Q, q_at, K, k_at, lse_at, live, b, kv, first, j0, N, first_query, row_length, scale_log2, SHAPE: tl.constexpr
 ):  # fmt: skip
     """Eq. 8 to 10 for the blocks from j0 on: [ROWS, COLUMNS], and what the last of them gives to the next.
 
     PER_BLOCK compressed keys begin in a selection block, and REACH others end in it; what those of the block before
     j0 give to it is left out.
     """
-    kv_heads: tl.constexpr = H // GROUP
-    row, column, od = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, DP)
+    KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
+    row, column, od = tl.arange(0, SHAPE.ROWS), tl.arange(0, SHAPE.COLUMNS), tl.arange(0, SHAPE.DP)
     # One axis for the keys of all blocks of a tile: PER_BLOCK_P for each, of which PER_BLOCK are keys.
-    KEYS: tl.constexpr = COLUMNS * PER_BLOCK_P
+    KEYS: tl.constexpr = SHAPE.COLUMNS * SHAPE.PER_BLOCK_P
     each = tl.arange(0, KEYS)
-    tap = tl.arange(0, PER_BLOCK_P)
+    tap = tl.arange(0, SHAPE.PER_BLOCK_P)
     # How many strides a key shares with its block, and with the one behind it.
-    shared = tl.maximum(tl.minimum(PER_BLOCK - tap, REACH + 1), 0).to(tl.float32)
-    spills = tl.where(tap < PER_BLOCK, tl.maximum(tap + REACH + 1 - PER_BLOCK, 0), 0).to(tl.float32)
-    key = (j0 + each // PER_BLOCK_P) * PER_BLOCK + each % PER_BLOCK_P
-    is_key = (each % PER_BLOCK_P < PER_BLOCK) & (key < N)
+    shared = tl.maximum(tl.minimum(SHAPE.PER_BLOCK - tap, SHAPE.REACH + 1), 0).to(tl.float32)
+    spills = tl.where(tap < SHAPE.PER_BLOCK, tl.maximum(tap + SHAPE.REACH + 1 - SHAPE.PER_BLOCK, 0), 0).to(
+        tl.float32
+    )
+    key = (j0 + each // SHAPE.PER_BLOCK_P) * SHAPE.PER_BLOCK + each % SHAPE.PER_BLOCK_P
+    is_key = (each % SHAPE.PER_BLOCK_P < SHAPE.PER_BLOCK) & (key < N)
     # The keys stay in shared memory while the heads of the group pass by.
-    if DESCRIBED:
-        k = tl.trans(described(K, b, j0 * PER_BLOCK, kv * D, KEYS, DP))
+    if SHAPE.DESCRIBED:
+        k = tl.trans(described(K, b, j0 * SHAPE.PER_BLOCK, kv * SHAPE.D, KEYS, SHAPE.DP))
     else:
-        keys_at = k_at + wide(j0) * (PER_BLOCK * kv_heads * D)
-        keys_at += (key - j0 * PER_BLOCK)[None, :] * (kv_heads * D) + od[:, None]
-        k = tl.load(keys_at, mask=is_key[None, :] & (od < D)[:, None], other=0.0)
-    p = tl.zeros([ROWS, KEYS], tl.float32)
-    for g in range(GROUP):
-        if DESCRIBED:
-            q = described(Q, b, first, (kv * GROUP + g) * D, ROWS, DP)
+        keys_at = k_at + wide(j0) * (SHAPE.PER_BLOCK * KV_HEADS * SHAPE.D)
+        keys_at += (key - j0 * SHAPE.PER_BLOCK)[None, :] * (KV_HEADS * SHAPE.D) + od[:, None]
+        k = tl.load(keys_at, mask=is_key[None, :] & (od < SHAPE.D)[:, None], other=0.0)
+    p = tl.zeros([SHAPE.ROWS, KEYS], tl.float32)
+    for g in range(SHAPE.GROUP):
+        if SHAPE.DESCRIBED:
+            q = described(Q, b, first, (kv * SHAPE.GROUP + g) * SHAPE.D, SHAPE.ROWS, SHAPE.DP)
         else:
-            q = tl.load(q_at + g * D, mask=live[:, None] & (od < D)[None, :], other=0.0)
+            q = tl.load(q_at + g * SHAPE.D, mask=live[:, None] & (od < SHAPE.D)[None, :], other=0.0)
         lse = tl.load(lse_at + wide(g) * row_length, mask=live, other=0.0)
         s = tl.dot(q, k, input_precision="ieee")
         p += tl.exp2(s * scale_log2 - lse[:, None])
-    last_end = ((j0 + COLUMNS) * PER_BLOCK - 1) * STRIDE + LENGTH - 1
-    if PER_BLOCK != PER_BLOCK_P or last_end > first_query:
-        seen = (key * STRIDE + LENGTH - 1)[None, :] <= (first_query + row)[:, None]
+    last_end = ((j0 + SHAPE.COLUMNS) * SHAPE.PER_BLOCK - 1) * SHAPE.STRIDE + SHAPE.LENGTH - 1
+    if SHAPE.PER_BLOCK != SHAPE.PER_BLOCK_P or last_end > first_query:
+        seen = (key * SHAPE.STRIDE + SHAPE.LENGTH - 1)[None, :] <= (first_query + row)[:, None]
         p = tl.where(seen & is_key[None, :], p, 0.0)
     # Every block adds its keys in the same order, so blocks of equal keys tie bit for bit.
-    p = tl.reshape(p, [ROWS, COLUMNS, PER_BLOCK_P])
+    p = tl.reshape(p, [SHAPE.ROWS, SHAPE.COLUMNS, SHAPE.PER_BLOCK_P])
     importance = tl.sum(p * shared[None, None, :], 2)
-    given = tl.zeros([ROWS], tl.float32)
-    if REACH > 0:
+    given = tl.zeros([SHAPE.ROWS], tl.float32)
+    if SHAPE.REACH > 0:
         spilled = tl.sum(p * spills[None, None, :], 2)
-        before = tl.broadcast_to(tl.maximum(column - 1, 0)[None, :], [ROWS, COLUMNS])
+        before = tl.broadcast_to(tl.maximum(column - 1, 0)[None, :], [SHAPE.ROWS, SHAPE.COLUMNS])
         importance += tl.where((column == 0)[None, :], 0.0, tl.gather(spilled, before, 1))
-        given = tl.sum(tl.where((column == COLUMNS - 1)[None, :], spilled, 0.0), 1)
+        given = tl.sum(tl.where((column == SHAPE.COLUMNS - 1)[None, :], spilled, 0.0), 1)
     return importance, given
 
 
@@ -93,9 +110,7 @@ def _importance(
 @triton.jit(do_not_specialize=["N", "past", "first_tile", "n_sequences"])
 def _score(
     Q, K, LSE, SCORES, GIVEN, TOKENS, FIRST_KEYS, T, N, past, first_tile, scale_log2, n_sequences,
-    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, STRIDE: tl.constexpr,
-    LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, PER_BLOCK_P: tl.constexpr, REACH: tl.constexpr,
-    BLOCKS_P: tl.constexpr, PACKED: tl.constexpr, DESCRIBED: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCKS_P: tl.constexpr, PARTS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """The importance of the blocks that the queries of a tile see: SCORES [B * Hkv, tiles, ROWS, BLOCKS_P].
 
@@ -103,63 +118,60 @@ def _score(
     [B * Hkv, tiles, ROWS, BLOCKS_P / COLUMNS]. PARTS programs share a tile of queries, which they read at the same time:
     those of one program a multiprocessor would not fit into L2.
     """
-    kv_heads: tl.constexpr = H // GROUP
+    KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
     # The last queries see the most blocks: longest programs first.
     slab = tl.num_programs(1) - 1 - tl.program_id(1)
-    first, row_length, all_keys = (first_tile + slab) * ROWS, T, N
+    first, row_length, all_keys = (first_tile + slab) * SHAPE.ROWS, T, N
     first_key = slab * 0
     part, bh = tl.program_id(0) % PARTS, tl.program_id(0) // PARTS
-    b, kv = bh // kv_heads, bh % kv_heads
-    if (
-        PACKED
-    ):  # from here on T is the end of the tile's sequence, and all blocks and keys count from its start
+    b, kv = bh // KV_HEADS, bh % KV_HEADS
+    if SHAPE.PACKED:  # from here on T is its sequence's end, and blocks and keys count from its start
         first, start, T, first_key, keys_end = tile_of_slab(
-            TOKENS, FIRST_KEYS, first_tile + slab, n_sequences, ROWS
+            TOKENS, FIRST_KEYS, first_tile + slab, n_sequences, SHAPE.ROWS
         )
         N, past = keys_end - first_key, -start
         if first >= T:
             return
-    row, column, od = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, DP)
+    row, column, od = tl.arange(0, SHAPE.ROWS), tl.arange(0, SHAPE.COLUMNS), tl.arange(0, SHAPE.DP)
     live = first + row < T
     q_at, k_at = Q, K
-    if not DESCRIBED:
-        q_at += (
-            ((b.to(tl.int64) * row_length + first) * H + kv * GROUP) * D
-            + row[:, None] * (H * D)
-            + od[None, :]
-        )
-        k_at += ((b.to(tl.int64) * all_keys + first_key) * kv_heads + kv) * D
-    lse_at = LSE + (b * H + kv * GROUP).to(tl.int64) * row_length + first + row
-    newest = past + tl.minimum(first + ROWS, T) - 1
-    tile_row = (bh.to(tl.int64) * tl.num_programs(1) + slab) * ROWS + row
-    for j0 in range(part * COLUMNS, newest // (PER_BLOCK * STRIDE) + 1, PARTS * COLUMNS):
+    if not SHAPE.DESCRIBED:
+        begin_row = (b.to(tl.int64) * row_length + first) * SHAPE.H + kv * SHAPE.GROUP
+        q_at += begin_row * SHAPE.D + row[:, None] * (SHAPE.H * SHAPE.D) + od[None, :]
+        k_at += ((b.to(tl.int64) * all_keys + first_key) * KV_HEADS + kv) * SHAPE.D
+    lse_at = LSE + (b * SHAPE.H + kv * SHAPE.GROUP).to(tl.int64) * row_length + first + row
+    newest = past + tl.minimum(first + SHAPE.ROWS, T) - 1
+    tile_row = (bh.to(tl.int64) * tl.num_programs(1) + slab) * SHAPE.ROWS + row
+    for j0 in range(
+        part * SHAPE.COLUMNS, newest // (SHAPE.PER_BLOCK * SHAPE.STRIDE) + 1, PARTS * SHAPE.COLUMNS
+    ):
         importance, given = _importance(
-            Q, q_at, K, k_at, lse_at, live, b, kv, first, j0, N, past + first, row_length, scale_log2, H, GROUP,
-            D, DP, STRIDE, LENGTH, PER_BLOCK, PER_BLOCK_P, REACH, DESCRIBED, ROWS, COLUMNS,
-        )  # fmt: skip
+            Q, q_at, K, k_at, lse_at, live, b, kv, first, j0, N, past + first, row_length, scale_log2, SHAPE
+        )
         scores_at = SCORES + tile_row[:, None] * BLOCKS_P + j0 + column[None, :]
         tl.store(scores_at, importance, mask=(j0 + column < BLOCKS_P)[None, :])
-        if REACH > 0:
-            tl.store(GIVEN + tile_row * tl.cdiv(BLOCKS_P, COLUMNS) + j0 // COLUMNS, given)
+        if SHAPE.REACH > 0:
+            tl.store(GIVEN + tile_row * tl.cdiv(BLOCKS_P, SHAPE.COLUMNS) + j0 // SHAPE.COLUMNS, given)
 
 
 @Launcher
 @triton.jit(do_not_specialize=["past", "first_tile", "n_sequences"])
 def _best(
     SCORES, GIVEN, BLOCKS, TOKENS, FIRST_BLOCKS, T, past, first_tile, n_sequences,
-    BLOCK: tl.constexpr, REACH: tl.constexpr, COUNT: tl.constexpr, COUNT_P: tl.constexpr, INITIAL: tl.constexpr,
-    LOCAL: tl.constexpr, BLOCKS_P: tl.constexpr, PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    COUNT: tl.constexpr, COUNT_P: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, BLOCKS_P: tl.constexpr,
+    SHAPE: tl.constexpr,
 ):  # fmt: skip
     """The blocks of the COUNT highest scores of one query, ascending: bit by bit, the highest score that so many reach.
 
     Scores are at least 0, so that their bits order them. Of those that tie for the last place the lower blocks win.
     """
-    slab, row = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
+    BLOCK: tl.constexpr = SHAPE.PER_BLOCK * SHAPE.STRIDE
+    slab, row = tl.program_id(0) // SHAPE.ROWS, tl.program_id(0) % SHAPE.ROWS
     row_length, first_block = T, slab * 0
-    query = (first_tile + slab) * ROWS + row
-    if PACKED:
+    query = (first_tile + slab) * SHAPE.ROWS + row
+    if SHAPE.PACKED:
         first, start, T, first_block, _ = tile_of_slab(
-            TOKENS, FIRST_BLOCKS, first_tile + slab, n_sequences, ROWS
+            TOKENS, FIRST_BLOCKS, first_tile + slab, n_sequences, SHAPE.ROWS
         )
         query, past = first + row, -start
     if query >= T:
@@ -167,9 +179,9 @@ def _best(
     block, own = tl.arange(0, BLOCKS_P), (past + query) // BLOCK
     tile_row = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     score = tl.load(SCORES + tile_row * BLOCKS_P + block, mask=block <= own, other=0.0)
-    if REACH > 0:
-        given_at = GIVEN + tile_row * tl.cdiv(BLOCKS_P, COLUMNS) + block // COLUMNS - 1
-        first_of_tile = (block % COLUMNS == 0) & (block > 0)
+    if SHAPE.REACH > 0:
+        given_at = GIVEN + tile_row * tl.cdiv(BLOCKS_P, SHAPE.COLUMNS) + block // SHAPE.COLUMNS - 1
+        first_of_tile = (block % SHAPE.COLUMNS == 0) & (block > 0)
         score += tl.load(given_at, mask=first_of_tile & (block <= own), other=0.0)
     score = score.to(tl.int32, bitcast=True)
     score = tl.where((block < INITIAL) | (block > own - LOCAL), 0x7FFFFFFF, tl.maximum(score, 0))
@@ -198,25 +210,24 @@ def _best(
 @triton.jit(do_not_specialize=["N", "past"])
 def _select_few(
     Q, K, LSE, BITS, T, N, past, scale_log2,
-    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, STRIDE: tl.constexpr,
-    LENGTH: tl.constexpr, PER_BLOCK: tl.constexpr, PER_BLOCK_P: tl.constexpr, REACH: tl.constexpr,
-    COUNT: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    COUNT: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """As `_select` where COLUMNS are all blocks: a block is selected if fewer than COUNT others are before it."""
-    kv_heads: tl.constexpr = H // GROUP
-    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS
-    b, kv = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
-    row, column, od = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, DP)
+    """Selection where COLUMNS are all blocks: a block is selected if fewer than COUNT others are before it."""
+    KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
+    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * SHAPE.ROWS
+    b, kv = tl.program_id(0) // KV_HEADS, tl.program_id(0) % KV_HEADS
+    row, column, od = tl.arange(0, SHAPE.ROWS), tl.arange(0, SHAPE.COLUMNS), tl.arange(0, SHAPE.DP)
     live = first + row < T
     q_row = b.to(tl.int64) * T + first
-    q_at = Q + (q_row * H + kv * GROUP) * D + row[:, None] * (H * D) + od[None, :]
-    lse_at = LSE + (b * H + kv * GROUP).to(tl.int64) * T + first + row
-    k_at = K + (b.to(tl.int64) * N * kv_heads + kv) * D
+    q_at = (
+        Q + (q_row * SHAPE.H + kv * SHAPE.GROUP) * SHAPE.D + row[:, None] * (SHAPE.H * SHAPE.D) + od[None, :]
+    )
+    lse_at = LSE + (b * SHAPE.H + kv * SHAPE.GROUP).to(tl.int64) * T + first + row
+    k_at = K + (b.to(tl.int64) * N * KV_HEADS + kv) * SHAPE.D
     importance, _ = _importance(
-        Q, q_at, K, k_at, lse_at, live, b, kv, first, 0, N, past + first, T, scale_log2,
-        H, GROUP, D, DP, STRIDE, LENGTH, PER_BLOCK, PER_BLOCK_P, REACH, False, ROWS, COLUMNS,
-    )  # fmt: skip
-    own = (past + first + row) // (PER_BLOCK * STRIDE)
+        Q, q_at, K, k_at, lse_at, live, b, kv, first, 0, N, past + first, T, scale_log2, SHAPE
+    )
+    own = (past + first + row) // (SHAPE.PER_BLOCK * SHAPE.STRIDE)
     forced = (column < INITIAL)[None, :] | (column[None, :] > own[:, None] - LOCAL)
     importance = tl.where(forced, float("inf"), importance)
     visible = column[None, :] <= own[:, None]
@@ -224,22 +235,20 @@ def _select_few(
     one, other = importance[:, :, None], importance[:, None, :]
     before = (other > one) | ((other == one) & (column[None, None, :] < column[None, :, None]))
     chosen = (tl.sum(before.to(tl.int32), 2) < COUNT) & visible
-    bits = tl.sum(tl.where(chosen, tl.full([COLUMNS], 1, tl.int32)[None, :] << column[None, :], 0), 1)
+    bits = tl.sum(tl.where(chosen, tl.full([SHAPE.COLUMNS], 1, tl.int32)[None, :] << column[None, :], 0), 1)
     tl.store(BITS + tl.program_id(0).to(tl.int64) * T + first + row, bits, mask=live)
 
 
 def select_few(q: Tensor, k: Tensor, lse: Tensor, lengths: Selection, past: int) -> Tensor:
     """The selection of at most 32 blocks, int32 [B, Hkv, T]: bit i is block i. Arguments as in `select`."""
-    batch, n_queries, heads, dim = q.shape
+    batch, n_queries, _, dim = q.shape
     kv_heads, n_keys = k.shape[2], k.shape[1]
-    n_blocks, per_block = ceil_div(past + n_queries, lengths.block), lengths.block // lengths.stride
+    n_blocks = ceil_div(past + n_queries, lengths.block)
     bits = q.new_empty(batch, kv_heads, n_queries, dtype=torch.int32)
+    shape = _shape(q, k, lengths, Tile(FEW_ROWS, max(4, power_of_two(n_blocks)), 4, 2))
     _select_few[(batch * kv_heads, ceil_div(n_queries, FEW_ROWS))](
-        q, k, lse, bits, n_queries, n_keys, past, dim**-0.5 * LOG2_E, H=heads, GROUP=heads // kv_heads, D=dim,
-        DP=padded(dim), STRIDE=lengths.stride, LENGTH=lengths.length, PER_BLOCK=per_block,
-        PER_BLOCK_P=power_of_two(per_block), REACH=lengths.length // lengths.stride - 1, COUNT=lengths.count,
-        INITIAL=lengths.initial, LOCAL=lengths.local, ROWS=FEW_ROWS, COLUMNS=max(4, power_of_two(n_blocks)),
-        num_warps=4, num_stages=2,
+        q, k, lse, bits, n_queries, n_keys, past, dim**-0.5 * LOG2_E, COUNT=lengths.count, INITIAL=lengths.initial,
+        LOCAL=lengths.local, SHAPE=shape, num_warps=4, num_stages=2,
     )  # fmt: skip
     return bits
 
@@ -254,13 +263,14 @@ def select(
     them. The forced blocks count among the n; ties go to the lower block. The blocks of a packed row, whose
     `borders` are given, are numbered through.
     """
-    batch, n_queries, heads, dim = q.shape
+    batch, n_queries, _, dim = q.shape
     kv_heads, n_keys, lists = k.shape[2], k.shape[1], batch * k.shape[2]
     n_blocks = n_tiles(past + n_queries, lengths.block, borders)
     per_block = lengths.block // lengths.stride
     keys_per_block = power_of_two(per_block)
     is_described = per_block == keys_per_block and describable(q, borders, k)
     tile = tile or selection_tile(padded(dim), q.dtype, keys_per_block, is_described)
+    shape = _shape(q, k, lengths, tile, borders, is_described)
     blocks = q.new_empty(batch, kv_heads, n_queries, lengths.count, dtype=torch.int32)
     tiles = n_tiles(n_queries, tile.rows, borders)
     each = max(1, SCORES // (lists * tile.rows * power_of_two(n_blocks)))
@@ -275,18 +285,30 @@ def select(
         _score[(lists * parts, n)](
             *_tiles(q, tile.rows, k, tile.columns * keys_per_block, is_described), lse, scores, given,
             *rows_of(borders, COMPRESSED), n_queries, n_keys, past, first_tile, dim**-0.5 * LOG2_E, n_sequences(borders),
-            H=heads, GROUP=heads // kv_heads, D=dim, DP=padded(dim), STRIDE=lengths.stride, LENGTH=lengths.length,
-            PER_BLOCK=per_block, PER_BLOCK_P=keys_per_block, REACH=lengths.length // lengths.stride - 1,
-            BLOCKS_P=blocks_p, PACKED=borders is not None, DESCRIBED=is_described, PARTS=parts, ROWS=tile.rows, COLUMNS=tile.columns,
-            num_warps=tile.warps, num_stages=tile.stages,
+            BLOCKS_P=blocks_p, PARTS=parts, SHAPE=shape, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         _best[(n * tile.rows, lists)](
             scores, given, blocks, *rows_of(borders, BLOCKS), n_queries, past, first_tile, n_sequences(borders),
-            BLOCK=lengths.block, REACH=lengths.length // lengths.stride - 1, COUNT=lengths.count, COUNT_P=power_of_two(lengths.count), INITIAL=lengths.initial,
-            LOCAL=lengths.local, BLOCKS_P=blocks_p, PACKED=borders is not None, ROWS=tile.rows,
-            COLUMNS=tile.columns, num_warps=max(1, min(16, blocks_p // 1024)),
+            COUNT=lengths.count, COUNT_P=power_of_two(lengths.count), INITIAL=lengths.initial, LOCAL=lengths.local,
+            BLOCKS_P=blocks_p, SHAPE=shape, num_warps=max(1, min(16, blocks_p // 1024)),
         )  # fmt: skip
     return blocks
+
+
+def _shape(
+    q: Tensor,
+    k: Tensor,
+    lengths: Selection,
+    tile: Tile,
+    borders: Tensor | None = None,
+    is_described: bool = False,
+) -> Shape:
+    heads, dim = q.shape[2:]
+    per_block = lengths.block // lengths.stride
+    return Shape(
+        heads, heads // k.shape[2], dim, padded(dim), lengths.stride, lengths.length, per_block, power_of_two(per_block),
+        lengths.length // lengths.stride - 1, borders is not None, is_described, tile.rows, tile.columns,
+    )  # fmt: skip
 
 
 def _tiles(q: Tensor, rows: int, k: Tensor, keys: int, is_described: bool) -> tuple[object, object]:

@@ -39,20 +39,18 @@ def _gated_sum(
 
 
 @triton.jit
-def store_gated(
-    COMPRESSED, selected, WINDOW, GATES, SUM, at, live, mask, HAS_C: tl.constexpr, HAS_W: tl.constexpr
-):
-    """Store the gated sum of the selected branch's output, in registers, and the others'; GATES are the rows' own."""
+def store_gated(gated, selected, gates_at, at, live, mask):
+    """Store the gated sum of the selected branch's output, in registers, and the others', `band_kernels.Gated`."""
     total = tl.zeros(selected.shape, tl.float32)
-    if HAS_C:
-        gate = tl.load(GATES, mask=live, other=0.0).to(tl.float32)
-        total += gate[:, None] * tl.load(COMPRESSED + at, mask=mask, other=0.0).to(tl.float32)
-    gate = tl.load(GATES + 1, mask=live, other=0.0).to(tl.float32)
+    if gated.COMPRESSED is not None:
+        gate = tl.load(gates_at, mask=live, other=0.0).to(tl.float32)
+        total += gate[:, None] * tl.load(gated.COMPRESSED + at, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(gates_at + 1, mask=live, other=0.0).to(tl.float32)
     total += gate[:, None] * selected.to(tl.float32)
-    if HAS_W:
-        gate = tl.load(GATES + 2, mask=live, other=0.0).to(tl.float32)
-        total += gate[:, None] * tl.load(WINDOW + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(SUM + at, total.to(SUM.dtype.element_ty), mask=mask)
+    if gated.WINDOW is not None:
+        gate = tl.load(gates_at + 2, mask=live, other=0.0).to(tl.float32)
+        total += gate[:, None] * tl.load(gated.WINDOW + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(gated.SUM + at, total.to(gated.SUM.dtype.element_ty), mask=mask)
 
 
 @triton.jit

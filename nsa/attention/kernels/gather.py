@@ -8,14 +8,15 @@ in order afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from nsa.attention.kernels.band import Some
 from nsa.attention.kernels.descriptors import describable, is_hopper, tokens_descriptor
 from nsa.attention.kernels.gather_kernels import (
+    Shape,
     dkv_kernel,
     dq_kernel,
     forward_kernel,
@@ -72,41 +73,32 @@ def unions(blocks: Tensor, tokens: int, borders: Tensor | None = None) -> Unions
     return union
 
 
-class Selected(NamedTuple):
-    """The result of the forward pass."""
-
-    out: Tensor  # [B, T, H, Dv]
-    lse: Tensor  # [B, H, T], fp32, in base 2
-    union: Unions  # what the gradient of q needs of the blocks
-    total: Tensor | None  # the gated sum, if gates were given
-
-
 def selected_forward(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, block: int, past: int, borders: Tensor | None = None,
-    others: Sequence[Tensor | None] = (None, None, None), gates: Tensor | None = None, tokens: int | None = None,
-) -> Selected:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, block: int, past: int, borders: Tensor | None, others: Some,
+    gates: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Unions]:  # fmt: skip
     """Attend from q [B, T, H, Dqk] to the `blocks` of `block` keys each in k and v [B, S, Hkv, D].
 
-    All are contiguous; `blocks` [B, Hkv, T, n] is int32. Given `gates` [B, T, H, 3], also the gated sum of the output
-    and the `others`, which are in the order of BRANCHES. `borders` are those of a packed row.
+    All are contiguous; `blocks` [B, Hkv, T, n] is int32. `borders` are those of a packed row. Returns the sum of the
+    output and the `others`, which are in the order of BRANCHES, by `gates` [B, T, H, 3]; the output [B, T, H, Dv], its lse
+    [B, H, T], fp32, in base 2, and the unions, which its gradients need.
     """
     batch, n_queries, heads, dim = q.shape
     kv_heads = k.shape[2]
-    tokens = tokens or tokens_per_tile(heads // kv_heads, q.dtype)
+    tokens = tokens_per_tile(heads // kv_heads, q.dtype)
     out = q.new_empty(batch, n_queries, heads, v.shape[3])
     lse = q.new_empty(batch, heads, n_queries, dtype=torch.float32)
-    total = None if gates is None else torch.empty_like(out)
-    constants = _constants(q, k, v, block, blocks.shape[3])
-    described = block == constants["BLOCK_P"] and describable(q, borders, k, v)
-    warps, stages = selected_launch(max(constants["DP"], constants["DVP"]), described)
+    total = torch.empty_like(out)
+    described = _blocks_describable(q, k, v, block, borders)
+    shape = _shape(q, k, v, (block, blocks.shape[3]), tokens, borders, described)
+    warps, stages = selected_launch(_wider(q, v), described)
     union = unions(blocks, tokens, borders)
     forward_kernel[(union.block.shape[1], batch * kv_heads)](
         q, *_described(k, v, block, described), out, lse, *union, others[0], others[2], gates, total,
-        *rows_of(borders, BLOCKS), n_queries, k.shape[1], past, dim**-0.5 * LOG2_E, n_sequences(borders), **constants,
-        PACKED=borders is not None, DESCRIBED=described, GATED=total is not None, HAS_C=others[0] is not None,
-        HAS_W=others[2] is not None, TOKENS_P=tokens, num_warps=warps, num_stages=stages,
+        *rows_of(borders, BLOCKS), n_queries, k.shape[1], past, dim**-0.5 * LOG2_E, n_sequences(borders), SHAPE=shape,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return Selected(out, lse, union, total)
+    return total, out, lse, union
 
 
 def selected_dq(
@@ -119,30 +111,29 @@ def selected_dq(
     """
     batch, n_queries, heads, dim = q.shape
     kv_heads, tiles = k.shape[2], union.block.shape[1]
-    constants = _constants(q, k, v, block, count)
-    described = block == constants["BLOCK_P"] and describable(q, borders, k, v)
-    warps, stages = selected_dq_launch(max(constants["DP"], constants["DVP"]), described)
+    described = _blocks_describable(q, k, v, block, borders)
+    shape = _shape(q, k, v, (block, count), union.block.shape[2] // count, borders, described)
+    warps, stages = selected_dq_launch(_wider(q, v), described)
     dq_kernel[(tiles, batch * kv_heads)](
         q, *_described(k, v, block, described), dout, stats, dq, *union, *rows_of(borders, BLOCKS), n_queries, k.shape[1], past,
-        dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders), **constants, PACKED=borders is not None,
-        DESCRIBED=described, TOKENS_P=union.block.shape[2] // count, ADD=add, num_warps=warps, num_stages=stages,
+        dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders), SHAPE=shape, ADD=add,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
 def selected_dkv(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor, blocks: Tensor, block: int, past: int,
-    borders: Tensor | None = None, chunk: int | None = None, tokens: int | None = None,
+    borders: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of k and v; `stats` as in `band.bands_dq`."""
     batch, n_queries, heads, dim = q.shape
     n_keys, kv_heads, v_dim = k.shape[1:3] + v.shape[3:]
     n_blocks = n_tiles(n_keys, block, borders)
     n_lists = batch * kv_heads * n_blocks
-    chunk = chunk or tokens_per_chunk(n_queries)
-    constants = _constants(q, k, v, block, blocks.shape[3])
-    dim_p = max(constants["DP"], constants["DVP"])
-    rows, warps, stages = selected_dkv_launch(dim_p, q.dtype, is_hopper(q.device))
-    tokens = tokens or max(1, rows // constants["GROUP_P"])
+    chunk = tokens_per_chunk(n_queries)
+    rows, warps, stages = selected_dkv_launch(_wider(q, v), q.dtype, is_hopper(q.device))
+    tokens = max(1, rows // power_of_two(heads // kv_heads))
+    shape = _shape(q, k, v, (block, blocks.shape[3]), tokens, borders)
     listed, starts = lists_of_tokens(blocks, n_blocks)
     # A bound on the slabs that `first_slab` gives, which needs no look at the data.
     slabs = n_slabs(blocks.numel(), n_lists, chunk)
@@ -150,9 +141,8 @@ def selected_dkv(
     dv_parts = q.new_empty(slabs, block, v_dim, dtype=torch.float32)
     dkv_kernel[(slabs,)](
         q, k, v, dout, stats, dk_parts, dv_parts, listed, starts, *rows_of(borders, BLOCKS), n_queries,
-        n_keys, past, n_blocks, n_lists, dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders), **constants,
-        CHUNK=chunk, TOKENS_P=tokens, PACKED=borders is not None,
-        num_warps=warps, num_stages=stages,
+        n_keys, past, n_blocks, n_lists, dim**-0.5, dim**-0.5 * LOG2_E, batch * heads * n_queries, n_sequences(borders), SHAPE=shape,
+        CHUNK=chunk, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     keys = min(16, power_of_two(block))
@@ -165,13 +155,31 @@ def selected_dkv(
     return dk, dv
 
 
-def _constants(q: Tensor, k: Tensor, v: Tensor, block: int, count: int) -> dict[str, int]:
-    group = q.shape[2] // k.shape[2]
-    return {
-        "H": q.shape[2], "GROUP": group, "GROUP_P": power_of_two(group),
-        "D": q.shape[3], "DP": padded(q.shape[3]), "DV": v.shape[3], "DVP": padded(v.shape[3]),
-        "BLOCK": block, "BLOCK_P": padded(block), "COUNT": count,
-    }  # fmt: skip
+def _shape(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocks: tuple[int, int],
+    tokens: int,
+    borders: Tensor | None,
+    described: bool = False,
+) -> Shape:
+    """`blocks` are the keys of one, and how many a query selects."""
+    (block, count), heads, dim, v_dim = blocks, q.shape[2], q.shape[3], v.shape[3]
+    group = heads // k.shape[2]
+    return Shape(
+        heads, group, power_of_two(group), dim, padded(dim), v_dim, padded(v_dim), block, padded(block), count, tokens,
+        borders is not None, described,
+    )  # fmt: skip
+
+
+def _wider(q: Tensor, v: Tensor) -> int:
+    """The wider of the padded head dims."""
+    return max(padded(q.shape[3]), padded(v.shape[3]))
+
+
+def _blocks_describable(q: Tensor, k: Tensor, v: Tensor, block: int, borders: Tensor | None) -> bool:
+    return block == padded(block) and describable(q, borders, k, v)
 
 
 def _described(k: Tensor, v: Tensor, block: int, described: bool) -> tuple[object, object]:

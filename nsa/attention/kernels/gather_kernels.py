@@ -1,11 +1,13 @@
-"""The kernels of `selected`."""
+"""The kernels of `gather`."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from nsa.attention.kernels.band_kernels import wide
+from nsa.attention.kernels.band_kernels import Gated, wide
 from nsa.attention.kernels.gates import store_gated
 from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.packing import (
@@ -14,6 +16,43 @@ from nsa.attention.kernels.packing import (
     list_of_slab,
     tile_of_slab,
 )
+
+
+class Shape(NamedTuple):
+    """The constants of a launch; those that end in P are powers of two."""
+
+    H: int  # query heads
+    GROUP: int  # of them, that share a KV head
+    GROUP_P: int
+    D: int  # head dim of q and k
+    DP: int
+    DV: int  # head dim of v
+    DVP: int
+    BLOCK: int  # keys
+    BLOCK_P: int
+    COUNT: int  # blocks that a query selects
+    TOKENS_P: int  # of a tile of queries
+    PACKED: bool
+    DESCRIBED: bool  # whether blocks of keys and values come by tensor descriptors
+
+
+class Keys(NamedTuple):
+    """The keys and values of the selected branch, up to `end`; block i begins at token i * BLOCK + shift."""
+
+    K: Any
+    V: Any
+    b: Any
+    kv: Any
+    end: Any
+    shift: Any
+
+
+class Union(NamedTuple):
+    """The blocks of a tile of queries, and which of the tile's tokens selected each."""
+
+    BLOCKS: Any
+    TOKENS: Any
+    count: Any
 
 
 @triton.jit
@@ -52,47 +91,50 @@ def unions_kernel(
 
 
 @triton.jit
-def _block_of(
-    X, b, kv, first, S, KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCK_P: tl.constexpr, DESCRIBED: tl.constexpr,
-):  # fmt: skip
-    """The keys, or values, of one block, [BLOCK_P, DP]; 0 from S on. X is DESCRIBED by a tensor descriptor, or not."""
-    if DESCRIBED:
-        tile = tl.reshape(X.load([b, first, kv * D]), (BLOCK_P, DP))
+def _block_of(X, keys, block, D: tl.constexpr, DP: tl.constexpr, SHAPE: tl.constexpr):
+    """The keys, or values, of one block, [BLOCK_P, DP], and 0 behind the last."""
+    first = block * SHAPE.BLOCK + keys.shift
+    if SHAPE.DESCRIBED:
+        tile = tl.reshape(X.load([keys.b, first, keys.kv * D]), (SHAPE.BLOCK_P, DP))
     else:
-        od, ob = tl.arange(0, DP), tl.arange(0, BLOCK_P)
-        at = X + (first.to(tl.int64) * KV_HEADS + kv) * D + ob[:, None] * (KV_HEADS * D) + od[None, :]
-        inside = (first + ob < S) & (ob < BLOCK)
+        KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
+        od, ob = tl.arange(0, DP), tl.arange(0, SHAPE.BLOCK_P)
+        at = X + (first.to(tl.int64) * KV_HEADS + keys.kv) * D + ob[:, None] * (KV_HEADS * D) + od[None, :]
+        inside = (first + ob < keys.end) & (ob < SHAPE.BLOCK)
         tile = tl.load(at, mask=inside[:, None] & (od < D)[None, :], other=0.0)
     return tile
 
 
 @triton.jit
+def _next(union, i):
+    """Block i of a union and its tokens, fetched a round ahead, or every round would wait for where its keys are."""
+    at = tl.minimum(i, union.count - 1)
+    return tl.load(union.BLOCKS + at), tl.load(union.TOKENS + at)
+
+
+@triton.jit
 def _forward_blocks(
-    q, m, norm, acc, next_block, next_tokens, K, V, UNION, TOKENS, b, kv, begin, end, count, token, query, shift, S,
-    scale_log2,
-    KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCK_P: tl.constexpr, DESCRIBED: tl.constexpr, MASKED: tl.constexpr,
+    q, m, norm, acc, next_block, next_tokens, keys, union, begin, end, token, query, scale_log2,
+    MASKED: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """Take the blocks [begin, end) of a union into the running softmax; if not MASKED, they are in every query's past."""
-    ob = tl.arange(0, BLOCK_P)
+    ob = tl.arange(0, SHAPE.BLOCK_P)
     for i in range(begin, end):
         block, tokens = next_block, next_tokens
-        following = tl.minimum(i + 1, count - 1)
-        next_block, next_tokens = tl.load(UNION + following), tl.load(TOKENS + following)
-        first_key = block * BLOCK + shift
-        k = _block_of(K, b, kv, first_key, S, KV_HEADS, D, DP, BLOCK, BLOCK_P, DESCRIBED)
-        v = _block_of(V, b, kv, first_key, S, KV_HEADS, DV, DVP, BLOCK, BLOCK_P, DESCRIBED)
+        next_block, next_tokens = _next(union, i + 1)
+        k = _block_of(keys.K, keys, block, SHAPE.D, SHAPE.DP, SHAPE)
+        v = _block_of(keys.V, keys, block, SHAPE.DV, SHAPE.DVP, SHAPE)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
         selected = ((tokens >> token) & 1) != 0
         if MASKED:
             # A token that did not select the block sees no key up to -1: one comparison does for both masks.
-            seen = first_key + ob[None, :] <= tl.where(selected, query, -1)[:, None]
-            if BLOCK != BLOCK_P:
-                seen = seen & (ob < BLOCK)[None, :]
+            key = block * SHAPE.BLOCK + keys.shift + ob
+            seen = key[None, :] <= tl.where(selected, query, -1)[:, None]
+            if SHAPE.BLOCK != SHAPE.BLOCK_P:
+                seen = seen & (ob < SHAPE.BLOCK)[None, :]
             s = tl.where(seen, s, float("-inf"))
-        elif BLOCK != BLOCK_P:
-            s = tl.where((ob < BLOCK)[None, :], s, float("-inf"))
+        elif SHAPE.BLOCK != SHAPE.BLOCK_P:
+            s = tl.where((ob < SHAPE.BLOCK)[None, :], s, float("-inf"))
         m_new = tl.maximum(m, tl.max(s, 1) * scale_log2)
         subtracted = m_new
         if not MASKED:  # row by row, which is cheaper than score by score
@@ -108,34 +150,57 @@ def _forward_blocks(
 
 @triton.jit
 def _dq_blocks(
-    q, do, lse, dot, acc, next_block, next_tokens, K, V, UNION, TOKENS, b, kv, begin, end, count, token, query, shift,
-    S, scale_log2,
-    KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCK_P: tl.constexpr, DESCRIBED: tl.constexpr, MASKED: tl.constexpr,
+    q, do, lse, dot, acc, next_block, next_tokens, keys, union, begin, end, token, query, scale_log2,
+    MASKED: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """Add what the blocks [begin, end) of a union give to dQ, not yet scaled; MASKED as above."""
-    ob = tl.arange(0, BLOCK_P)
+    ob = tl.arange(0, SHAPE.BLOCK_P)
     for i in range(begin, end):
         block, tokens = next_block, next_tokens
-        following = tl.minimum(i + 1, count - 1)
-        next_block, next_tokens = tl.load(UNION + following), tl.load(TOKENS + following)
-        first_key = block * BLOCK + shift
-        k = _block_of(K, b, kv, first_key, S, KV_HEADS, D, DP, BLOCK, BLOCK_P, DESCRIBED)
-        v = _block_of(V, b, kv, first_key, S, KV_HEADS, DV, DVP, BLOCK, BLOCK_P, DESCRIBED)
+        next_block, next_tokens = _next(union, i + 1)
+        k = _block_of(keys.K, keys, block, SHAPE.D, SHAPE.DP, SHAPE)
+        v = _block_of(keys.V, keys, block, SHAPE.DV, SHAPE.DVP, SHAPE)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
         selected = ((tokens >> token) & 1) != 0
         p = tl.exp2(s * scale_log2 - tl.where(selected, lse, float("inf"))[:, None])
         if MASKED:
-            seen = first_key + ob[None, :] <= query[:, None]
-            if BLOCK != BLOCK_P:
-                seen = seen & (ob < BLOCK)[None, :]
+            key = block * SHAPE.BLOCK + keys.shift + ob
+            seen = key[None, :] <= query[:, None]
+            if SHAPE.BLOCK != SHAPE.BLOCK_P:
+                seen = seen & (ob < SHAPE.BLOCK)[None, :]
             p = tl.where(seen, p, 0.0)
-        elif BLOCK != BLOCK_P:
-            p = tl.where((ob < BLOCK)[None, :], p, 0.0)
+        elif SHAPE.BLOCK != SHAPE.BLOCK_P:
+            p = tl.where((ob < SHAPE.BLOCK)[None, :], p, 0.0)
         ds = p * (dp - dot[:, None])
         acc = tl.dot(ds.to(k.dtype), k, acc, input_precision="ieee")
     return acc, next_block, next_tokens
+
+
+@triton.jit
+def _tile(
+    K, V, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, n_sequences, SHAPE: tl.constexpr
+):  # fmt: skip
+    """A program's tile: its first token and the end of its sequence, batch row and KV head, its keys, its blocks, and how
+    many of those are wholly in the past of the first token; the others are a union's last."""
+    NEWEST: tl.constexpr = (SHAPE.TOKENS_P + SHAPE.BLOCK - 2) // SHAPE.BLOCK + 1
+    KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
+    b, kv = tl.program_id(1) // KV_HEADS, tl.program_id(1) % KV_HEADS
+    first, end, shift = tl.program_id(0) * SHAPE.TOKENS_P, S, tl.program_id(0) * 0
+    if not SHAPE.DESCRIBED:
+        K += b.to(tl.int64) * S * KV_HEADS * SHAPE.D
+        V += b.to(tl.int64) * S * KV_HEADS * SHAPE.DV
+    if SHAPE.PACKED:  # from here on the end is that of the tile's sequence
+        first, start, T, first_block, _ = tile_of_slab(
+            STARTS, FIRST_BLOCKS, tl.program_id(0), n_sequences, SHAPE.TOKENS_P
+        )
+        end, shift = T, start - first_block * SHAPE.BLOCK
+    tile = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    count = tl.load(UNION_COUNT + tile)
+    UNION += tile * (SHAPE.TOKENS_P * SHAPE.COUNT)
+    TOKENS += tile * (SHAPE.TOKENS_P * SHAPE.COUNT)
+    keys, union = Keys(K, V, b, kv, end, shift), Union(UNION, TOKENS, count)
+    return first, T, b, kv, keys, union, tl.maximum(count - NEWEST, 0)
 
 
 @Launcher
@@ -143,65 +208,59 @@ def _dq_blocks(
 def forward_kernel(
     Q, K, V, OUT, LSE, UNION, TOKENS, UNION_COUNT, COMPRESSED, WINDOW, GATES, SUM, STARTS, FIRST_BLOCKS, T, S, past,
     scale_log2, n_sequences,
-    H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
-    COUNT: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr, DESCRIBED: tl.constexpr,
-    GATED: tl.constexpr, HAS_C: tl.constexpr, HAS_W: tl.constexpr,
+    SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """GATED: what the output gives with those of the other branches, by their gates, is stored as well."""
-    # Blocks that are not wholly in the past of a tile's first token; they are a union's last.
-    NEWEST: tl.constexpr = (TOKENS_P + BLOCK - 2) // BLOCK + 1
-    ROWS: tl.constexpr = TOKENS_P * GROUP_P
-    kv_heads: tl.constexpr = H // GROUP
-    b, kv = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
-    first, row_length = tl.program_id(0) * TOKENS_P, T
-    shift = tl.program_id(0) * 0  # block i begins at token i * BLOCK + shift
-    if PACKED:  # from here on T and S are the end of the tile's sequence
-        first, start, T, first_block, _ = tile_of_slab(
-            STARTS, FIRST_BLOCKS, tl.program_id(0), n_sequences, TOKENS_P
-        )
-        S, shift = T, start - first_block * BLOCK
+    """The output of the selected branch, and its sum with those of the other branches by their gates."""
+    H: tl.constexpr = SHAPE.H
+    D: tl.constexpr = SHAPE.D
+    DV: tl.constexpr = SHAPE.DV
+    ROWS: tl.constexpr = SHAPE.TOKENS_P * SHAPE.GROUP_P
+    first, end, b, kv, keys, union, past_only = _tile(
+        K, V, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, n_sequences, SHAPE
+    )
     row = tl.arange(0, ROWS)
-    token, head = row // GROUP_P, row % GROUP_P
-    live = (first + token < T) & (head < GROUP)
-    od, odv = tl.arange(0, DP), tl.arange(0, DVP)
-    begin_row = (b.to(tl.int64) * row_length + first) * H + kv * GROUP
+    token, head = row // SHAPE.GROUP_P, row % SHAPE.GROUP_P
+    live = (first + token < end) & (head < SHAPE.GROUP)
+    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP)
+    begin_row = (b.to(tl.int64) * T + first) * H + kv * SHAPE.GROUP
     row_offset = token * H + head
     q_at = Q + begin_row * D + row_offset[:, None] * D + od[None, :]
     q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
-    if not DESCRIBED:
-        K += b.to(tl.int64) * S * kv_heads * D
-        V += b.to(tl.int64) * S * kv_heads * DV
     query = past + first + token
 
     m = tl.full([ROWS], -1e30, tl.float32)  # finite, so that a score of -inf is a probability of 0
     norm = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, DVP], tl.float32)
-    tile = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    count = tl.load(UNION_COUNT + tile)
-    UNION += tile * (TOKENS_P * COUNT)
-    TOKENS += tile * (TOKENS_P * COUNT)
-    # Fetched a round ahead, or every round would wait for where its keys are.
-    block = tl.load(UNION, mask=count > 0, other=0)
-    tokens = tl.load(TOKENS, mask=count > 0, other=0)
-    past_only = tl.maximum(count - NEWEST, 0)
+    acc = tl.zeros([ROWS, SHAPE.DVP], tl.float32)
+    block = tl.load(union.BLOCKS, mask=union.count > 0, other=0)
+    tokens = tl.load(union.TOKENS, mask=union.count > 0, other=0)
     m, norm, acc, block, tokens = _forward_blocks(
-        q, m, norm, acc, block, tokens, K, V, UNION, TOKENS, b, kv, 0, past_only, count, token, query, shift, S,
-        scale_log2, kv_heads, D, DP, DV, DVP, BLOCK, BLOCK_P, DESCRIBED, False,
-    )  # fmt: skip
+        q, m, norm, acc, block, tokens, keys, union, 0, past_only, token, query, scale_log2, False, SHAPE
+    )
     m, norm, acc, _, _ = _forward_blocks(
-        q, m, norm, acc, block, tokens, K, V, UNION, TOKENS, b, kv, past_only, count, count, token, query, shift, S,
-        scale_log2, kv_heads, D, DP, DV, DVP, BLOCK, BLOCK_P, DESCRIBED, True,
-    )  # fmt: skip
+        q,
+        m,
+        norm,
+        acc,
+        block,
+        tokens,
+        keys,
+        union,
+        past_only,
+        union.count,
+        token,
+        query,
+        scale_log2,
+        True,
+        SHAPE,
+    )
     norm = tl.where(norm > 0, norm, 1.0)
     out = (acc / norm[:, None]).to(OUT.dtype.element_ty)
     out_at = begin_row * DV + row_offset[:, None] * DV + odv[None, :]
     mask = live[:, None] & (odv < DV)[None, :]
     tl.store(OUT + out_at, out, mask=mask)
-    if GATED:
-        gates_at = GATES + (begin_row + row_offset) * 3
-        store_gated(COMPRESSED, out, WINDOW, gates_at, SUM, out_at, live, mask, HAS_C, HAS_W)
-    lse_at = LSE + (b * H + kv * GROUP + head).to(tl.int64) * row_length + first + token
+    gates_at = GATES + (begin_row + row_offset) * 3
+    store_gated(Gated(COMPRESSED, WINDOW, GATES, SUM), out, gates_at, out_at, live, mask)
+    lse_at = LSE + (b * H + kv * SHAPE.GROUP + head).to(tl.int64) * T + first + token
     tl.store(lse_at, m + tl.log2(norm), mask=live)
 
 
@@ -210,61 +269,42 @@ def forward_kernel(
 def dq_kernel(
     Q, K, V, DOUT, STATS, DQ, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, past, scale, scale_log2, slab,
     n_sequences,
-    H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
-    COUNT: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr, DESCRIBED: tl.constexpr,
-    ADD: tl.constexpr,
+    SHAPE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """STATS are those of all branches, B * H * T numbers, `slab`, for each."""
+    H: tl.constexpr = SHAPE.H
+    D: tl.constexpr = SHAPE.D
+    DV: tl.constexpr = SHAPE.DV
+    ROWS: tl.constexpr = SHAPE.TOKENS_P * SHAPE.GROUP_P
     slab = slab.to(tl.int64)
     STATS += slab
-    # Blocks that are not wholly in the past of a tile's first token; they are a union's last.
-    NEWEST: tl.constexpr = (TOKENS_P + BLOCK - 2) // BLOCK + 1
-    ROWS: tl.constexpr = TOKENS_P * GROUP_P
-    kv_heads: tl.constexpr = H // GROUP
-    b, kv = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
-    first, row_length = tl.program_id(0) * TOKENS_P, T
-    shift = tl.program_id(0) * 0  # block i begins at token i * BLOCK + shift
-    if PACKED:  # from here on T and S are the end of the tile's sequence
-        first, start, T, first_block, _ = tile_of_slab(
-            STARTS, FIRST_BLOCKS, tl.program_id(0), n_sequences, TOKENS_P
-        )
-        S, shift = T, start - first_block * BLOCK
+    first, end, b, kv, keys, union, past_only = _tile(
+        K, V, UNION, TOKENS, UNION_COUNT, STARTS, FIRST_BLOCKS, T, S, n_sequences, SHAPE
+    )
     row = tl.arange(0, ROWS)
-    token, head = row // GROUP_P, row % GROUP_P
-    live = (first + token < T) & (head < GROUP)
-    od, odv = tl.arange(0, DP), tl.arange(0, DVP)
-    begin_row = (b.to(tl.int64) * row_length + first) * H + kv * GROUP
+    token, head = row // SHAPE.GROUP_P, row % SHAPE.GROUP_P
+    live = (first + token < end) & (head < SHAPE.GROUP)
+    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP)
+    begin_row = (b.to(tl.int64) * T + first) * H + kv * SHAPE.GROUP
     row_offset = token * H + head
     q_offset = begin_row * D + row_offset[:, None] * D + od[None, :]
     q_mask = live[:, None] & (od < D)[None, :]
     q = tl.load(Q + q_offset, mask=q_mask, other=0.0)
     do_at = DOUT + begin_row * DV + row_offset[:, None] * DV + odv[None, :]
     do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
-    row_at = (b * H + kv * GROUP + head).to(tl.int64) * row_length + first + token
+    row_at = (b * H + kv * SHAPE.GROUP + head).to(tl.int64) * T + first + token
     lse = tl.load(STATS + row_at, mask=live, other=0.0)
     dot = tl.load(STATS + 3 * slab + row_at, mask=live, other=0.0)
-    if not DESCRIBED:
-        K += b.to(tl.int64) * S * kv_heads * D
-        V += b.to(tl.int64) * S * kv_heads * DV
     query = past + first + token
 
-    acc = tl.zeros([ROWS, DP], tl.float32)
-    tile = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    count = tl.load(UNION_COUNT + tile)
-    UNION += tile * (TOKENS_P * COUNT)
-    TOKENS += tile * (TOKENS_P * COUNT)
-    # Fetched a round ahead, or every round would wait for where its keys are.
-    block = tl.load(UNION, mask=count > 0, other=0)
-    tokens = tl.load(TOKENS, mask=count > 0, other=0)
-    past_only = tl.maximum(count - NEWEST, 0)
+    acc = tl.zeros([ROWS, SHAPE.DP], tl.float32)
+    block = tl.load(union.BLOCKS, mask=union.count > 0, other=0)
+    tokens = tl.load(union.TOKENS, mask=union.count > 0, other=0)
     acc, block, tokens = _dq_blocks(
-        q, do, lse, dot, acc, block, tokens, K, V, UNION, TOKENS, b, kv, 0, past_only, count, token, query, shift, S,
-        scale_log2, kv_heads, D, DP, DV, DVP, BLOCK, BLOCK_P, DESCRIBED, False,
-    )  # fmt: skip
+        q, do, lse, dot, acc, block, tokens, keys, union, 0, past_only, token, query, scale_log2, False, SHAPE
+    )
     acc, _, _ = _dq_blocks(
-        q, do, lse, dot, acc, block, tokens, K, V, UNION, TOKENS, b, kv, past_only, count, count, token, query, shift,
-        S, scale_log2, kv_heads, D, DP, DV, DVP, BLOCK, BLOCK_P, DESCRIBED, True,
+        q, do, lse, dot, acc, block, tokens, keys, union, past_only, union.count, token, query, scale_log2, True, SHAPE
     )  # fmt: skip
     acc = acc * scale
     if ADD:
@@ -288,11 +328,14 @@ def _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK: tl.constexpr
 def dkv_kernel(
     Q, K, V, DOUT, STATS, DK, DV_OUT, TOKEN, LIST, STARTS, FIRST_BLOCKS, T, S, past, n_blocks, n_lists, scale,
     scale_log2, slab, n_sequences,
-    H: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    DV: tl.constexpr, DVP: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
-    COUNT: tl.constexpr, CHUNK: tl.constexpr, TOKENS_P: tl.constexpr, PACKED: tl.constexpr,
+    SHAPE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One program: one chunk of the tokens that chose one block."""
+    H: tl.constexpr = SHAPE.H
+    D: tl.constexpr = SHAPE.D
+    DV: tl.constexpr = SHAPE.DV
+    KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
+    ROWS: tl.constexpr = SHAPE.TOKENS_P * SHAPE.GROUP_P
     slab = slab.to(tl.int64)
     STATS += slab
     share = tl.program_id(0)
@@ -302,29 +345,27 @@ def dkv_kernel(
     if begin >= list_end:
         return
     end = tl.minimum(begin + CHUNK, list_end)
-    kv_heads: tl.constexpr = H // GROUP
-    ROWS: tl.constexpr = TOKENS_P * GROUP_P
     block, bh = number % n_blocks, number // n_blocks
-    b, kv = bh // kv_heads, bh % kv_heads
+    b, kv = bh // KV_HEADS, bh % KV_HEADS
     row = tl.arange(0, ROWS)
-    head = row % GROUP_P
-    od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
+    head = row % SHAPE.GROUP_P
+    od, odv, ob = tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP), tl.arange(0, SHAPE.BLOCK_P)
     all_keys = S
-    first_key, S = _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, BLOCK, PACKED)
+    first_key, S = _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, SHAPE.BLOCK, SHAPE.PACKED)
     key = first_key + ob
-    inside = (key < S) & (ob < BLOCK)
-    key_row = (b.to(tl.int64) * all_keys + first_key) * kv_heads + kv
-    k_at = K + key_row * D + ob[:, None] * (kv_heads * D) + od[None, :]
-    v_at = V + key_row * DV + ob[:, None] * (kv_heads * DV) + odv[None, :]
+    inside = (key < S) & (ob < SHAPE.BLOCK)
+    key_row = (b.to(tl.int64) * all_keys + first_key) * KV_HEADS + kv
+    k_at = K + key_row * D + ob[:, None] * (KV_HEADS * D) + od[None, :]
+    v_at = V + key_row * DV + ob[:, None] * (KV_HEADS * DV) + odv[None, :]
     k = tl.load(k_at, mask=inside[:, None] & (od < D)[None, :], other=0.0)
     v = tl.load(v_at, mask=inside[:, None] & (odv < DV)[None, :], other=0.0)
-    dk = tl.zeros([BLOCK_P, DP], tl.float32)
-    dv = tl.zeros([BLOCK_P, DVP], tl.float32)
-    first_row = b.to(tl.int64) * T * H + kv * GROUP
-    STATS += (b * H + kv * GROUP).to(tl.int64) * T
-    for i in range(begin, end, TOKENS_P):
-        entry = i + row // GROUP_P
-        live = (entry < end) & (head < GROUP)
+    dk = tl.zeros([SHAPE.BLOCK_P, SHAPE.DP], tl.float32)
+    dv = tl.zeros([SHAPE.BLOCK_P, SHAPE.DVP], tl.float32)
+    first_row = b.to(tl.int64) * T * H + kv * SHAPE.GROUP
+    STATS += (b * H + kv * SHAPE.GROUP).to(tl.int64) * T
+    for i in range(begin, end, SHAPE.TOKENS_P):
+        entry = i + row // SHAPE.GROUP_P
+        live = (entry < end) & (head < SHAPE.GROUP)
         token = tl.load(TOKEN + entry, mask=live, other=0)
         q_row = first_row + token.to(tl.int64) * H + head
         q = tl.load(Q + q_row[:, None] * D + od[None, :], mask=live[:, None] & (od < D)[None, :], other=0.0)
@@ -340,8 +381,8 @@ def dkv_kernel(
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         ds = p * (dp - dot[None, :])
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
-    slab_row = share.to(tl.int64) * BLOCK
-    within = (ob < BLOCK)[:, None]
+    slab_row = share.to(tl.int64) * SHAPE.BLOCK
+    within = (ob < SHAPE.BLOCK)[:, None]
     dk_at = DK + slab_row * D + ob[:, None] * D + od[None, :]
     dv_at = DV_OUT + slab_row * DV + ob[:, None] * DV + odv[None, :]
     tl.store(dk_at, dk * scale, mask=within & (od < D)[None, :])

@@ -2,7 +2,7 @@
 
 Selection stands alone: activation checkpointing may save its result (`nsa::select_blocks` is the name for a
 policy), and nothing else decides which blocks a query sees. In eager mode, where nobody looks for operators,
-`nodes` does the same with less Python and less memory.
+`node` does the same with less Python.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from nsa.attention.blocks import packed_borders
 from nsa.attention.inputs import BRANCHES, BranchKV
-from nsa.attention.kernels import nodes
 from nsa.attention.kernels.band import Lengths
 from nsa.attention.kernels.branches import (
-    Chosen,
     branches_backward,
     choose,
     chosen_forward,
     few_blocks,
     first_forward,
+    gradients,
 )
 from nsa.attention.kernels.choose import Selection
 from nsa.attention.kernels.gates import gate_backward, gated_sum
-from nsa.attention.kernels.gather import Unions, union_room
+from nsa.attention.kernels.gather import union_room
+from nsa.attention.kernels.node import Attention, suffices
 from nsa.config import AttentionConfig
 
 
@@ -114,10 +114,10 @@ def gated_attention(
         return (gated_sum((compressed, dense, sliding), gates), *empty)
     lengths = Lengths(stride, length, block, window, past)
     others = (compressed, None, sliding)
-    out, lse, chosen, total = chosen_forward(
+    total, out, lse, union = chosen_forward(
         q, k_selected, v_selected, blocks, lengths, borders, others, gates
     )
-    return (total, out, lse, *(empty[2:] if chosen.union is None else chosen.union))
+    return (total, out, lse, *(union or empty[2:]))
 
 
 @gated_attention.register_fake
@@ -166,8 +166,7 @@ def _branches_backward(
 ) -> list[Tensor]:
     """As `branches.branches_backward`: dq, three dk, three dv; empty for a branch that is not there."""
     lengths = Lengths(stride, length, block, window, past)
-    chosen = None if blocks is None else Chosen(blocks, Unions(*union))
-    dq, dk, dv = branches_backward(dout, q, k, v, stats, chosen, lengths, borders)
+    dq, dk, dv = branches_backward(dout, q, k, v, stats, blocks, union, lengths, borders)
     return [dq, *(q.new_empty(0) if x is None else x for x in (*dk, *dv))]
 
 
@@ -178,27 +177,27 @@ def _(dout, q, k, v, stats, blocks, union, stride, length, block, window, past, 
     return [torch.empty_like(q), *dk, *dv]
 
 
+def branches_backward_by_op(dout, q, k, v, stats, blocks, union, lengths, borders):
+    """As `branches.branches_backward`, by the op."""
+    dq, *dkv = _branches_backward(dout, q, k, v, stats, blocks, union, *lengths, borders)
+    dkv = [None if v[i % 3] is None else grad for i, grad in enumerate(dkv)]
+    return dq, dkv[:3], dkv[3:]
+
+
 def _save(ctx, inputs, output) -> None:
-    *tensors, stride, length, block, window, past, borders = inputs
-    ctx.save_for_backward(*tensors, *output[1:], borders)
-    ctx.lengths = stride, length, block, window, past
+    *tensors, blocks, stride, length, block, window, past, borders = inputs
+    if blocks is not None:
+        tensors[9], tensors[12] = output[1:3]  # the selected branch's output and lse
+    ctx.save_for_backward(*tensors, blocks, *output[3:], borders)
+    ctx.lengths = Lengths(stride, length, block, window, past)
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx, dout, *_):
-    q, *rest = ctx.saved_tensors
-    k, v, gates, outs, lses = rest[:3], rest[3:6], rest[6], rest[7:10], rest[10:13]
-    blocks, selected, selected_lse, *union, borders = rest[13:]
-    nothing = (None,) * 21
     if dout is None:
-        return nothing
-    if blocks is not None:
-        outs, lses = (outs[0], selected, outs[2]), (lses[0], selected_lse, lses[2])
-    dout = dout.contiguous()
-    dgates, stats = gates_backward(dout, outs, lses, gates)
-    dq, *dkv = _branches_backward(dout, q, k, v, stats, blocks, union, *ctx.lengths, borders)
-    dkv = [None if v[i % 3] is None else grad for i, grad in enumerate(dkv)]
-    return (dq, *dkv, dgates, *nothing[8:])
+        return (None,) * 21
+    grads = gradients(dout, [*ctx.saved_tensors], ctx.lengths, gates_backward, branches_backward_by_op)
+    return (*grads, *(None,) * 13)
 
 
 gated_attention.register_autograd(_backward, setup_context=_save)
@@ -228,12 +227,12 @@ def attend(
         [x if branch in config.branches else None for branch, x in zip(BRANCHES, each, strict=True)]
         for each in (k, v)
     )
-    if nodes.serve(q, *k, *v, gates):
-        return nodes.attend(q, k, v, gates, scoring, selection, lengths, borders)
-    return _attend(q, k, v, gates, scoring, selection, lengths, borders)
+    if suffices(q, *k, *v, gates):
+        return Attention.apply(q, *k, *v, gates, scoring, selection, lengths, borders)
+    return attend_by_ops(q, k, v, gates, scoring, selection, lengths, borders)
 
 
-def _attend(
+def attend_by_ops(
     q: Tensor,
     k: list[Tensor | None],
     v: list[Tensor | None],
@@ -243,7 +242,11 @@ def _attend(
     lengths: Lengths,
     borders: Tensor | None,
 ) -> Tensor:
-    """As `nodes.attend`, by the ops."""
+    """The gated sum of the branches whose v is given.
+
+    `scoring` are the compressed keys by which `selection` chooses; without either, every query of the selected
+    branch sees all it may.
+    """
     detached = q.detach(), *([None if x is None else x.detach() for x in each] for each in (k, v))
     *bands, alone = band_attention(*detached, scoring, *lengths, borders)
     there = [x is not None and (i != 1 or selection is None) for i, x in enumerate(v)]

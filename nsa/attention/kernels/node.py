@@ -1,0 +1,56 @@
+"""The attention as one autograd node, for eager mode: what a custom op's node costs, it spares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from nsa.attention.kernels.branches import (
+    branches_backward,
+    choose,
+    chosen_forward,
+    first_forward,
+    gradients,
+)
+from nsa.attention.kernels.gates import gate_backward, gated_sum
+
+
+def suffices(*tensors: Tensor | None) -> bool:
+    """Whether a node will do: plain tensors, and nobody who wants to see operators."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+        return False
+    plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
+    return plain and not torch._C._are_functorch_transforms_active()
+
+
+class Attention(torch.autograd.Function):
+    """The gated sum of the branches whose v is given; inputs as `ops.attend_by_ops` has them, k and v flat."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, *rest: Any) -> Tensor:
+        k, v, gates = rest[:3], rest[3:6], rest[6]
+        scoring, selection, ctx.lengths, borders = rest[7:]
+        (outs, lses), lse = first_forward(q, k, v, scoring, ctx.lengths, borders)
+        blocks = union = None
+        if selection is None:
+            total = gated_sum(outs, gates)
+        else:
+            blocks = choose(q, scoring, lse, selection, ctx.lengths, borders)
+            total, outs[1], lses[1], union = chosen_forward(
+                q, k[1], v[1], blocks, ctx.lengths, borders, outs, gates
+            )
+        union = union or (None,) * 3
+        ctx.save_for_backward(q, *k, *v, gates, *outs, *lses, blocks, *union, borders)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        saved = [*ctx.saved_tensors]
+        ctx.maybe_clear_saved_tensors()  # the node holds them no longer, unless the graph is kept
+        grads = gradients(dout, saved, ctx.lengths, gate_backward, branches_backward)
+        return (*grads, None, None, None, None)
