@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attention_cases import SMALL, Case, random_inputs
+from attention_cases import Case, random_inputs
 
 from nsa.attention import nsa_attention
 from nsa.attention.blocks import block_layout
@@ -13,19 +13,20 @@ from nsa.config import AttentionConfig
 from nsa.layers.dense import DenseAttention
 from nsa.layers.sparse import NSAAttention
 
-# 64 tokens: longer than the window of 6, and eight selection blocks of which four are selected.
-N_TOKENS = 64
+# Longer than the window, and eight selection blocks of which four are selected.
+LENGTHS = AttentionConfig(compress_block=4, compress_stride=2, select_block=4, select_count=4, window=6)
+N_TOKENS = 32
 
 
 def layer(backend: str) -> torch.nn.Module:
     torch.manual_seed(0)
     if backend == "dense":
         return DenseAttention(16, 4, 2, 8).double()
-    return NSAAttention(16, 4, 2, 8, SMALL.model_copy(update={"backend": backend})).double()
+    return NSAAttention(16, 4, 2, 8, LENGTHS.model_copy(update={"backend": backend})).double()
 
 
 @pytest.mark.parametrize("backend", ["torch", "sequential", "reference", "dense"])
-@pytest.mark.parametrize("changed", [13, 40, 63])
+@pytest.mark.parametrize("changed", [7, 20, 31])
 def test_a_changed_token_changes_no_output_before_it(backend, changed):
     attention = layer(backend)
     x = torch.randn(1, N_TOKENS, 16, dtype=torch.float64)
@@ -37,7 +38,7 @@ def test_a_changed_token_changes_no_output_before_it(backend, changed):
     assert (after[:, changed:] != before[:, changed:]).any(-1).all()
 
 
-@pytest.mark.parametrize("window", [1, 5, 6, 16, 64, 100])
+@pytest.mark.parametrize("window", [1, 5, 6, 16, 32, 50])
 def test_every_key_in_the_window_is_seen_and_no_other(window):
     config = AttentionConfig(window=window)
     inputs = random_inputs(Case(config=config, n_tokens=N_TOKENS, n_heads=2, n_kv_heads=2))
@@ -53,25 +54,25 @@ def test_every_key_in_the_window_is_seen_and_no_other(window):
 
 @pytest.mark.parametrize("backend", ["torch", "sequential"])
 def test_changing_any_key_of_the_window_changes_the_output(backend):
-    config = SMALL.model_copy(update={"branches": ("sliding",)})
-    inputs = random_inputs(Case(config=config, n_tokens=30))
+    config = LENGTHS.model_copy(update={"branches": ("sliding",)})
+    inputs = random_inputs(Case(config=config, n_tokens=12))
 
     def last_output(keys: torch.Tensor) -> torch.Tensor:
         k = inputs.k._replace(sliding=keys)
-        return nsa_attention(inputs.q, k, inputs.v, inputs.gates, config, backend=backend)[0, 29]
+        return nsa_attention(inputs.q, k, inputs.v, inputs.gates, config, backend=backend)[0, 11]
 
     plain = last_output(inputs.k.sliding)
-    for key in range(30):
+    for key in range(12):
         changed = inputs.k.sliding.detach().clone()
         changed[0, key] += 1
-        assert torch.equal(last_output(changed), plain) == (key < 24), key
+        assert torch.equal(last_output(changed), plain) == (key < 6), key
 
 
 @pytest.mark.parametrize("backend", ["torch", "sequential", "dense"])
 def test_packed_sequences_give_what_they_give_alone(backend):
     attention = layer(backend)
     x = torch.randn(1, N_TOKENS, 16, dtype=torch.float64)
-    lengths = [5, 30, 29]
-    cu_seqlens = torch.tensor([0, 5, 35, 64], dtype=torch.int32)
+    lengths = [3, 19, 10]
+    cu_seqlens = torch.tensor([0, 3, 22, 32], dtype=torch.int32)
     alone = torch.cat([attention(part) for part in x.split(lengths, dim=1)], dim=1)
     torch.testing.assert_close(attention(x, cu_seqlens=cu_seqlens), alone, rtol=1e-9, atol=1e-12)

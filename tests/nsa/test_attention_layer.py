@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from attention_cases import SMALL
@@ -60,7 +62,8 @@ def test_gradients_exist_even_where_no_block_is_complete():
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
-@pytest.mark.parametrize("name", LAYERS)
+# Positions are turned in before a backend is asked.
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "nsa_sequential"])
 def test_a_shift_of_all_positions_changes_nothing(name):
     layer = LAYERS[name]()
     positions = torch.arange(40)
@@ -125,9 +128,10 @@ class Stack(nn.Module):
         return x
 
 
+@functools.cache
 def gradients(backend: str, reentrant: bool | None) -> dict[str, Tensor]:
     stack = Stack(backend)
-    x = tokens(n_tokens=30, batch=1).requires_grad_()
+    x = tokens(n_tokens=14, batch=1).requires_grad_()
     stack(x, reentrant).square().sum().backward()
     return {"x": x.grad, **{name: p.grad for name, p in stack.named_parameters()}}
 

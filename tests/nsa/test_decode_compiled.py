@@ -32,6 +32,6 @@ def test_compiled_steps_choose_the_same_tokens_from_one_graph(attention, changes
     sizes = ModelConfig(layers=3, dim=64, heads=4, kv_groups=2, head_dim=16, attention=attention)
     model = NSAModel(sizes, AttentionConfig(**LENGTHS, **changes))
     prompts, lengths = torch.randint(1, 256, (3, 30)), torch.tensor([30, 5, 21])
-    expected = model.generate(prompts, 24, lengths=lengths, temperature=0)
-    assert torch.equal(model.generate(prompts, 24, lengths=lengths, temperature=0, compile=True), expected)
+    expected = model.generate(prompts, 9, lengths=lengths, temperature=0)
+    assert torch.equal(model.generate(prompts, 9, lengths=lengths, temperature=0, compile=True), expected)
     assert dynamo.counters["stats"]["unique_graphs"] == 1

@@ -59,7 +59,7 @@ def links_to(directory: Path, *names: str) -> Path:
 def installed(tmp_path_factory):
     """Where the wheel was installed."""
     directory = tmp_path_factory.mktemp("package")
-    pip("wheel", str(ROOT / "packaging/nsa"), "--no-deps", "-w", str(directory / "wheels"))
+    pip("wheel", str(ROOT / "packaging/nsa"), "--no-deps", "--no-build-isolation", "-w", str(directory / "wheels"))
     (wheel,) = (directory / "wheels").glob("nsa-*.whl")
     pip("install", str(wheel), "--no-deps", "--target", str(directory / "site"))
     return directory / "site"
@@ -108,7 +108,7 @@ def test_the_source_distribution_builds_the_same_wheel(installed, tmp_path):
     build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT / "packaging/nsa", check=True, capture_output=True, timeout=240)
     (sdist,) = tmp_path.glob("nsa-*.tar.gz")
-    pip("wheel", str(sdist), "--no-deps", "-w", str(tmp_path))
+    pip("wheel", str(sdist), "--no-deps", "--no-build-isolation", "-w", str(tmp_path))
     (wheel,) = tmp_path.glob("nsa-*.whl")
     (direct,) = (installed.parent / "wheels").glob("nsa-*.whl")
     assert contents(wheel) == contents(direct)
