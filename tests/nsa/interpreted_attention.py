@@ -1,6 +1,6 @@
 """Outputs and gradients of the kernels, against `reference.py`.
 
-Under Triton\'s interpreter: `test_kernels_interpreter.py` starts this file.
+Under Triton's interpreter: `test_kernels_interpreter.py` starts this file.
 """
 
 from __future__ import annotations

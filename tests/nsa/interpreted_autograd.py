@@ -1,6 +1,6 @@
 """The kernels as an autograd node and as operators, and which calls they leave to torch.
 
-Under Triton\'s interpreter: `test_kernels_interpreter.py` starts this file.
+Under Triton's interpreter: `test_kernels_interpreter.py` starts this file.
 """
 
 from __future__ import annotations

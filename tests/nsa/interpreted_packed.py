@@ -1,6 +1,6 @@
 """Packed rows, and queries after a past.
 
-Under Triton\'s interpreter: `test_kernels_interpreter.py` starts this file.
+Under Triton's interpreter: `test_kernels_interpreter.py` starts this file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Selection, the lists that its backward reads, and decoding.
 
-Under Triton\'s interpreter: `test_kernels_interpreter.py` starts this file.
+Under Triton's interpreter: `test_kernels_interpreter.py` starts this file.
 """
 
 from __future__ import annotations

@@ -59,7 +59,14 @@ def links_to(directory: Path, *names: str) -> Path:
 def installed(tmp_path_factory):
     """Where the wheel was installed."""
     directory = tmp_path_factory.mktemp("package")
-    pip("wheel", str(ROOT / "packaging/nsa"), "--no-deps", "--no-build-isolation", "-w", str(directory / "wheels"))
+    pip(
+        "wheel",
+        str(ROOT / "packaging/nsa"),
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(directory / "wheels"),
+    )
     (wheel,) = (directory / "wheels").glob("nsa-*.whl")
     pip("install", str(wheel), "--no-deps", "--target", str(directory / "site"))
     return directory / "site"
