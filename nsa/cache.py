@@ -6,6 +6,8 @@ token a step, at fixed places in memory, so that a step can be recorded, and the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -99,6 +101,23 @@ class Rows:
             return False
         self.capacity = max(self._used, 2 * self.capacity)
         return True
+
+
+def one_by_one(
+    new: Tensor,
+    rows: Rows,
+    caches: Sequence[DecodeCache | DenseDecodeCache],
+    step: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """`step` of each of the next tokens [B, T, ...] of all rows, whose caches grow where they are full: [B, T, ...]."""
+    if rows.reserve(new.shape[1]):
+        for cache in caches:
+            cache.grow()
+    outs = []
+    for token in new.split(1, dim=1):
+        outs.append(step(token))
+        rows.lengths += 1
+    return torch.cat(outs, dim=1)
 
 
 class DecodeCache:

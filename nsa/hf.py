@@ -5,6 +5,7 @@ AutoModelForCausalLM.from_config(NSAConfig(hidden_size=256, num_attention_heads=
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +16,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from nsa.attention.inputs import values_are_free
-from nsa.cache import Rows
+from nsa.cache import Rows, one_by_one
 from nsa.config import AttentionConfig, ModelConfig
 from nsa.model import NO_TARGET, NSAModel
 from nsa.padding import alignment_of
@@ -102,15 +103,8 @@ class NSAPastKeyValues(Cache):
 
     def step(self, model: NSAModel, tokens: Tensor) -> Tensor:
         """Logits [B, T, vocab] of the next tokens [B, T] of every row."""
-        if self.rows.reserve(tokens.shape[1]):
-            for cache in self.caches:
-                cache.grow()
-        logits = []
-        for new in tokens.split(1, dim=1):
-            logits.append(model.decode_step(new, self.caches))
-            self.rows.lengths += 1
         self._seen += tokens.shape[1]
-        return torch.cat(logits, dim=1)
+        return one_by_one(tokens, self.rows, self.caches, partial(model.decode_step, caches=self.caches))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """The number of tokens seen, padding included."""

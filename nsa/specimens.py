@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nsa.attention.blocks import BlockLayout, block_layout
-from nsa.attention.inputs import BRANCHES, BranchKV
+from nsa.attention.inputs import BRANCHES, BranchKV, Call
 from nsa.attention.selected import select_blocks, selected_keys
-from nsa.config import AttentionConfig
 
 
 def recompute_late_bound(
@@ -29,22 +28,14 @@ def recompute_late_bound(
     return out
 
 
-def sequential_attention(
-    q: Tensor,
-    k: BranchKV,
-    v: BranchKV,
-    gates: Tensor,
-    config: AttentionConfig,
-    *,
-    cu_seqlens: Tensor | None = None,
-    past_length: int = 0,
-) -> Tensor:
-    """Backend "sequential", Eq. 5 for one token after another in Python; arguments and result as in `nsa_attention`.
+def sequential_attention(call: Call) -> Tensor:
+    """Backend "sequential", Eq. 5 for one token after another in Python.
 
     It gives what the other backends give, with about 95 autograd nodes per token and layer (2 KV heads) where they
     have 200 per layer. Twelve layers of 2,048 tokens make over two million nodes: forward and backward take minutes
     and complete. Seen from outside, that is what people have reported as "backward hangs".
     """
+    q, k, v, gates, config, cu_seqlens, past_length = call
     layout = block_layout(config, q.shape[1], q.device, cu_seqlens, past_length)
     tokens = []
     for t in range(q.shape[1]):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nsa.attention.backends import BACKENDS, COUNTER, BackendUse, backends_used, resolve_backend
 from nsa.attention.compressed import mean_of_blocks
-from nsa.attention.inputs import BRANCHES, BranchKV, check_inputs, check_plain
+from nsa.attention.inputs import BRANCHES, BranchKV, Call, check_inputs, check_plain
 from nsa.config import AttentionConfig
 
 __all__ = [
@@ -57,9 +57,9 @@ def nsa_attention(
         check_plain(q, k, v, past_length, cu_seqlens)
         past_length = k.shape[1] - q.shape[1]
         k, v = (BranchKV(mean_of_blocks(x, config, cu_seqlens), x, x) for x in (k, v))
-    past_length = past_length or 0
-    check_inputs(q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)
+    call = Call(q, k, v, gates, config, cu_seqlens, past_length or 0)
+    check_inputs(call)
     name = resolve_backend(backend or config.backend, q.device)
     if not torch.compiler.is_compiling():
         COUNTER.called(name)
-    return BACKENDS[name](q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)
+    return BACKENDS[name](call)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from nsa.attention import triton_backend
-from nsa.attention.inputs import BranchKV
+from nsa.attention.inputs import Call
 from nsa.attention.reference import reference_attention
 from nsa.attention.torch_backend import torch_attention
-from nsa.config import AttentionConfig, ConfigError
+from nsa.config import ConfigError
 from nsa.specimens import sequential_attention
 
 
@@ -61,28 +61,17 @@ def backends_used() -> BackendUse:
     return COUNTER.snapshot()
 
 
-def _triton_or_torch(
-    q: Tensor,
-    k: BranchKV,
-    v: BranchKV,
-    gates: Tensor,
-    config: AttentionConfig,
-    *,
-    cu_seqlens: Tensor | None = None,
-    past_length: int = 0,
-) -> Tensor:
+def _triton_or_torch(call: Call) -> Tensor:
     """The triton kernels, or the torch backend where they cannot answer; that is counted."""
-    reason = triton_backend.unsupported(q, k, v, config)
+    reason = triton_backend.unsupported(call.q, call.k, call.v, call.config)
     if reason is None:
-        attend = triton_backend.triton_attention
-        return attend(q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)
+        return triton_backend.triton_attention(call)
     if not torch.compiler.is_compiling():
         COUNTER.fell_back("triton", "torch", reason)
-    return torch_attention(q, k, v, gates, config, cu_seqlens=cu_seqlens, past_length=past_length)
+    return torch_attention(call)
 
 
-# Each takes (q, k, v, gates, config, *, cu_seqlens, past_length), as `nsa_attention` does.
-BACKENDS: dict[str, Callable[..., Tensor]] = {
+BACKENDS: dict[str, Callable[[Call], Tensor]] = {
     "torch": torch_attention,
     "sequential": sequential_attention,
     "reference": reference_attention,

@@ -31,17 +31,21 @@ class BranchKV(NamedTuple):
     sliding: Tensor | None
 
 
-def check_inputs(
-    q: Tensor,
-    k: BranchKV,
-    v: BranchKV,
-    gates: Tensor,
-    config: AttentionConfig,
-    *,
-    cu_seqlens: Tensor | None = None,
-    past_length: int = 0,
-) -> None:
-    """Raise ValueError for arguments of `nsa_attention` that do not fit; it names the tensor and what it needs."""
+class Call(NamedTuple):
+    """The arguments of `nsa_attention` in their full form, as a backend gets them."""
+
+    q: Tensor
+    k: BranchKV
+    v: BranchKV
+    gates: Tensor
+    config: AttentionConfig
+    cu_seqlens: Tensor | None = None
+    past_length: int = 0
+
+
+def check_inputs(call: Call) -> None:
+    """Raise ValueError for arguments that do not fit; it names the tensor and what it needs."""
+    q, k, v, gates, config, cu_seqlens, past_length = call
     _check_queries(q, past_length)
     check_packing(q.shape[0], q.shape[1], cu_seqlens, past=past_length > 0)
     n_tokens = past_length + q.shape[1]

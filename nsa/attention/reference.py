@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nsa.attention.compressed import BlockCompression
-from nsa.attention.inputs import BRANCHES, BranchKV
+from nsa.attention.inputs import BRANCHES, Call
 from nsa.config import AttentionConfig
 
 
@@ -26,17 +26,9 @@ class _Sequence(NamedTuple):
     first_block: int  # how many selection blocks lie before it in the row
 
 
-def reference_attention(
-    q: Tensor,
-    k: BranchKV,
-    v: BranchKV,
-    gates: Tensor,
-    config: AttentionConfig,
-    *,
-    cu_seqlens: Tensor | None = None,
-    past_length: int = 0,
-) -> Tensor:
-    """Eq. 5: the gated sum of attention over the branches; arguments and result as in `nsa_attention`."""
+def reference_attention(call: Call) -> Tensor:
+    """Eq. 5: the gated sum of attention over the branches."""
+    q, k, v, gates, config, cu_seqlens, past_length = call
     batch, n_queries, n_heads, _ = q.shape
     n_tokens = past_length + n_queries
     sequences = _sequences(n_tokens, cu_seqlens, config)

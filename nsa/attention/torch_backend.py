@@ -10,31 +10,22 @@ from torch import Tensor
 
 from nsa.attention.blocks import BlockLayout, block_layout, packed_borders
 from nsa.attention.compressed import compressed_attention
-from nsa.attention.inputs import BRANCHES, BranchKV, readable
+from nsa.attention.inputs import BRANCHES, BranchKV, Call, readable
 from nsa.attention.selected import select_blocks, selected_attention
 from nsa.attention.sliding import sliding_attention
-from nsa.config import AttentionConfig
 
 
-def torch_attention(
-    q: Tensor,
-    k: BranchKV,
-    v: BranchKV,
-    gates: Tensor,
-    config: AttentionConfig,
-    *,
-    cu_seqlens: Tensor | None = None,
-    past_length: int = 0,
-) -> Tensor:
-    """Eq. 5, the gated sum of the branches; arguments and result as in `nsa_attention`.
+def torch_attention(call: Call) -> Tensor:
+    """Eq. 5, the gated sum of the branches.
 
     Packed sequences are computed one after another; in a compiled graph, which cannot know how long they are, all at
     once under a mask. One that holds NaN or infinity comes out as NaN, and leaves the others alone.
     The selected branch masks dense attention, so its work grows with T * S, and it keeps a [B * Hkv, T, S]
     mask in q's dtype for backward (34 MB a layer for 2,048 tokens and 2 KV heads in fp32).
     """
+    q, k, v, gates, config, cu_seqlens, past_length = call
     if cu_seqlens is not None and readable(cu_seqlens):
-        return _each_alone(q, k, v, gates, config, cu_seqlens)
+        return _each_alone(call, cu_seqlens)
     layout = block_layout(config, q.shape[1], q.device, cu_seqlens, past_length)
     broken = None
     if cu_seqlens is not None:
@@ -54,10 +45,9 @@ def torch_attention(
     return out if broken is None else out.masked_fill(broken[:, None, None], torch.nan)
 
 
-def _each_alone(
-    q: Tensor, k: BranchKV, v: BranchKV, gates: Tensor, config: AttentionConfig, cu_seqlens: Tensor
-) -> Tensor:
+def _each_alone(call: Call, cu_seqlens: Tensor) -> Tensor:
     """Every packed sequence by itself: work and memory grow with the square of each, not of the row."""
+    q, k, v, gates, config, *_ = call
     tokens, slots, _ = packed_borders(config, q.shape[1], cu_seqlens).tolist()
 
     def part(each: BranchKV, i: int) -> BranchKV:
@@ -69,7 +59,7 @@ def _each_alone(
     for i, (start, end) in enumerate(pairwise(tokens)):
         if start < end:
             own = slice(start, end)
-            outs.append(torch_attention(q[:, own], part(k, i), part(v, i), gates[:, own], config))
+            outs.append(torch_attention(Call(q[:, own], part(k, i), part(v, i), gates[:, own], config)))
     return torch.cat(outs, dim=1)
 
 

@@ -8,7 +8,7 @@ import os
 import torch
 from torch import Tensor
 
-from nsa.attention.inputs import BranchKV, keys_read
+from nsa.attention.inputs import BranchKV, Call, keys_read
 from nsa.config import AttentionConfig
 
 # Constants, so that torch.compile need not trace how they were found.
@@ -52,17 +52,8 @@ def cannot_decode(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) 
     return unsupported(q, k, v, config)
 
 
-def triton_attention(
-    q: Tensor,
-    k: BranchKV,
-    v: BranchKV,
-    gates: Tensor,
-    config: AttentionConfig,
-    *,
-    cu_seqlens: Tensor | None = None,
-    past_length: int = 0,
-) -> Tensor:
-    """Eq. 5 by the kernels; arguments and result as in `nsa_attention`."""
+def triton_attention(call: Call) -> Tensor:
+    """Eq. 5 by the kernels."""
     from nsa.attention.kernels.ops import attend
 
-    return attend(q, k, v, gates, config, cu_seqlens, past_length)
+    return attend(call)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nsa.cache import DecodeCache, Rows
+from nsa.cache import DecodeCache, Rows, one_by_one
 from nsa.config import AttentionConfig
 from nsa.layers.rope import RotationTable
 from nsa.layers.sparse import NSAAttention
@@ -63,7 +64,14 @@ class NativeSparseAttention(NSAAttention):
         if past_key_values is not None:
             if attention_mask is not None and not bool(attention_mask[:, -hidden_states.shape[1] :].all()):
                 raise ValueError("new tokens after past_key_values are not padded; leave attention_mask out")
-            return self._continue(hidden_states, past_key_values), None, past_key_values
+            with torch.no_grad():
+                out = one_by_one(
+                    hidden_states,
+                    past_key_values.rows,
+                    [past_key_values],
+                    partial(self.decode, cache=past_key_values),
+                )
+            return out, None, past_key_values
         if use_cache:
             return self._begin(hidden_states, attention_mask, cu_seqlens)
         if attention_mask is None:
@@ -89,13 +97,3 @@ class NativeSparseAttention(NSAAttention):
         cache = self.new_decode_cache(rows)
         out = super().forward(alignment.take(prompt), cache=cache)
         return alignment.put_back(out), None, cache
-
-    @torch.no_grad()
-    def _continue(self, new: Tensor, cache: DecodeCache) -> Tensor:
-        if cache.rows.reserve(new.shape[1]):
-            cache.grow()
-        outs = []
-        for token in new.split(1, dim=1):
-            outs.append(self.decode(token, cache))
-            cache.rows.lengths += 1
-        return torch.cat(outs, dim=1)

@@ -16,9 +16,10 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,32 +50,6 @@ class StepRecord:
     tokens: int  # of all ranks
     seconds: float
     fetch_s: float
-
-
-@dataclass(kw_only=True)
-class _Delivery:
-    """A record with its statistics, and the event after which its tensors may be read."""
-
-    record: StepRecord
-    statistics: dict[str, Tensor] = field(default_factory=dict)  # CSV's name: [layers, columns]
-    memory: dict[str, Any] | None = None
-    ready: torch.cuda.Event | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Report:
-    """A file for the thread to write."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Evaluation:
-    """A validation's loss."""
-
-    step: int
-    loss: float
 
 
 class Silence:
@@ -117,7 +92,7 @@ class Telemetry(Silence):
         self._config: TelemetryConfig = config.telemetry
         self._rank, self._device = rank, device
         self._attentions = [module for module in model.modules() if isinstance(module, NSAAttention)]
-        self._queue: queue.Queue[_Delivery | _Report | _Evaluation | None] = queue.Queue()
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue()  # the thread's work; None ends it
         self._now = ("boot", 0, time.monotonic())  # phase, step, since: one tuple, so never half updated
         self._files = _Files(make_directory("telemetry.dir", config.telemetry.dir or "."), rank)
         self._tensorboard = _tensorboard(self._config, rank)
@@ -142,23 +117,22 @@ class Telemetry(Silence):
     def dtypes(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if self._dtypes is None:
             self._dtypes = describe_dtypes(model, optimizer)
-            self._queue.put(_Report(name="dtypes_report.txt", text=self._dtypes))
+            self._queue.put(partial(self._files.write_text, "dtypes_report.txt", self._dtypes))
 
     def step(self, record: StepRecord) -> None:
-        delivery = _Delivery(record=record)
         tensors = {"scalars": torch.stack([record.loss.detach().float(), record.gradient_norm.float()])}
         if self._wants_statistics(record.step):
             tensors |= layer_statistics(self._attentions)
-        if record.step in self._config.memory_steps:
-            delivery.memory = memory_dump(self._device)
-        delivery.statistics = {name: value.to("cpu", non_blocking=True) for name, value in tensors.items()}
+        memory = memory_dump(self._device) if record.step in self._config.memory_steps else None
+        statistics = {name: value.to("cpu", non_blocking=True) for name, value in tensors.items()}
+        ready = None
         if self._device.type == "cuda":
-            delivery.ready = torch.cuda.Event()
-            delivery.ready.record()
-        self._queue.put(delivery)
+            ready = torch.cuda.Event()
+            ready.record()
+        self._queue.put(partial(self._write_step, record, statistics, memory, ready))
 
     def evaluated(self, step: int, loss: float) -> None:
-        self._queue.put(_Evaluation(step=step, loss=loss))
+        self._queue.put(partial(self._write_evaluation, step, loss))
 
     def close(self) -> None:
         self.phase("done")
@@ -189,27 +163,31 @@ class Telemetry(Silence):
         except queue.Empty:
             self._beat({"event": "beat"})
             return True
-        if isinstance(item, _Report):
-            self._files.write_text(item.name, item.text)
-        elif isinstance(item, _Evaluation):
-            self._beat({"event": "eval", "done": item.step, "eval_loss": item.loss})
-            self._draw(item.step, {"eval_loss": item.loss})
-        elif item is not None:
-            self._await(item)
-            self._write(item)
+        if item is not None:
+            item()
         return item is not None
 
-    def _await(self, delivery: _Delivery) -> None:
+    def _await(self, ready: torch.cuda.Event | None) -> None:
         """Until the device has delivered; asking, not waiting, so that a stuck device leaves us speaking."""
         spoken = time.monotonic()
-        while delivery.ready is not None and not delivery.ready.query():
+        while ready is not None and not ready.query():
             if time.monotonic() - spoken > self._config.heartbeat_s:
                 self._beat({"event": "beat"})
                 spoken = time.monotonic()
             time.sleep(POLL_S)
 
-    def _write(self, delivery: _Delivery) -> None:
-        record, statistics = delivery.record, delivery.statistics
+    def _write_evaluation(self, step: int, loss: float) -> None:
+        self._beat({"event": "eval", "done": step, "eval_loss": loss})
+        self._draw(step, {"eval_loss": loss})
+
+    def _write_step(
+        self,
+        record: StepRecord,
+        statistics: dict[str, Tensor],  # by CSV's name: [layers, columns]; on their way until `ready`
+        memory: dict[str, Any] | None,
+        ready: torch.cuda.Event | None,
+    ) -> None:
+        self._await(ready)
         loss, gradient_norm = statistics.pop("scalars").tolist()
         said = {
             "event": "step",
@@ -225,8 +203,8 @@ class Telemetry(Silence):
             said[name] = dict(zip(COLUMNS[name][2:], table.mean(dim=0).tolist(), strict=True))
         if statistics:
             self._files.append("fallback_counters", _fallback_rows(record.step))
-        if delivery.memory is not None:
-            self._files.write_json(f"mem_step{record.step}", delivery.memory)
+        if memory is not None:
+            self._files.write_json(f"mem_step{record.step}", memory)
         self._beat(said)
         self._draw(record.step, said)
 

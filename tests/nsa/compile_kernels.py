@@ -22,6 +22,7 @@ from triton.runtime.jit import JITFunction
 
 from nsa.attention import BranchKV
 from nsa.attention.blocks import n_compress_slots
+from nsa.attention.inputs import Call
 from nsa.attention.kernels import band, choose, gather
 from nsa.attention.kernels.decode import decode
 from nsa.attention.kernels.ops import attend
@@ -112,7 +113,7 @@ def train(shape: Shape) -> None:
     q = draw(1, n, shape.heads, shape.dim)
     k, v = (BranchKV(*(draw(1, m, shape.kv_heads, shape.dim) for m in counts)) for _ in range(2))
     gates = draw(1, n, shape.heads, 3).sigmoid()
-    out = attend(q, k, v, gates, CONFIG, cu_seqlens)
+    out = attend(Call(q, k, v, gates, CONFIG, cu_seqlens))
     out.backward(torch.ones_like(out))
 
 

@@ -10,6 +10,7 @@ from attention_cases import Case, random_inputs
 from torch import Tensor
 
 from nsa.attention import BranchKV, nsa_attention
+from nsa.attention.inputs import Call
 from nsa.attention.reference import reference_attention
 
 NAMES = ("q", "k.compressed", "k.selected", "k.sliding", "v.compressed", "v.selected", "v.sliding", "gates")
@@ -65,7 +66,7 @@ def assert_refused_or_right(
     except ValueError as error:
         assert any(name in str(error) for name in ("q ", "k.", "v.", "gates", "head", "cu_seqlens")), error
         return False
-    expected = reference_attention(**arguments)
+    expected = reference_attention(Call(**arguments))
     assert out.shape == expected.shape and out.dtype == expected.dtype
     torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
     return True

@@ -10,6 +10,7 @@ from torch import Tensor
 import nsa
 from nsa import AttentionConfig, BranchKV, NativeSparseAttention, nsa_attention
 from nsa.attention.compressed import BlockCompression
+from nsa.attention.inputs import Call
 from nsa.attention.reference import reference_attention
 
 LENGTHS = {"compress_block": 8, "compress_stride": 4, "select_block": 8, "select_count": 4, "window": 6}
@@ -31,7 +32,7 @@ def test_plain_keys_and_values_serve_all_branches_and_are_compressed_by_their_me
     q, k, v, gates = plain(25)
     phi = BlockCompression(8, SMALL, kind="mean")
     full = [BranchKV(phi(x), x, x) for x in (k, v)]
-    expected = reference_attention(q, *full, gates, SMALL)
+    expected = reference_attention(Call(q, *full, gates, SMALL))
     torch.testing.assert_close(nsa_attention(q, k, v, gates, SMALL, backend=backend), expected)
 
 

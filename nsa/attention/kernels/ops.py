@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nsa.attention.blocks import packed_borders
-from nsa.attention.inputs import BRANCHES, BranchKV
+from nsa.attention.inputs import BRANCHES, BranchKV, Call
 from nsa.attention.kernels.band import Lengths
 from nsa.attention.kernels.branches import (
     branches_backward,
@@ -203,16 +203,9 @@ def _backward(ctx, dout, *_):
 gated_attention.register_autograd(_backward, setup_context=_save)
 
 
-def attend(
-    q: Tensor,
-    k: BranchKV,
-    v: BranchKV,
-    gates: Tensor,
-    config: AttentionConfig,
-    cu_seqlens: Tensor | None = None,
-    past_length: int = 0,
-) -> Tensor:
-    """Eq. 5 by these ops; arguments and result as in `nsa_attention`."""
+def attend(call: Call) -> Tensor:
+    """Eq. 5 by the kernels."""
+    q, k, v, gates, config, cu_seqlens, past_length = call
     borders = None if cu_seqlens is None else packed_borders(config, q.shape[1], cu_seqlens.to(q.device))
     q, gates = q.contiguous(), gates.contiguous()
     k, v = (BranchKV(*(x if x is None else x.contiguous() for x in each)) for each in (k, v))
