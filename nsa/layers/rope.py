@@ -27,11 +27,6 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
-def apply_rope(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
-    """Rotate x [B, T, H, D] by `positions`, [T] or [B, T]; dtype and shape stay. ValueError if D is odd."""
-    return rotate(x, rotation(positions, x.shape[-1], base, torch.promote_types(x.dtype, torch.float32)))
-
-
 class RotationTable:
     """The rotations of positions 0, 1, 2, ... in fp32, computed once for as many as have been asked for.
 

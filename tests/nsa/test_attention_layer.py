@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nsa.config import AttentionConfig
 from nsa.layers.dense import DenseAttention
-from nsa.layers.rope import apply_rope
+from nsa.layers.rope import rotate, rotation
 from nsa.layers.sparse import NSAAttention
 
 
@@ -90,7 +90,7 @@ def test_rope_turns_each_pair_by_its_position():
     x = torch.tensor([1.0, 0.0]).expand(1, 5, 1, 2)
     angle = torch.arange(5.0)
     expected = torch.stack([angle.cos(), angle.sin()], dim=-1)[None, :, None]
-    torch.testing.assert_close(apply_rope(x, torch.arange(5)), expected)
+    torch.testing.assert_close(rotate(x, rotation(torch.arange(5), 2, 10_000.0)), expected)
 
 
 def test_an_odd_head_dim_is_refused():
