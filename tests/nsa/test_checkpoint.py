@@ -71,9 +71,16 @@ def distributed(tmp_path_factory):
             f"parallel.mode={mode}", "optimizer.min_lr_ratio=1", "train.steps=6", "checkpoint.every=2",
             f"checkpoint.dir={directory}/{mode}_background", "checkpoint.background=true", "checkpoint.keep=2",
         ]  # fmt: skip
+    alone(3, directory / "alone")
     for mode in MODES:
-        alone(3, directory / f"{mode}_grown")
+        shutil.copytree(directory / "alone", directory / f"{mode}_grown")
     return directory, run_cells(directory, cells)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The losses of nine steps on one rank."""
+    return alone(9, tmp_path_factory.mktemp("straight"))
 
 
 def alone(steps, directory, *overrides):
@@ -100,11 +107,10 @@ def test_two_ranks_resume_bit_for_bit(distributed, mode, tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_one_rank_goes_on_where_two_stopped_and_two_where_one_did(distributed, mode):
+def test_one_rank_goes_on_where_two_stopped_and_two_where_one_did(distributed, straight, mode):
     directory, losses = distributed
     shutil.copytree(directory / f"{mode}_straight/step_6", directory / f"{mode}_shrunk/step_6")
     shrunk = alone(9, directory / f"{mode}_shrunk", "checkpoint.resume=true")
-    straight = alone(9, directory / f"{mode}_one")
     assert shrunk == pytest.approx(straight[6:], abs=1e-5)
     assert losses[f"{mode} after one rank"] == pytest.approx(straight[3:6], abs=1e-5)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import Tensor
@@ -77,6 +79,12 @@ def test_padded_rows_have_the_logits_of_each_alone(attention, side):
         torch.testing.assert_close(logits[row, mask[row] == 1], lm(document)[0], rtol=1e-9, atol=1e-11)
 
 
+@functools.cache
+def generated_alone() -> list[Tensor]:
+    lm = model()
+    return [lm.generate(document, 9, temperature=0)[0] for document in documents()]
+
+
 @pytest.mark.parametrize("how", ["left", "right", "packed"])
 def test_prompts_of_unlike_lengths_generate_what_each_would_alone(how):
     lm = model()
@@ -85,8 +93,7 @@ def test_prompts_of_unlike_lengths_generate_what_each_would_alone(how):
     else:
         tokens, mask = padded(how)
         out = lm.generate(tokens, 9, attention_mask=mask, temperature=0)
-    for row, document in enumerate(documents()):
-        alone = lm.generate(document, 9, temperature=0)[0]
+    for row, alone in enumerate(generated_alone()):
         assert torch.equal(out[row, : len(alone)], alone)
         assert not out[row, len(alone) :].any()
 

@@ -1,5 +1,6 @@
 """Parallel modes and activation checkpointing: equal to plain training, except for the specimen."""
 
+import functools
 import json
 import os
 
@@ -76,15 +77,18 @@ def single(*overrides):
     return train(load_train_config("tiny", ["train.steps=2", "model.layers=3", *overrides]))
 
 
+of_one_rank = functools.cache(single)  # what many cells are compared with
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_two_ranks_train_as_one_does_on_the_same_batch(losses, cell):
-    assert losses[cell] == pytest.approx(single("data.batch_size=2"), abs=1e-5)
+    assert losses[cell] == pytest.approx(of_one_rank("data.batch_size=2"), abs=1e-5)
 
 
 @pytest.mark.parametrize("cell", CONTEXT)
 def test_two_ranks_that_share_each_sequence_train_as_one_does(losses, cell):
     attention = "dense" if "dense" in cell else "nsa"
-    assert losses[cell] == pytest.approx(single(f"model.attention={attention}"), abs=1e-5)
+    assert losses[cell] == pytest.approx(of_one_rank(f"model.attention={attention}"), abs=1e-5)
 
 
 def test_shared_sequences_give_the_outputs_and_gradients_of_whole_ones(tmp_path):
@@ -103,24 +107,25 @@ def test_sequences_that_cannot_be_shared_are_refused():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_accumulated_batches_train_as_one_big_batch_does(losses, mode):
-    assert losses[f"{mode} accumulated"] == pytest.approx(single("data.batch_size=4"), abs=1e-5)
+    assert losses[f"{mode} accumulated"] == pytest.approx(of_one_rank("data.batch_size=4"), abs=1e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_documents_kept_apart_train_as_on_one_rank_though_batches_count_unlike_targets(
     losses, documents, mode
 ):
-    alone = train(load_train_config("tiny", [*documents, "data.batch_size=4"]))
+    alone = of_one_rank(*documents, "data.batch_size=4")
     assert losses[f"{mode} documents"] == pytest.approx(alone, abs=1e-5)
-    joined = train(load_train_config("tiny", [*documents, "data.batch_size=4", "data.documents=joined"]))
+    joined = of_one_rank(*documents, "data.batch_size=4", "data.documents=joined")
     assert losses[f"{mode} documents"] != pytest.approx(joined, abs=1e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_distributed_mode_runs_alone_as_a_world_of_one(mode):
-    assert single(f"parallel.mode={mode}") == pytest.approx(single(), abs=1e-5)
+    assert single(f"parallel.mode={mode}") == pytest.approx(of_one_rank(), abs=1e-5)
 
 
+@functools.cache
 def gradients(mode, reentrant=False, binding="early"):
     """Of a 4-layer model on a fixed batch, by parameter."""
     torch.manual_seed(0)
@@ -190,7 +195,7 @@ def test_a_preset_sets_several_and_what_is_set_by_itself_goes_first():
 
 @pytest.mark.parametrize("preset", ["safe", "find_unused", "static"])
 def test_every_preset_trains_as_none_does(preset):
-    wanted = single("parallel.mode=ddp")
+    wanted = of_one_rank("parallel.mode=ddp")
     assert single("parallel.mode=ddp", f"parallel.ddp.preset={preset}") == pytest.approx(wanted, abs=1e-6)
 
 
