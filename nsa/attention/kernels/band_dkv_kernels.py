@@ -97,6 +97,8 @@ def _dkv_band(
     Every part of the heads and queries has a slab of its own, [B, N, Hkv, D]; their sum is taken afterwards, in one
     order.
     """
+    DP: tl.constexpr = SHAPE.DP
+    DVP: tl.constexpr = SHAPE.DVP
     D: tl.constexpr = SHAPE.D
     DV: tl.constexpr = SHAPE.DV
     KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
@@ -115,7 +117,7 @@ def _dkv_band(
         starts = rows.BORDERS + BAND.KEYS * (rows.n_sequences + 1)
         s0, key_start, N, start, T = tile_of_slab(starts, rows.BORDERS, tile, rows.n_sequences, COLUMNS)
         offset = start - key_start * STRIDE
-    oc, od, odv = tl.arange(0, COLUMNS), tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP)
+    oc, od, odv = tl.arange(0, COLUMNS), tl.arange(0, DP), tl.arange(0, DVP)
     key = s0 + oc
     key_row = (b.to(tl.int64) * keys.N + s0) * KV_HEADS + kv
     # Within a tile in 32 bits: twice as many would be held while the loop runs.
@@ -124,13 +126,13 @@ def _dkv_band(
     k_mask = (key < N)[:, None] & (od < D)[None, :]
     v_mask = (key < N)[:, None] & (odv < DV)[None, :]
     if SHAPE.DESCRIBED:
-        k = described(keys.K, b, s0, kv * D, COLUMNS, SHAPE.DP)
-        v = described(keys.V, b, s0, kv * DV, COLUMNS, SHAPE.DVP)
+        k = described(keys.K, b, s0, kv * D, COLUMNS, DP)
+        v = described(keys.V, b, s0, kv * DV, COLUMNS, DVP)
     else:
         k = tl.load(keys.K + key_row * D + k_within, mask=k_mask, other=0.0)
         v = tl.load(keys.V + key_row * DV + v_within, mask=v_mask, other=0.0)
-    dk = tl.zeros([COLUMNS, SHAPE.DP], tl.float32)
-    dv = tl.zeros([COLUMNS, SHAPE.DVP], tl.float32)
+    dk = tl.zeros([COLUMNS, DP], tl.float32)
+    dv = tl.zeros([COLUMNS, DVP], tl.float32)
 
     # The first query that sees each key, and that sees any.
     first_sees = offset + key * STRIDE + BAND.LENGTH - 1 - rows.past

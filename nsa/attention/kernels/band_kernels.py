@@ -24,7 +24,10 @@ from nsa.attention.kernels.packing import tile_of_slab
 
 
 class Shape(NamedTuple):
-    """The constants of a launch that all its bands share."""
+    """The constants of a launch that all its bands share.
+
+    In a list, such as `tl.zeros` takes, a constant has a name of its own: Triton 3.6 compiles no attribute there.
+    """
 
     H: int  # query heads
     GROUP: int  # of them, that share a KV head
@@ -184,20 +187,22 @@ def _forward_band(
     Q, keys, OUT, LSE, BITS, gated, rows, bh, tile, scale_log2, BAND: tl.constexpr, SHAPE: tl.constexpr
 ):
     """Attention of a tile of queries of one head to the keys of one band."""
+    ROWS: tl.constexpr = SHAPE.ROWS
+    DVP: tl.constexpr = SHAPE.DVP
     H: tl.constexpr = SHAPE.H
     D: tl.constexpr = SHAPE.D
     DV: tl.constexpr = SHAPE.DV
     KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
     first, T, begin, N, offset = _borders(rows, keys, tile, BAND, SHAPE)
     b, h = bh // H, bh % H
-    row = tl.arange(0, SHAPE.ROWS)
+    row = tl.arange(0, ROWS)
     live = first + row < T
-    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP)
+    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, DVP)
     begin_row = b.to(tl.int64) * rows.T + first
     kv = h // SHAPE.GROUP
     K, V = keys.K, keys.V
     if SHAPE.DESCRIBED:
-        q = described(Q, b, first, h * D, SHAPE.ROWS, SHAPE.DP)
+        q = described(Q, b, first, h * D, ROWS, SHAPE.DP)
     else:  # a packed row is the only one: b is 0
         q_at = Q + (begin_row * H + h) * D + row[:, None] * (H * D) + od[None, :]
         q = tl.load(q_at, mask=live[:, None] & (od < D)[None, :], other=0.0)
@@ -209,9 +214,9 @@ def _forward_band(
         since = tl.load(BITS + bits_at, mask=live, other=0)
 
     own = Keys(K, V, N, offset)
-    m = tl.full([SHAPE.ROWS], -1e30, tl.float32)  # finite, so that a score of -inf is a probability of 0
-    norm = tl.zeros([SHAPE.ROWS], tl.float32)
-    acc = tl.zeros([SHAPE.ROWS, SHAPE.DVP], tl.float32)
+    m = tl.full([ROWS], -1e30, tl.float32)  # finite, so that a score of -inf is a probability of 0
+    norm = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DVP], tl.float32)
     if BAND.WINDOWED:
         m, norm, acc = _forward_keys(
             q, m, norm, acc, own, b, kv, begin, inner, since, until, scale_log2, True, BAND, SHAPE
@@ -350,32 +355,34 @@ def dq_kernel(
     COMPRESSED: tl.constexpr, SELECTED: tl.constexpr, WINDOW: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """One program: the gradient of a tile of queries of one head, from all bands. `slab` is B * H * T."""
+    ROWS: tl.constexpr = SHAPE.ROWS
+    DP: tl.constexpr = SHAPE.DP
     H: tl.constexpr = SHAPE.H
     D: tl.constexpr = SHAPE.D
     DV: tl.constexpr = SHAPE.DV
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     b, h = tl.program_id(0) // H, tl.program_id(0) % H
     slab = slab.to(tl.int64)
-    first, end = tile * SHAPE.ROWS, T
+    first, end = tile * ROWS, T
     if SHAPE.PACKED:
-        first, _, end, _, _ = tile_of_slab(BORDERS, BORDERS, tile, n_sequences, SHAPE.ROWS)
+        first, _, end, _, _ = tile_of_slab(BORDERS, BORDERS, tile, n_sequences, ROWS)
         if first >= end:
             return
-    row = tl.arange(0, SHAPE.ROWS)
+    row = tl.arange(0, ROWS)
     live = first + row < end
-    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP)
+    od, odv = tl.arange(0, DP), tl.arange(0, SHAPE.DVP)
     begin_row = b.to(tl.int64) * T + first
     q_offset = (begin_row * H + h) * D + row[:, None] * (H * D) + od[None, :]
     q_mask = live[:, None] & (od < D)[None, :]
     if SHAPE.DESCRIBED:
-        q = described(Q, b, first, h * D, SHAPE.ROWS, SHAPE.DP)
-        do = described(DOUT, b, first, h * DV, SHAPE.ROWS, SHAPE.DVP)
+        q = described(Q, b, first, h * D, ROWS, DP)
+        do = described(DOUT, b, first, h * DV, ROWS, SHAPE.DVP)
     else:
         q = tl.load(Q + q_offset, mask=q_mask, other=0.0)
         do_at = DOUT + (begin_row * H + h) * DV + row[:, None] * (H * DV) + odv[None, :]
         do = tl.load(do_at, mask=live[:, None] & (odv < DV)[None, :], other=0.0)
     rows = Rows(BORDERS, n_sequences, T, past, window)
-    acc = tl.zeros([SHAPE.ROWS, SHAPE.DP], tl.float32)
+    acc = tl.zeros([ROWS, DP], tl.float32)
     if KC is not None:
         keys = Keys(KC, VC, NC, 0)
         acc = _dq_band(q, do, acc, keys, STATS, BITS, rows, b, h, tile, scale_log2, slab, COMPRESSED, SHAPE)

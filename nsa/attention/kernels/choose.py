@@ -61,19 +61,22 @@ def _importance(
     PER_BLOCK compressed keys begin in a selection block, and REACH others end in it; what those of the block before
     j0 give to it is left out.
     """
+    ROWS: tl.constexpr = SHAPE.ROWS
+    COLUMNS: tl.constexpr = SHAPE.COLUMNS
+    PER_BLOCK_P: tl.constexpr = SHAPE.PER_BLOCK_P
     KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
-    row, column, od = tl.arange(0, SHAPE.ROWS), tl.arange(0, SHAPE.COLUMNS), tl.arange(0, SHAPE.DP)
+    row, column, od = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, SHAPE.DP)
     # One axis for the keys of all blocks of a tile: PER_BLOCK_P for each, of which PER_BLOCK are keys.
-    KEYS: tl.constexpr = SHAPE.COLUMNS * SHAPE.PER_BLOCK_P
+    KEYS: tl.constexpr = COLUMNS * PER_BLOCK_P
     each = tl.arange(0, KEYS)
-    tap = tl.arange(0, SHAPE.PER_BLOCK_P)
+    tap = tl.arange(0, PER_BLOCK_P)
     # How many strides a key shares with its block, and with the one behind it.
     shared = tl.maximum(tl.minimum(SHAPE.PER_BLOCK - tap, SHAPE.REACH + 1), 0).to(tl.float32)
     spills = tl.where(tap < SHAPE.PER_BLOCK, tl.maximum(tap + SHAPE.REACH + 1 - SHAPE.PER_BLOCK, 0), 0).to(
         tl.float32
     )
-    key = (j0 + each // SHAPE.PER_BLOCK_P) * SHAPE.PER_BLOCK + each % SHAPE.PER_BLOCK_P
-    is_key = (each % SHAPE.PER_BLOCK_P < SHAPE.PER_BLOCK) & (key < N)
+    key = (j0 + each // PER_BLOCK_P) * SHAPE.PER_BLOCK + each % PER_BLOCK_P
+    is_key = (each % PER_BLOCK_P < SHAPE.PER_BLOCK) & (key < N)
     # The keys stay in shared memory while the heads of the group pass by.
     if SHAPE.DESCRIBED:
         k = tl.trans(described(K, b, j0 * SHAPE.PER_BLOCK, kv * SHAPE.D, KEYS, SHAPE.DP))
@@ -81,28 +84,28 @@ def _importance(
         keys_at = k_at + wide(j0) * (SHAPE.PER_BLOCK * KV_HEADS * SHAPE.D)
         keys_at += (key - j0 * SHAPE.PER_BLOCK)[None, :] * (KV_HEADS * SHAPE.D) + od[:, None]
         k = tl.load(keys_at, mask=is_key[None, :] & (od < SHAPE.D)[:, None], other=0.0)
-    p = tl.zeros([SHAPE.ROWS, KEYS], tl.float32)
+    p = tl.zeros([ROWS, KEYS], tl.float32)
     for g in range(SHAPE.GROUP):
         if SHAPE.DESCRIBED:
-            q = described(Q, b, first, (kv * SHAPE.GROUP + g) * SHAPE.D, SHAPE.ROWS, SHAPE.DP)
+            q = described(Q, b, first, (kv * SHAPE.GROUP + g) * SHAPE.D, ROWS, SHAPE.DP)
         else:
             q = tl.load(q_at + g * SHAPE.D, mask=live[:, None] & (od < SHAPE.D)[None, :], other=0.0)
         lse = tl.load(lse_at + wide(g) * row_length, mask=live, other=0.0)
         s = tl.dot(q, k, input_precision="ieee")
         p += tl.exp2(s * scale_log2 - lse[:, None])
-    last_end = ((j0 + SHAPE.COLUMNS) * SHAPE.PER_BLOCK - 1) * SHAPE.STRIDE + SHAPE.LENGTH - 1
-    if SHAPE.PER_BLOCK != SHAPE.PER_BLOCK_P or last_end > first_query:
+    last_end = ((j0 + COLUMNS) * SHAPE.PER_BLOCK - 1) * SHAPE.STRIDE + SHAPE.LENGTH - 1
+    if SHAPE.PER_BLOCK != PER_BLOCK_P or last_end > first_query:
         seen = (key * SHAPE.STRIDE + SHAPE.LENGTH - 1)[None, :] <= (first_query + row)[:, None]
         p = tl.where(seen & is_key[None, :], p, 0.0)
     # Every block adds its keys in the same order, so blocks of equal keys tie bit for bit.
-    p = tl.reshape(p, [SHAPE.ROWS, SHAPE.COLUMNS, SHAPE.PER_BLOCK_P])
+    p = tl.reshape(p, [ROWS, COLUMNS, PER_BLOCK_P])
     importance = tl.sum(p * shared[None, None, :], 2)
-    given = tl.zeros([SHAPE.ROWS], tl.float32)
+    given = tl.zeros([ROWS], tl.float32)
     if SHAPE.REACH > 0:
         spilled = tl.sum(p * spills[None, None, :], 2)
-        before = tl.broadcast_to(tl.maximum(column - 1, 0)[None, :], [SHAPE.ROWS, SHAPE.COLUMNS])
+        before = tl.broadcast_to(tl.maximum(column - 1, 0)[None, :], [ROWS, COLUMNS])
         importance += tl.where((column == 0)[None, :], 0.0, tl.gather(spilled, before, 1))
-        given = tl.sum(tl.where((column == SHAPE.COLUMNS - 1)[None, :], spilled, 0.0), 1)
+        given = tl.sum(tl.where((column == COLUMNS - 1)[None, :], spilled, 0.0), 1)
     return importance, given
 
 
@@ -213,10 +216,11 @@ def _select_few(
     COUNT: tl.constexpr, INITIAL: tl.constexpr, LOCAL: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """Selection where COLUMNS are all blocks: a block is selected if fewer than COUNT others are before it."""
+    COLUMNS: tl.constexpr = SHAPE.COLUMNS
     KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
     first = (tl.num_programs(1) - 1 - tl.program_id(1)) * SHAPE.ROWS
     b, kv = tl.program_id(0) // KV_HEADS, tl.program_id(0) % KV_HEADS
-    row, column, od = tl.arange(0, SHAPE.ROWS), tl.arange(0, SHAPE.COLUMNS), tl.arange(0, SHAPE.DP)
+    row, column, od = tl.arange(0, SHAPE.ROWS), tl.arange(0, COLUMNS), tl.arange(0, SHAPE.DP)
     live = first + row < T
     q_row = b.to(tl.int64) * T + first
     q_at = (
@@ -235,7 +239,7 @@ def _select_few(
     one, other = importance[:, :, None], importance[:, None, :]
     before = (other > one) | ((other == one) & (column[None, None, :] < column[None, :, None]))
     chosen = (tl.sum(before.to(tl.int32), 2) < COUNT) & visible
-    bits = tl.sum(tl.where(chosen, tl.full([SHAPE.COLUMNS], 1, tl.int32)[None, :] << column[None, :], 0), 1)
+    bits = tl.sum(tl.where(chosen, tl.full([COLUMNS], 1, tl.int32)[None, :] << column[None, :], 0), 1)
     tl.store(BITS + tl.program_id(0).to(tl.int64) * T + first + row, bits, mask=live)
 
 

@@ -77,6 +77,8 @@ def _scores(
     STRIDE: tl.constexpr, LENGTH: tl.constexpr, EACH: tl.constexpr, KEYS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """A range of the compressed keys: their scores, in base 2, and their part of the branch's output."""
+    GROUP_P: tl.constexpr = SHAPE.GROUP_P
+    DVP: tl.constexpr = SHAPE.DVP
     D: tl.constexpr = SHAPE.D
     DV: tl.constexpr = SHAPE.DV
     KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
@@ -84,10 +86,10 @@ def _scores(
     b = row // KV_HEADS // T
     token = tl.load(LENGTHS + b).to(tl.int32) + row // KV_HEADS % T
     q = _query(Q, row, SHAPE)
-    og, od, odv = tl.arange(0, SHAPE.GROUP_P), tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP)
-    m = tl.full([SHAPE.GROUP_P], -1e30, tl.float32)  # finite, so that a score of -inf is a probability of 0
-    norm = tl.zeros([SHAPE.GROUP_P], tl.float32)
-    acc = tl.zeros([SHAPE.GROUP_P, SHAPE.DVP], tl.float32)
+    og, od, odv = tl.arange(0, GROUP_P), tl.arange(0, SHAPE.DP), tl.arange(0, DVP)
+    m = tl.full([GROUP_P], -1e30, tl.float32)  # finite, so that a score of -inf is a probability of 0
+    norm = tl.zeros([GROUP_P], tl.float32)
+    acc = tl.zeros([GROUP_P, DVP], tl.float32)
     n_keys = tl.minimum(_keys_ended(token, STRIDE, LENGTH), capacity)
     for first in range(tl.program_id(1) * EACH, tl.minimum((tl.program_id(1) + 1) * EACH, n_keys), KEYS):
         key = first + tl.arange(0, KEYS)
@@ -151,6 +153,8 @@ def _attend(
     CHOSEN_PARTS: tl.constexpr, CHOSEN: tl.constexpr, SLOTS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """Some of the chosen blocks, or a range of the window's slots: token t is in slot t % ring."""
+    GROUP_P: tl.constexpr = SHAPE.GROUP_P
+    DVP: tl.constexpr = SHAPE.DVP
     D: tl.constexpr = SHAPE.D
     DV: tl.constexpr = SHAPE.DV
     KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
@@ -159,10 +163,10 @@ def _attend(
     newest = tl.load(LENGTHS + b).to(tl.int32) + T - 1
     token = newest - T + 1 + row // KV_HEADS % T
     q = _query(Q, row, SHAPE)
-    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP)
-    m = tl.full([SHAPE.GROUP_P], -1e30, tl.float32)
-    norm = tl.zeros([SHAPE.GROUP_P], tl.float32)
-    acc = tl.zeros([SHAPE.GROUP_P, SHAPE.DVP], tl.float32)
+    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, DVP)
+    m = tl.full([GROUP_P], -1e30, tl.float32)
+    norm = tl.zeros([GROUP_P], tl.float32)
+    acc = tl.zeros([GROUP_P, DVP], tl.float32)
     if tl.program_id(1) < CHOSEN_PARTS:
         offer = tl.arange(0, OFFERS_P)
         best = tl.load(BEST + row.to(tl.int64) * OFFERS + offer, mask=offer < OFFERS, other=-1)
@@ -197,10 +201,11 @@ def _attend(
 @triton.jit
 def _branch(M, NORM, ACC, row, g, begin, end, ALL: tl.constexpr, PARTS: tl.constexpr, SHAPE: tl.constexpr):
     """The output of one head from the parts of [begin, end), of ALL that a row has."""
-    odv = tl.arange(0, SHAPE.DVP)
+    DVP: tl.constexpr = SHAPE.DVP
+    odv = tl.arange(0, DVP)
     m = tl.full([], -1e30, tl.float32)
     norm = tl.zeros([], tl.float32)
-    acc = tl.zeros([SHAPE.DVP], tl.float32)
+    acc = tl.zeros([DVP], tl.float32)
     for first in range(begin, end, PARTS):
         part = first + tl.arange(0, PARTS)
         at = (row.to(tl.int64) * ALL + part) * SHAPE.GROUP_P + g

@@ -211,6 +211,7 @@ def forward_kernel(
     SHAPE: tl.constexpr,
 ):  # fmt: skip
     """The output of the selected branch, and its sum with those of the other branches by their gates."""
+    DVP: tl.constexpr = SHAPE.DVP
     H: tl.constexpr = SHAPE.H
     D: tl.constexpr = SHAPE.D
     DV: tl.constexpr = SHAPE.DV
@@ -221,7 +222,7 @@ def forward_kernel(
     row = tl.arange(0, ROWS)
     token, head = row // SHAPE.GROUP_P, row % SHAPE.GROUP_P
     live = (first + token < end) & (head < SHAPE.GROUP)
-    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP)
+    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, DVP)
     begin_row = (b.to(tl.int64) * T + first) * H + kv * SHAPE.GROUP
     row_offset = token * H + head
     q_at = Q + begin_row * D + row_offset[:, None] * D + od[None, :]
@@ -230,7 +231,7 @@ def forward_kernel(
 
     m = tl.full([ROWS], -1e30, tl.float32)  # finite, so that a score of -inf is a probability of 0
     norm = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, SHAPE.DVP], tl.float32)
+    acc = tl.zeros([ROWS, DVP], tl.float32)
     block = tl.load(union.BLOCKS, mask=union.count > 0, other=0)
     tokens = tl.load(union.TOKENS, mask=union.count > 0, other=0)
     m, norm, acc, block, tokens = _forward_blocks(
@@ -272,6 +273,7 @@ def dq_kernel(
     SHAPE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """STATS are those of all branches, B * H * T numbers, `slab`, for each."""
+    DP: tl.constexpr = SHAPE.DP
     H: tl.constexpr = SHAPE.H
     D: tl.constexpr = SHAPE.D
     DV: tl.constexpr = SHAPE.DV
@@ -284,7 +286,7 @@ def dq_kernel(
     row = tl.arange(0, ROWS)
     token, head = row // SHAPE.GROUP_P, row % SHAPE.GROUP_P
     live = (first + token < end) & (head < SHAPE.GROUP)
-    od, odv = tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP)
+    od, odv = tl.arange(0, DP), tl.arange(0, SHAPE.DVP)
     begin_row = (b.to(tl.int64) * T + first) * H + kv * SHAPE.GROUP
     row_offset = token * H + head
     q_offset = begin_row * D + row_offset[:, None] * D + od[None, :]
@@ -297,7 +299,7 @@ def dq_kernel(
     dot = tl.load(STATS + 3 * slab + row_at, mask=live, other=0.0)
     query = past + first + token
 
-    acc = tl.zeros([ROWS, SHAPE.DP], tl.float32)
+    acc = tl.zeros([ROWS, DP], tl.float32)
     block = tl.load(union.BLOCKS, mask=union.count > 0, other=0)
     tokens = tl.load(union.TOKENS, mask=union.count > 0, other=0)
     acc, block, tokens = _dq_blocks(
@@ -331,6 +333,9 @@ def dkv_kernel(
     SHAPE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One program: one chunk of the tokens that chose one block."""
+    BLOCK_P: tl.constexpr = SHAPE.BLOCK_P
+    DP: tl.constexpr = SHAPE.DP
+    DVP: tl.constexpr = SHAPE.DVP
     H: tl.constexpr = SHAPE.H
     D: tl.constexpr = SHAPE.D
     DV: tl.constexpr = SHAPE.DV
@@ -349,7 +354,7 @@ def dkv_kernel(
     b, kv = bh // KV_HEADS, bh % KV_HEADS
     row = tl.arange(0, ROWS)
     head = row % SHAPE.GROUP_P
-    od, odv, ob = tl.arange(0, SHAPE.DP), tl.arange(0, SHAPE.DVP), tl.arange(0, SHAPE.BLOCK_P)
+    od, odv, ob = tl.arange(0, DP), tl.arange(0, DVP), tl.arange(0, BLOCK_P)
     all_keys = S
     first_key, S = _block_span(STARTS, FIRST_BLOCKS, block, S, n_sequences, SHAPE.BLOCK, SHAPE.PACKED)
     key = first_key + ob
@@ -359,8 +364,8 @@ def dkv_kernel(
     v_at = V + key_row * DV + ob[:, None] * (KV_HEADS * DV) + odv[None, :]
     k = tl.load(k_at, mask=inside[:, None] & (od < D)[None, :], other=0.0)
     v = tl.load(v_at, mask=inside[:, None] & (odv < DV)[None, :], other=0.0)
-    dk = tl.zeros([SHAPE.BLOCK_P, SHAPE.DP], tl.float32)
-    dv = tl.zeros([SHAPE.BLOCK_P, SHAPE.DVP], tl.float32)
+    dk = tl.zeros([BLOCK_P, DP], tl.float32)
+    dv = tl.zeros([BLOCK_P, DVP], tl.float32)
     first_row = b.to(tl.int64) * T * H + kv * SHAPE.GROUP
     STATS += (b * H + kv * SHAPE.GROUP).to(tl.int64) * T
     for i in range(begin, end, SHAPE.TOKENS_P):
