@@ -1,4 +1,4 @@
-"""Several culprits in one job, by dumps of 16 ranks alone: devices that are stuck, and hosts that never came."""
+"""Several culprits in one job, by dumps of 16 ranks alone, devices that are stuck or hosts that never came; and in a job that was watched."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from incident_dumps import RANKS, Incident, dump_of, groups_of, write_incident
+from support.golden import archive_of, unpack
 
 from nsadiag.analysis.external.judge import judge_foreign
+from nsadiag.analysis.verdict import judge_directory
 
 CULPRITS = [(12, 14), (9, 14), (10, 15), (6,), (0, 5, 11)]
 CLASSES = {"gpu": "gpu_kernel_hang", "host": "missing_rank"}
@@ -53,3 +55,16 @@ def test_the_dumps_have_the_shape_of_a_frameworks() -> None:
         **host["pg_status"]["5"],
         "last_completed_collective": host["pg_status"]["5"]["last_enqueued_collective"],
     }
+
+
+def test_two_ranks_that_are_stuck_for_reasons_of_their_own_are_both_named(tmp_path: Path) -> None:
+    run = unpack(archive_of("external_wait_beside_own_lock"), tmp_path)
+    verdict = judge_directory(run.path)
+    assert (verdict.guilty_ranks, verdict.blocked_ranks) == ((1, 2), (0,))
+    assert "in next_shard for an answer from" in verdict.summary
+    assert "rank 1 is blocked on a lock or another thread" in verdict.summary
+    assert {item.source.split("/")[1] for item in verdict.evidence if item.source.startswith("ranks/")} >= {
+        "00001", "00002",
+    }  # fmt: skip
+    assert "local_lock_deadlock" not in {row.cls for row in verdict.rejected}
+    assert verdict.action is not None and verdict.action.do == "fix code"

@@ -14,6 +14,7 @@ from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined
+from nsadiag.analysis.rules.culprits import with_others
 from nsadiag.analysis.rules.reasons import lacking
 from nsadiag.analysis.rules.registry import RULES
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -94,6 +95,8 @@ class Resolution:
 def _spoken(tried: Attempt, cls: str, winner: Finding) -> Rejected | None:
     """A finding that the winner explains, or of the facts that kept the rule from one the nearest to the guilty ranks."""
     lost = tried.finding
+    if lost and lost.cls == cls and lost.summary[1:] in winner.summary:
+        return None  # it is said there, as of another culprit
     if lost and lost.cls == cls:
         source = lost.evidence[0].source if lost.evidence else None
         return Rejected(
@@ -190,7 +193,9 @@ def resolve(case: Case, *, everything: bool = False) -> Resolution:
     found: list[Attempt] = []
     for rule in RULES:
         found.append(attempt(rule, case))
-        if found[-1].finding:
+        first = found[-1].finding
+        if first:
+            found[-1] = dataclasses.replace(found[-1], finding=with_others(case, rule, first, RULES))
             found += _neighbours(case, found)
             break
     return Resolution(attempts=tuple(found))

@@ -1,0 +1,65 @@
+"""Several culprits in one job: ranks that are each blocked in themselves, for reasons of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.relations.blocked import hung_ranks
+from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Act, Finding
+
+OF_EACH = 2  # rows of evidence that each further culprit brings
+DETERMINISTIC: tuple[Act, ...] = ("fix code",)
+BY_THEMSELVES = "blocked"  # the family of causes inside one rank
+
+
+def with_others(case: Case, rule: Rule, finding: Finding, rules: Iterable[Rule]) -> Finding:
+    """The finding, with the other ranks that the rest waits for and that are blocked as well, each by its own rule.
+
+    Where one of them would explain the other there is an edge between them in the wait-for graph: these wait for nobody.
+    """
+    if rule.family != BY_THEMSELVES or finding.outcome != "hung":
+        return finding
+    roots = set(case.once(graph_of).roots()) - set(finding.guilty_ranks)
+    left = {blocked.number for blocked in hung_ranks(case) if blocked.waited} & roots
+    others = list(_findings(case, left, rules)) if left else []
+    if not others:
+        return finding
+    guilty = tuple(sorted({*finding.guilty_ranks, *(r for other in others for r in other.guilty_ranks)}))
+    return dataclasses.replace(
+        finding,
+        summary=" ".join(
+            [
+                finding.summary,
+                *(f"Besides, {other.summary[:1].lower()}{other.summary[1:]}" for other in others),
+            ]
+        ),
+        guilty_ranks=guilty,
+        blocked_ranks=tuple(
+            sorted({*finding.blocked_ranks, *(r for d in others for r in d.blocked_ranks)} - {*guilty})
+        ),
+        evidence=(*finding.evidence, *(row for other in others for row in other.evidence[:OF_EACH])),
+        # Trying again mends none of those that follow from the code.
+        actions=DETERMINISTIC if any(o.actions == DETERMINISTIC for o in others) else finding.actions,
+        fix=" ".join(dict.fromkeys(fix for fix in (finding.fix, *(d.fix for d in others)) if fix)) or None,
+    )
+
+
+def _findings(case: Case, left: set[int], rules: Iterable[Rule]) -> Iterator[Finding]:
+    """One for each of these ranks that a rule explains, the first in causal order."""
+    for rule in (each for each in rules if each.family == BY_THEMSELVES):
+        for said in _drafts(case, rule):
+            if said.guilty_ranks and {*said.guilty_ranks} <= left:
+                left -= {*said.guilty_ranks}
+                yield rule.finding(said)
+
+
+def _drafts(case: Case, rule: Rule) -> list[Draft]:
+    """All of the rule's; none where it trips over the evidence, which must not cost the verdict that there is."""
+    try:
+        return [said for said in rule.check(case) if isinstance(said, Draft)]
+    except Exception:
+        return []
