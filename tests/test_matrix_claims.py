@@ -60,7 +60,7 @@ def test_claims_are_settled_and_a_refusal_can_be_lifted_by_pasting_its_command(
     assert "for want of GPUs" in told["hypotheses"][1]["because"]
     (cause,) = told["attribution"]
     assert cause["status"] == "isolated" and cause["rules"] == [{"binding": ["late"]}]
-    assert "only tried with layers 5" in cause["words"], "that depth has no part in it was not shown"
+    assert "Tested with layers 5" in cause["words"], "that depth has no part in it was not shown"
     assert "✗ refuted" in done.stdout and cause["command"] in done.stdout
 
     program, *arguments = shlex.split(cause["command"])
