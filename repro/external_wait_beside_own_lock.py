@@ -3,7 +3,7 @@
 Modelled on incidents in which mending one fault only shows the next: whoever names one of two culprits costs the
 person another night. Rank 0 waits for both in one all-reduce.
 
-On plain torchrun: five steps, then silence until gloo's time-out.
+On plain torchrun: five steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3
