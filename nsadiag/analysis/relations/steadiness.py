@@ -68,6 +68,20 @@ def doubt(case: Case) -> Doubt | None:
     return Doubt(fact=found[1], source=f"{found[0].source}/blackbox.bin") if found else None
 
 
+def moves(case: Case) -> str | None:
+    """What moved in a job that was attached to and that nobody recorded, where no rank is known to keep the others waiting.
+
+    A CPU that is used at one and the same line is no motion.
+    """
+    looks = case.cell.watch.get("looks", [])
+    if not looks or looks[-1]["judgement"] not in ("progress", "busy", "asleep"):
+        return None
+    if not case.cell.attached or case.once(paces) or longest_now(case):
+        return None
+    moved = any(m["frames_changed"] or m["io_bytes"] or m["gpu_pct"] for m in looks[-1]["motions"])
+    return str(looks[-1]["reason"]) if moved or looks[-1]["judgement"] != "busy" else None
+
+
 def kept_waiting(case: Case, wait: PeerWait) -> str:
     """The sentence that says how long a rank has kept its peers waiting, against the job's own history, and where it is."""
     longest_s = case.once(peer_waits).longest_s

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
-from nsadiag.analysis.relations.steadiness import doubt, furthest, was_cut_off
+from nsadiag.analysis.relations.steadiness import doubt, furthest, moves, was_cut_off
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -87,6 +87,13 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
             + (f" {remark.sentence}" if remark else ""),
             evidence=tuple(evidence),
             fix=remark.fix if remark else None,
+        )
+    elif was_cut_off(case.cell) and (moved := moves(case)):
+        yield Draft(
+            outcome="healthy",
+            strength=Strength.LIKELY,
+            summary=f"Progressing at the last snapshot: {moved}.",
+            evidence=(Evidence(claim=moved, source="watch.json#looks"),),
         )
     elif was_cut_off(case.cell) and (pace := case.once(furthest)):
         found = doubt(case)

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.peer_waits import peer_waits
-from nsadiag.analysis.relations.steadiness import doubt, furthest, kept_waiting, longest_now, was_cut_off
+from nsadiag.analysis.relations.steadiness import (
+    doubt,
+    furthest,
+    kept_waiting,
+    longest_now,
+    moves,
+    paces,
+    was_cut_off,
+)
 from nsadiag.analysis.rules.drafts import place_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength, Where
 
 MOST_WAITS = 3
 ENDED_BY = {"timeout": "Cut off by --timeout", "interrupt": "Interrupted"}
-
-
-def moved_when_seen(cell: CellEvidence) -> str | None:
-    """The motion of a job that was attached to; None where nothing moved, or only a CPU at one and the same line."""
-    looks = cell.watch.get("looks", [])
-    if not looks or looks[-1]["judgement"] not in ("progress", "busy", "asleep"):
-        return None
-    computes = looks[-1]["judgement"] == "busy"
-    moved = any(m["frames_changed"] or m["io_bytes"] or m["gpu_pct"] for m in looks[-1]["motions"])
-    return str(looks[-1]["reason"]) if moved or not computes else None
 
 
 def _known(case: Case) -> Iterator[Evidence]:
@@ -51,20 +49,14 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
         yield Declined("the job was not cut off while it moved", "watch.json")
         return
     found = doubt(case)
-    if found is None:
+    if found is None or moves(case):
         return  # healthy
     worst = longest_now(case)
-    if case.cell.attached:
-        moved = moved_when_seen(case.cell)
-        if moved is None:
-            yield Declined("nothing moved at the last snapshot", "watch.json#looks")
-            return
-        summary = (
-            f"Progressing at the last snapshot ({moved}); whether at its own rate is not known: {found.fact}."
-        )
-    else:
-        ended_by = ENDED_BY[str(case.cell.stopped)]
-        summary = f"{ended_by} after {float(case.cell.watch.get('ended_s') or 0.0):.0f} s, without a failure and without a steady rate: {found.fact}."
+    if case.cell.attached and worst is None and not case.once(paces):
+        yield Declined("nothing moved at the last snapshot", "watch.json#looks")
+        return
+    ended_by = ENDED_BY.get(str(case.cell.stopped), "Attached to")
+    summary = f"{ended_by} after {float(case.cell.watch.get('ended_s') or 0.0):.0f} s, without a failure and without a steady rate: {found.fact}."
     everybody = worst is not None and set(worst.waiters) == {r.rank for r in case.cell.ranks} - {worst.rank}
     at = worst.at if worst else place_of(case, [r.rank for r in case.cell.ranks])
     yield Draft(
