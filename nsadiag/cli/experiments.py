@@ -10,6 +10,13 @@ import typer
 
 from nsadiag.cli.shared import FORCE, JSON, OUT, app
 
+REPEAT = typer.Option(
+    metavar="N", help="Run the points at the boundary this often; a failure may be flaky", min=1
+)
+LIMIT_OF_A_RUN = typer.Option(
+    metavar="SECONDS", help="Hard limit of a run; 0: none  [default: the spec's, or 300]", min=0
+)
+
 
 @app.command(
     short_help="Find the value, or the commit, from which on a job fails",
@@ -40,18 +47,8 @@ def bisect(
         str | None,
         typer.Option("--git", metavar="GOOD..BAD", help="Along the commits of this checkout instead"),
     ] = None,
-    repeat: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Run the points at the boundary this often; a failure may be flaky", min=1
-        ),
-    ] = 3,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Hard limit of a run; 0: none  [default: the spec's, or 300]", min=0
-        ),
-    ] = None,
+    repeat: Annotated[int, REPEAT] = 3,
+    timeout: Annotated[float | None, LIMIT_OF_A_RUN] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the points and their commands and run nothing")
     ] = False,

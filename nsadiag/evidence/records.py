@@ -120,7 +120,7 @@ class PeerWait:
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """What to do about the job, and the fact behind it."""
+    """The next step for the job, and the fact behind it."""
 
     do: Act
     because: str

@@ -166,7 +166,7 @@ def _times(times: Times, outcome: str) -> Iterator[str]:
 
 
 def _waits(verdict: Verdict) -> Iterator[Fact]:
-    """How long ranks were waited for by their peers; of those that nobody noticed, nothing."""
+    """The times that peers waited for ranks; of those that nobody noticed, nothing."""
     felt = [wait for wait in verdict.peer_waits if wait.now_s or wait.total_s >= FELT_S][:WAITS_SHOWN]
     if felt:
         yield Fact(label="waited for", text="; ".join(map(_wait_text, felt)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """What `nsadiag.load` returns; in a notebook it shows its page."""
+    """A run as `nsadiag.load` returns it; in a notebook it shows its page."""
 
     report: Report
 

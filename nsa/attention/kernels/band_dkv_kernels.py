@@ -13,7 +13,7 @@ from nsa.attention.kernels.packing import tile_of_slab
 
 
 class Queries(NamedTuple):
-    """What the gradients of keys read of the queries; the statistics are those of the band's branch."""
+    """Inputs of the gradients of keys, from the queries; the statistics are those of the band's branch."""
 
     Q: Any
     DOUT: Any

@@ -36,7 +36,7 @@ def few_blocks(q: Tensor, selection: Selection, lengths: Lengths, borders: Tenso
 def choose(
     q: Tensor, scoring: Tensor, lse: Tensor, selection: Selection, lengths: Lengths, borders: Tensor | None
 ) -> Tensor:
-    """What the queries selected: blocks [B, Hkv, T, n], or bits [B, Hkv, T] (`select_few`).
+    """The selection of the queries: blocks [B, Hkv, T, n], or bits [B, Hkv, T] (`select_few`).
 
     `lse` is that of attention to the compressed keys, `scoring`.
     """

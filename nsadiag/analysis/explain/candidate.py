@@ -16,7 +16,7 @@ DEPENDS = {"rank": "the rank", "data": "this rank's own data or state", "input":
 
 
 class Kind(StrEnum):
-    """What the sides did differently at the condition."""
+    """The act in which the sides differ at the condition."""
 
     BRANCH = "branch"
     MODULES = "modules run"
@@ -85,7 +85,7 @@ class Candidate:
 
     @property
     def provenance(self) -> str:
-        """What makes the sides differ, as of conditions in the source."""
+        """The provenance of the difference, as of conditions in the source."""
         return self.depends_on or (self.condition.provenance if self.condition else "data")
 
     @property

@@ -19,7 +19,7 @@ PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
 
 
 class Context:
-    """What explaining a divergence needs besides the case: its program, timelines, call paths and waits.
+    """A divergence to be explained, besides the case: its program, timelines, call paths and waits.
 
     A class of its own: a case knows the facts of its ranks, and these are relations between them and to the source.
     """
@@ -157,7 +157,7 @@ class Context:
         return sources.cited(self.cell, at.file, at.line)
 
     def recorded(self, rank: int, did: str) -> Evidence:
-        """What the rank's events say that it did."""
+        """Evidence from the rank's events of what it did."""
         return Evidence(claim=f"rank {rank} {did}", source=f"{self.cell.rank(rank).source}/blackbox.bin")
 
     def stands(self, rank: int) -> Evidence:

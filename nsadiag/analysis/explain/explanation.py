@@ -50,7 +50,7 @@ def obstacle(case: Case) -> Declined | None:
 
 
 def candidates(case: Case) -> tuple[Candidate, ...]:
-    """What every generator finds, the best first; nothing where something keeps the question from being asked."""
+    """All that the generators find, the best first; nothing where something keeps the question from being asked."""
     if case.once(obstacle) or len((context := case.once(Context)).members()) < 2:
         return ()
     return ranked(each for generate in GENERATORS for each in generate(context))

@@ -33,7 +33,7 @@ class Stay:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What is the same on all ranks that meet there."""
+        """The key that all ranks that meet there share."""
         return self.group, self.call
 
 

@@ -51,7 +51,7 @@ def longest_now(case: Case) -> PeerWait | None:
 
 
 def doubt(case: Case) -> Doubt | None:
-    """What speaks against a steady rate; None where there is one.
+    """The fact that speaks against a steady rate; None where there is one.
 
     A rank that waits for another one is excused by it: who is waited for has to be steady.
     """
@@ -69,7 +69,7 @@ def doubt(case: Case) -> Doubt | None:
 
 
 def moves(case: Case) -> str | None:
-    """What moved in a job that was attached to and that nobody recorded, where no rank is known to keep the others waiting.
+    """Motion in a job that was attached to and that nobody recorded, where no rank is known to keep the others waiting.
 
     A CPU that is used at one and the same line is no motion.
     """

@@ -1,4 +1,4 @@
-"""Which of two equal sides strayed, where the first divergence alone would blame the wrong one."""
+"""The side of two equal ones that strayed, where the first divergence alone would blame the wrong one."""
 
 from __future__ import annotations
 
