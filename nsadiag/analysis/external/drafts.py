@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
 from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.evidence.documents.files import read_tail
+from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_LOG_BYTES = 32 * 2**20
@@ -207,13 +208,13 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
 def capture_of(
     *,
     source: str,
-    stacks: Iterable[dict[str, Any]] = (),
+    stacks: Threads = (),
     flight_recorder: dict[str, Any] | None = None,
     native: str = "",
 ) -> CaptureEvidence:
     return CaptureEvidence(
         number=1,
-        stacks=list(stacks),
+        stacks=[dataclasses.asdict(thread) for thread in stacks],
         flight_recorder=flight_recorder or {},
         proc={},
         gaps=[],

@@ -11,6 +11,8 @@ from nsadiag.analysis.facts import device_queue, locations
 from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.evidence.blocking import SYSCALLS, State, by_frames, by_kernel, by_native, by_wchan
+from nsadiag.evidence.documents.kernel import Descriptor
+from nsadiag.evidence.documents.values import value_of
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.user_code import is_user
@@ -218,7 +220,7 @@ def _doing(
         return "kernel"
     if call is None:
         return ("native" if native else "python") if state == "R" else "unknown"
-    row = by_kernel(call[0], descriptor)
+    row = by_kernel(call[0], value_of(Descriptor, descriptor) if descriptor else None)
     return (row.state if row else None) or "unknown"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +228,7 @@ def _load_capture(directory: CaptureDir, root: Path, unfit: Gaps) -> CaptureEvid
     flight_recorder, unread = _flight_recorder(directory, unfit)
     return CaptureEvidence(
         number=directory.number,
-        stacks=stacks_in(directory, unfit),
+        stacks=[asdict(thread) for thread in stacks_in(directory, unfit)],
         flight_recorder=flight_recorder,
         proc=read_json(directory.proc, {}, unfit),
         gaps=[*read_json(directory.gaps, [], unfit), *unread],

@@ -6,9 +6,12 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.files import read_evidence
+from nsadiag.evidence.documents.kernel import KernelProcess
+from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.documents.shapes import (
     NOTHING,
     Shape,
@@ -28,8 +31,11 @@ from nsadiag.evidence.documents.shapes import (
     text,
     whole,
 )
+from nsadiag.evidence.documents.training import Loader
+from nsadiag.evidence.documents.values import row_of, rows_of, value_of
 from nsadiag.evidence.spans import MOST_RANKS
 
+T = TypeVar("T")
 NAMED_FAULTS = 3
 LONGEST_LINE = 4 << 20
 HALF = r"\\u[dD][{}][0-9a-fA-F]{{2}}"
@@ -76,11 +82,6 @@ RAISED_MAY: dict[str, Shape] = {
     "spawned_as": maybe(count), "source": text,
 }  # fmt: skip
 EXCEPTION = record(RAISED, RAISED_MAY)
-STACK_FRAME = record({"name": text, "filename": text, "line": count})
-THREAD = record(
-    {"frames": rows(STACK_FRAME)},
-    {"pid": PID, "os_thread_id": maybe(count), "thread_name": maybe(text), "active": flag, "owns_gil": flag},
-)
 ENTRY = record(
     {"process_group": of(text, text), "collective_seq_id": whole, "profiling_name": text},
     {
@@ -114,65 +115,6 @@ UNIT = record(
     {"unit": text, "kind": text, "parameters": rows(PARAMETER), "group": text, "ranks": RANKS},
     {"mesh": maybe(table(anything)), "sharding_strategy": text},
 )
-CHILD = record(
-    {"pid": PID, "state": text, "cpu_s": number},
-    {
-        "command": text, "sleeps_until_mono_ns": maybe(whole), "wchan": maybe(text), "turns": maybe(count),
-        "parent": count, "queued_s": maybe(number), "locked_for_good": flag,
-    },
-)  # fmt: skip
-KERNEL_THREAD = record(
-    {"tid": count, "state": text, "cpu_s": number},
-    {
-        "name": text, "wchan": maybe(text), "sleeps_until_mono_ns": maybe(whole), "queued_s": maybe(number),
-        "waits_until_mono_ns": maybe(whole), "wait_limit_s": maybe(number),
-    },
-)  # fmt: skip
-OPEN = record(
-    {"fd": count, "kind": text},
-    {
-        "local": text, "peer": maybe(text), "state": text, "unsent": count, "unread": count, "inode": count,
-        "path": text, "position": count,
-    },
-)  # fmt: skip
-PROCESS = record(
-    {"t_mono_ns": whole, "pid": PID, "state": text, "cpu_s": number},
-    {
-        "rss_mib": maybe(number), "wchan": maybe(text), "syscall": maybe(text), "kernel_stack": maybe(text),
-        "sleeps_until_mono_ns": maybe(whole), "waits_until_mono_ns": maybe(whole), "wait_limit_s": maybe(number),
-        "oom_score": maybe(whole), "status": table(text), "io": table(whole), "threads": rows(KERNEL_THREAD),
-        "children": rows(CHILD), "fds": record({}, {"count": count, "kinds": table(count), "open": rows(OPEN)}),
-        "lock_held_by": maybe(record({"pid": PID, "cpu_s": number}, {"command": text, "path": text})),
-        "pipe_held_by": maybe(COUNTS),
-        "spawner": maybe(record(
-            {"pid": PID, "turns": count},
-            {"cpu_s": number, "family_cpu_s": number, "sleeps_until_mono_ns": rows(whole)},
-        )),
-    },
-)  # fmt: skip
-SOURCE = record(
-    {"answered": flag},
-    {"ms": number, "why": text, "paused": flag, "seen": count, "of": count, "failures": rows(anything)},
-)
-OWNER = record({}, {"thread": maybe(text), "os_thread_id": count, "function": maybe(text), "file": maybe(text), "line": maybe(count)})  # fmt: skip
-ANSWERS = record(
-    {},
-    {
-        "sources": table(SOURCE),
-        "state": maybe(text),
-        "gil_known": flag,
-        "gil_owner": maybe(OWNER),
-        "reads_as": text,
-    },
-)
-GAP = record({"gap": text}, {"capture": text, "seconds": number, "evidence": table(anything)})
-TASK = record(
-    {"name": text},
-    {
-        "main": flag, "waits_for": maybe(text), "of": TEXTS, "frames": rows(STACK_FRAME),
-        "failed": record({"type": text, "message": text}),
-    },
-)  # fmt: skip
 MISSING = record(
     {"missing": TEXTS}, {"of": count, "count": count, "step": count, "t_mono_ns": whole, "optimizer": count}
 )
@@ -366,7 +308,7 @@ SHRINKING = record(
 
 # By the name of the file. A document that is not here is a mapping, or a list where that is asked for.
 DOCUMENTS: dict[str, Shape] = {
-    "answers.json": ANSWERS,
+    "answers.json": row_of(Answers),
     "bisect.json": BISECTION,
     "cell.json": CELL,
     "clock.json": record({}, {"mono_offset_ns": whole, "wall_offset_ns": whole, "rtt_ns": whole}),
@@ -374,22 +316,22 @@ DOCUMENTS: dict[str, Shape] = {
     "ends.json": table(END, key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
     "exception.json": EXCEPTION,
     "fr.json": DUMP,
-    "gaps.json": rows(GAP),
+    "gaps.json": rows(row_of(Gap)),
     "gpu.json": GPUS,
     "graph.json": record({}, {"step": count, "nodes": count, "capped": flag, "types": table(count), "modules": table(count)}),
     "index.json": table(text),
     "job.json": record({}, {"id": maybe(either(text, count))}),
     "leaving.json": record({"call": text, "place": text}, {"arguments": text, "handling": maybe(EXCEPTION), "ended_with": maybe(whole)}),
-    "loaders.json": rows(record({"place": text}, {"pid": PID, "workers": COUNTS, "dataset": text, "iterator": text, "t_wall_ns": whole})),
+    "loaders.json": rows(row_of(Loader)),
     "meta.json": META,
     "oom.json": OOM,
-    "proc.json": PROCESS,
-    "py_spy.json": rows(THREAD),
+    "proc.json": row_of(KernelProcess),
+    "py_spy.json": rows(row_of(PythonThread)),
     "recorded_gradients.json": TEXTS,
     "run.json": RUN,
     "settings.json": SETTINGS,
     "shrink.json": SHRINKING,
-    "tasks.json": rows(TASK),
+    "tasks.json": rows(row_of(Task)),
     "ungraded.json": record({}, {"step": count, "optimizers": count, "models": rows(MISSING)}),
     "units.json": rows(UNIT),
     "verdict.json": VERDICT,
@@ -452,6 +394,17 @@ def fitting(name: str, document: Any, default: Any = None, gaps: Gaps | None = N
     if faults:
         _note(gaps, Path(name), f"holds what it should not{_named(faults)}")
     return found
+
+
+def read_value(kind: type[T], path: Path, gaps: Gaps | None = None) -> T | None:
+    """The document as a value; None where there is none."""
+    document = read(path, None, gaps)
+    return None if document is None else value_of(kind, document)
+
+
+def read_rows(kind: type[T], path: Path, gaps: Gaps | None = None) -> tuple[T, ...]:
+    """The rows of a list, or of a file of lines, as values."""
+    return rows_of(kind, read_lines(path, gaps) if path.suffix == ".jsonl" else read(path, [], gaps))
 
 
 def read_lines(path: Path, gaps: Gaps | None = None) -> list[Any]:
