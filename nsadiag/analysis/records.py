@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap
+from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.kernel import KernelProcess
+from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, StackFrame, Threads
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import spans
 from nsadiag.source.model import SourceModel
@@ -29,16 +32,36 @@ class CaptureEvidence:
     """One look at one rank."""
 
     number: int
-    stacks: list[dict[str, Any]]  # py-spy's threads
+    stacks: Threads
     flight_recorder: dict[str, Any]
-    proc: dict[str, Any]
-    gaps: list[dict[str, Any]]
+    proc: KernelProcess
+    gaps: tuple[Gap, ...]
     source: str  # relative to the run directory
-    answers: dict[str, Any] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
     native: str = ""  # py-spy's text, with the native frames among the Python ones
-    tasks: tuple[dict[str, Any], ...] = ()  # of the main thread's event loop, or of those of other threads
+    tasks: tuple[Task, ...] = ()  # of the main thread's event loop, or of those of other threads
     ungraded: MissingNow | None = None  # parameters in DDP that had no gradient then
     children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
+
+    @cached_property
+    def main_thread(self) -> PythonThread:
+        """The main thread; the first one where none is called that, and one without frames where there is none at all."""
+        return next((t for t in self.stacks if t.is_main), self.stacks[0] if self.stacks else NO_THREAD)
+
+    @property
+    def main_frames(self) -> tuple[StackFrame, ...]:
+        """The main thread's, innermost first."""
+        return self.main_thread.frames
+
+    @property
+    def main_lines(self) -> list[tuple[str, int]]:
+        """File and line of each of the main thread's frames."""
+        return self.main_thread.lines
+
+    @property
+    def other_threads(self) -> list[PythonThread]:
+        """The threads beside the main one."""
+        return [thread for thread in self.stacks if thread is not self.main_thread]
 
 
 @dataclass(frozen=True, kw_only=True)

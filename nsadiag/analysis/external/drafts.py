@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
 from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.evidence.documents.files import read_tail
+from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.stacks import from_faulthandler
 
@@ -214,10 +214,10 @@ def capture_of(
 ) -> CaptureEvidence:
     return CaptureEvidence(
         number=1,
-        stacks=[dataclasses.asdict(thread) for thread in stacks],
+        stacks=stacks,
         flight_recorder=flight_recorder or {},
-        proc={},
-        gaps=[],
+        proc=NO_PROCESS,
+        gaps=(),
         source=source,
         native=native,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 
 LEAST_S = 20.0
@@ -19,9 +18,7 @@ def is_short(cell: CellEvidence) -> bool:
 
 def in_one_place_s(cell: CellEvidence, rank: RankEvidence) -> float:
     """Seconds of silence in which every look showed the same lines; 0 if that is no longer than a pause may be."""
-    stands = [
-        [(f["filename"], f["line"]) for f in main_thread(c).get("frames", [])] for c in in_silence(cell, rank)
-    ]
+    stands = [capture.main_lines for capture in in_silence(cell, rank)]
     looks = [m for look in cell.watch.get("looks", []) for m in look["motions"] if m["rank"] == rank.rank]
     moved_on = any(stand != stands[-1] for stand in stands) or any(m["frames_changed"] for m in looks[-2:])
     if len(stands) < 2 or len(looks) < 2 or moved_on:
@@ -57,14 +54,12 @@ def _seen_before_silence(cell: CellEvidence) -> int:
 
 def python_answered(rank: RankEvidence) -> str | None:
     """The newest look at which Python of the rank answered though one thread seemed to keep its interpreter lock."""
-    looks = (
-        c for c in reversed(rank.captures) if c.answers.get("sources", {}).get("python", {}).get("answered")
-    )
+    looks = (c for c in reversed(rank.captures) if c.answers.of("python").answered)
     found = next(looks, None)
     return f"{found.source}/answers.json#sources.python" if found else None
 
 
 def python_silent(rank: RankEvidence) -> str | None:
     """The look at which it did not answer."""
-    found = next((c for c in rank.captures if any(g.get("capture") == "python" for g in c.gaps)), None)
+    found = next((c for c in rank.captures if any(gap.capture == "python" for gap in c.gaps)), None)
     return f"{found.source}/gaps.json" if found else None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap, rows_of, typed
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
+from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
-from nsadiag.evidence.documents.types import Gaps, fitting
+from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
+from nsadiag.evidence.documents.types import Gaps, fitting, read_rows, read_value
 from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.ring.reader import read_blackbox
@@ -189,7 +191,7 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         source=str(directory.path.relative_to(root)),
     )
     cut = _cut(directory)
-    gaps = [*(row["gap"] for row in told), *recording.gaps, *(row["gap"] for row in missed)]
+    gaps = [*(row["gap"] for row in told), *recording.gaps, *(row.gap for row in missed)]
     gaps += [f"{name} is damaged" for name in cut]
     gaps += [str(each) for each in unfit if each.name not in cut]
     return replace(
@@ -228,20 +230,20 @@ def _load_capture(directory: CaptureDir, root: Path, unfit: Gaps) -> CaptureEvid
     flight_recorder, unread = _flight_recorder(directory, unfit)
     return CaptureEvidence(
         number=directory.number,
-        stacks=[asdict(thread) for thread in stacks_in(directory, unfit)],
+        stacks=stacks_in(directory, unfit),
         flight_recorder=flight_recorder,
-        proc=read_json(directory.proc, {}, unfit),
-        gaps=[*read_json(directory.gaps, [], unfit), *unread],
+        proc=read_value(KernelProcess, directory.proc, unfit) or NO_PROCESS,
+        gaps=(*read_rows(Gap, directory.gaps, unfit), *unread),
         source=str(directory.path.relative_to(root)),
-        answers=read_json(directory.answers, {}, unfit),
+        answers=read_value(Answers, directory.answers, unfit) or Answers(),
         native=tail_of(directory.native, LOG_TAIL_BYTES),
-        tasks=tuple(read_json(directory.tasks, [], unfit)),
+        tasks=read_rows(Task, directory.tasks, unfit),
         ungraded=typed(MissingNow | None, read_json(directory.ungraded, None, unfit) or None),
         children=tuple(_load_capture(child, root, unfit) for child in directory.children()),
     )
 
 
-def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[dict[str, Any], list[Gap]]:
     """The JSON dump, else the pickle; and the gap, if there is a pickle that cannot be read."""
     document = read_json(directory.flight_recorder, None, unfit)
     if document is not None:
@@ -251,5 +253,5 @@ def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[dict[str, Any]
     except OSError:
         return {}, []
     except PickleRefused as error:
-        return {}, [{"capture": "fr_pickle", "gap": f"{directory.flight_recorder_pickle.name}: {error}"}]
+        return {}, [Gap(capture="fr_pickle", gap=f"{directory.flight_recorder_pickle.name}: {error}")]
     return fitting(directory.flight_recorder.name, document, {}, unfit), []

@@ -75,9 +75,9 @@ class Task:
     """A task of an event loop that waits, or has failed."""
 
     name: str
+    frames: tuple[StackFrame, ...]  # innermost first
     main: bool = False
     waits_for: str | None = None  # the type of the future
     of: tuple[str, ...] = ()  # tasks
-    frames: tuple[StackFrame, ...] = ()
     failed: Failed | None = None
     thread: str | None = None  # of the loop, where that is not the main one

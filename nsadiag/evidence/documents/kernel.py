@@ -52,7 +52,7 @@ class Descriptor:
     fd: int
     kind: str
     local: str = ""
-    peer: str | None = None
+    peer: str = ""
     state: str = ""
     unsent: int = 0
     unread: int = 0

@@ -35,6 +35,7 @@ class PythonThread:
 
     frames: tuple[StackFrame, ...]
     pid: Pid | None = None
+    thread_id: int | None = None  # pthreads'
     os_thread_id: int | None = None
     thread_name: str | None = None
     active: bool = False
@@ -51,6 +52,7 @@ class PythonThread:
         return [(frame.filename, frame.line) for frame in self.frames]
 
 
+NO_THREAD = PythonThread(frames=())
 Threads = tuple[PythonThread, ...]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import in_one_place_s
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks
 from nsadiag.analysis.relations.pending import is_still, was_given_up
@@ -35,8 +34,8 @@ def _waits_for_gpu(blocked: BlockedRank) -> str | None:
     native = next((name for name in blocked.state.inner if WAITS_FOR_GPU.search(name)), None)
     if native:
         return native
-    frames = main_thread(blocked.capture).get("frames", [])
-    called = next((f["name"] for f in frames[:3] if PYTHON_WAITS.search(f["filename"])), None)
+    frames = blocked.capture.main_frames
+    called = next((f.name for f in frames[:3] if PYTHON_WAITS.search(f.filename)), None)
     asks = ASKS_DEVICE.search((blocked.state.place and blocked.state.place.code) or "")
     return called or (asks[0].strip(".(") if asks else None)
 

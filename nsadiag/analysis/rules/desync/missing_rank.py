@@ -112,7 +112,7 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
         return
     # Earlier looks may have been at a rank that went on.
     first = int(case.cell.watch["looks"][-1].get("first") or 0)
-    states = {r.rank: [c.proc.get("state") for c in r.captures if c.number >= first] for r in case.cell.ranks}
+    states = {r.rank: [c.proc.state for c in r.captures if c.number >= first] for r in case.cell.ranks}
     stopped = tuple(
         r.rank
         for r in case.cell.ranks
@@ -128,9 +128,9 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
     guilty = case.cell.rank(stopped[0])
     last = guilty.captures[-1]
     here = locations.of_rank_now(guilty)
-    by = "a debugger" if last.proc.get("state") == "t" else "SIGSTOP"
+    by = "a debugger" if last.proc.state == "t" else "SIGSTOP"
     at = at_line(here)
-    pid = last.proc.get("pid")
+    pid = last.proc.pid
     yield Draft(
         strength=Strength.STRONG,
         summary=f"Rank {case.cell.names(stopped)} is stopped by {by}{at} and executes nothing, while {len(case.cell.everyone(running))} of {case.cell.world_size} ranks go on to wait for it.",
@@ -140,7 +140,7 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
         peers_at=locations.of_rank_now(case.cell.rank(running[0])),
         evidence=(
             Evidence(
-                claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc['state']}) in every snapshot",
+                claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc.state}) in every snapshot",
                 source=f"{last.source}/proc.json",
             ),
             last_look(case.cell),

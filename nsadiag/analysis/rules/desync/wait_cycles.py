@@ -45,10 +45,10 @@ def _held_up(cell: CellEvidence, at: ThreadState) -> str | None:
     wanted = loops.wanted(cell.code, at.place) if at.doing == "lock" and at.place else set()
     capture = next((c for c in reversed(cell.rank(at.rank).captures) if c.stacks), None)
     for thread, innermost in user_threads(capture) if wanted and capture else ():
-        call = locations.call_in(thread["frames"])
-        outer = [locations.place(f["filename"], f["line"], f["name"]) for f in thread["frames"]]
+        call = locations.call_in(thread.frames)
+        outer = [locations.place(f.filename, f.line, f.name) for f in thread.frames]
         if call and at.place and any(wanted & loops.held(cell.code, frame) for frame in outer):
-            return f"the main thread waits at {locations.short(at.place)} for a lock that thread {thread.get('thread_name')} holds, which waits in {call} at {locations.short(innermost)}"
+            return f"the main thread waits at {locations.short(at.place)} for a lock that thread {thread.thread_name} holds, which waits in {call} at {locations.short(innermost)}"
     return None
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from nsadiag.analysis.external.logs import read_log
 from nsadiag.analysis.facts.exceptions import follows_a_peer
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank
 
@@ -41,10 +40,10 @@ def in_children(rank: RankEvidence) -> list[InChild]:
 
 def waits_for_children(blocked: BlockedRank) -> bool:
     """Whether its main thread waits in a queue, a pipe or a lock that it shares with processes of its own."""
-    frames = main_thread(blocked.capture).get("frames", [])
-    return any(WAITS_FOR_CHILD.search(str(frame["filename"])) for frame in frames)
+    frames = blocked.capture.main_frames
+    return any(WAITS_FOR_CHILD.search(frame.filename) for frame in frames)
 
 
 def has_dead(blocked: BlockedRank) -> bool:
     """Whether the kernel lists a child that has ended and that the rank has not asked about."""
-    return any(child.get("state") == "Z" for child in blocked.capture.proc.get("children", []))
+    return any(not child.is_alive for child in blocked.capture.proc.children)

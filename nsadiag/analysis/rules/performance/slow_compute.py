@@ -44,7 +44,7 @@ def _looked_at(cell: CellEvidence) -> Place | None:
     """The line that most snapshots show, for a job that was looked at in a silence alone, of the loop in which most of
     them find a rank: one snapshot may come upon what is done once before a loop that takes minutes."""
     looks = [capture for rank in cell.ranks for capture in reversed(rank.captures)]
-    lines = [at for capture in looks if (at := locations.of_stack(capture.stacks))]
+    lines = [at for capture in looks if (at := locations.of_frames(capture.main_frames))]
     if not lines:
         return None
     heads = {at: loops.head(cell.code, at) or at for at in lines}

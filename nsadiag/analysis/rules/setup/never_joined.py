@@ -9,7 +9,6 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.groups import shown
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import hung_or_crashed
@@ -53,9 +52,9 @@ def _began_alike(row: dict[str, Any], rank: RankEvidence) -> bool:
     looks = [capture for capture in rank.captures if capture.stacks]
     if not looks or not raised:
         return False
-    stack = main_thread(looks[-1]).get("frames", [])
+    stack = looks[-1].main_frames
     # Of a method py-spy says the class as well.
-    own = [(f["filename"], f["name"].rpartition(".")[2]) for f in stack if is_user(f["filename"])]
+    own = [(f.filename, f.name.rpartition(".")[2]) for f in stack if is_user(f.filename)]
     return bool(own) and own[-1] == raised[0]
 
 

@@ -123,12 +123,12 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     outcome, summary = _what_is_known(case.cell)
     looked_at = [r for r in case.cell.ranks if r.captures]
     here = locations.of_rank_now(looked_at[0]) if looked_at else None
-    process = next((c for c in reversed(case.cell.processes) if locations.of_stack(c.stacks)), None)
+    process = next((c for c in reversed(case.cell.processes) if locations.of_frames(c.main_frames)), None)
     broke_at, evidence = _first_to_end(case.cell) if outcome == "crashed" else (None, [])
     here = broke_at or here
     evidence += _launcher_said(case.cell)
     if process:
-        here = locations.of_stack(process.stacks)
+        here = locations.of_frames(process.main_frames)
         evidence.append(
             Evidence(
                 claim="where the process stood when it was looked at", source=f"{process.source}/py_spy.json"

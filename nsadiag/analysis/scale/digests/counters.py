@@ -28,15 +28,15 @@ MOTIONS = (
 def counters_of(rank: RankEvidence, motion: dict[str, Any]) -> dict[str, float | None]:
     """By column; None where nobody could say."""
     events, last = rank.recording.events, rank.last_capture
-    proc = last.proc if last else {}
+    proc = last.proc if last and last.proc.pid else None
     return {
         "steps": _number(rank.end.get("steps")) or _steps(rank),
         "last_event_kind": float(events["kind"][-1]) if len(events) else None,
         "last_event_phase": float(events["phase"][-1]) if len(events) else None,
         "last_event_s": float(events["t_ns"][-1]) / 1e9 if len(events) else None,
         "peer": _peer(rank),
-        "cpu_s": _number(proc.get("cpu_s")),
-        "rss_mib": _number(proc.get("rss_mib")),
+        "cpu_s": proc.cpu_s if proc else None,
+        "rss_mib": proc.rss_mib if proc else None,
         **_rhythm(rank),
         **{name: _number(motion.get(name)) for name in MOTIONS},
     }
