@@ -128,7 +128,7 @@ def test_a_library_is_not_taken_for_the_users_code() -> None:
 def test_faulthandlers_main_thread_is_the_one_that_began_in_a_module(tmp_path: Path) -> None:
     threads = from_faulthandler(FAULTS)
     (main,) = [t for t in threads if t.is_main]
-    assert main["frames"][0]["line"] == 40
+    assert main.frames[0].line == 40
     write(tmp_path, rank_0=WAITS.format(pid=4711), rank_1=FAULTS, rank_2=WAITS.format(pid=4713))
     assert judge_foreign(tmp_path).guilty_ranks == (1,)
 

@@ -15,6 +15,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence
 from nsadiag.analysis.rules.blocked.dataloader_worker_fault import dataloader_worker_fault
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.documents.captures import Answer, Answers
 
 
 def silence(folder: Path, looks: int = 4, silent_s: float = 130.0, **worker: Any) -> CellEvidence:
@@ -55,15 +56,16 @@ def _look(
     calls: Callable[[int], list[list[str]]] = lambda n: [],
 ) -> CaptureEvidence:
     children = tuple(
-        dataclasses.replace(c, proc={**c.proc, "state": state(number)}) for c in capture.children
+        dataclasses.replace(c, proc=dataclasses.replace(c.proc, state=state(number)))
+        for c in capture.children
     )
-    told = {
-        "workers": {
-            "values": {str(c.number): values(number) for c in children},
-            "calls": {str(c.number): calls(number) for c in children},
-        }
-    }
-    return dataclasses.replace(capture, number=number, children=children, answers={"sources": told})
+    told = Answer(
+        answered=True,
+        values={str(c.number): values(number) for c in children},
+        calls={str(c.number): tuple(map(tuple, calls(number))) for c in children},
+    )
+    answers = Answers(sources={"workers": told})
+    return dataclasses.replace(capture, number=number, children=children, answers=answers)
 
 
 def judged(cell: CellEvidence) -> list[tuple[int, ...]]:
