@@ -12,6 +12,7 @@ from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, 
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.kernel import KernelProcess
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, StackFrame, Threads
+from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import spans
 from nsadiag.source.model import SourceModel
@@ -82,7 +83,7 @@ class RankEvidence:
     units: list[dict[str, Any]]  # FSDP's
     loaders: list[dict[str, Any]]  # with the pids of their workers
     settings: dict[str, Any]
-    end: dict[str, Any]
+    end: End
     leaving: dict[str, Any] | None  # where it called exit, if it did
     raised: list[dict[str, Any]]  # exceptions that did not end it
     signals: list[dict[str, Any]]  # that it sent
@@ -119,7 +120,7 @@ class CellEvidence:
     path: Path
     world_size: int
     ranks: tuple[RankEvidence, ...]
-    watch: dict[str, Any]
+    watch: Watch
     launcher_stderr: str
     processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
     gaps: tuple[str, ...]
@@ -183,20 +184,20 @@ class CellEvidence:
     @property
     def stopped(self) -> str | None:
         """The reason for which the agent ended the job: hang, timeout, interrupt; None if it ended by itself."""
-        return self.watch.get("stopped")
+        return self.watch.stopped
 
     @property
     def attached(self) -> bool:
         """Whether the job was looked at while it ran, and neither started nor ended by us."""
-        return bool(self.watch.get("attached"))
+        return self.watch.attached
 
     @property
     def launcher_exit_code(self) -> int | None:
-        return self.watch.get("launcher_exit_code")
+        return self.watch.launcher_exit_code
 
     @property
     def started_mono_ns(self) -> int:
-        return int(self.watch.get("started_mono_ns", 0))
+        return self.watch.started_mono_ns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ def _has_source(cell: CellEvidence, file: str | None) -> bool:
 
 def _progress(case: Case) -> Progress:
     steps = case.steps
-    told = [int(r.end["steps"]) for r in case.cell.ranks if r.end.get("steps") is not None]
+    told = [int(r.end.steps) for r in case.cell.ranks if r.end.steps is not None]
     rate_per_s = _rate(case.cell, steps, max(told, default=0))
     return Progress(
         steps_done=max(told, default=None), rate_per_s=rate_per_s, predicted_s=_predicted_s(case.cell.path)
@@ -80,16 +80,16 @@ def _rate(cell: CellEvidence, steps: pd.DataFrame, done: int) -> float | None:
     step_s = float(steps[steps.step.isin(newest)].step_s.median()) if len(steps) else 0.0
     if step_s > 0:
         return 1 / step_s
-    elapsed_s = float(cell.watch.get("ended_s") or 0.0)
+    elapsed_s = cell.watch.ended_s or 0.0
     # Of one step nobody knows how long it took: the job's start is in that time, and its end.
     return done / elapsed_s if done > 1 and elapsed_s > 0 else None
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
-    still = next((look for look in cell.watch.get("looks", []) if look["judgement"] == "still"), None)
+    still = next((look for look in cell.watch.looks if look.judgement == "still"), None)
     return Times(
-        onset_s=cell.watch.get("last_progress_s") if still else None,
-        detected_s=still["t_s"] if still else None,
+        onset_s=cell.watch.last_progress_s if still else None,
+        detected_s=still.t_s if still else None,
         verdict_s=verdict_s,
     )
 

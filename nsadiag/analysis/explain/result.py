@@ -42,8 +42,8 @@ def made(context: Context, cause: Cause) -> Explanation:
     if cause.guard is not None:
         claim = f"`{shown(cause.guard)}` depends on {DEPENDS[cause.guard.provenance]}"
         condition = (Evidence(claim=claim, source=context.cited(cause.guard.file, cause.guard.line)),)
-    still = context.cell.watch.get("looks", [])
-    looked = (Evidence(claim=still[-1]["reason"], source="watch.json#looks"),) if still else ()
+    still = context.cell.watch.looks
+    looked = (Evidence(claim=still[-1].reason, source="watch.json#looks"),) if still else ()
     waiting = next((c for r in (*cause.blocked, *cause.guilty) if (c := context.collective(r))), None)
     return Explanation(
         cls=cause.cls,

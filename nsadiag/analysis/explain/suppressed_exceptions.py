@@ -121,8 +121,8 @@ def _backwards(case: Case) -> dict[int, int]:
     events = case.events
     begun = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)].groupby("rank").size()
     # The ring of a long run has lost its first ones: then steps alone count.
-    short = all(int(rank.end.get("steps") or 0) <= int(begun.get(rank.rank, 0)) for rank in case.cell.ranks)
-    return {r.rank: int(begun.get(r.rank, 0) if short else r.end.get("steps") or 0) for r in case.cell.ranks}
+    short = all(int(rank.end.steps or 0) <= int(begun.get(rank.rank, 0)) for rank in case.cell.ranks)
+    return {r.rank: int(begun.get(r.rank, 0) if short else r.end.steps or 0) for r in case.cell.ranks}
 
 
 def _tie(case: Case, rank: RankEvidence, row: dict[str, Any], behind: int, count: int) -> str | None:
@@ -156,7 +156,7 @@ def _stands_among_peers(case: Case, rank: RankEvidence) -> bool:
 
 def has_left(rank: RankEvidence) -> bool:
     """Whether it ended before anybody ended the job."""
-    return rank.end.get("t_s") is not None and not rank.end.get("by_us")
+    return rank.end.ended_itself
 
 
 def _is_cause(cell: CellEvidence, rank: RankEvidence, row: dict[str, Any]) -> bool:
@@ -165,7 +165,7 @@ def _is_cause(cell: CellEvidence, rank: RankEvidence, row: dict[str, Any]) -> bo
     if ended_it and rank.exception and is_same(rank.exception, row):
         return False
     t_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
-    ending_s = cell.watch.get("ending_s")
+    ending_s = cell.watch.ending_s
     first = next((b.t_s for b in breaks(cell) if b.rank.rank != rank.rank), None)
     late = (ending_s is not None and t_s >= ending_s) or (first is not None and t_s > first)
     return not late and not follows_a_peer(first_of(row))
@@ -192,7 +192,7 @@ def _rows(cell: CellEvidence) -> Iterator[tuple[RankEvidence, int, dict[str, Any
             yield (
                 rank,
                 0,
-                {**handling, **more, "thread": "MainThread", "step": int(rank.end.get("steps") or 0)},
+                {**handling, **more, "thread": "MainThread", "step": int(rank.end.steps or 0)},
             )
 
 

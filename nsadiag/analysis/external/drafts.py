@@ -16,6 +16,7 @@ from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
+from nsadiag.evidence.documents.watch import NO_END, End
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_LOG_BYTES = 32 * 2**20
@@ -41,7 +42,7 @@ class Draft:
 
     captures: list[CaptureEvidence] = field(default_factory=list)
     exceptions: list[dict[str, Any]] = field(default_factory=list)
-    end: dict[str, Any] = field(default_factory=dict)
+    end: End = NO_END
     timed_out: list[tuple[watchdog.TimedOut, str]] = field(default_factory=list)
     stderr_tail: str = ""
     faults: str = ""
@@ -158,8 +159,12 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: 
         drafts[timed_out.rank].timed_out.append((timed_out, source))
         drafts[timed_out.rank].source = drafts[timed_out.rank].source or source
     for ended in facts.ended:
-        how = {"signal": -ended.code} if ended.code < 0 else {"exit_code": ended.code}
-        drafts[ended.rank].end = {"pid": ended.pid, "t_s": ended.t_s or 0.0, **how}
+        drafts[ended.rank].end = End(
+            pid=ended.pid,
+            t_s=ended.t_s or 0.0,
+            signal=-ended.code if ended.code < 0 else None,
+            exit_code=ended.code if ended.code >= 0 else None,
+        )
         drafts[ended.rank].source = drafts[ended.rank].source or source
     for rank in facts.ranks:
         drafts[rank].source = drafts[rank].source or source

@@ -27,6 +27,7 @@ from nsadiag.analysis.scale.dumps.columns import RankColumns
 from nsadiag.analysis.scale.dumps.crowd import Crowd, merged
 from nsadiag.analysis.scale.dumps.pool import Refused, read_all, readers
 from nsadiag.errors import MachineError
+from nsadiag.evidence.documents.watch import NO_END, Watch
 from nsadiag.evidence.spans import spans
 
 MOST_REFUSED = 5
@@ -69,7 +70,7 @@ def load_foreign(gathered: Gathered) -> Foreign:
         path=gathered.root,
         world_size=world,
         ranks=ranks,
-        watch={"started_mono_ns": began_ns},
+        watch=Watch(started_mono_ns=began_ns),
         launcher_stderr="",
         processes=(),
         gaps=tuple(gaps),
@@ -81,15 +82,15 @@ def _order(drafts: Drafts) -> int:
     """Times from torchrun, where a log has none; those that nobody told come last. Returns the first."""
     for draft in drafts.values():
         # NCCL's watchdog ended it, because a peer did not come.
-        draft.end = {} if draft.timed_out else draft.end
+        draft.end = NO_END if draft.timed_out else draft.end
         for exception in draft.exceptions:
-            exception["t_mono_ns"] = exception["t_mono_ns"] or int(draft.end.get("t_s", 0) * 10**9)
+            exception["t_mono_ns"] = exception["t_mono_ns"] or int((draft.end.t_s or 0) * 10**9)
     told = [e["t_mono_ns"] for d in drafts.values() for e in d.exceptions if e["t_mono_ns"]]
-    told += [int(d.end["t_s"] * 10**9) for d in drafts.values() if d.end.get("t_s")]
+    told += [int(d.end.t_s * 10**9) for d in drafts.values() if d.end.t_s]
     began_ns = min(told, default=0)
     for draft in drafts.values():
-        if draft.end:
-            draft.end = {**draft.end, "t_s": max(draft.end["t_s"] - began_ns / 1e9, 0.0)}
+        if draft.end.t_s is not None:
+            draft.end = replace(draft.end, t_s=max(draft.end.t_s - began_ns / 1e9, 0.0))
         for exception in draft.exceptions:
             exception["t_mono_ns"] = exception["t_mono_ns"] or max(told, default=0)
     return began_ns

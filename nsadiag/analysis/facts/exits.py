@@ -62,7 +62,7 @@ def _is_the_worlds(found: list[Break]) -> bool:
 
 
 def _by_sigterm(one: Break) -> bool:
-    return one.kind == "killed" and one.rank.end.get("signal") == signal.SIGTERM
+    return one.kind == "killed" and one.rank.end.signal == signal.SIGTERM
 
 
 def _by_itself(one: Break) -> bool:
@@ -83,18 +83,20 @@ def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
     found = []
     if rank.exception and rank.exception.get("thread") == "MainThread":
         t_s = (_first_seen_ns(rank, rank.exception) - cell.started_mono_ns) / 1e9
-        ending_s = cell.watch.get("ending_s")
+        ending_s = cell.watch.ending_s
         # What a rank says while we end it is no more a break than its death.
         if ending_s is None or t_s < ending_s:
             # What was raised `from None` in its place may not say it.
             hidden = rank.exception.get("hidden")
             follows = follows_a_peer(first_of(rank.exception)) or bool(hidden and follows_a_peer(hidden))
             found.append(Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows))
-    if end.get("signal") and not end.get("by_us") and not end.get("clean"):
-        follows = end["signal"] == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
-        found.append(Break(rank=rank, kind="killed", t_s=end["t_s"], follows_a_peer=follows))
-    elif end.get("t_s") is not None and not end.get("by_us") and not found and not _died_of_it(rank):
-        found.append(Break(rank=rank, kind="exited", t_s=end["t_s"], follows_a_peer=_gave_up_a_peer(rank)))
+    if end.signal and not end.by_us and not end.clean:
+        follows = end.signal == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
+        found.append(Break(rank=rank, kind="killed", t_s=end.t_s or 0.0, follows_a_peer=follows))
+    elif end.t_s is not None and not end.by_us and not found and not _died_of_it(rank):
+        found.append(
+            Break(rank=rank, kind="exited", t_s=end.t_s or 0.0, follows_a_peer=_gave_up_a_peer(rank))
+        )
     return found
 
 
@@ -122,7 +124,7 @@ def _died_of_it(rank: RankEvidence) -> bool:
 def _gave_up_waiting(rank: RankEvidence) -> bool:
     """Ended by itself because a collective took too long, or its peer was gone: NCCL's watchdog does that, or gloo in a thread."""
     last_words = "\n".join(rank.stderr_tail.splitlines()[-40:])
-    return rank.end.get("signal") == signal.SIGABRT and bool(GAVE_UP.search(last_words))
+    return rank.end.signal == signal.SIGABRT and bool(GAVE_UP.search(last_words))
 
 
 def earliest_failure(cell: CellEvidence) -> Break | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
 from nsadiag.evidence.documents.types import Gaps, fitting, read_rows, read_value
+from nsadiag.evidence.documents.values import table_of
+from nsadiag.evidence.documents.watch import NO_END, End, Watch
 from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.ring.reader import read_blackbox
@@ -32,7 +34,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
     ranks = load_ranks(run, chosen.ranks, launcher)
     declared = max((int(r.meta.get("world_size", 1)) for r in ranks), default=0)
     unfit: Gaps = []
-    told, watch = read_json(run.run, {}, unfit), read_json(run.watch, {}, unfit)
+    told, watch = read_json(run.run, {}, unfit), read_value(Watch, run.watch, unfit) or Watch()
     cell = CellEvidence(
         path=path,
         world_size=max(declared, chosen.world_size),
@@ -47,7 +49,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
         ),
         gaps=(
             *chosen.gaps,
-            *(watch.get("gaps") or []),
+            *(watch.gaps or ()),
             *(told.get("gaps") or []),
             *_node_gaps(path, unfit),
         ),
@@ -69,19 +71,24 @@ def load_ranks(run: RunDir, ranks: Iterable[int], launcher: str | None = None) -
 
 
 def each_rank(
-    run: RunDir, ranks: Iterable[int], launcher: str | None = None, ends: dict[str, Any] | None = None
+    run: RunDir, ranks: Iterable[int], launcher: str | None = None, ends: Mapping[str, End] | None = None
 ) -> Iterator[RankEvidence]:
     """The same one by one, where all of them together would be too much."""
-    ends = read_json(run.ends, {}) if ends is None else ends
+    ends = read_ends(run.ends) if ends is None else ends
     launcher = _launcher_stderr(run) if launcher is None else launcher
     nodes = Nodes(run)
     for directory in (run.rank(rank) for rank in sorted(ranks)):
         if directory.path.is_dir():
             host = str(read_json(directory.meta, {}).get("host"))
             words = nodes.launcher_stderr(host, launcher)
-            rank = _load_rank(directory, run.path, ends.get(str(directory.rank), {}), words)
+            rank = _load_rank(directory, run.path, ends.get(str(directory.rank), NO_END), words)
             offset_ns = nodes.offset_ns(host)
             yield in_time_of_node_0(rank, offset_ns) if offset_ns else rank
+
+
+def read_ends(path: Path) -> dict[str, End]:
+    """How ranks ended, by their numbers; empty where nobody wrote it down."""
+    return table_of(End, read_json(path, {}))
 
 
 class Nodes:
@@ -148,7 +155,7 @@ def _node_gaps(path: Path, unfit: Gaps) -> list[str]:
     return found
 
 
-def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: str) -> RankEvidence:
+def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankEvidence:
     unfit: Gaps = []
     faults = tail_of(directory.faults, LOG_TAIL_BYTES)
     recording = read_blackbox(directory.blackbox)
@@ -211,7 +218,7 @@ def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, dict[str, Any]]
 def rank_without_evidence(number: int) -> RankEvidence:
     """A rank that left nothing: for evidence that comes from elsewhere."""
     nowhere = RunDir(path=Path("/nonexistent")).rank(number)
-    return replace(_load_rank(nowhere, nowhere.path, {}, ""), gaps=())
+    return replace(_load_rank(nowhere, nowhere.path, NO_END, ""), gaps=())
 
 
 def _cut(directory: RankDir) -> tuple[str, ...]:

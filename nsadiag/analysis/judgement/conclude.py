@@ -49,8 +49,8 @@ def _hosts(cell: CellEvidence) -> dict[int, str]:
 
 def _lost(cell: CellEvidence) -> dict[str, float]:
     """Nodes that were lost while the job ran, and when."""
-    nodes = cell.watch.get("nodes") or []
-    return {str(node["name"]): float(node["lost_s"]) for node in nodes if node.get("lost_s") is not None}
+    nodes = cell.watch.nodes
+    return {node.name: node.lost_s for node in nodes if node.lost_s is not None}
 
 
 def _where(cell: CellEvidence, cause: Finding) -> Where | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -13,6 +12,7 @@ from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.evidence.documents.kernel import KernelChild
 from nsadiag.evidence.documents.python_stacks import PythonThread
+from nsadiag.evidence.documents.watch import End
 from nsadiag.evidence.records import Collective, Place
 from nsadiag.evidence.user_code import is_user
 
@@ -49,8 +49,8 @@ def hung_ranks(case: Case) -> list[BlockedRank]:
 
 def may_be_idle(cell: CellEvidence, blocked: BlockedRank) -> bool:
     """Whether it asks again and again, with a time limit, for work that somebody may still bring, and nobody waits for it."""
-    moved = cell.watch["looks"][-1].get("motions") or ()
-    return not blocked.waiters and any(m["rank"] == blocked.number and m.get("idle") for m in moved)
+    moved = cell.watch.looks[-1].of(blocked.number)
+    return not blocked.waiters and moved is not None and bool(moved.idle)
 
 
 def blocked_ranks(case: Case) -> list[BlockedRank]:
@@ -102,9 +102,9 @@ def _collective(case: Case, number: int) -> Collective | None:
     return None
 
 
-def was_alive(end: dict[str, Any]) -> bool:
+def was_alive(end: End) -> bool:
     """Whether it ran when it was looked at; a rank that was left running has no end."""
-    return end.get("t_s") is None or bool(end.get("by_us"))
+    return not end.ended_itself
 
 
 def living_children(blocked: BlockedRank) -> list[KernelChild]:

@@ -78,7 +78,7 @@ class CallPaths:
 
 
 def _came_to_its_end(rank: RankEvidence) -> bool:
-    ended = rank.end.get("t_s") is not None and not rank.end.get("by_us") and rank.end.get("signal") is None
+    ended = rank.end.ended_itself and rank.end.signal is None
     return ended and rank.exception is None
 
 

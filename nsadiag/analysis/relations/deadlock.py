@@ -8,7 +8,6 @@ continue by itself: it is in no such set, and neither is who waits for it alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.thread_state import ThreadState
@@ -90,9 +89,9 @@ def _is_locked(cell: CellEvidence, rank: RankEvidence, at: ThreadState | None) -
 
 
 def _has_limit(cell: CellEvidence, rank: int) -> bool:
-    motions = (cell.watch.get("looks") or [{}])[-1].get("motions") or ()
-    mine: dict[str, Any] = next((m for m in motions if m.get("rank") == rank), {})
-    return any(mine.get(key) for key in ("limit_s", "wakes_in_s", "helper_wakes_in_s", "idle", "outside"))
+    last = cell.watch.last_look
+    mine = last.of(rank) if last else None
+    return mine is not None and mine.may_wake
 
 
 def _may_act(thread: PythonThread, capture: CaptureEvidence) -> bool:

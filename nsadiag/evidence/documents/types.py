@@ -33,6 +33,7 @@ from nsadiag.evidence.documents.shapes import (
 )
 from nsadiag.evidence.documents.training import Loader
 from nsadiag.evidence.documents.values import row_of, rows_of, value_of
+from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.spans import MOST_RANKS
 
 T = TypeVar("T")
@@ -118,52 +119,6 @@ UNIT = record(
 MISSING = record(
     {"missing": TEXTS}, {"of": count, "count": count, "step": count, "t_mono_ns": whole, "optimizer": count}
 )
-END = record(
-    {},
-    {
-        "pid": PID, "t_s": maybe(number), "exit_code": maybe(whole), "signal": maybe(whole), "by_us": flag,
-        "clean": flag, "steps": maybe(count), "how": text,
-    },
-)  # fmt: skip
-LOOP = record(
-    {"file": text, "function": text, "line": count, "lines": COUNTS, "stacks": count, "samples": count},
-    {"changes": TEXTS, "decided": flag, "seconds": number, "hidden": flag},
-)
-MOTION = record(
-    {"rank": RANK},
-    {
-        "seconds": number, "cpu_share": number, "main_cpu_share": number, "frames_changed": flag,
-        "functions_changed": flag, "io_bytes": whole, "stopped": flag, "did": maybe(text), "gpu_pct": maybe(number),
-        "events": count, "collectives": whole, "wakes_in_s": maybe(number), "waits_for_peers": flag,
-        "grown_mib": number, "loop": maybe(LOOP), "loop_cpu_share": number, "endless": flag,
-        "child_cpu_share": number, "helper_wakes_in_s": maybe(number), "limit_s": maybe(number), "silent_s": number,
-        "outside": maybe(text), "outside_s": number, "idle": maybe(text), "idle_s": number,
-    },
-)  # fmt: skip
-LOOK = record(
-    {"judgement": text, "t_s": number, "first": count, "second": count},
-    {"reason": text, "motions": rows(MOTION)},
-)
-NODE = record(
-    {},
-    {
-        "node_rank": count,
-        "name": text,
-        "directory": text,
-        "shared": flag,
-        "lost_s": maybe(number),
-        "ranks": RANKS,
-    },
-)
-WATCH = record(
-    {},
-    {
-        "started_mono_ns": whole, "launcher_exit_code": maybe(whole), "ended_s": maybe(number),
-        "last_progress_s": maybe(number), "longest_quiet_s": maybe(number), "longest_start_quiet_s": maybe(number),
-        "patience_s": maybe(number), "stopped": maybe(text), "ending_s": maybe(number), "left_alive": maybe(COUNTS),
-        "looks": rows(LOOK), "gaps": maybe(TEXTS), "nodes": rows(NODE), "attached": flag,
-    },
-)  # fmt: skip
 META = record(
     {},
     {
@@ -313,7 +268,7 @@ DOCUMENTS: dict[str, Shape] = {
     "cell.json": CELL,
     "clock.json": record({}, {"mono_offset_ns": whole, "wall_offset_ns": whole, "rtt_ns": whole}),
     "ddp.json": rows(MODEL),
-    "ends.json": table(END, key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
+    "ends.json": table(row_of(End), key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
     "exception.json": EXCEPTION,
     "fr.json": DUMP,
     "gaps.json": rows(row_of(Gap)),
@@ -335,7 +290,7 @@ DOCUMENTS: dict[str, Shape] = {
     "ungraded.json": record({}, {"step": count, "optimizers": count, "models": rows(MISSING)}),
     "units.json": rows(UNIT),
     "verdict.json": VERDICT,
-    "watch.json": WATCH,
+    "watch.json": row_of(Watch),
     "wraps.json": rows(
         record(
             {"wrapper": text, "model": text, "place": text, "parameters": rows(of(text, rows(count), text))},

@@ -48,7 +48,7 @@ def shortfalls(case: Case) -> Iterator[Shortfall]:
 
 
 def _steps(cell: CellEvidence, rank: int) -> int:
-    return int(cell.rank(rank).end.get("steps") or 0)
+    return int(cell.rank(rank).end.steps or 0)
 
 
 def failed_in_transfer(rank: RankEvidence) -> bool:

@@ -203,7 +203,7 @@ def _busy(
                 else f"{worker.source}/py_spy.json",
             ),
             Evidence(
-                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s",
                 source="watch.json",
             ),
         ),
@@ -264,7 +264,7 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
         summary=f"A DataLoader worker of rank {number} {how}; the loader raised in the rank.",
         guilty_ranks=(number,),
         blocked_ranks=all_but(cell, (number,)),
-        where=Where(step=first.rank.end.get("steps")).at(
+        where=Where(step=first.rank.end.steps).at(
             locations.of_exception(exception) or locations.of_exception(raised)
         ),
         evidence=(

@@ -50,8 +50,8 @@ def external_wait(case: Case) -> Iterator[Draft | Declined]:
 
 def _sleeps_on(cell: CellEvidence) -> bool:
     """Whether it has slept in every snapshot of a silence: one long sleep would have been the same in all."""
-    looks = [look for look in cell.watch.get("looks", []) if look["judgement"] == "asleep"]
-    return len(looks) > 1 and cell.watch["looks"][-1]["judgement"] == "asleep"
+    looks = [look for look in cell.watch.looks if look.judgement == "asleep"]
+    return len(looks) > 1 and cell.watch.looks[-1].judgement == "asleep"
 
 
 def _waits_for(case: Case, blocked: BlockedRank) -> tuple[str, str, Strength] | None:

@@ -89,7 +89,7 @@ def _without_stacks(case: Case) -> Iterator[Draft]:
             summary=f"Some thread of rank {rank.rank} holds the GIL in a native call{last}: no Python thread of it can run.",
             guilty_ranks=(rank.rank,),
             blocked_ranks=tuple(sorted(r for r in graph.waiters if rank.rank in graph.reached_from(r))),
-            where=Where(step=rank.end.get("steps")).at(at),
+            where=Where(step=rank.end.steps).at(at),
             evidence=(
                 Evidence(
                     claim="torch's server answers in C++, and not where it needs the GIL, in both snapshots",
@@ -141,7 +141,7 @@ def _busy(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Pl
             _about(blocked, thread, at),
             *asked,
             Evidence(
-                claim=f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                claim=f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s",
                 source="watch.json",
             ),
         ),

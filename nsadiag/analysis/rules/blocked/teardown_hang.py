@@ -49,10 +49,9 @@ def _destroyed(blocked: BlockedRank) -> bool:
 
 def _peers_are_through(cell: CellEvidence, blocked: BlockedRank) -> bool:
     others = [r for r in cell.ranks if r.rank != blocked.number]
-    steps = blocked.rank.end.get("steps")
+    steps = blocked.rank.end.steps
     return bool(others) and all(
-        r.end.get("clean") and not r.end.get("by_us") and r.exception is None and r.end.get("steps") == steps
-        for r in others
+        r.end.clean and not r.end.by_us and r.exception is None and r.end.steps == steps for r in others
     )
 
 
@@ -112,7 +111,7 @@ def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
             evidence=(
                 Evidence(claim=f"{how}{where}, in both snapshots", source=blocked.source),
                 Evidence(
-                    claim=f"rank {number} has done {blocked.rank.end.get('steps')} steps, and no rank waits for it in a collective",
+                    claim=f"rank {number} has done {blocked.rank.end.steps} steps, and no rank waits for it in a collective",
                     source="ends.json",
                 ),
             ),

@@ -92,7 +92,7 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
             parameter=parameter,
             module=parameter.rpartition(".")[0] if parameter else None,
             phase="backward",
-            step=first.rank.end.get("steps"),
+            step=first.rank.end.steps,
         ).at(locations.of_exception(first.rank.exception)),
         evidence=tuple(evidence),
         fix=(

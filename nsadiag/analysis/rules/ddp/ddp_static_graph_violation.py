@@ -54,7 +54,7 @@ def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
     guilty = tuple(r.rank for r in case.cell.ranks if _says_so(r))
     names, how = _changed(rank, exception["message"])
     row = changed_after(rank, 1)
-    step = row.step if row else rank.end.get("steps")
+    step = row.step if row else rank.end.steps
     branch = branch_around(case.cell, rank, names)
     what = shown(names) or "some parameters"
     yield Draft(

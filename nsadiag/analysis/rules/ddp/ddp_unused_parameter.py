@@ -88,7 +88,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
             parameter=unused[0] if unused else None,
             module=_module(unused[0]) if unused else None,
             phase="forward",
-            step=rank.end.get("steps"),
+            step=rank.end.steps,
         ).at(branch or place_of(exception)),
         evidence=(*evidence, *_branch(branch)),
         fix=EVERYWHERE if everywhere else ONE_SIDED,
@@ -114,7 +114,7 @@ def _ddp_parameters(rank: RankEvidence) -> set[str]:
 
 def _never_filled(case: Case) -> Iterator[Draft]:
     """In the last step of some ranks, parameters had no gradient that had one on the others: the others' buckets wait."""
-    steps = {r.rank: int(r.end.get("steps") or 0) for r in case.cell.ranks}
+    steps = {r.rank: int(r.end.steps or 0) for r in case.cell.ranks}
     with_ddp = [r for r in case.cell.ranks if r.ddp]
     found = {r.rank: w for r in with_ddp if (w := _at_the_last_optimizer_step(r))}
     if not found and _waits_in_backward(case):

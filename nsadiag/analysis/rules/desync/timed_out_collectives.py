@@ -89,7 +89,7 @@ def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int,
         blocked_ranks=all_but(cell, late),
         where=Where(
             collective=Collective(op=str(call.op), group=str(call.group), seq=int(call.call)),
-            step=cell.rank(late[0]).end.get("steps"),
+            step=cell.rank(late[0]).end.steps,
         ).at(here),
         peers_at=locations.of_text(str(call.place)),
         evidence=(

@@ -123,7 +123,7 @@ def _finding(case: Case, cycle: tuple[int, ...], held: dict[int, str]) -> Draft:
         summary=f"Ranks {shown(cycle)} wait for each other in a cycle over several groups: {said}. Rank {shown(guilty)}: {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(step=case.cell.rank(guilty[0]).end.get("steps")).at(here),
+        where=Where(step=case.cell.rank(guilty[0]).end.steps).at(here),
         peers_at=stands[blocked[0]].place if blocked else None,
         evidence=(
             *(

@@ -125,7 +125,7 @@ def _fatal(case: Case, first: Break) -> Draft:
         summary=f"{who} raised {said}" + (f" ({of_kernel})" if of_kernel else ""),
         guilty_ranks=tuple(sorted(set(alike))),
         blocked_ranks=all_but(case.cell, alike),
-        where=Where(step=first.rank.end.get("steps")).at(place_of(root) or place_of(exception)),
+        where=Where(step=first.rank.end.steps).at(place_of(root) or place_of(exception)),
         peers_at=_peers_at(case, tuple(alike)),
         evidence=tuple(evidence),
         gaps=(HEARD_LATE,) if late else (),
@@ -229,7 +229,7 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
 
 def _failed_again(cell: CellEvidence) -> bool:
     """Whether the last attempt broke too: one that ran to its end has made good what went wrong before."""
-    return any(b.kind != "exited" or b.follows_a_peer or b.rank.end.get("exit_code") for b in breaks(cell))
+    return any(b.kind != "exited" or b.follows_a_peer or b.rank.end.exit_code for b in breaks(cell))
 
 
 def _is_own(exception: dict[str, Any]) -> bool:
@@ -260,7 +260,7 @@ def _not_fatal(case: Case) -> Iterator[Draft]:
 
 def _then(swallowed: Swallowed) -> str:
     """The rest of the story, of the rank and its peers."""
-    code = swallowed.rank.end.get("exit_code")
+    code = swallowed.rank.end.exit_code
     if code is not None and has_left(swallowed.rank):
         return f"and ended with exit code {code}; its peers wait for what it never did"
     how = "in a thread" if swallowed.row["how"] == "thread" else "and swallowed it"
@@ -305,7 +305,7 @@ def _finding(case: Case, found: Swallowed, then: str) -> Draft:
 
 def _end_of(rank: RankEvidence) -> str:
     """Its end after that, in words."""
-    code = rank.end.get("exit_code")
+    code = rank.end.exit_code
     if code is None or not has_left(rank):
         return "did not end"
     return "ended later" if code else "ended later with exit code 0"

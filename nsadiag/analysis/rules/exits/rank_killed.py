@@ -77,11 +77,11 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
     if first is None or first.kind != "killed":
         yield from other_break(case.cell)
         return
-    rank, number = first.rank, int(first.rank.end["signal"])
+    rank, number = first.rank, first.rank.end.signal or 0
     memory = _out_of_memory(case.cell, rank, number)
     sender = None if memory else _sender(case.cell, rank, number, first.t_s)
     alarm = None if sender else only_alarm(case.cell.code, number)
-    everyone = tuple(r.rank for r in case.cell.ranks if r.end.get("signal") == number)
+    everyone = tuple(r.rank for r in case.cell.ranks if r.end.signal == number)
     all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(case.cell.launcher_stderr))
     guilty = everyone if all_told else (rank.rank,)
     if number == signal.SIGKILL and case.cell.oom and not memory:
@@ -95,7 +95,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
         summary=_summary(rank, number, bool(memory), sender, all_told, alarm),
         guilty_ranks=guilty,
         blocked_ranks=all_but(case.cell, guilty),
-        where=Where(step=rank.end.get("steps")).at(alarm or _place(rank, sender)),
+        where=Where(step=rank.end.steps).at(alarm or _place(rank, sender)),
         evidence=(
             Evidence(
                 claim=f"rank {rank.rank} ended by {_name(number)} at {first.t_s:.1f} s, before any other rank broke",
@@ -145,7 +145,7 @@ def _summary(
     all_told: bool,
     alarm: Place | None,
 ) -> str:
-    steps = rank.end.get("steps", 0)
+    steps = rank.end.steps
     if all_told:
         return f"The launcher was told to end, by {_name(number)} from outside the job, and ended all ranks after {steps} steps."
     by = " by the kernel, which had no memory left," if memory else ""

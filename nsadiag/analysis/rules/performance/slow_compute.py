@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
@@ -17,6 +16,7 @@ from nsadiag.analysis.relations.trend import Slowing, slowing
 from nsadiag.analysis.rules.performance.python_backward import loop_in_backward
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.watch import Look
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source import loops
@@ -161,9 +161,9 @@ def _endless_graph(case: Case) -> Iterator[Draft]:
     step_s = _median_step_s(case, rank)
     if not (busy or step_s > LONG_STEP_S) or (nodes < MANY_NODES and not walking):
         return
-    steps = int(rank.end.get("steps") or 0)
+    steps = int(rank.end.steps or 0)
     size = f"{nodes:,}{' or more' if capped else ''} autograd nodes"
-    seconds = float(case.cell.watch.get("ended_s", 0.0))
+    seconds = case.cell.watch.ended_s or 0.0
     bound = f"backward walks {size}" if nodes else "forward is still building its graph"
     yield Draft(
         strength=Strength.STRONG if nodes else Strength.LIKELY,
@@ -171,7 +171,7 @@ def _endless_graph(case: Case) -> Iterator[Draft]:
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=steps, phase=_phase_now(case.cell, events)).at(_place(case.cell)),
         evidence=(
-            Evidence(claim=f"while no event came, {busy[-1]['reason']}", source="watch.json#looks")
+            Evidence(claim=f"while no event came, {busy[-1].reason}", source="watch.json#looks")
             if busy
             else Evidence(claim=f"a step takes {step_s:.0f} s", source=f"{rank.source}/blackbox.bin"),
             Evidence(
@@ -184,12 +184,12 @@ def _endless_graph(case: Case) -> Iterator[Draft]:
     )
 
 
-def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[dict[str, Any]]:
+def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[Look]:
     """Looks, at a job that worked, that came of silent steps: one at its start was for its imports."""
     # Not a number, so after all looks, where there is none.
     began_s = events.t_s[events.kind == Kind.FORWARD].min()
-    looks = cell.watch.get("looks", [])
-    return [look for look in looks if look["judgement"] in ("busy", "progress") and look["t_s"] > began_s]
+    looks = cell.watch.looks
+    return [look for look in looks if look.judgement in ("busy", "progress") and look.t_s > began_s]
 
 
 def _median_step_s(case: Case, rank: RankEvidence) -> float:

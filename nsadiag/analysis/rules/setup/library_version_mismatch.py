@@ -83,7 +83,7 @@ def _draft(
         guilty_ranks=guilty,
         blocked_ranks=others,
         where=Where(
-            collective=divergence.collective if divergence else None, step=cell.rank(one).end.get("steps")
+            collective=divergence.collective if divergence else None, step=cell.rank(one).end.steps
         ).at(here),
         peers_at=divergence.peers_at if divergence else locations.of_rank_now(cell.rank(other)),
         evidence=(

@@ -86,7 +86,7 @@ def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
         where=Where(
             parameter=found.names[0] if found.names else None,
             module=found.names[0].rpartition(".")[0] if found.names else None,
-            step=odd.end.get("steps"),
+            step=odd.end.steps,
         ).at(_place(case.cell, odd, found.place)),
         peers_at=wait.place if wait else None,
         evidence=(

@@ -72,7 +72,7 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
     if len(joining) < len(case.cell.ranks) or not all(j.is_in for j in joining.values()):
         return
     row = _first(case.cell)
-    ended = [float(r.end["t_s"]) for r in case.cell.ranks if r.end.get("t_s") is not None]
+    ended = [float(r.end.t_s) for r in case.cell.ranks if r.end.t_s is not None]
     raised_s = (int(row["t_mono_ns"]) - case.cell.started_mono_ns) / 1e9
     # One that was raised later came of their end.
     if raised_s > min(ended, default=raised_s) + A_MOMENT_S:

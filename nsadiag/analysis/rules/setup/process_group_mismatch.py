@@ -214,7 +214,7 @@ def _finding(
         summary=summary,
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(
+        where=Where(step=cell.rank(guilty[0]).end.steps).at(
             here or locations.of_rank_now(cell.rank(guilty[0]))
         ),
         peers_at=peers_at,

@@ -78,7 +78,7 @@ def joining_ranks(case: Case) -> dict[int, Joining]:
 
 def _looked_at(cell: CellEvidence) -> set[int]:
     """Ranks that ran, even where their files are not here."""
-    return {int(motion["rank"]) for look in cell.watch.get("looks", []) for motion in look.get("motions", [])}
+    return {motion.rank for look in cell.watch.looks for motion in look.motions}
 
 
 def _world(cell: CellEvidence, joining: dict[int, Joining]) -> int:

@@ -21,11 +21,11 @@ def _finished(rank: RankEvidence) -> bool:
 
     Or it passed them by on purpose: `os._exit(0)` at the end, so that no teardown can hang.
     """
-    code, number = rank.end.get("exit_code"), rank.end.get("signal")
+    code, number = rank.end.exit_code, rank.end.signal
     left = rank.leaving or {}
     on_purpose = left.get("call") == "_exit" and code == 0 and not left.get("handling")
     return (
-        (bool(rank.end.get("clean")) or on_purpose)
+        (rank.end.clean or on_purpose)
         and not rank.damaged
         and rank.exception is None
         and (code in (0, None) or number == signal.SIGABRT)
@@ -33,23 +33,23 @@ def _finished(rank: RankEvidence) -> bool:
 
 
 def _was_progressing(cell: CellEvidence) -> bool:
-    looks = cell.watch.get("looks", [])
+    looks = cell.watch.looks
     return (
         cell.stopped == "timeout"
         and bool(looks and cell.ranks)
-        and looks[-1]["judgement"] in ("progress", "asleep")
+        and looks[-1].judgement in ("progress", "asleep")
         and not is_suspended(cell)
     )
 
 
 def _is_progressing(cell: CellEvidence) -> str | None:
     """The motion of a job that was attached to; None where nothing moved, or only a CPU at one and the same line."""
-    looks = cell.watch.get("looks", [])
-    if not cell.attached or not looks or looks[-1]["judgement"] not in ("progress", "busy", "asleep"):
+    looks = cell.watch.looks
+    if not cell.attached or not looks or looks[-1].judgement not in ("progress", "busy", "asleep"):
         return None
-    computes = looks[-1]["judgement"] == "busy"
-    moved = any(m["frames_changed"] or m["io_bytes"] or m["gpu_pct"] for m in looks[-1]["motions"])
-    return str(looks[-1]["reason"]) if moved or not computes else None
+    computes = looks[-1].judgement == "busy"
+    moved = any(m.frames_changed or m.io_bytes or m.gpu_pct for m in looks[-1].motions)
+    return looks[-1].reason if moved or not computes else None
 
 
 def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
@@ -69,16 +69,16 @@ def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
 
 
 def healthy(case: Case) -> Iterator[Draft | Declined]:
-    steps = max((int(r.end.get("steps") or 0) for r in case.cell.ranks), default=0)
+    steps = max((int(r.end.steps or 0) for r in case.cell.ranks), default=0)
     # What ends with an error has not completed, whatever its ranks say: unless that is how one of them was torn down.
-    failed = bool(case.cell.launcher_exit_code) and not any(r.end.get("signal") for r in case.cell.ranks)
+    failed = bool(case.cell.launcher_exit_code) and not any(r.end.signal for r in case.cell.ranks)
     if case.cell.ranks and not case.cell.absent and not failed and all(_finished(r) for r in case.cell.ranks):
-        aborted = [r.rank for r in case.cell.ranks if r.end.get("signal")]
-        signals = {signal.Signals(r.end["signal"]).name for r in case.cell.ranks if r.end.get("signal")}
+        aborted = [r.rank for r in case.cell.ranks if r.end.signal]
+        signals = {signal.Signals(r.end.signal).name for r in case.cell.ranks if r.end.signal}
         evidence = [
             Evidence(
                 claim=f"all {case.cell.world_size} ranks ran to their exit handlers without an exception"
-                if all(r.end.get("clean") for r in case.cell.ranks)
+                if all(r.end.clean for r in case.cell.ranks)
                 else f"all {case.cell.world_size} ranks ended without an exception, by os._exit(0) or at their end",
                 source="ends.json",
             )
@@ -98,7 +98,7 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         yield Draft(
             outcome="healthy",
             strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
-            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {case.cell.world_size} rank{'s' if case.cell.world_size > 1 else ''} in {case.cell.watch.get('ended_s', 0):.1f} s{again}."
+            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {case.cell.world_size} rank{'s' if case.cell.world_size > 1 else ''} in {case.cell.watch.ended_s or 0:.1f} s{again}."
             + (f" {remark.sentence}" if remark else ""),
             evidence=tuple(evidence),
             fix=remark.fix if remark else None,
@@ -107,11 +107,11 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         yield Draft(
             outcome="healthy",
             strength=Strength.WEAK if case.cell.absent else Strength.STRONG,
-            summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {case.cell.watch.get('ended_s', 0):.0f} s.",
+            summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {case.cell.watch.ended_s or 0:.0f} s.",
             evidence=(last_look(case.cell),),
         )
     elif moved := _is_progressing(case.cell):
-        sure = case.cell.watch["looks"][-1]["judgement"] == "progress"
+        sure = case.cell.watch.looks[-1].judgement == "progress"
         yield Draft(
             outcome="healthy",
             strength=Strength.STRONG if sure else Strength.WEAK,

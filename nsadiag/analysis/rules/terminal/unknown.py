@@ -30,8 +30,8 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
     if is_still(cell) and cell.ranks:
         return "hung", "Nothing moves on any rank, and no collective shows who is waited for"
     if cell.attached:
-        looks = cell.watch.get("looks", [])
-        reason = looks[-1]["reason"] if looks else "no rank could be looked at"
+        looks = cell.watch.looks
+        reason = looks[-1].reason if looks else "no rank could be looked at"
         return (
             "unknown",
             f"Not stuck, and no sign that it gets anywhere, at the same lines in both snapshots: {reason}",
@@ -72,7 +72,7 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
         return locations.of_exception(rank.exception), [
             Evidence(claim=claim[:300], source=f"{rank.source}/exception.json")
         ]
-    name = signal.Signals(int(rank.end["signal"])).name
+    name = signal.Signals(rank.end.signal or 0).name
     claim = f"rank {rank.rank} was the first to end, at {broke.t_s:.1f} s, by {name}"
     here = locations.of_faults(rank.faults) or locations.of_black_box(rank)
     return here, [Evidence(claim=claim, source="ends.json")]

@@ -86,12 +86,12 @@ def end(rank: RankEvidence) -> Any:
     """The rank's end, and its last exceptions."""
     told = rank.end
     return {
-        **{key: told.get(key) for key in ("exit_code", "signal", "by_us", "clean")},
-        "over": told.get("t_s") is not None,
+        **{key: getattr(told, key) for key in ("exit_code", "signal", "by_us", "clean")},
+        "over": told.t_s is not None,
         "exception": _exception(rank.exception),
         "leaving": _exception(rank.leaving),
         "faults": repr(of_faults(rank.faults)) if rank.faults else None,
-        "steps": told.get("steps"),
+        "steps": told.steps,
     }
 
 
