@@ -10,6 +10,7 @@ from typing import Any
 
 from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.kernel import KernelProcess
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, StackFrame, Threads
 from nsadiag.evidence.documents.watch import End, Watch
@@ -72,7 +73,7 @@ class RankEvidence:
     rank: int
     meta: dict[str, Any]
     recording: Recording
-    exception: dict[str, Any] | None
+    exception: Raised | None
     faults: str
     ddp: list[dict[str, Any]]
     # nodes of the autograd graph by type and by module, of the step it was last counted in
@@ -84,9 +85,9 @@ class RankEvidence:
     loaders: list[dict[str, Any]]  # with the pids of their workers
     settings: dict[str, Any]
     end: End
-    leaving: dict[str, Any] | None  # where it called exit, if it did
-    raised: list[dict[str, Any]]  # exceptions that did not end it
-    signals: list[dict[str, Any]]  # that it sent
+    leaving: Leaving | None  # where it called exit, if it did
+    raised: tuple[Raised, ...]  # exceptions that did not end it
+    signals: tuple[SentSignal, ...]  # that it sent
     wraps: tuple[Wrap, ...]  # models as they were handed to DDP or FSDP1
     ungraded: tuple[Missing, ...]  # parameters that an optimizer found without a gradient, at each change
     unwaited: list[dict[str, Any]]  # asynchronous collectives that the user never waited for
@@ -105,7 +106,7 @@ class RankEvidence:
     gaps: tuple[str, ...]
     source: str
     # The exception that ended each predecessor, where the launcher restarted the rank, with the attempt's number.
-    attempts: tuple[tuple[int, dict[str, Any]], ...] = ()
+    attempts: tuple[tuple[int, Raised], ...] = ()
     damaged: tuple[str, ...] = ()  # documents that are not whole: what they would have said is not "nothing"
 
     @property
@@ -125,7 +126,7 @@ class CellEvidence:
     processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
     gaps: tuple[str, ...]
     oom: tuple[dict[str, Any], ...] = ()  # what each node's kernel says of processes ended for want of memory
-    unnamed: tuple[dict[str, Any], ...] = ()  # exceptions of processes that had not said which rank they are
+    unnamed: tuple[Raised, ...] = ()  # exceptions of processes that had not said which rank they are
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
     parity: dict[str, Any] = field(default_factory=dict)  # how it compares with its control, in a matrix
     # Where there are very many ranks: all of them, those of one kind together, of which `ranks` holds some.

@@ -13,6 +13,7 @@ from nsadiag.analysis.external.nccl_log import Init
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
 from nsadiag.analysis.records import CaptureEvidence
+from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.documents.files import read_tail
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import Threads
@@ -41,7 +42,7 @@ class Draft:
     """One rank while its files are found one after another."""
 
     captures: list[CaptureEvidence] = field(default_factory=list)
-    exceptions: list[dict[str, Any]] = field(default_factory=list)
+    exceptions: list[Raised] = field(default_factory=list)
     end: End = NO_END
     timed_out: list[tuple[watchdog.TimedOut, str]] = field(default_factory=list)
     stderr_tail: str = ""
@@ -170,17 +171,21 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: 
         drafts[rank].source = drafts[rank].source or source
 
 
-def _exception(raised: logs.Raised, source: str) -> dict[str, Any]:
-    cause = {**_exception(raised.cause, source), "meant": raised.meant} if raised.cause else None
-    return {
-        "type": raised.type,
-        "message": raised.message,
-        "thread": "MainThread",
-        "t_mono_ns": 0,
-        "frames": list(raised.frames),
-        "source": f"{source}#line {raised.line}",
-        "cause": cause,
-    }
+def _exception(raised: logs.Raised, source: str) -> Raised:
+    return Raised(
+        type=raised.type,
+        message=raised.message,
+        thread="MainThread",
+        t_mono_ns=0,
+        frames=raised.frames,
+        source=f"{source}#line {raised.line}",
+        cause=_cause(raised.cause, raised.meant) if raised.cause else None,
+    )
+
+
+def _cause(raised: logs.Raised, meant: bool) -> Cause:
+    earlier = _cause(raised.cause, raised.meant) if raised.cause else None
+    return Cause(type=raised.type, message=raised.message, frames=raised.frames, cause=earlier, meant=meant)
 
 
 def read_errors(gathered: Gathered, drafts: Drafts) -> None:
@@ -204,7 +209,7 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
         exception = _exception(told, relative(path, gathered.root))
         moment = str(extra.get("timestamp", ""))
         if moment.isdigit():
-            exception["t_mono_ns"] = int(moment) * 10**9
+            exception = replace(exception, t_mono_ns=int(moment) * 10**9)
         if rank >= 0:
             drafts[rank].exceptions.insert(0, exception)
             drafts[rank].source = drafts[rank].source or relative(path, gathered.root)

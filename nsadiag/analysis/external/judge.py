@@ -189,7 +189,7 @@ def _place_in(file: Path, place: str, item: Evidence, cell: CellEvidence) -> str
             entries = capture.flight_recorder.get("entries", [])
             if entry and capture.source == relative and int(entry[1]) < len(entries):
                 return f"entries[{entries[int(entry[1])].get('index', entry[1])}]"
-        told = str((rank.exception or {}).get("source", ""))
+        told = rank.exception.source if rank.exception else ""
         if "exception.json" in item.source and told.startswith(f"{relative}#"):
             return told.partition("#")[2]
     return "" if entry else place

@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
@@ -71,11 +71,11 @@ def of_rank_now(rank: RankEvidence) -> Place | None:
     return of_black_box(rank)
 
 
-def of_exception(exception: dict[str, Any]) -> Place | None:
+def of_exception(exception: Cause) -> Place | None:
     """The innermost user line of the traceback (outermost frame first)."""
-    for frame in reversed(exception.get("frames", [])):
-        if is_user(frame["file"]):
-            return place(frame["file"], frame["line"], frame["function"], frame["code"])
+    for frame in reversed(exception.frames):
+        if is_user(frame.file):
+            return place(frame.file, frame.line, frame.function, frame.code)
     return None
 
 

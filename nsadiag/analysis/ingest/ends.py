@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import replace
-from typing import Any
 
+from nsadiag.evidence.documents.exceptions import Leaving
 from nsadiag.evidence.documents.watch import End
 
 FATAL = {
@@ -20,7 +20,7 @@ FATAL = {
 TORCHRUN_SAW = re.compile(r"exitcode:? *:? *(-?\d+)\)? .*?\(?pid: (\d+)\)")
 
 
-def told_end(end: End, faults: str, launcher: str, leaving: dict[str, Any] | None = None) -> End:
+def told_end(end: End, faults: str, launcher: str, leaving: Leaving | None = None) -> End:
     """The rank's end; where its launcher reaped it before we could look, as faulthandler, torchrun or its last call tell it."""
     if end.t_s is None or end.signal is not None or end.exit_code is not None:
         return end
@@ -31,5 +31,5 @@ def told_end(end: End, faults: str, launcher: str, leaving: dict[str, Any] | Non
         if int(pid) == end.pid:
             return replace(end, signal=-int(code)) if int(code) < 0 else replace(end, exit_code=int(code))
     # Of its own call to exit nobody knows whether it was caught; multiprocessing's ends the process.
-    code = (leaving or {}).get("ended_with")
-    return replace(end, exit_code=code) if isinstance(code, int) else end
+    code = leaving.ended_with if leaving else None
+    return replace(end, exit_code=code) if code is not None else end

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap, rows_of, typed
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
 from nsadiag.evidence.documents.types import Gaps, fitting, read_rows, read_value
@@ -24,6 +25,7 @@ from nsadiag.evidence.stacks import stacks_in
 from nsadiag.source.archive import read_sources
 
 LOG_TAIL_BYTES = 64 * 1024
+Moment = TypeVar("Moment", Raised, SentSignal, Sample)
 # What faulthandler says when a signal kills the process, and what torchrun says of a rank that it reaped before us.
 
 
@@ -54,7 +56,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
             *_node_gaps(path, unfit),
         ),
         oom=tuple(read_json(p, {}, unfit) for p in sorted(path.glob(f"nodes/*/{OOM}"))),
-        unnamed=tuple(read_json_lines(run.unnamed, unfit)),
+        unnamed=read_rows(Raised, run.unnamed, unfit),
         sources=read_sources(run),
         parity=read_json(run.parity, {}),
     )
@@ -128,18 +130,15 @@ def in_time_of_node_0(rank: RankEvidence, offset_ns: int) -> RankEvidence:
     return replace(
         rank,
         recording=replace(recording, header=header, events=events),
-        exception=_shifted(rank.exception, offset_ns) if rank.exception else rank.exception,
-        leaving=_shifted(rank.leaving, offset_ns) if rank.leaving else rank.leaving,
-        raised=[_shifted(row, offset_ns) for row in rank.raised],
-        signals=[_shifted(row, offset_ns) for row in rank.signals],
-        samples=tuple(replace(s, t_mono_ns=s.t_mono_ns + offset_ns) for s in rank.samples),
+        exception=_shifted(rank.exception, offset_ns) if rank.exception else None,
+        raised=tuple(_shifted(row, offset_ns) for row in rank.raised),
+        signals=tuple(_shifted(row, offset_ns) for row in rank.signals),
+        samples=tuple(_shifted(sample, offset_ns) for sample in rank.samples),
     )
 
 
-def _shifted(row: Any, offset_ns: int) -> Any:
-    if isinstance(row, dict) and isinstance(row.get("t_mono_ns"), int):
-        return {**row, "t_mono_ns": row["t_mono_ns"] + offset_ns}
-    return row
+def _shifted(row: Moment, offset_ns: int) -> Moment:
+    return replace(row, t_mono_ns=row.t_mono_ns + offset_ns)
 
 
 def _launcher_stderr(run: RunDir) -> str:
@@ -161,13 +160,13 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
     recording = read_blackbox(directory.blackbox)
     captures = tuple(_load_capture(c, root, unfit) for c in directory.captures())
     told = read_json_lines(directory.gaps, unfit)
-    leaving = read_json(directory.leaving, None, unfit)
+    leaving = read_value(Leaving, directory.leaving, unfit)
     missed = [gap for look in captures[-1:] for gap in look.gaps]
     rank = RankEvidence(
         rank=directory.rank,
         meta=read_json(directory.meta, {}, unfit),
         recording=recording,
-        exception=read_json(directory.exception, None, unfit),
+        exception=read_value(Raised, directory.exception, unfit),
         faults=faults,
         ddp=read_json(directory.ddp, [], unfit),
         graph=read_json(directory.graph, {}, unfit),
@@ -178,8 +177,8 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         settings=read_json(directory.settings, {}, unfit),
         end=told_end(end, faults, launcher, leaving),
         leaving=leaving,
-        raised=read_json_lines(directory.raised, unfit),
-        signals=read_json_lines(directory.signals, unfit),
+        raised=read_rows(Raised, directory.raised, unfit),
+        signals=read_rows(SentSignal, directory.signals, unfit),
         wraps=rows_of(Wrap, read_json(directory.wraps, [], unfit)),
         ungraded=rows_of(Missing, read_json_lines(directory.ungraded, unfit)),
         unwaited=read_json_lines(directory.unwaited, unfit),
@@ -208,9 +207,9 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
     )
 
 
-def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, dict[str, Any]]]:
+def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, Raised]]:
     for path in numbered(directory.path / "attempts"):
-        exception = read_json(path / directory.exception.name)
+        exception = read_value(Raised, path / directory.exception.name)
         if exception is not None:
             yield int(path.name), exception
 

@@ -45,7 +45,7 @@ def _of(rank: RankEvidence) -> Place | None:
 def _stacks(rank: RankEvidence) -> Iterator[list[Frame]]:
     """Stacks of the exception that ended it, then of the last snapshot; innermost first."""
     if rank.exception:
-        yield [(f["file"], int(f["line"]), f["function"]) for f in rank.exception.get("frames", [])[::-1]]
+        yield [(f.file, int(f.line), f.function) for f in rank.exception.frames[::-1]]
     if rank.last_capture:
         frames = rank.last_capture.main_frames
         yield [(f.filename, f.line, f.name) for f in frames]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.exceptions import Cause, Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import read_evidence
 from nsadiag.evidence.documents.kernel import KernelProcess
 from nsadiag.evidence.documents.python_stacks import PythonThread
@@ -64,25 +65,8 @@ WORLD = between(1, MOST_RANKS)
 PID = between(1, 2**31)
 TEXTS, COUNTS, RANKS, NUMBERS = rows(text), rows(count), rows(RANK), rows(number)
 SIZES = rows(rows(whole))
-FRAMES = rows(record({"file": text, "line": count, "function": text}, {"code": text}))
-CAUSE = nested(
-    lambda cause: record(
-        {"type": text, "message": text}, {"meant": flag, "frames": FRAMES, "cause": maybe(cause)}
-    )
-)
-RAISED: dict[str, Shape] = {
-    "type": text,
-    "message": text,
-    "thread": text,
-    "t_mono_ns": whole,
-    "frames": FRAMES,
-}
-RAISED_MAY: dict[str, Shape] = {
-    "module": text, "t_wall_ns": whole, "cause": maybe(CAUSE), "hidden": maybe(CAUSE), "place": text, "how": text,
-    "during": text, "step": count, "group": text, "number": count, "stack": TEXTS, "pid": PID, "argv": TEXTS,
-    "spawned_as": maybe(count), "source": text,
-}  # fmt: skip
-EXCEPTION = record(RAISED, RAISED_MAY)
+CAUSE = nested(lambda cause: row_of(Cause, cause=maybe(cause)))
+EXCEPTION = row_of(Raised, cause=maybe(CAUSE), hidden=maybe(CAUSE))
 ENTRY = record(
     {"process_group": of(text, text), "collective_seq_id": whole, "profiling_name": text},
     {
@@ -276,7 +260,7 @@ DOCUMENTS: dict[str, Shape] = {
     "graph.json": record({}, {"step": count, "nodes": count, "capped": flag, "types": table(count), "modules": table(count)}),
     "index.json": table(text),
     "job.json": record({}, {"id": maybe(either(text, count))}),
-    "leaving.json": record({"call": text, "place": text}, {"arguments": text, "handling": maybe(EXCEPTION), "ended_with": maybe(whole)}),
+    "leaving.json": row_of(Leaving, handling=maybe(EXCEPTION)),
     "loaders.json": rows(row_of(Loader)),
     "meta.json": META,
     "oom.json": OOM,
@@ -309,7 +293,7 @@ LINES: dict[str, Shape] = {
     "recomputed.jsonl": record({"function": text, "place": text, "step": count}, {"defined": text, "forward": TEXTS, "recomputed": TEXTS}),
     "replicas.jsonl": SUMS,
     "samples.jsonl": SAMPLE,
-    "signals.jsonl": record({"call": text, "to": whole, "signal": whole, "place": text}, {"t_mono_ns": whole}),
+    "signals.jsonl": row_of(SentSignal),
     "threads.jsonl": record({"name": text, "place": text}, {"tid": maybe(count), "step": count}),
     "ungraded.jsonl": MISSING,
     "unheld.jsonl": record({"step": count, "optimizer": text, "of": count, "graded": count, "stale_count": count,

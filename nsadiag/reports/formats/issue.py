@@ -77,8 +77,8 @@ def without_ours(traceback: str) -> str:
 
 def _main_stack(rank: RankEvidence) -> str:
     """Innermost first; of an exception its traceback."""
-    if rank.exception and rank.exception.get("traceback"):
-        return without_ours(str(rank.exception["traceback"]))
+    if rank.exception and rank.exception.traceback:
+        return without_ours(rank.exception.traceback)
     seen = rank.last_capture.main_frames if rank.last_capture else ()
     frames = [f for f in seen if not is_ours(f.filename)]
     lines = [f"{f.name} ({f.filename}:{f.line})" for f in frames[:FRAMES_SHOWN]]

@@ -53,8 +53,8 @@ def _steps(cell: CellEvidence, rank: int) -> int:
 
 def failed_in_transfer(rank: RankEvidence) -> bool:
     """Whether what ended it was raised by a send or a receive."""
-    frames = first_of(rank.exception)["frames"] if rank.exception else []
-    return any(is_transfer(f["function"], f["file"]) for f in frames)
+    frames = first_of(rank.exception).frames if rank.exception else []
+    return any(is_transfer(f.function, f.file) for f in frames)
 
 
 def _calls(case: Case) -> pd.DataFrame:

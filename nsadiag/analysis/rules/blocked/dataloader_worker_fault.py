@@ -252,8 +252,8 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
     if first is None or raised is None:
         return
     exception = first_of(raised)
-    said = LOST_WORKER.search(exception["message"])
-    late = LATE.search(exception["message"])
+    said = LOST_WORKER.search(exception.message)
+    late = LATE.search(exception.message)
     if not said and not late:
         return
     number = first.rank.rank
@@ -269,7 +269,7 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
         ),
         evidence=(
             Evidence(
-                claim=f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception['message'].splitlines()[0][:200]}",
+                claim=f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception.message.splitlines()[0][:200]}",
                 source=f"{first.rank.source}/exception.json",
             ),
         ),

@@ -11,6 +11,7 @@ from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -30,10 +31,8 @@ def _parameter(rank: RankEvidence, message: str) -> str | None:
 
 def _is_reentrant(rank: RankEvidence) -> bool:
     """Reentrant checkpointing runs a backward of its own inside the backward."""
-    frames = (rank.exception or {}).get("frames", [])
-    return any(
-        f["file"].endswith("torch/utils/checkpoint.py") and f["function"] == "backward" for f in frames
-    )
+    frames = (rank.exception or NOT_RAISED).frames
+    return any(f.file.endswith("torch/utils/checkpoint.py") and f.function == "backward" for f in frames)
 
 
 def _forwards(rank: RankEvidence, case: Case) -> int:
@@ -50,12 +49,10 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
     if first is None or first.kind != "exception" or first.rank.exception is None:
         yield from other_break(case.cell)
         return
-    message = first.rank.exception["message"]
+    message = first.rank.exception.message
     if not READY_TWICE.search(message):
         return
-    guilty = tuple(
-        r.rank for r in case.cell.ranks if r.exception and READY_TWICE.search(r.exception["message"])
-    )
+    guilty = tuple(r.rank for r in case.cell.ranks if r.exception and READY_TWICE.search(r.exception.message))
     parameter = _parameter(first.rank, message)
     reentrant = _is_reentrant(first.rank)
     wrong = first.rank.recomputed[0] if first.rank.recomputed else None

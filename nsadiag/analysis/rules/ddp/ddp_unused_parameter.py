@@ -21,6 +21,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 
@@ -43,7 +44,7 @@ def ddp_unused_parameter(case: Case) -> Iterator[Draft | Declined]:
 def _says_so(rank: RankEvidence) -> bool:
     if not rank.exception:
         return False
-    message = first_of(rank.exception)["message"]
+    message = first_of(rank.exception).message
     return UNFINISHED in message or IN_OTHER_WORDS in message
 
 
@@ -68,9 +69,9 @@ def _branch(at: Place | None) -> tuple[Evidence, ...]:
 
 
 def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
-    exception = first_of(rank.exception or {})
+    exception = first_of(rank.exception or NOT_RAISED)
     guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
-    unused, told_by = _unused(rank, exception["message"])
+    unused, told_by = _unused(rank, exception.message)
     everywhere = len(guilty) == len(cell.ranks)
     branch = branch_around(cell, rank, unused)
     ranks = "every rank" if everywhere else f"rank {cell.names(guilty)}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis.external.logs import read_log
 from nsadiag.analysis.facts.exceptions import follows_a_peer
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank
+from nsadiag.evidence.documents.exceptions import Cause
 
 # How multiprocessing begins what it says of a child's exception.
 OF_CHILD = re.compile(r"^Process (?P<name>\S+):$")
@@ -23,7 +23,7 @@ class InChild:
     """One exception, in the form of exception.json."""
 
     name: str  # of the process, as multiprocessing calls it
-    exception: dict[str, Any]
+    exception: Cause
 
 
 def in_children(rank: RankEvidence) -> list[InChild]:
@@ -32,7 +32,7 @@ def in_children(rank: RankEvidence) -> list[InChild]:
     found = []
     for raised in read_log(rank.stderr_tail).raised:
         told = OF_CHILD.match(lines[raised.line - 2]) if raised.line > 1 else None
-        exception = {"type": raised.type, "message": raised.message, "frames": list(raised.frames)}
+        exception = Cause(type=raised.type, message=raised.message, frames=raised.frames)
         if told and raised.type not in OF_THE_END and not follows_a_peer(exception):
             found.append(InChild(name=told["name"], exception=exception))
     return found

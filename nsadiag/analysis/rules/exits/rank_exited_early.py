@@ -40,8 +40,8 @@ def _how(rank: RankEvidence) -> str:
 
 def _last_words_at(rank: RankEvidence) -> Place | None:
     """The line at which it lost its peer, if what wraps its work caught that."""
-    row = rank.raised[-1] if rank.raised and (rank.leaving or {}).get("ended_with") else {}
-    return locations.of_text(str(row.get("place") or ""))
+    told = rank.raised and rank.leaving and rank.leaving.ended_with
+    return locations.of_text(rank.raised[-1].place) if told else None
 
 
 def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
@@ -57,7 +57,7 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
         return
     rank = first.rank
     left = [r for r in case.cell.ranks if r.rank != rank.rank]
-    left_at = rank.leaving and locations.of_text(rank.leaving["place"])
+    left_at = rank.leaving and locations.of_text(rank.leaving.place)
     blocked = next(
         (
             locations.of_exception(r.exception)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -15,6 +14,7 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import SentSignal
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.source.patterns.timers import only_alarm
 
@@ -42,12 +42,12 @@ def _last_words(rank: RankEvidence) -> Place | None:
 
 def _sender(
     cell: CellEvidence, victim: RankEvidence, number: int, t_s: float
-) -> tuple[RankEvidence, dict[str, Any]] | None:
+) -> tuple[RankEvidence, SentSignal] | None:
     """The rank that sent it, and its own word on that."""
     for rank in cell.ranks:
         for row in rank.signals:
-            sent_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
-            hits = row["to"] in (victim.meta.get("pid"), 0) and row["signal"] == number
+            sent_s = (row.t_mono_ns - cell.started_mono_ns) / 1e9
+            hits = row.to in (victim.meta.get("pid"), 0) and row.signal == number
             if hits and -SENT_WITHIN_S < sent_s - t_s <= 1.0:
                 return rank, row
     return None
@@ -113,7 +113,7 @@ def _fix(
     rank: RankEvidence,
     number: int,
     memory: bool,
-    sender: tuple[RankEvidence, dict[str, Any]] | None,
+    sender: tuple[RankEvidence, SentSignal] | None,
     alarm: Place | None,
 ) -> str:
     """The advice that the evidence allows: nobody looks for a sender that is known."""
@@ -131,9 +131,9 @@ def _name(number: int) -> str:
     return signal.Signals(number).name
 
 
-def _place(rank: RankEvidence, sender: tuple[RankEvidence, dict[str, Any]] | None) -> Place | None:
+def _place(rank: RankEvidence, sender: tuple[RankEvidence, SentSignal] | None) -> Place | None:
     """The line that sent the signal, where that is known; else where the rank was."""
-    sent_at = locations.of_text(sender[1]["place"]) if sender else None
+    sent_at = locations.of_text(sender[1].place) if sender else None
     return locations.of_faults(rank.faults) or sent_at or _last_words(rank)
 
 
@@ -141,7 +141,7 @@ def _summary(
     rank: RankEvidence,
     number: int,
     memory: bool,
-    sender: tuple[RankEvidence, dict[str, Any]] | None,
+    sender: tuple[RankEvidence, SentSignal] | None,
     all_told: bool,
     alarm: Place | None,
 ) -> str:
@@ -151,14 +151,14 @@ def _summary(
     by = " by the kernel, which had no memory left," if memory else ""
     if sender:
         whom = "itself" if sender[0].rank == rank.rank else f"rank {sender[0].rank}"
-        by = f" by {whom} ({sender[1]['call']})"
+        by = f" by {whom} ({sender[1].call})"
     elif alarm:
         by = f" by a timer of its own ({locations.short(alarm)})"
     return f"Rank {rank.rank} was killed{by} with {_name(number)} after {steps} steps; the other ranks only lost their peer."
 
 
 def _more(
-    rank: RankEvidence, number: int, sender: tuple[RankEvidence, dict[str, Any]] | None, all_told: bool
+    rank: RankEvidence, number: int, sender: tuple[RankEvidence, SentSignal] | None, all_told: bool
 ) -> Iterator[Evidence]:
     if number != signal.SIGKILL and "Fatal Python error" in rank.faults:
         yield Evidence(
@@ -166,7 +166,7 @@ def _more(
         )
     if sender:
         yield Evidence(
-            claim=f"rank {sender[0].rank} sent it by {sender[1]['call']} at {sender[1]['place']}",
+            claim=f"rank {sender[0].rank} sent it by {sender[1].call} at {sender[1].place}",
             source=f"{sender[0].source}/signals.jsonl",
         )
     if all_told:

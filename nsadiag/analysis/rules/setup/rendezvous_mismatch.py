@@ -117,8 +117,7 @@ def _seen_joining(case: Case, rank: RankEvidence) -> Joining | None:
 def _gave_up(rank: RankEvidence) -> bool:
     """Whether the store's timeout ended its init_process_group."""
     return any(
-        error["type"] in STORE_ERRORS
-        and any(frame["function"] == "init_process_group" for frame in error.get("frames", []))
+        error.type in STORE_ERRORS and any(frame.function == "init_process_group" for frame in error.frames)
         for error in (*([rank.exception] if rank.exception else []), *rank.raised)
     )
 

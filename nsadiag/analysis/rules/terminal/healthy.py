@@ -22,8 +22,8 @@ def _finished(rank: RankEvidence) -> bool:
     Or it passed them by on purpose: `os._exit(0)` at the end, so that no teardown can hang.
     """
     code, number = rank.end.exit_code, rank.end.signal
-    left = rank.leaving or {}
-    on_purpose = left.get("call") == "_exit" and code == 0 and not left.get("handling")
+    left = rank.leaving
+    on_purpose = left is not None and left.call == "_exit" and code == 0 and not left.handling
     return (
         (rank.end.clean or on_purpose)
         and not rank.damaged
@@ -55,10 +55,10 @@ def _is_progressing(cell: CellEvidence) -> str | None:
 def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
     """The exceptions that ended the attempts before the one that came to its end."""
     ended = sorted(
-        (number, e["t_mono_ns"], rank.rank, e)
+        (number, e.t_mono_ns, rank.rank, e)
         for rank in cell.ranks
         for number, e in rank.attempts
-        if e.get("thread") == "MainThread"
+        if e.thread == "MainThread"
     )
     for number in sorted({row[0] for row in ended}):
         _, _, rank_number, exception = next(row for row in ended if row[0] == number)

@@ -67,8 +67,10 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
         return None, []
     rank = broke.rank
     if broke.kind == "exception" and rank.exception:
-        first = (rank.exception["message"].splitlines() or [""])[0]
-        claim = f"rank {rank.rank} was the first to break, at {broke.t_s:.1f} s: {rank.exception['type']}: {first}"
+        first = (rank.exception.message.splitlines() or [""])[0]
+        claim = (
+            f"rank {rank.rank} was the first to break, at {broke.t_s:.1f} s: {rank.exception.type}: {first}"
+        )
         return locations.of_exception(rank.exception), [
             Evidence(claim=claim[:300], source=f"{rank.source}/exception.json")
         ]

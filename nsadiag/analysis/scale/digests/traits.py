@@ -22,6 +22,7 @@ from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.facts.thread_state import syscall_of
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.evidence.documents.captures import GilOwner
+from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.user_code import counted, is_user, roots_in
@@ -89,7 +90,7 @@ def end(rank: RankEvidence) -> Any:
         **{key: getattr(told, key) for key in ("exit_code", "signal", "by_us", "clean")},
         "over": told.t_s is not None,
         "exception": _exception(rank.exception),
-        "leaving": _exception(rank.leaving),
+        "leaving": [rank.leaving.call, rank.leaving.place] if rank.leaving else None,
         "faults": repr(of_faults(rank.faults)) if rank.faults else None,
         "steps": told.steps,
     }
@@ -167,12 +168,12 @@ def _general(text: str) -> str:
     return DIGITS.sub("#", text)
 
 
-def _exception(told: dict[str, Any] | None) -> Any:
+def _exception(told: Raised | None) -> Any:
     if not told:
         return None
-    frames = [[f.get("file"), f.get("line"), f.get("function")] for f in told.get("frames", [])]
-    message = _general(str(told.get("message", "")))[:500]
-    return [told.get("type"), message, frames, told.get("place"), told.get("code")]
+    frames = [[f.file, f.line, f.function] for f in told.frames]
+    message = _general(told.message)[:500]
+    return [told.type, message, frames, told.place]
 
 
 # Times, processes and ranks in documents.
