@@ -30,9 +30,9 @@ def test_torchrun_tells_a_signal_or_a_code() -> None:
 
 
 def test_the_exit_of_a_spawned_process_tells_its_code() -> None:
-    assert told_end(UNSEEN, "", "", {"call": "exit", "ended_with": 1}).exit_code == 1
+    assert told_end(UNSEEN, "", "", Leaving(call="exit", place="", ended_with=1)).exit_code == 1
     # Whether the user's own call was caught is not known.
-    assert told_end(UNSEEN, "", "", {"call": "exit", "arguments": "(1,)"}) == UNSEEN
+    assert told_end(UNSEEN, "", "", Leaving(call="exit", place="", arguments="(1,)")) == UNSEEN
 
 
 def test_another_process_is_not_taken_for_the_rank() -> None:
