@@ -9,6 +9,7 @@ from support.golden import archive_of, unpack
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
+from nsadiag.evidence.documents.exceptions import Leaving
 from nsadiag.evidence.documents.watch import End
 
 UNSEEN = End(pid=10605, t_s=15.7)

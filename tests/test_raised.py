@@ -10,6 +10,8 @@ import pytest
 from support.jobs import Jobs
 
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, headline, memory_of, place_of
+from nsadiag.evidence.documents.exceptions import Cause, Raised, TracebackFrame
+from nsadiag.evidence.documents.values import value_of
 from nsadiag.evidence.layout import RunDir, read_json, read_json_lines
 
 RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")
