@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from nsadiag.analysis.documents import Wrap, rows_of
 from nsadiag.analysis.facts.parameters import branch_around
+from nsadiag.evidence.documents.training import Wrap
+from nsadiag.evidence.documents.values import rows_of
 from nsadiag.source.model import SourceModel
 
 VISION = "vision.0.weight", "vision.0.bias"

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from support.crowds import CannotBeCopied, Crowd
 from support.golden import archive_of, recorded, unpack
 
-from nsadiag.analysis.documents import Sample, SampledFrame
 from nsadiag.analysis.ingest.run_directory import load_ranks, rank_without_evidence
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.scale.digests import alike, chosen, traits
@@ -25,6 +24,7 @@ from nsadiag.analysis.scale.digests.make import digest_of, write_digest
 from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Shown, packed, unpacked
 from nsadiag.analysis.scale.digests.wanted import FEW_RANKS, wanted
 from nsadiag.analysis.verdict import judge, judge_directory
+from nsadiag.evidence.documents.training import Sample, SampledFrame
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in, spelled
 from nsadiag.reports.formats.issue import render_issue

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from support.looks import thread
 
-from nsadiag.analysis.documents import Sample, rows_of
 from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
 from nsadiag.evidence.documents.captures import Failed, Task
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread
+from nsadiag.evidence.documents.training import Sample
+from nsadiag.evidence.documents.values import rows_of
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import RECORD_DTYPE, Recording
 from nsadiag.worker.introspection.event_loop_tasks import report

@@ -8,11 +8,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
-from nsadiag.evidence.documents.kernel import KernelProcess
+from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, StackFrame, Threads
+from nsadiag.evidence.documents.training import (
+    Graph,
+    Loader,
+    Missing,
+    MissingNow,
+    ModelInput,
+    Recomputed,
+    Registered,
+    Sample,
+    Settings,
+    StartedThread,
+    Sums,
+    Unheld,
+    Unit,
+    Unwaited,
+    Wrap,
+    WrappedModel,
+)
 from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import spans
@@ -75,31 +92,30 @@ class RankEvidence:
     recording: Recording
     exception: Raised | None
     faults: str
-    ddp: list[dict[str, Any]]
-    # nodes of the autograd graph by type and by module, of the step it was last counted in
-    graph: dict[str, Any]
+    ddp: tuple[WrappedModel, ...]
+    graph: Graph | None
     # checkpointed functions that backward ran with other modules than forward
-    recomputed: list[dict[str, Any]]
+    recomputed: tuple[Recomputed, ...]
     recorded_gradients: list[str] | None  # the parameters that are looked at, where it is not all of them
-    units: list[dict[str, Any]]  # FSDP's
-    loaders: list[dict[str, Any]]  # with the pids of their workers
-    settings: dict[str, Any]
+    units: tuple[Unit, ...]  # FSDP's
+    loaders: tuple[Loader, ...]  # with the pids of their workers
+    settings: Settings
     end: End
     leaving: Leaving | None  # where it called exit, if it did
     raised: tuple[Raised, ...]  # exceptions that did not end it
     signals: tuple[SentSignal, ...]  # that it sent
     wraps: tuple[Wrap, ...]  # models as they were handed to DDP or FSDP1
     ungraded: tuple[Missing, ...]  # parameters that an optimizer found without a gradient, at each change
-    unwaited: list[dict[str, Any]]  # asynchronous collectives that the user never waited for
+    unwaited: tuple[Unwaited, ...]  # asynchronous collectives that the user never waited for
     replicas: tuple[Sums, ...]  # sums of some parameters, now and then
     evaluated: tuple[Sums, ...]  # sums over models that it evaluated, now and then
-    given: list[dict[str, Any]]  # sums over what the model was given, now and then
-    unheld: list[dict[str, Any]]  # parameters with gradients that are in no optimizer
+    given: tuple[ModelInput, ...]  # sums over what the model was given, now and then
+    unheld: tuple[Unheld, ...]  # parameters with gradients that are in no optimizer
     first_steps: list[dict[str, Any]]  # what the probe `parity` recorded of them, where it was asked for
     piles: tuple[
         Registered, ...
     ]  # what the user's lines have registered: hooks, handlers, groups of parameters
-    threads: list[dict[str, Any]]  # started, that the interpreter waits for at its end
+    threads: tuple[StartedThread, ...]  # started, that the interpreter waits for at its end
     samples: tuple[Sample, ...]  # innermost user line, now and then, while it ran
     captures: tuple[CaptureEvidence, ...]
     stderr_tail: str
@@ -125,7 +141,7 @@ class CellEvidence:
     launcher_stderr: str
     processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
     gaps: tuple[str, ...]
-    oom: tuple[dict[str, Any], ...] = ()  # what each node's kernel says of processes ended for want of memory
+    oom: tuple[OomReport, ...] = ()  # what each node's kernel says of processes ended for want of memory
     unnamed: tuple[Raised, ...] = ()  # exceptions of processes that had not said which rank they are
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
     parity: dict[str, Any] = field(default_factory=dict)  # how it compares with its control, in a matrix

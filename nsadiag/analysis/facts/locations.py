@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
+from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.ring.reader import Recording

@@ -7,13 +7,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap, rows_of, typed
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
-from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
+from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess, OomReport
+from nsadiag.evidence.documents.training import (
+    Graph,
+    Loader,
+    Missing,
+    MissingNow,
+    ModelInput,
+    Recomputed,
+    Registered,
+    Sample,
+    Settings,
+    StartedThread,
+    Sums,
+    Unheld,
+    Unit,
+    Unwaited,
+    Wrap,
+    WrappedModel,
+)
 from nsadiag.evidence.documents.types import Gaps, fitting, read_rows, read_value
 from nsadiag.evidence.documents.values import table_of
 from nsadiag.evidence.documents.watch import NO_END, End, Watch
@@ -55,7 +72,9 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
             *(told.get("gaps") or []),
             *_node_gaps(path, unfit),
         ),
-        oom=tuple(read_json(p, {}, unfit) for p in sorted(path.glob(f"nodes/*/{OOM}"))),
+        oom=tuple(
+            read_value(OomReport, p, unfit) or OomReport() for p in sorted(path.glob(f"nodes/*/{OOM}"))
+        ),
         unnamed=read_rows(Raised, run.unnamed, unfit),
         sources=read_sources(run),
         parity=read_json(run.parity, {}),
@@ -168,28 +187,28 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         recording=recording,
         exception=read_value(Raised, directory.exception, unfit),
         faults=faults,
-        ddp=read_json(directory.ddp, [], unfit),
-        graph=read_json(directory.graph, {}, unfit),
-        recomputed=read_json_lines(directory.recomputed, unfit),
+        ddp=read_rows(WrappedModel, directory.ddp, unfit),
+        graph=read_value(Graph, directory.graph, unfit),
+        recomputed=read_rows(Recomputed, directory.recomputed, unfit),
         recorded_gradients=read_json(directory.recorded_gradients, None, unfit),
-        units=read_json(directory.units, [], unfit),
-        loaders=read_json(directory.loaders, [], unfit),
-        settings=read_json(directory.settings, {}, unfit),
+        units=read_rows(Unit, directory.units, unfit),
+        loaders=read_rows(Loader, directory.loaders, unfit),
+        settings=read_value(Settings, directory.settings, unfit) or Settings(),
         end=told_end(end, faults, launcher, leaving),
         leaving=leaving,
         raised=read_rows(Raised, directory.raised, unfit),
         signals=read_rows(SentSignal, directory.signals, unfit),
-        wraps=rows_of(Wrap, read_json(directory.wraps, [], unfit)),
-        ungraded=rows_of(Missing, read_json_lines(directory.ungraded, unfit)),
-        unwaited=read_json_lines(directory.unwaited, unfit),
-        replicas=rows_of(Sums, read_json_lines(directory.replicas, unfit)),
-        evaluated=rows_of(Sums, read_json_lines(directory.evaluated, unfit)),
-        given=read_json_lines(directory.given, unfit),
-        unheld=read_json_lines(directory.unheld, unfit),
+        wraps=read_rows(Wrap, directory.wraps, unfit),
+        ungraded=read_rows(Missing, directory.ungraded, unfit),
+        unwaited=read_rows(Unwaited, directory.unwaited, unfit),
+        replicas=read_rows(Sums, directory.replicas, unfit),
+        evaluated=read_rows(Sums, directory.evaluated, unfit),
+        given=read_rows(ModelInput, directory.given, unfit),
+        unheld=read_rows(Unheld, directory.unheld, unfit),
         first_steps=read_json_lines(directory.parity, unfit),
-        piles=rows_of(Registered, read_json_lines(directory.piles, unfit)),
-        threads=read_json_lines(directory.threads, unfit),
-        samples=rows_of(Sample, read_json_lines(directory.samples, unfit)),
+        piles=read_rows(Registered, directory.piles, unfit),
+        threads=read_rows(StartedThread, directory.threads, unfit),
+        samples=read_rows(Sample, directory.samples, unfit),
         captures=captures,
         stderr_tail=tail_of(directory.stderr, LOG_TAIL_BYTES),
         gaps=(),
@@ -244,7 +263,7 @@ def _load_capture(directory: CaptureDir, root: Path, unfit: Gaps) -> CaptureEvid
         answers=read_value(Answers, directory.answers, unfit) or Answers(),
         native=tail_of(directory.native, LOG_TAIL_BYTES),
         tasks=read_rows(Task, directory.tasks, unfit),
-        ungraded=typed(MissingNow | None, read_json(directory.ungraded, None, unfit) or None),
+        ungraded=read_value(MissingNow, directory.ungraded, unfit),
         children=tuple(_load_capture(child, root, unfit) for child in directory.children()),
     )
 

@@ -135,3 +135,29 @@ class KernelProcess:
 
 # Where the process could not be looked at.
 NO_PROCESS = KernelProcess(t_mono_ns=0, pid=0, state="", cpu_s=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OomGrowth:
+    """A cgroup whose count of processes ended for want of memory has grown."""
+
+    oom_kills_before: int
+    oom_kills: int
+    used_bytes: int | None = None
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OomLine:
+    """A line of the kernel's log about a process that it ended."""
+
+    pid: Pid
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OomReport:
+    """What a node's kernel says of processes ended for want of memory: oom.json."""
+
+    grown: tuple[OomGrowth, ...] = ()
+    kernel: tuple[OomLine, ...] = ()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
 from nsadiag.evidence.documents.exceptions import Cause, Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import read_evidence
-from nsadiag.evidence.documents.kernel import KernelProcess
+from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.documents.shapes import (
     NOTHING,
@@ -32,7 +32,24 @@ from nsadiag.evidence.documents.shapes import (
     text,
     whole,
 )
-from nsadiag.evidence.documents.training import Loader
+from nsadiag.evidence.documents.training import (
+    Graph,
+    Loader,
+    Missing,
+    MissingNow,
+    ModelInput,
+    Recomputed,
+    Registered,
+    Sample,
+    Settings,
+    StartedThread,
+    Sums,
+    Unheld,
+    Unit,
+    Unwaited,
+    Wrap,
+    WrappedModel,
+)
 from nsadiag.evidence.documents.values import row_of, rows_of, value_of
 from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.spans import MOST_RANKS
@@ -86,23 +103,6 @@ DUMP = record(
         "pg_status": table(anything),
     },
 )
-PARAMETER = record({"name": text, "shape": rows(count), "dtype": text}, {"qualified": text})
-BUCKETS = rows(record({"index": count, "parameters": COUNTS}, {"elements": count, "bytes": count}))
-MODEL = record(
-    {"parameters": rows(PARAMETER)},
-    {
-        "settings": table(anything), "comm_hook": text, "ranks": RANKS, "buckets": BUCKETS, "rebuilt_buckets": BUCKETS,
-        "rebuilt_says": text, "group": text, "logged": table(anything), "bucket_cap_mb": number, "bucket_sizes": text,
-        "rebuilt_bucket_sizes": text,
-    },
-)  # fmt: skip
-UNIT = record(
-    {"unit": text, "kind": text, "parameters": rows(PARAMETER), "group": text, "ranks": RANKS},
-    {"mesh": maybe(table(anything)), "sharding_strategy": text},
-)
-MISSING = record(
-    {"missing": TEXTS}, {"of": count, "count": count, "step": count, "t_mono_ns": whole, "optimizer": count}
-)
 META = record(
     {},
     {
@@ -111,31 +111,14 @@ META = record(
         "memory": table(maybe(count)), "text_hash": text, "guessed": flag, "started_wall_ns": whole,
     },
 )  # fmt: skip
-SUMMED = of(text, rows(count), measured, measured)
-PLACE = either(of(text, count, text), of(text, count))
-SAMPLE = record({"t_mono_ns": whole, "frames": rows(PLACE)}, {"beside": rows(PLACE)})
-SUMS = record(
-    {"step": count, "parameters": rows(SUMMED)},
-    {
-        "t_mono_ns": whole, "elements": count, "since": count, "subject": of(count, count), "issued": maybe(whole),
-        "backwards": count, "shadowed": count, "written": COUNTS, "left_out": COUNTS, "rates": rows(measured),
-        "buffers": rows(SUMMED), "model": text, "call": count, "place": text,
-    },
-)  # fmt: skip
 TENSORS = rows(
     record({"dtype": text, "tensors": count, "elements": count}, {"device": text, "requires_grad": flag})
 )
-SETTINGS = record(
+MODEL = record(
     {},
-    {
-        "when": text, "step": count, "t_wall_ns": whole, "versions": table(anything), "flags": table(anything),
-        "attention": table(anything), "autocast": table(table(anything)), "autocast_now": table(table(anything)),
-        "model": record({}, {"parameters": TENSORS, "buffers": TENSORS, "gradients": TENSORS, "training": rows(flag), "roots": TEXTS}),
-        "optimizer": maybe(record({}, {"type": text, "groups": rows(table(anything))})),
-        "groups": rows(record({"name": text, "ranks": RANKS}, {"description": text, "backend": text, "timeout_s": table(number)})),
-        "environment": table(text),
-    },
-)  # fmt: skip
+    {"parameters": TENSORS, "buffers": TENSORS, "gradients": TENSORS, "training": rows(flag), "roots": TEXTS},
+)
+OPTIMIZER = record({}, {"type": text, "groups": rows(table(anything))})
 PROCESS_ON_GPU = record({"pid": PID}, {"memory_mib": maybe(number), "sm_pct": maybe(number)})
 DEVICE = record(
     {},
@@ -156,13 +139,6 @@ GPUS = record(
         "xid_gap": maybe(text),
     },
 )
-OOM = record(
-    {},
-    {
-        "grown": rows(record({"oom_kills_before": count, "oom_kills": count}, {"used_bytes": maybe(count), "limit_bytes": maybe(count)})),
-        "kernel": rows(record({"pid": PID, "line": text})),
-    },
-)  # fmt: skip
 FACTS = record(
     {},
     {
@@ -251,55 +227,49 @@ DOCUMENTS: dict[str, Shape] = {
     "bisect.json": BISECTION,
     "cell.json": CELL,
     "clock.json": record({}, {"mono_offset_ns": whole, "wall_offset_ns": whole, "rtt_ns": whole}),
-    "ddp.json": rows(MODEL),
+    "ddp.json": rows(row_of(WrappedModel)),
     "ends.json": table(row_of(End), key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
     "exception.json": EXCEPTION,
     "fr.json": DUMP,
     "gaps.json": rows(row_of(Gap)),
     "gpu.json": GPUS,
-    "graph.json": record({}, {"step": count, "nodes": count, "capped": flag, "types": table(count), "modules": table(count)}),
+    "graph.json": row_of(Graph),
     "index.json": table(text),
     "job.json": record({}, {"id": maybe(either(text, count))}),
     "leaving.json": row_of(Leaving, handling=maybe(EXCEPTION)),
     "loaders.json": rows(row_of(Loader)),
     "meta.json": META,
-    "oom.json": OOM,
+    "oom.json": row_of(OomReport),
     "proc.json": row_of(KernelProcess),
     "py_spy.json": rows(row_of(PythonThread)),
     "recorded_gradients.json": TEXTS,
     "run.json": RUN,
-    "settings.json": SETTINGS,
+    "settings.json": row_of(Settings, model=MODEL, optimizer=maybe(OPTIMIZER)),
     "shrink.json": SHRINKING,
     "tasks.json": rows(row_of(Task)),
-    "ungraded.json": record({}, {"step": count, "optimizers": count, "models": rows(MISSING)}),
-    "units.json": rows(UNIT),
+    "ungraded.json": row_of(MissingNow),
+    "units.json": rows(row_of(Unit)),
     "verdict.json": VERDICT,
     "watch.json": row_of(Watch),
-    "wraps.json": rows(
-        record(
-            {"wrapper": text, "model": text, "place": text, "parameters": rows(of(text, rows(count), text))},
-            {"t_mono_ns": whole, "ranks": RANKS, "buffers": rows(of(text, rows(count), text))},
-        )
-    ),
+    "wraps.json": rows(row_of(Wrap)),
 }  # fmt: skip
 LINES: dict[str, Shape] = {
-    "evaluated.jsonl": SUMS,
+    "evaluated.jsonl": row_of(Sums),
     "gaps.jsonl": record({"gap": text}),
-    "given.jsonl": record({"step": count, "tensors": rows(of(rows(count), measured, measured))}),
+    "given.jsonl": row_of(ModelInput),
     "names.jsonl": record({"id": count, "name": text}),
     "parity.jsonl": FIRST_STEP,
-    "piles.jsonl": record({"kind": text, "place": text, "step": count, "steps": count, "alive": count, "made": count}),
+    "piles.jsonl": row_of(Registered),
     "raised.jsonl": EXCEPTION,
-    "recomputed.jsonl": record({"function": text, "place": text, "step": count}, {"defined": text, "forward": TEXTS, "recomputed": TEXTS}),
-    "replicas.jsonl": SUMS,
-    "samples.jsonl": SAMPLE,
+    "recomputed.jsonl": row_of(Recomputed),
+    "replicas.jsonl": row_of(Sums),
+    "samples.jsonl": row_of(Sample),
     "signals.jsonl": row_of(SentSignal),
-    "threads.jsonl": record({"name": text, "place": text}, {"tid": maybe(count), "step": count}),
-    "ungraded.jsonl": MISSING,
-    "unheld.jsonl": record({"step": count, "optimizer": text, "of": count, "graded": count, "stale_count": count,
-                            "unheld_count": count, "alike": flag, "stale": SIZES, "unheld": rows(SUMMED)}),
+    "threads.jsonl": row_of(StartedThread),
+    "ungraded.jsonl": row_of(Missing),
+    "unheld.jsonl": row_of(Unheld),
     "unnamed.jsonl": EXCEPTION,
-    "unwaited.jsonl": record({"op": text, "group": text, "number": count, "place": text}, {"issued_step": count, "step": count, "dropped": flag, "parameter": maybe(text)}),
+    "unwaited.jsonl": row_of(Unwaited),
 }  # fmt: skip
 
 

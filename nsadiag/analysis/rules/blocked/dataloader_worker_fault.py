@@ -106,7 +106,7 @@ def _above_worker(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
 
 def _gone(blocked: BlockedRank) -> list[int]:
     """Workers of the loaders that the kernel no longer lists, or lists as dead."""
-    known = {pid for loader in blocked.rank.loaders[-1:] for pid in loader.get("workers", [])}
+    known = {pid for loader in blocked.rank.loaders[-1:] for pid in loader.workers}
     living = {c.pid for c in blocked.capture.proc.children if c.is_alive}
     return sorted(known - living)
 

@@ -62,7 +62,7 @@ def _line(blocked: BlockedRank) -> tuple[Place | None, str]:
     if _waits_for_a_feeder(blocked):
         # Threads that run the user's code are not what it waits for.
         return _start_of_the_feeder(blocked), "its queue's feeder thread, started by the first put"
-    joined = {row["tid"] for row in blocked.rank.threads}
+    joined = {row.tid for row in blocked.rank.threads}
     threads = user_threads(blocked.capture)
     for thread, place in sorted(threads, key=lambda each: each[0].os_thread_id not in joined):
         return place, f"thread {thread.thread_name}"
@@ -71,8 +71,8 @@ def _line(blocked: BlockedRank) -> tuple[Place | None, str]:
         if at:
             return at, f"its child process {child.number}"
     for row in blocked.rank.threads:
-        if row["tid"] in _living(blocked) and row["name"] != FEEDER:
-            return locations.of_text(row["place"]), f"thread {row['name']}, started"
+        if row.tid in _living(blocked) and row.name != FEEDER:
+            return locations.of_text(row.place), f"thread {row.name}, started"
     return None, "the main thread"
 
 
@@ -87,10 +87,10 @@ def _living(blocked: BlockedRank) -> dict[int, PythonThread]:
 def _start_of_the_feeder(blocked: BlockedRank) -> Place | None:
     """The first put into the queue whose feeder is in the middle of a write; where none is, of any that lives."""
     living = _living(blocked)
-    feeders = [row for row in blocked.rank.threads if row["name"] == FEEDER and row["tid"] in living]
-    writing = [r for r in feeders if any("send" in f.name for f in living[r["tid"]].frames)]
+    feeders = [row for row in blocked.rank.threads if row.name == FEEDER and row.tid in living]
+    writing = [r for r in feeders if r.tid and any("send" in f.name for f in living[r.tid].frames)]
     for row in writing or feeders:
-        return locations.of_text(row["place"])
+        return locations.of_text(row.place)
     return None
 
 

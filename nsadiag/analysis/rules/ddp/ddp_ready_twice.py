@@ -24,8 +24,8 @@ def _parameter(rank: RankEvidence, message: str) -> str | None:
     if match is None:
         return None
     index, name = int(match[1]), match[2]
-    named = next((m["parameters"] for m in rank.ddp if len(m["parameters"]) > index), None)
-    found = name or (named[index]["name"] if named else None)
+    named = next((m.parameters for m in rank.ddp if len(m.parameters) > index), None)
+    found = name or (named[index].name if named else None)
     return found.rstrip(".").removeprefix("module.") if found else None
 
 
@@ -58,7 +58,7 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
     wrong = first.rank.recomputed[0] if first.rank.recomputed else None
     forwards = _forwards(first.rank, case)
     why = (
-        f"checkpointing ran {wrong['forward']} in forward and recomputed {wrong['recomputed']} in its place"
+        f"checkpointing ran {list(wrong.forward)} in forward and recomputed {list(wrong.recomputed)} in its place"
         if wrong
         else "reentrant activation checkpointing ran the same module's backward twice"
         if reentrant
@@ -77,7 +77,7 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
     if wrong:
         evidence.append(
             Evidence(
-                claim=f"the function at {wrong['place']} ran {wrong['forward']}, and in backward {wrong['recomputed']}",
+                claim=f"the function at {wrong.place} ran {list(wrong.forward)}, and in backward {list(wrong.recomputed)}",
                 source=f"{first.rank.source}/recomputed.jsonl",
             )
         )

@@ -87,7 +87,7 @@ def _evidence(
         yield Evidence(
             claim=f"from step {row.step} on {shown(names)} {how}", source=f"{rank.source}/ungraded.jsonl"
         )
-    if any(model.get("settings", {}).get("static_graph") for model in rank.ddp):
+    if any(model.has("static_graph") for model in rank.ddp):
         yield Evidence(claim="the model was wrapped with static_graph=True", source=f"{rank.source}/ddp.json")
     if branch:
         yield Evidence(

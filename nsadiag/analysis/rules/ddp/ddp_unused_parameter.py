@@ -109,8 +109,8 @@ def _of_a_collective(rank: RankEvidence) -> bool:
 
 def _ddp_parameters(rank: RankEvidence) -> set[str]:
     """Parameters of models that wait for every one: without find_unused_parameters."""
-    waiting = [m for m in rank.ddp if not m.get("settings", {}).get("find_unused_parameters")]
-    return {p.get("qualified", p["name"]) for m in waiting for p in m["parameters"]}
+    waiting = [m for m in rank.ddp if not m.has("find_unused_parameters")]
+    return {p.full_name for m in waiting for p in m.parameters}
 
 
 def _never_filled(case: Case) -> Iterator[Draft]:
@@ -152,7 +152,7 @@ def _at_the_last_optimizer_step(rank: RankEvidence) -> _Without | None:
 def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
     """While the others were in the backward of that step, and this rank was past its own."""
     told = without_gradient_now(rank)
-    static = any(m.get("settings", {}).get("static_graph") for m in rank.ddp)
+    static = any(m.has("static_graph") for m in rank.ddp)
     if told is None or told[1] - step not in (0, 1) or static:
         return None
     known = _ddp_parameters(rank)

@@ -59,14 +59,13 @@ def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> list[
         return []
     found = []
     for node in cell.oom:
-        for told in node.get("kernel", []):
-            if told["pid"] == rank.meta.get("pid"):
-                found.append(Evidence(claim=f"the kernel's log: {told['line']}", source="nodes/*/oom.json"))
-        for group in node.get("grown", []):
-            limit = group.get("limit_bytes")
-            claim = (
-                f"oom_kill of its cgroup grew from {group['oom_kills_before']} to {group['oom_kills']}"
-                + (f", its limit is {limit / 2**20:,.0f} MiB" if limit else "")
+        for told in node.kernel:
+            if told.pid == rank.meta.get("pid"):
+                found.append(Evidence(claim=f"the kernel's log: {told.line}", source="nodes/*/oom.json"))
+        for group in node.grown:
+            limit = group.limit_bytes
+            claim = f"oom_kill of its cgroup grew from {group.oom_kills_before} to {group.oom_kills}" + (
+                f", its limit is {limit / 2**20:,.0f} MiB" if limit else ""
             )
             found.append(Evidence(claim=claim, source="nodes/*/oom.json"))
     return found

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pandas as pd
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.registrations import Pile
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
@@ -16,6 +15,7 @@ from nsadiag.analysis.relations.trend import Slowing, slowing
 from nsadiag.analysis.rules.performance.python_backward import loop_in_backward
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.documents.watch import Look
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -199,10 +199,10 @@ def _median_step_s(case: Case, rank: RankEvidence) -> float:
 
 def _largest(rank: RankEvidence) -> Iterator[Evidence]:
     """The module that made most of the nodes, and the most frequent type."""
-    modules, types = rank.graph.get("modules") or {}, rank.graph.get("types") or {}
+    modules, types = (rank.graph.modules or {}, rank.graph.types or {}) if rank.graph else ({}, {})
     if modules and types:
-        module, made = max(modules.items(), key=lambda item: int(item[1]))
-        kind, times = max(types.items(), key=lambda item: int(item[1]))
+        module, made = max(modules.items(), key=lambda item: item[1])
+        kind, times = max(types.items(), key=lambda item: item[1])
         claim = f"{made:,} of them were made in {module or 'no module'}; {times:,} are {kind}"
         yield Evidence(claim=claim, source=f"{rank.source}/graph.json")
 

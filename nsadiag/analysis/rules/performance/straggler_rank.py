@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
@@ -18,6 +17,7 @@ from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.performance.first_collective import by_loading, first_met, were_waiting
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 MIN_STEPS = 5

@@ -30,7 +30,7 @@ OF_THE_CODE = ("rank_conditional_collective", "uneven_inputs", "grad_sync_mismat
 
 def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
-    versions = {r.rank: r.settings["versions"] for r in cell.ranks if r.settings.get("versions")}
+    versions = {r.rank: r.settings.versions for r in cell.ranks if r.settings.versions}
     differing = next(
         (name for name in LIBRARIES if len({str(v.get(name)) for v in versions.values()}) > 1), None
     )

@@ -41,12 +41,8 @@ class Issued:
 def _config(rank: RankEvidence, dump: dict[str, Any]) -> dict[str, Any]:
     """gloo's dumps do not say who is in a group: the rank's own settings do."""
     said = {
-        str(group.get("name")): {
-            "name": str(group.get("name")),
-            "desc": str(group.get("description") or ""),
-            "ranks": str(list(group.get("ranks") or ())),
-        }
-        for group in rank.settings.get("groups", [])
+        group.name: {"name": group.name, "desc": group.description, "ranks": str(list(group.ranks))}
+        for group in rank.settings.groups
     }
     told = {k: v for k, v in (dump.get("pg_config") or {}).items() if v.get("ranks") not in (None, "[]", "")}
     return {**said, **told}

@@ -109,8 +109,8 @@ VIEWS: dict[str, Trait] = {
     "raised": lambda rank: sorted({_json(_exception(row)) for row in rank.raised}),
     "attempts": lambda rank: [[number, _exception(row)] for number, row in rank.attempts],
     "signals": lambda rank: len(rank.signals),
-    "loaders": lambda rank: [row.get("place") for row in rank.loaders],
-    "settings": lambda rank: {key: rank.settings[key] for key in SETTINGS if key in rank.settings},
+    "loaders": lambda rank: [row.place for row in rank.loaders],
+    "settings": lambda rank: {key: told for key in SETTINGS if (told := getattr(rank.settings, key))},
     "ungraded": lambda rank: [*rank.ungraded, *(c.ungraded for c in rank.captures if c.ungraded)],
     # Copies of parameters are equal to the last bit.
     "replicas": lambda rank: [[row.step, row.parameters, row.buffers] for row in rank.replicas],
