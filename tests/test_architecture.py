@@ -1,6 +1,7 @@
 """Who may import whom: the table of docs/architecture.md as data, held against every import statement there is."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -306,3 +307,18 @@ def test_syntax_trees_are_read_by_the_rooms_of_the_source_alone() -> None:
     files = sorted((ROOT / "nsadiag").rglob("*.py"))
     found = {a.module for path in files for a in arrows(path, ROOT) if a.target == "ast"}
     assert {module for module in found if not module.startswith(READS_TREES)} == set()
+
+
+# -- the device driver is the job's to start ----------------------------------------------------------
+
+STARTS_THE_DRIVER = re.compile(
+    r"\bcuda\.(is_available|device_count|current_device|get_device\w*|init)\(|\baccelerator\."
+)
+
+
+def test_what_runs_inside_the_users_ranks_never_starts_the_device_driver() -> None:
+    """A process in which it was started cannot fork children that use the device."""
+    files = sorted((ROOT / "nsadiag" / "worker").rglob("*.py"))
+    assert files
+    assert not [str(path) for path in files if STARTS_THE_DRIVER.search(path.read_text())]
+    assert STARTS_THE_DRIVER.search("if torch.cuda.is_available() and torch.cuda.is_initialized():")

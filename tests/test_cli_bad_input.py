@@ -275,7 +275,7 @@ def test_an_interrupt_while_a_look_is_taken_still_gives_a_verdict(jobs: Jobs) ->
     wait_until(lambda: in_look(run), "a look")
     started.send_signal(signal.SIGINT)
     assert_interrupted(jobs.finish(started), run)
-    assert json.loads((run / "verdict.json").read_text())["outcome"] == "unknown"
+    assert json.loads((run / "verdict.json").read_text())["outcome"] == "incomplete"
 
 
 def test_a_second_interrupt_does_not_leave_a_job_that_is_slow_to_end(jobs: Jobs) -> None:

@@ -193,7 +193,7 @@ def test_an_interrupt_in_a_silence_says_who_is_waited_for(jobs: Jobs) -> None:
     (look,) = document(jobs, "watch.json")["looks"]
     assert look["judgement"] != "still", "nobody has waited 600 s"
     verdict = document(jobs, "verdict.json")
-    assert (verdict["outcome"], verdict["guilty_ranks"]) == ("unknown", [1]), verdict["summary"]
+    assert (verdict["outcome"], verdict["guilty_ranks"]) == ("incomplete", [1]), verdict["summary"]
     assert verdict["where"]["code"] == "signal.pause()"
 
 

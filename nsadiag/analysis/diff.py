@@ -179,7 +179,7 @@ def _verdict(side: Side) -> dict[str, Any]:
     verdict = side.verdict
     where = verdict.get("where") or {}
     place = f"{where['file']}:{where['line']}" if where.get("file") else None
-    keys = ("outcome", "class", "guilty_ranks", "signature")
+    keys = ("outcome", "class", "certainty", "guilty_ranks", "signature")
     return {key: verdict.get(key) for key in keys} | {"where": place} if verdict else {}
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from nsadiag.analysis.facts.groups import DEFAULT
+from nsadiag.analysis.facts.meetings import Stay, stays_of, waits_in
 from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.errors import UsageError
+from nsadiag.evidence.iterations import Iterations
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.ring.blackbox import Counter, Kind
 from nsadiag.evidence.ring.header import Header
 from nsadiag.evidence.ring.reader import Event, Recording, read_blackbox
 
+COLLECTIVES = 2000  # events of them that are read: once a second, of each rank
 RATE_S = 30.0  # the rate is of the steps of so many seconds
 KINDS = {int(kind) for kind in Kind}
 
@@ -29,13 +34,16 @@ class RankNow:
     rank: int
     host: str
     pid: int | None
-    step: int
+    step: int  # of an optimizer; where none was made, the iterations that the ring still shows
     rate_per_s: float | None
     phase: str  # what has begun and not ended, outermost first: "backward", "forward > all_reduce"
     place: str  # the user's line of the innermost of them that has one: "train.py:41"
     last: str  # the newest event
     quiet_s: float | None  # since that event
     ended: bool
+    waited_for_s: float = 0.0  # by peers, now: in a collective that this rank has not come to
+    waited_for_total_s: float = 0.0  # and in those that the rings still show
+    waiters: tuple[int, ...] = ()  # now
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,10 +68,50 @@ def is_over(path: Path) -> bool:
 def ranks_now(run: RunDir) -> Iterator[RankNow]:
     """In order of rank; one whose black box cannot be read yet is left out."""
     ends = read_json(run.ends, {})
+    found: dict[int, RankNow] = {}
+    stays: list[Stay] = []
     for directory in run.ranks():
         recording = read_blackbox(directory.blackbox)
         if recording.header is not None:
-            yield _now(recording, recording.header, ended=str(directory.rank) in ends)
+            now = _now(recording, recording.header, ended=str(directory.rank) in ends)
+            found[now.rank] = now
+            stays += _stays(now.rank, recording, recording.header)
+    yield from _with_waits(found, stays, time.time())
+
+
+def _stays(rank: int, recording: Recording, header: Header) -> list[Stay]:
+    """Its newest collectives, in seconds of the wall's clock, so that those of another machine can be laid beside them."""
+    offset_ns = header.wall_ns - header.monotonic_ns
+    events = recording.events
+    newest = events[events["kind"] == Kind.COLLECTIVE][-COLLECTIVES:]
+    recent = replace(recording, events=newest)
+    return stays_of(rank, recent, lambda t_ns: (t_ns + offset_ns) / 1e9, lambda _, name: name)
+
+
+def _with_waits(found: dict[int, RankNow], stays: list[Stay], now_s: float) -> Iterator[RankNow]:
+    """The same with how long peers have waited for each; now by those who stand in a collective that it has not come to."""
+    total: dict[int, float] = defaultdict(float)
+    for wait in waits_in(stays):
+        total[wait.rank] += wait.for_s
+    met: dict[str, set[int]] = defaultdict(set)
+    for stay in stays:
+        met[stay.group].add(stay.rank)
+    current: dict[int, list[Stay]] = defaultdict(list)
+    for stay in stays:
+        if stay.left_s is None and not found[stay.rank].ended:
+            came = {each.rank for each in stays if each.group == stay.group and each.call >= stay.call}
+            members = set(found) if stay.group in DEFAULT else met[stay.group]
+            for missing in members - came:
+                current[missing].append(stay)
+    for number, rank in sorted(found.items()):
+        held = current.get(number, [])
+        waited_s = now_s - min((stay.stood_s for stay in held), default=now_s)
+        yield replace(
+            rank,
+            waited_for_s=round(waited_s, 1),
+            waited_for_total_s=round(total[number] + waited_s, 1),
+            waiters=tuple(sorted({stay.rank for stay in held})),
+        )
 
 
 def _now(recording: Recording, header: Header, *, ended: bool) -> RankNow:
@@ -76,7 +124,7 @@ def _now(recording: Recording, header: Header, *, ended: bool) -> RankNow:
         rank=header.rank,
         host=header.host,
         pid=header.pid,
-        step=int(header.counters.get(Counter.STEPS, 0)),
+        step=int(header.counters.get(Counter.STEPS, 0)) or _iterations(recording),
         rate_per_s=_rate(events, now_ns),
         phase="ended" if ended else " > ".join(open_) or ("starting" if not len(events) else "between"),
         place="" if ended else place,
@@ -84,6 +132,13 @@ def _now(recording: Recording, header: Header, *, ended: bool) -> RankNow:
         quiet_s=round((now_ns - newest.t_ns) / 1e9, 1) if newest is not None else None,
         ended=ended,
     )
+
+
+def _iterations(recording: Recording) -> int:
+    own = recording.events[recording.events["thread"] == (recording.pid or 0)]
+    counter = Iterations()
+    counter.take_all(zip(own["kind"].tolist(), own["phase"].tolist(), strict=True))
+    return counter.count
 
 
 def _rate(events: npt.NDArray[np.void], now_ns: int) -> float | None:

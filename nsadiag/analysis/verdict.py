@@ -7,22 +7,25 @@ import dataclasses
 import time
 from pathlib import Path
 
-import pandas as pd
-
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.explain.explanation import attempts
 from nsadiag.analysis.ingest import masked_exceptions, sources
-from nsadiag.analysis.judgement import certainty, citations, framework_frames, library_frames, own_fault
+from nsadiag.analysis.judgement import (
+    certainty,
+    citations,
+    framework_frames,
+    library_frames,
+    own_fault,
+    progress,
+)
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.resolve import Resolution, resolve
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.scale.digests.chosen import reduce_many
 from nsadiag.evidence.layout import RunDir, read_json, write_json
-from nsadiag.evidence.records import Progress, Strength, Times, Verdict
+from nsadiag.evidence.records import Strength, Times, Verdict
 from nsadiag.evidence.user_code import counted, roots_in
-
-RECENT_STEPS = 10
 
 
 def judge(cell: CellEvidence, *, verdict_s: float | None = None) -> Verdict:
@@ -48,41 +51,12 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
         gap = f"the source of {cause.where.file} is not at hand: why the ranks parted could not be read"
         strength = cause.strength.at_most(Strength.LIKELY)
         cause = dataclasses.replace(cause, strength=strength, gaps=(*cause.gaps, gap))
-    verdict = verdict_of(cell, cause, failed, progress=_progress(case), times=_times(cell, verdict_s))
-    return dataclasses.replace(verdict, certainty=weight)
+    verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))
+    return dataclasses.replace(verdict, certainty=weight, peer_waits=progress.peer_waits_in(case))
 
 
 def _has_source(cell: CellEvidence, file: str | None) -> bool:
     return file is None or cell.code.file(file) is not None
-
-
-def _progress(case: Case) -> Progress:
-    steps = case.steps
-    told = [int(r.end.steps) for r in case.cell.ranks if r.end.steps is not None]
-    rate_per_s = _rate(case.cell, steps, max(told, default=0))
-    return Progress(
-        steps_done=max(told, default=None), rate_per_s=rate_per_s, predicted_s=_predicted_s(case.cell.path)
-    )
-
-
-def _predicted_s(path: Path) -> float | None:
-    """The time that earlier cells of the matrix predicted for this one."""
-    told = read_json(RunDir(path=path).cell, {})
-    predicted = told.get("predicted") if isinstance(told, dict) else None
-    run_s = predicted.get("run_s") if isinstance(predicted, dict) else None
-    value = run_s.get("value") if isinstance(run_s, dict) else None
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _rate(cell: CellEvidence, steps: pd.DataFrame, done: int) -> float | None:
-    """Steps a second, of late: where steps slow down, those at the start say nothing of what is to come."""
-    newest = sorted(steps.step.unique())[-max(RECENT_STEPS, steps.step.nunique() // 5) :]
-    step_s = float(steps[steps.step.isin(newest)].step_s.median()) if len(steps) else 0.0
-    if step_s > 0:
-        return 1 / step_s
-    elapsed_s = cell.watch.ended_s or 0.0
-    # Of one step nobody knows how long it took: the job's start is in that time, and its end.
-    return done / elapsed_s if done > 1 and elapsed_s > 0 else None
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:

@@ -59,7 +59,7 @@ def analyze(
         _print_trials(path, why_not, as_json=as_json)
         return
     from nsadiag.commands.analyze import analyze_path, is_matrix, is_ours
-    from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY
+    from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_TIMEOUT
 
     if is_matrix(path):
         from nsadiag.commands.matrix.rejudge import rejudge
@@ -77,7 +77,7 @@ def analyze(
         report = analyze_path(path)
         print_report(report, as_json=as_json)
         outcome = report.state
-    raise typer.Exit(EXIT_HEALTHY if outcome == "healthy" else EXIT_FINDING)
+    raise typer.Exit({"healthy": EXIT_HEALTHY, "incomplete": EXIT_TIMEOUT}.get(outcome, EXIT_FINDING))
 
 
 def _print_trials(path: Path, why_not: str | None, *, as_json: bool) -> None:

@@ -197,7 +197,7 @@ def _check_criteria(matrix: Matrix) -> None:
     from nsadiag.spec import words_named
     from nsadiag.spec.strict import nearest
 
-    known = ["hung", "crashed", "slow", "wrong", *CLASSES]
+    known = ["hung", "crashed", "slow", "wrong", *CLASSES]  # the other outcomes are classes as well
     for hypothesis in matrix.hypotheses:
         for word in words_named(hypothesis):
             if word not in known:

@@ -81,7 +81,7 @@ class MemberWatch(Among):
             self._discover()
             self._feel_pulses()
             alive = self._alive()
-            self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.steps})
+            self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.iterations})
             self._watch_activity(alive)
             self.tell()
             if self._link.heard("bye"):

@@ -210,7 +210,8 @@ def exit_code(verdict: Verdict | None, watch: Watch | None, *, passthrough: bool
         return job_code if job_code >= 0 else 128 - job_code
     if verdict is None:
         return EXIT_INTERNAL
-    if watch and watch.stopped == "timeout" and verdict.outcome in ("healthy", "slow", "unknown"):
+    timed_out = watch is not None and watch.stopped == "timeout"
+    if verdict.outcome == "incomplete" or (timed_out and verdict.outcome in ("healthy", "slow", "unknown")):
         return EXIT_TIMEOUT
     if verdict.outcome == "healthy" or (verdict.outcome == "unknown" and job_code == 0):
         return EXIT_HEALTHY

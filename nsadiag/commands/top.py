@@ -13,6 +13,7 @@ from rich.text import Text
 
 from nsadiag.analysis.snapshot import RankNow, is_over, ranks_now, running_in
 from nsadiag.evidence.layout import SCHEMA_VERSION
+from nsadiag.evidence.spans import spans
 from nsadiag.reports.words import NOT_KNOWN, ascii_only, clean, count, duration
 
 REFRESH_S = 1.0
@@ -65,11 +66,12 @@ def rendered(cells: Cells, console: Console) -> Table | Text:
         "step",
         "steps/s",
         "quiet",
+        "waited for",
         "doing",
         "at",
         "last event",
     ):
-        number = title in ("rank", "step", "steps/s", "quiet")
+        number = title in ("rank", "step", "steps/s", "quiet", "waited for")
         table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for name, rank in rows[:room]:
         table.add_row(*((Text(clean(name)),) if several else ()), *_row(rank, furthest))
@@ -89,7 +91,15 @@ def _row(rank: RankNow, furthest: int) -> list[Text]:
         Text(str(rank.step), style="yellow" if rank.step < furthest and not rank.ended else ""),
         Text(NOT_KNOWN if rank.rate_per_s is None else f"{rank.rate_per_s:.2f}"),
         Text(NOT_KNOWN if rank.quiet_s is None else duration(rank.quiet_s), style="red" if quiet else ""),
+        Text(_waited_for(rank), style="red" if rank.waited_for_s > QUIET_S and not rank.ended else ""),
         Text(clean(rank.phase), style="dim" if rank.ended else ""),
         Text(clean(rank.place)),
         Text(clean(rank.last), style="dim"),
     ]
+
+
+def _waited_for(rank: RankNow) -> str:
+    """`12.0 s by 0,2-7`; where nobody waits now, what it has cost them so far."""
+    if rank.waited_for_s:
+        return f"{duration(rank.waited_for_s)} by {spans(rank.waiters)}"
+    return f"({duration(rank.waited_for_total_s)})" if rank.waited_for_total_s else NOT_KNOWN

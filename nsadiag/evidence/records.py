@@ -13,7 +13,8 @@ from nsadiag.evidence.layout import SCHEMA_VERSION
 # Of a hang: "proven" where only ranks that wait themselves could wake the waiting ones, "suspected" where some rank could
 # still continue by itself.
 Certainty = Literal["proven", "suspected"]
-Outcome = Literal["hung", "crashed", "slow", "wrong", "healthy", "unknown"]
+# "incomplete": cut off before it had failed, or had shown that it makes steps at a rate of its own.
+Outcome = Literal["hung", "crashed", "slow", "wrong", "incomplete", "healthy", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +92,25 @@ class Progress:
     """The progress of the job and its speed."""
 
     steps_done: int | None = None  # where no rank left a black box nobody knows
+    unit: str = "step"  # of an optimizer; "iteration" of a loop in which none was seen to step
     rate_per_s: float | None = None
     eta_s: float | None = None
     predicted_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerWait:
+    """The time that one rank has kept its peers waiting: seconds in which at least one of them waited for it."""
+
+    rank: int
+    total_s: float
+    now_s: float  # at the end of what was observed; 0 where nobody waits for it then
+    longest_s: float  # that was over
+    times: int
+    waiters: tuple[int, ...] = ()  # now
+    what: str | None = None  # they wait in, now
+    at: Place | None = None  # where it is now
+    source: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +197,7 @@ class Verdict:
     next: str | None
     times: Times
     certainty: Certainty | None = None  # of a hang
+    peer_waits: tuple[PeerWait, ...] = ()  # those who are waited for now first, then by their total
 
     @property
     def signature(self) -> str:
@@ -234,7 +252,14 @@ class Verdict:
             next=document["next"],
             times=_known(Times, document["times"]) or Times(),
             certainty=document.get("certainty"),
+            peer_waits=tuple(_peer_wait(row) for row in document.get("peer_waits") or ()),
         )
+
+
+def _peer_wait(row: dict[str, Any]) -> PeerWait:
+    at, waiters = _known(Place, row.get("at")), tuple(row.get("waiters") or ())
+    found: PeerWait = _known(PeerWait, {**row, "at": at, "waiters": waiters})
+    return found
 
 
 def _known(cls: Any, values: dict[str, Any] | None) -> Any:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsadiag.evidence.records import Collective, Place, Progress, Times, Verdict, Where
+from nsadiag.evidence.records import Collective, PeerWait, Place, Progress, Times, Verdict, Where
+from nsadiag.evidence.spans import spans
 from nsadiag.reports.model import RankReport, RunReport
 from nsadiag.reports.words import count, duration, one_line, percent, rank_list
 
 ENDS_SHOWN = 4
 RANKS_SHOWN = 64
+FELT_S, WAITS_SHOWN = 1.0, 2  # of waits: from how many seconds on, and of how many ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ def facts_of(run: RunReport) -> list[Fact]:
     """Everything that a verdict says about place and progress, the guilty first."""
     if run.verdict is None:
         return list(_ends(run))
-    return [*_who(run.verdict), *_place(run.verdict), *_pace(run.verdict), *_ends(run)]
+    return [*_who(run.verdict), *_place(run.verdict), *_pace(run.verdict), *_waits(run.verdict), *_ends(run)]
 
 
 def headline(verdict: Verdict) -> str:
@@ -126,9 +128,9 @@ def _pace(verdict: Verdict) -> Iterator[Fact]:
 
 def _progress(progress: Progress) -> Iterator[str]:
     if progress.steps_done is not None:
-        yield f"{count(progress.steps_done, 'step')} done"
+        yield f"{count(progress.steps_done, progress.unit)} done"
     if progress.rate_per_s:
-        yield f"{progress.rate_per_s:.3g} steps/s ({duration(1 / progress.rate_per_s)} each)"
+        yield f"{progress.rate_per_s:.3g} {progress.unit}s/s ({duration(1 / progress.rate_per_s)} each)"
     if progress.predicted_s is not None:
         yield f"{duration(progress.predicted_s)} predicted"
     if progress.eta_s is not None:
@@ -140,6 +142,22 @@ def _times(times: Times, outcome: str) -> Iterator[str]:
         yield f"{'stalled' if outcome == 'hung' else 'began'} at {duration(times.onset_s)}"
     if times.verdict_s is not None:
         yield f"judged at {duration(times.verdict_s)}"
+
+
+def _waits(verdict: Verdict) -> Iterator[Fact]:
+    """How long ranks were waited for by their peers; of those that nobody noticed, nothing."""
+    felt = [wait for wait in verdict.peer_waits if wait.now_s or wait.total_s >= FELT_S][:WAITS_SHOWN]
+    if felt:
+        yield Fact(label="waited for", text="; ".join(map(_wait_text, felt)))
+
+
+def _wait_text(wait: PeerWait) -> str:
+    """`rank 1 for 110 s now, by rank 0 (115 s in all)`."""
+    total = f"{duration(wait.total_s)} in all"
+    if not wait.now_s:
+        return f"rank {wait.rank}, {total}, {duration(wait.longest_s)} at most"
+    by = f"rank{'s' if len(wait.waiters) > 1 else ''} {spans(wait.waiters)}"
+    return f"rank {wait.rank} for {duration(wait.now_s)} now, by {by} ({total})"
 
 
 def _ends(run: RunReport) -> Iterator[Fact]:

@@ -206,6 +206,6 @@ class MatrixReport:
 
 
 STATUSES = ("confirmed", "depends", "refuted", "not settled", "not tested")
-_RANKING = {"unknown": 1, "healthy": 2, "running": 3, "pending": 4, "skipped": 5}
+_RANKING = {"incomplete": 1, "unknown": 1, "healthy": 2, "running": 3, "pending": 4, "skipped": 5}
 
 Report: TypeAlias = RunReport | MatrixReport

@@ -23,6 +23,7 @@ MARKS = {
     "crashed": Mark(letter="C", word="crashed", style="bright_red"),
     "slow": Mark(letter="S", word="slow", style="yellow"),
     "wrong": Mark(letter="W", word="wrong", style="magenta"),
+    "incomplete": Mark(letter="I", word="incomplete", style="cyan"),
     "unknown": Mark(letter="?", word="unknown", style="cyan"),
     "healthy": Mark(letter="✓", word="healthy", style="green"),
     "running": Mark(letter="R", word="running", style="blue"),

@@ -22,10 +22,22 @@ def head(code: SourceModel, at: Place) -> tuple[str, int] | None:
     return (at.file, nest[-1].lineno) if nest else None
 
 
+def depth(code: SourceModel, at: Place) -> int:
+    """The number of loops around the line, in its function."""
+    file = code.file(at.file)
+    return len(file.loops_around(at.line)) if file else 0
+
+
 def while_around(code: SourceModel, at: Place) -> ast.While | None:
     """The innermost `while` around the line."""
     file = code.file(at.file)
     return next(iter(file.around(at.line, ast.While)), None) if file else None
+
+
+def while_at(code: SourceModel, at: Place) -> ast.While | None:
+    """The `while` that begins at the line."""
+    found = while_around(code, at)
+    return found if found is not None and found.lineno == at.line else None
 
 
 def counting_loop(code: SourceModel, at: Place) -> Loop | None:

@@ -14,7 +14,7 @@ from nsadiag.analysis.rules import registry
 
 REPRO = Path(__file__).resolve().parents[2] / "repro"
 CLASSES = tuple(registry.CLASSES)
-OUTCOMES = ("hung", "crashed", "slow", "wrong", "healthy", "unknown")
+OUTCOMES = ("hung", "crashed", "slow", "wrong", "incomplete", "healthy", "unknown")
 KEYS = (
     "needs", "launch", "world_size", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
 )  # fmt: skip

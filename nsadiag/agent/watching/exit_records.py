@@ -37,4 +37,6 @@ def end_of(rank: RankState, job: Job, reported: int | None, times: Times) -> dic
         "by_us": since_ns is not None and (end is None or end.t_mono_ns > since_ns),
         "clean": rank.said_goodbye,
         "steps": rank.steps if rank.progress and rank.progress.sequence else None,
+        "iterations": rank.iterations if rank.progress and rank.progress.sequence else None,
+        "iterates_by": rank.progress.iterates_by if rank.progress else None,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nsadiag.evidence.iterations import Iterations
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import Pulse
 
@@ -22,7 +23,8 @@ class Progress:
     def __init__(self, pulse: Pulse, pid: int) -> None:
         self.pulse, self.pid = pulse, pid
         self.sequence = 0  # of the newest event seen
-        self.steps = 0
+        self.steps = 0  # of an optimizer
+        self._iterations = Iterations()
         self.worked = 0  # events so far that are progress
         self.beside = 0  # events so far that are not
         self.in_collective = False  # a working thread's newest event is a call that has not returned
@@ -43,9 +45,21 @@ class Progress:
         counting = [event for event in events if event[1] not in BESIDE or self._works(event[0])]
         self.worked += len(counting)
         self.beside += len(events) - len(counting)
+        self._iterations.take_all((kind, phase) for _, kind, phase in counting)
         if counting:
             self.in_collective = counting[-1][1:] == (Kind.COLLECTIVE, Phase.BEGIN)
         return bool(counting)
+
+    @property
+    def iterations(self) -> int:
+        """Steps of an optimizer; of a loop without one, its iterations."""
+        return self.steps or self._iterations.count
+
+    @property
+    def iterates_by(self) -> str | None:
+        """The kind of event with which an iteration begins, where no optimizer's step ends one."""
+        anchor = None if self.steps else self._iterations.anchor
+        return anchor.name.lower() if anchor else None
 
     def _learn(self, events: list[tuple[int, int, int]]) -> None:
         for thread, kind, _ in events:

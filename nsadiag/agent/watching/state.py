@@ -52,6 +52,10 @@ class RankState:
         return self.progress.steps if self.progress else 0
 
     @property
+    def iterations(self) -> int:
+        return self.progress.iterations if self.progress else 0
+
+    @property
     def said_goodbye(self) -> bool:
         """Whether the interpreter got as far as its exit handlers."""
         last = self.progress.pulse.last() if self.progress else None

@@ -143,7 +143,7 @@ class Watch:
         alive = self._alive()
         if self._is_over(alive):
             return True
-        self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.steps})
+        self._sampler.sample({r.directory: r.process.pid for r in alive if r.process and r.iterations})
         if self._went_too_far():
             self.stopped = "timeout"
         elif self._timed_out():
@@ -221,7 +221,7 @@ class Watch:
 
     def _settled(self) -> bool:
         """Start-up and the first steps (compilation, allocation, connecting) are not the job's rhythm."""
-        return any(rank.steps > WARM_UP_STEPS for rank in self.ranks.values())
+        return any(rank.iterations > WARM_UP_STEPS for rank in self.ranks.values())
 
     def _watch_activity(self, alive: list[RankState]) -> None:
         """In a silence: ranks that compute, read or write move too, unless they spin in a collective."""

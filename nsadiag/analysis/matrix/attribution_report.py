@@ -48,7 +48,7 @@ def observations(
 def _kind(cell: Document, kinds: dict[str, str]) -> str | None:
     verdict = cell.get("verdict") or {}
     outcome, cls = verdict.get("outcome"), verdict.get("class")
-    if outcome in (None, "unknown"):
+    if outcome in (None, "incomplete", "unknown"):
         return None
     if outcome == "healthy":
         return None if cell.get("stopped") == "timeout" else "healthy"

@@ -22,6 +22,7 @@ MEASURES = {
     "wall_s": "time of the cell",
     "peak_mib": "peak memory",
 }
+UNDECIDED = ("incomplete", "unknown")  # outcomes that say nothing of what would have become of it
 Document = Mapping[str, Any]
 
 
@@ -190,8 +191,8 @@ def answer(cell: Document, what: str) -> bool | None:
     """
     verdict = cell.get("verdict") or {}
     outcome, cls = verdict.get("outcome", "unknown"), verdict.get("class", "unknown")
-    if outcome == "unknown":
-        return None
+    if outcome in UNDECIDED:
+        return what == outcome or None
     cut_short = cell.get("stopped") == "timeout"
     if what in (outcome, cls):
         return None if what == "healthy" and cut_short else True
@@ -209,7 +210,7 @@ def _verb(what: str) -> str:
 
 
 def _is_judged(cell: Document) -> bool:
-    return _kind(cell)[0] != "unknown" and cell.get("stopped") != "timeout"
+    return _kind(cell)[0] not in UNDECIDED and cell.get("stopped") != "timeout"
 
 
 def _kind(cell: Document) -> tuple[str, str]:

@@ -41,7 +41,7 @@ def find_origin(path: Path) -> Origin:
             hint = f"it is a matrix: give one of its cells, as in {path}/cells/ID"
         raise UsageError(f"no verdict.json in {path}", hint)
     verdict = Verdict.from_json(document)
-    if verdict.outcome in ("healthy", "unknown"):
+    if verdict.outcome in ("healthy", "incomplete", "unknown"):
         raise UsageError(
             f"the verdict in {path} is {verdict.outcome}: there is no failure to keep",
             "shrink needs a run that hung, crashed, was slow or went wrong",

@@ -175,15 +175,26 @@ WHERE = record(
         "step": maybe(count), "phase": maybe(text),
     },
 )  # fmt: skip
+PROGRESS = record(
+    {},
+    {
+        "steps_done": maybe(count), "rate_per_s": maybe(number), "eta_s": maybe(number), "predicted_s": maybe(number),
+        "unit": text,
+    },
+)  # fmt: skip
+PEER_WAIT = record(
+    {"rank": RANK, "total_s": number, "now_s": number, "longest_s": number, "times": count},
+    {"waiters": RANKS, "what": maybe(text), "at": maybe(LINE), "source": maybe(text)},
+)
 VERDICT = record(
     {
         "outcome": text, "class": text, "confidence": number, "summary": text, "guilty_ranks": RANKS,
         "blocked_ranks": RANKS, "world_size": between(0, MOST_RANKS), "where": maybe(WHERE), "peers_at": maybe(LINE),
-        "progress": table(maybe(number)), "evidence": rows(record({"claim": text, "source": text})),
+        "progress": PROGRESS, "evidence": rows(record({"claim": text, "source": text})),
         "rejected": rows(record({"class": text, "because": text}, {"source": maybe(text)})), "gaps": TEXTS, "fix": maybe(text),
         "next": maybe(text), "times": table(maybe(number)),
     },
-    {"signature": text},
+    {"signature": text, "peer_waits": rows(PEER_WAIT)},
 )  # fmt: skip
 CELL = record(
     {},

@@ -18,6 +18,8 @@ class End:
     by_us: bool = False  # nsadiag ended it
     clean: bool = False  # the interpreter reached its exit handlers
     steps: int | None = None
+    iterations: int | None = None  # of a loop without an optimizer of torch's
+    iterates_by: str | None = None  # the kind of event that an iteration begins with
     how: str = ""
 
     @property

@@ -17,7 +17,7 @@ _NOT_RUN = {"skipped": "it needs GPUs that are not here", "pending": "not run"}
 
 
 def render_junit(report: Report) -> str:
-    """The document. A finding fails, no verdict is an error, what was not run or not settled is skipped."""
+    """The document. A finding fails, no verdict is an error, what was not run, not settled or cut off is skipped."""
     root = ElementTree.Element("testsuites", name=_text(report.name))
     if isinstance(report, MatrixReport):
         _suite(root, report.name, [_cell_case(report, cell) for cell in report.cells])
@@ -50,7 +50,9 @@ def _cell_case(matrix: MatrixReport, cell: CellReport) -> ElementTree.Element:
 
 def _case(run: RunReport, group: str, seconds: float | None) -> ElementTree.Element:
     case, verdict = _named(run.name, group, seconds), run.verdict
-    if verdict is None or verdict.outcome == "unknown":
+    if verdict is not None and verdict.outcome == "incomplete":
+        ElementTree.SubElement(case, "skipped", message=_text(verdict.summary))
+    elif verdict is None or verdict.outcome == "unknown":
         said = verdict.summary if verdict else "; ".join(["no verdict could be read", *run.gaps])
         ElementTree.SubElement(case, "error", message=_text(said))
     elif verdict.outcome != "healthy":

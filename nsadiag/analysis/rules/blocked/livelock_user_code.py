@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import LEAST_S, LONG_S, PAUSES, in_one_place_s, python_answered
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks
+from nsadiag.analysis.relations.peer_waits import peer_waits
 from nsadiag.analysis.relations.pending import is_still, was_given_up
+from nsadiag.analysis.relations.steadiness import kept_waiting
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -46,6 +49,7 @@ def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
         if loop is None or motion is None:
             yield from _around_one_line(case.cell, blocked)
             yield from _asks_in_vain(case.cell, blocked, motion)
+            yield from _keeps_its_peers_waiting(case, blocked, motion)
             if motion and motion.main_cpu_share is not None:
                 used = f"used {motion.main_cpu_share:.2f} CPUs"
                 yield Declined(
@@ -143,12 +147,53 @@ def _asks_in_vain(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion |
     )
 
 
+def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, motion: RankMotion | None) -> Iterator[Draft]:
+    """A `while` in which the rank calls its model, or writes other events, again and again: each round looks like progress.
+
+    Only the peers' wait says that none of it is an iteration: a line search, say, whose loss is nan.
+    """
+    wait, loop = case.once(peer_waits).by_rank.get(blocked.number), motion.loop if motion else None
+    longest_s = case.once(peer_waits).longest_s
+    if case.cell.stopped not in ("timeout", "interrupt") or wait is None or not loop or loop.changes:
+        return
+    at = locations.place(loop.file, loop.line, loop.function)
+    around = loops.while_at(case.cell.code, at)
+    if around is None or wait.now_s <= max(LEAST_S, PAUSES * longest_s):
+        return
+    rounds, kept = _events_a_second(blocked), kept_waiting(case, replace(wait, at=at))
+    yield inside_rank(
+        case.cell,
+        blocked,
+        strength=Strength.LIKELY,
+        summary=f"{kept[:1].upper()}{kept[1:]}: it is in the loop `while {loops.condition(around)}`, in which nothing took a new value.",
+        where=at,
+        evidence=(
+            Evidence(
+                claim=f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {', '.join(map(str, loop.lines))}), and no new value of a variable in it",
+                source="watch.json#looks",
+            ),
+            Evidence(
+                claim=f"it wrote {rounds:,.0f} events a second of it meanwhile, and met no peer; the longest that any rank was waited for before is {longest_s:.2f} s",
+                source=f"{blocked.rank.source}/blackbox.bin",
+            ),
+        ),
+        fix=FIX,
+        next_step="nsadiag run --locals --timeout 600 -- <the same command>, to see what the loop's condition compares",
+    )
+
+
+def _events_a_second(blocked: BlockedRank) -> float:
+    """Of its newest events, which are all of that loop."""
+    t_ns = blocked.rank.recording.events["t_ns"][-1000:]
+    return (len(t_ns) - 1) / max(float(t_ns[-1] - t_ns[0]) / 1e9, 1e-3) if len(t_ns) > 1 else 0.0
+
+
 RULE = Rule(
     name="livelock_user_code",
     concludes=("livelock_user_code",),
     means={"livelock_user_code": "A rank is busy in a loop of its own code that never ends."},
     family="blocked",
-    detected="full CPU in one loop of the user's, in which no variable took a new value over several snapshots (20 s; 8 s where compared numbers decide when it ends; where it calls into libraries, only if it ends by comparing variables alone, as the rank itself tells of their values), no clock is asked, and nothing else of the process works; or, when the job was given up, every look for as long as above shows one line within a `while`, and Python of the rank answered in between: then it is no single call; or what would end the loop has stayed the same for a minute and ten of the longest pauses, in one and the same call, while other variables went on (at 60 %)",
+    detected="full CPU in one loop of the user's, in which no variable took a new value over several snapshots (20 s; 8 s where compared numbers decide when it ends; where it calls into libraries, only if it ends by comparing variables alone, as the rank itself tells of their values), no clock is asked, and nothing else of the process works; or, when the job was given up, every look for as long as above shows one line within a `while`, and Python of the rank answered in between: then it is no single call; or what would end the loop has stayed the same for a minute and ten of the longest pauses, in one and the same call, while other variables went on (at 60 %); or it has kept its peers waiting for 20 s and ten times longer than any rank ever did when the job was cut off, in a `while` of which the last snapshot shows many rounds and no new value, whatever it calls there",
     fix="Give the loop an end that does not depend on what never changes.",
     check=livelock_user_code,
     needs=("stacks", "looks"),

@@ -12,7 +12,10 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.registrations import Pile
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.trend import Slowing, slowing
+from nsadiag.analysis.rules.drafts import at_line
+from nsadiag.analysis.rules.performance.onset import onset_of
 from nsadiag.analysis.rules.performance.python_backward import loop_in_backward
+from nsadiag.analysis.rules.performance.python_input import loop_in_input
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Sample
@@ -27,13 +30,13 @@ MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
 LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an impatient watch look
 
 
-def _place(cell: CellEvidence, part: str | None = None) -> Place | None:
+def _place(cell: CellEvidence, part: str | None = None, *, since_ns: int = 0) -> Place | None:
     """The line at which all ranks are seen most; waiting in a collective for one that is at it now is none of the work.
 
     `part` is what has grown: samples at the rest of a step show nothing of it, and a backward may be a wait for the peer
     that is at what lies between steps.
     """
-    samples = [sample for rank in cell.ranks for sample in rank.samples]
+    samples = [sample for rank in cell.ranks for sample in rank.samples if sample.t_mono_ns >= since_ns]
     at_work = [sample for sample in samples if not locations.waits_for_peers(sample)]
     of_part = [s for s in at_work if part and _is_of(part, s)]
     seen = locations.most_seen(of_part or at_work or samples)
@@ -96,6 +99,43 @@ def _slowing_down(case: Case) -> Iterator[Draft]:
         else "Register it once, before the loop; what a step needs for itself alone has to be removed when the step is over."
         if pile
         else "Look for what is added once a step at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
+    )
+
+
+def _jumped(case: Case) -> Iterator[Draft]:
+    """Steps that became many times slower at once, and stayed so: a cache that is full, a fallback, an outlier that is kept."""
+    rank = case.cell.ranks[0]
+    onset = onset_of(case.steps[case.steps["rank"] == rank.rank])
+    if onset is None:
+        return
+    source = f"{rank.source}/blackbox.bin"
+    part = max(PARTS, key=onset.grown_s)
+    name = "work between steps" if part == "input_s" else part.removesuffix("_s")
+    given = (
+        f"; since then a step is given {onset.times_given:.3g} times as much" if onset.is_given_more else ""
+    )
+    since_ns = int(onset.before.end_s.iloc[-1] * 1e9) + case.cell.started_mono_ns
+    at = _place(case.cell, part, since_ns=since_ns)
+    yield Draft(
+        # A switch of what the job does, or to longer inputs, is one jump as well.
+        strength=Strength.GUESS if onset.is_given_more else Strength.LIKELY,
+        summary=f"Since step {onset.step} every step takes {onset.times:.0f} times as long as before: {_seconds(onset.first_s)} until then, {_seconds(onset.last_s)} since, most of it in {name}{at_line(at)}{given}.",
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+        where=Where(step=onset.step, phase=part.removesuffix("_s")).at(at),
+        evidence=(
+            Evidence(
+                claim=f"median of {len(onset.before)} steps before step {onset.step}: {_seconds(onset.first_s)}; of the {len(onset.since)} since: {_seconds(onset.last_s)}",
+                source=source,
+            ),
+            Evidence(
+                claim=f"of the median step, {name} has grown by {_seconds(onset.grown_s(part))}",
+                source=source,
+            ),
+            *_memory(case, rank.rank, source),
+        ),
+        fix="If the inputs are meant to be so much larger from here on, this is how the job is meant; otherwise look for what one of them has set for good (a maximum, padding, a buffer)."
+        if onset.is_given_more
+        else "Look for what changed at that step at the line shown: a cache that is full, a fallback, a debug mode, a limit that was reached.",
     )
 
 
@@ -248,6 +288,30 @@ def _loop_in_backward(case: Case) -> Iterator[Draft]:
     )
 
 
+def _loop_in_input(case: Case) -> Iterator[Draft]:
+    """Nested loops in Python that make the batches: slow from the first step, and worse with every larger batch."""
+    found = loop_in_input(case)
+    if found is None:
+        return
+    yield Draft(
+        strength=Strength.LIKELY,
+        summary=f"Every rank progresses, and a step takes {_seconds(found.step_s)}, nearly all of it between steps, in {found.depth} nested loops in Python at {locations.short(found.place)}: the model takes {_seconds(found.model_s)}.",
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+        where=Where(phase="input").at(found.place),
+        evidence=(
+            Evidence(
+                claim=f"{found.seen} of {found.samples} samples at the ranks find them in those loops",
+                source=f"{case.cell.ranks[0].source}/samples.jsonl",
+            ),
+            Evidence(
+                claim=f"median of the last steps: {_seconds(found.input_s)} before the forward, {_seconds(found.model_s)} in forward and backward",
+                source=f"{case.cell.ranks[0].source}/blackbox.bin",
+            ),
+        ),
+        fix="Compare by a key (a hash, a sort, a set) or in batched operations instead of everything with everything, or do it once, before the training.",
+    )
+
+
 def _steady(rank: RankEvidence, case: Case) -> Declined:
     """The first and last steps of a job that does not slow down."""
     steps = case.steps[case.steps["rank"] == rank.rank].sort_values("step")
@@ -267,9 +331,11 @@ def slow_compute(case: Case) -> Iterator[Draft | Declined]:
     if not case.cell.ranks or case.cell.stopped == "hang":
         yield hung(case.cell) if case.cell.ranks else Declined("no rank was seen")
         return
+    yield from _jumped(case)
     yield from _slowing_down(case)
     yield from _endless_graph(case)
     yield from _loop_in_backward(case)
+    yield from _loop_in_input(case)
     yield _steady(case.cell.ranks[0], case)
 
 
@@ -279,7 +345,7 @@ RULE = Rule(
     means={"slow_compute": "All progress, far below what their own earlier steps predict."},
     family="performance",
     outcome="slow",
-    detected="all progress, and steps that keep growing (the last fifth 2.5 times the first, with a trend; by the fastest steps of each quarter if the others hide it: on the clock where something is known to pile up, otherwise in CPU time and on every rank; `where` is the line that registers hooks, handlers or groups of parameters in step after step, where one does; at 50 % where inputs grow as well and the time with them), or a silence full of work, once steps had begun, over a graph of 10,000 or more autograd nodes; or a backward of the user's own in whose Python loop most samples at every rank find it, at several lines, while backward takes ten times its forward and five times the rest of a step (at 75 %)",
+    detected="all progress, and steps that keep growing (the last fifth 2.5 times the first, with a trend; by the fastest steps of each quarter if the others hide it: on the clock where something is known to pile up, otherwise in CPU time and on every rank; `where` is the line that registers hooks, handlers or groups of parameters in step after step, where one does; at 50 % where inputs grow as well and the time with them), or steps that from one on take eight times as long as those before, for good (at 75 %; at 50 % where they are given more as well), or a silence full of work, once steps had begun, over a graph of 10,000 or more autograd nodes; or a backward of the user's own in whose Python loop most samples at every rank find it, at several lines, while backward takes ten times its forward and five times the rest of a step (at 75 %); or nested loops in Python in which most samples at every rank find it between steps, which take ten times as long as the model (at 75 %)",
     fix="Look for what is added once a step at the line shown, or for a loop of small operations.",
     check=slow_compute,
     needs=("black_boxes",),

@@ -1,4 +1,4 @@
-"""The job came to its end, or progressed at its own rhythm until it was told to stop."""
+"""The job came to its end, or progressed at its own rate until it was told to stop."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
-from nsadiag.analysis.relations.pending import is_suspended
+from nsadiag.analysis.relations.steadiness import doubt, furthest, was_cut_off
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
-from nsadiag.analysis.rules.drafts import last_look
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Strength
@@ -32,24 +31,11 @@ def _finished(rank: RankEvidence) -> bool:
     )
 
 
-def _was_progressing(cell: CellEvidence) -> bool:
-    looks = cell.watch.looks
-    return (
-        cell.stopped == "timeout"
-        and bool(looks and cell.ranks)
-        and looks[-1].judgement in ("progress", "asleep")
-        and not is_suspended(cell)
-    )
-
-
-def _is_progressing(cell: CellEvidence) -> str | None:
-    """The motion of a job that was attached to; None where nothing moved, or only a CPU at one and the same line."""
-    looks = cell.watch.looks
-    if not cell.attached or not looks or looks[-1].judgement not in ("progress", "busy", "asleep"):
-        return None
-    computes = looks[-1].judgement == "busy"
-    moved = any(m.frames_changed or m.io_bytes or m.gpu_pct for m in looks[-1].motions)
-    return looks[-1].reason if moved or not computes else None
+def _counted(case: Case) -> str:
+    """`20 steps on 2 ranks`; where no step of an optimizer was seen, the iterations of the loop."""
+    pace = case.once(furthest)
+    ranks = f"{case.cell.world_size} rank{'s' if case.cell.world_size > 1 else ''}"
+    return f"{pace.counted} on {ranks}" if pace else ranks
 
 
 def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
@@ -69,7 +55,6 @@ def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
 
 
 def healthy(case: Case) -> Iterator[Draft | Declined]:
-    steps = max((int(r.end.steps or 0) for r in case.cell.ranks), default=0)
     # What ends with an error has not completed, whatever its ranks say: unless that is how one of them was torn down.
     failed = bool(case.cell.launcher_exit_code) and not any(r.end.signal for r in case.cell.ranks)
     if case.cell.ranks and not case.cell.absent and not failed and all(_finished(r) for r in case.cell.ranks):
@@ -98,25 +83,28 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         yield Draft(
             outcome="healthy",
             strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
-            summary=f"Completed: {steps} step{'' if steps == 1 else 's'} on {case.cell.world_size} rank{'s' if case.cell.world_size > 1 else ''} in {case.cell.watch.ended_s or 0:.1f} s{again}."
+            summary=f"Completed: {_counted(case)} in {case.cell.watch.ended_s or 0:.1f} s{again}."
             + (f" {remark.sentence}" if remark else ""),
             evidence=tuple(evidence),
             fix=remark.fix if remark else None,
         )
-    elif _was_progressing(case.cell):
+    elif was_cut_off(case.cell) and (pace := case.once(furthest)):
+        found = doubt(case)
+        if found:
+            yield Declined(found.fact, found.source)
+            return
+        rate = f", {pace.rate_per_s:.3g} a second of late" if pace.rate_per_s else ""
+        at = {"timeout": "when --timeout ended it", "interrupt": "when it was interrupted"}
         yield Draft(
             outcome="healthy",
-            strength=Strength.WEAK if case.cell.absent else Strength.STRONG,
-            summary=f"Still progressing at its own rhythm when --timeout ended it: {steps} steps in {case.cell.watch.ended_s or 0:.0f} s.",
-            evidence=(last_look(case.cell),),
-        )
-    elif moved := _is_progressing(case.cell):
-        sure = case.cell.watch.looks[-1].judgement == "progress"
-        yield Draft(
-            outcome="healthy",
-            strength=Strength.STRONG if sure else Strength.WEAK,
-            summary=f"Progressing when it was looked at: {moved}.",
-            evidence=(Evidence(claim=moved, source="watch.json#looks"),),
+            strength=Strength.STRONG,
+            summary=f"Progressing at its own rate {at.get(str(case.cell.stopped), 'when it was looked at')}: {_counted(case)} in {case.cell.watch.ended_s or 0:.0f} s{rate}.",
+            evidence=(
+                Evidence(
+                    claim=f"rank {pace.rank} completed its last {pace.unit} {pace.since_s:.1f} s before, and one every {pace.typical_s:.3g} s",
+                    source=f"{case.cell.rank(pace.rank).source}/blackbox.bin",
+                ),
+            ),
         )
     yield from other_break(case.cell)
 
@@ -124,10 +112,10 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
 RULE = Rule(
     name="healthy",
     concludes=("healthy",),
-    means={"healthy": "It completed, or progresses at its own rhythm."},
+    means={"healthy": "It completed, or progresses at its own rate."},
     family="terminal",
     outcome="healthy",
-    detected="all ranks reached their exit handlers without an exception, or progressed until `--timeout`",
+    detected="all ranks reached their exit handlers without an exception, or, until `--timeout` or Ctrl-C, every rank that waited for no peer made iterations at its own steady rate",
     fix="",
     check=healthy,
     needs=("ends",),

@@ -9,16 +9,13 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.relations.pending import is_still, is_suspended, was_given_up
-from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.analysis.rules.drafts import at_line
+from nsadiag.analysis.relations.pending import is_still, is_suspended
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
 NO_RECORDER = (
     "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S or -I"
 )
-GIVEN_UP_BY = {"timeout": "--timeout", "interrupt": "an interrupt"}
 
 
 def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
@@ -80,40 +77,7 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
     return here, [Evidence(claim=claim, source="ends.json")]
 
 
-def _waited_for(case: Case) -> Draft | None:
-    """The one rank for which all others waited when somebody gave the job up, whatever it was doing."""
-    roots = case.once(graph_of).roots() if was_given_up(case.cell) else ()
-    others = sorted(set(case.thread_states) - set(roots))
-    if len(roots) != 1 or set(others) - case.once(graph_of).waiters:
-        return None
-    root, edge = roots[0], next(e for e in case.once(graph_of).edges if e.waited_for == roots[0])
-    at, waiter_at = case.thread_states.get(root), case.thread_states.get(edge.waiter)
-    here = at.place if at else None
-    line = at_line(here)
-    return Draft(
-        outcome="unknown",
-        strength=Strength.GUESS,
-        summary=(
-            f"When {GIVEN_UP_BY[str(case.cell.stopped)]} ended the job, all other ranks waited for rank {root}, which was{line}: "
-            "whether it is very slow there or will never leave cannot be told from outside."
-        ),
-        guilty_ranks=roots,
-        blocked_ranks=tuple(others),
-        where=Where().at(here) if here else None,
-        peers_at=waiter_at.place if waiter_at else None,
-        evidence=(
-            Evidence(claim=f"rank {edge.waiter} waits for it in {edge.what}", source=edge.source),
-            *((Evidence(claim="where it stood", source=f"{at.source}/py_spy.json"),) if at else ()),
-        ),
-        next="nsadiag run --locals --timeout 120 -- <the same command>, and see in the two captures whether its variables change",
-    )
-
-
 def unknown(case: Case) -> Iterator[Draft | Declined]:
-    waited_for = _waited_for(case)
-    if waited_for is not None:
-        yield waited_for
-        return
     if _nothing_to_diagnose(case.cell):
         yield Draft(
             outcome="unknown",
@@ -159,5 +123,5 @@ RULE = Rule(
     fix="",
     check=unknown,
     needs=(),
-    explained_by=("healthy",),
+    explained_by=("healthy", "incomplete"),
 )

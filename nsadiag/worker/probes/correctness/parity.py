@@ -127,9 +127,7 @@ def _scale() -> torch.Tensor | None:
 
 
 def _capturing() -> bool:
-    return bool(
-        torch.cuda.is_available() and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    )
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 @harmless

@@ -29,7 +29,9 @@ def resident_kib() -> int:
 
 def device_kib() -> tuple[int, int]:
     """Memory that the allocator of the current device has given out, and the most that it ever had; the device is not asked."""
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if (
+        not torch.cuda.is_initialized()
+    ):  # `is_available` would start the driver, and the job could no longer fork
         return 0, 0
     allocated = torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
     return allocated["current"] // 1024, allocated["peak"] // 1024

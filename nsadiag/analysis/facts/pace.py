@@ -1,0 +1,137 @@
+"""The pace of one rank: its iterations, how long each took, and whether it kept to that until it was last seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.iterations import ANCHORS, Iterations
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+
+FEWEST = 2  # intervals behind the warm-up: of fewer, nobody knows a rhythm
+WARM_UP = 2  # intervals, of a job that has made more than a few
+LONGEST_PAUSES = 3.0  # longest intervals so far, after which an iteration is overdue, as for the watch
+MIN_PAUSE_S = 5.0
+FELL = 3.0  # times as long as before, of late
+ENOUGH = 8  # intervals, to say what was of late and what before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Iterations of one rank. Times are seconds since the start of the job; of a ring that has wrapped, the newest."""
+
+    rank: int
+    unit: str  # "step" of an optimizer, or "iteration"
+    done: int
+    until_s: float  # when it was last seen
+    at_s: npt.NDArray[np.float64] = field(repr=False, compare=False)
+    silent_from_s: float = 0.0  # since when there is none, where the ring has lost all of them
+
+    @property
+    def intervals(self) -> npt.NDArray[np.float64]:
+        """Seconds from one iteration to the next, without those of the warm-up."""
+        found = np.diff(self.at_s)
+        return found[WARM_UP if len(found) >= FEWEST + 2 * WARM_UP else min(1, max(len(found) - FEWEST, 0)) :]
+
+    @property
+    def since_s(self) -> float:
+        """Seconds since its last iteration, or as many as the ring reaches back; since the start of the job where it made none."""
+        return self.until_s - (float(self.at_s[-1]) if len(self.at_s) else self.silent_from_s)
+
+    @property
+    def typical_s(self) -> float | None:
+        """The median interval."""
+        return float(np.median(self.intervals)) if len(self.intervals) else None
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Iterations a second of late: in the last fifth of them, ten at least."""
+        newest = self.intervals[-max(10, len(self.intervals) // 5) :]
+        return float(1.0 / max(np.median(newest), 1e-9)) if len(newest) else None
+
+    @property
+    def counted(self) -> str:
+        """`12 steps`."""
+        return f"{self.done} {self.unit}{'' if self.done == 1 else 's'}"
+
+    @property
+    def unsteady(self) -> str | None:
+        """The reason for which nobody may say that it progresses at its own rate; None where it does."""
+        who = f"rank {self.rank}"
+        if self.done == 0:
+            return f"{who} completed no {self.unit} in {self.until_s:.0f} s"
+        if not len(self.at_s):
+            return f"{who} completed no {self.unit} in the last {self.since_s:.0f} s, of {self.counted}"
+        gaps = self.intervals
+        if len(gaps) < FEWEST:
+            return f"{who} completed {self.counted} in {self.until_s:.0f} s, too few to know its rate"
+        longest_s = float(gaps.max())
+        if self.since_s > max(LONGEST_PAUSES * longest_s, MIN_PAUSE_S):
+            return f"{who} completed no {self.unit} in the last {self.since_s:.0f} s, and one every {_seconds(float(np.median(gaps)))} before"
+        recent = gaps[-max(len(gaps) // 4, 2) :]
+        before = gaps[: -len(recent)]
+        if len(gaps) >= ENOUGH and np.median(recent) > FELL * np.median(before):
+            return f"{who} took {_seconds(float(np.median(recent)))} for each {self.unit} of late, and {_seconds(float(np.median(before)))} before"
+        return None
+
+
+def pace_of(cell: CellEvidence, rank: RankEvidence) -> Pace:
+    """By the steps of its optimizer; without one, by the iterations of its loop."""
+    steps = rank.end.steps or 0
+    events = rank.recording.events
+    own = events[events["kind"] == Kind.STEP]
+    is_stepping = bool(steps or len(own))
+    times, counted = (own["t_ns"], len(own)) if is_stepping else _iterations(rank)
+    # Who followed the job has seen all of them, also those that the ring has lost.
+    told = steps if is_stepping else rank.end.iterations
+    return Pace(
+        rank=rank.rank,
+        unit="step" if is_stepping else "iteration",
+        done=int(told) if told else counted,
+        until_s=seen_until_s(cell),
+        at_s=_since_start_s(cell, times),
+        silent_from_s=float(_since_start_s(cell, events["t_ns"][:1])[0]) if len(events) else 0.0,
+    )
+
+
+def _since_start_s(cell: CellEvidence, t_ns: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = (np.asarray(t_ns, dtype=np.int64) - cell.started_mono_ns) / 1e9
+    return found
+
+
+def seen_until_s(cell: CellEvidence) -> float:
+    """The end of the observation: when nsadiag began to end the job, or last looked at it, or when it was over."""
+    for told in (cell.watch.ending_s, cell.watch.ended_s):
+        if told is not None:
+            return told
+    last = cell.watch.last_look
+    return last.t_s + max((motion.seconds for motion in last.motions), default=0.0) if last else 0.0
+
+
+def _iterations(rank: RankEvidence) -> tuple[npt.NDArray[Any], int]:
+    """The time at which each of its iterations began, and their number."""
+    events = rank.recording.events
+    events = events[events["phase"] != Phase.END]
+    main = events[events["thread"] == (-1 if rank.recording.pid is None else rank.recording.pid)]
+    anchors = [*map(int, ANCHORS)]
+    # Where the main thread does none of it, whoever does trains.
+    own = main if np.isin(main["kind"], anchors).any() else events
+    counter = Iterations(is_wrapped=bool(rank.ddp or rank.units or rank.wraps))
+    kinds, phases = own["kind"].tolist(), own["phase"].tolist()
+    began = [counter.take(kind, phase) is not None for kind, phase in zip(kinds, phases, strict=True)]
+    told = rank.end.iterates_by
+    anchor = next((kind for kind in ANCHORS if kind.name.lower() == told), counter.anchor)
+    if anchor is None:
+        return np.empty(0, np.int64), 0
+    found = own["kind"] == anchor
+    if counter.is_by_runs:
+        found = found & np.asarray(began, dtype=bool)
+    return own["t_ns"][found], counter.count
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"

@@ -1,0 +1,78 @@
+"""Steadiness of a job that was cut off: whether it made iterations at its own rate until then, and what speaks against that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.pace import LONGEST_PAUSES, MIN_PAUSE_S, Pace, pace_of
+from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.blocked import was_alive
+from nsadiag.analysis.relations.peer_waits import peer_waits
+from nsadiag.analysis.relations.pending import is_still, is_suspended
+from nsadiag.evidence.records import PeerWait
+from nsadiag.evidence.spans import spans
+
+MANY_TIMES = 2.0  # of the longest wait before: from here on the ratio is worth a word
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """A fact that keeps one from calling a job healthy, and the file that shows it."""
+
+    fact: str
+    source: str
+
+
+def was_cut_off(cell: CellEvidence) -> bool:
+    """Whether the job was ended, or looked at, while it ran, and did not stand still."""
+    ended = cell.stopped in ("timeout", "interrupt") or cell.attached
+    return ended and bool(cell.ranks) and not is_still(cell) and not is_suspended(cell)
+
+
+def paces(case: Case) -> Mapping[int, Pace]:
+    """By rank, of those that left a black box."""
+    return {rank.rank: pace_of(case.cell, rank) for rank in case.cell.ranks if len(rank.recording.events)}
+
+
+def furthest(case: Case) -> Pace | None:
+    """The pace of the rank that made most iterations; steps of an optimizer count before those of a loop."""
+    return max(case.once(paces).values(), key=lambda p: (p.unit == "step", p.done, -p.rank), default=None)
+
+
+def longest_now(case: Case) -> PeerWait | None:
+    """The rank that keeps its peers waiting at the end, longer than any rank ever did before."""
+    waits = case.once(peer_waits)
+    worst = next(iter(waits.ranked()), None)
+    limit_s = max(MIN_PAUSE_S, LONGEST_PAUSES * waits.longest_s)
+    return worst if worst and worst.now_s > limit_s else None
+
+
+def doubt(case: Case) -> Doubt | None:
+    """What speaks against a steady rate; None where there is one.
+
+    A rank that waits for another one is excused by it: who is waited for has to be steady.
+    """
+    if waited_for := longest_now(case):
+        return Doubt(fact=kept_waiting(case, waited_for), source=waited_for.source or "watch.json#looks")
+    waiting = {rank for wait in case.once(peer_waits).by_rank.values() for rank in wait.waiters}
+    known = case.once(paces)
+    free = [r for r in case.cell.ranks if r.rank not in waiting and r.rank in known and was_alive(r.end)]
+    if not free:
+        return Doubt(fact="no rank that could progress left a black box", source="ends.json")
+    if case.cell.absent:
+        return Doubt(fact=f"rank {case.cell.names(case.cell.absent)} left no black box", source="ends.json")
+    found = next(((r, why) for r in free if (why := known[r.rank].unsteady)), None)
+    return Doubt(fact=found[1], source=f"{found[0].source}/blackbox.bin") if found else None
+
+
+def kept_waiting(case: Case, wait: PeerWait) -> str:
+    """The sentence that says how long a rank has kept its peers waiting, against the job's own history, and where it is."""
+    longest_s = case.once(peer_waits).longest_s
+    times = wait.now_s / longest_s if longest_s > 0 else 0.0
+    ratio = f", {times:,.0f} times the longest wait before" if times >= MANY_TIMES else ""
+    at = f", at {locations.short(wait.at)}" if wait.at else ""
+    whom = f"rank{'s' if len(wait.waiters) > 1 else ''} {spans(wait.waiters)}"
+    return f"rank {wait.rank} has kept {whom} waiting for {wait.now_s:.0f} s{ratio}{at}"

@@ -1,0 +1,95 @@
+"""The job was cut off before it had failed, or had shown that it makes steps at a rate of its own: says what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.peer_waits import peer_waits
+from nsadiag.analysis.relations.steadiness import doubt, furthest, kept_waiting, longest_now, was_cut_off
+from nsadiag.analysis.rules.drafts import place_of
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.records import Evidence, Strength, Where
+
+MOST_WAITS = 3
+ENDED_BY = {"timeout": "Cut off by --timeout", "interrupt": "Interrupted"}
+
+
+def moved_when_seen(cell: CellEvidence) -> str | None:
+    """The motion of a job that was attached to; None where nothing moved, or only a CPU at one and the same line."""
+    last = cell.watch.last_look
+    if last is None or last.judgement not in ("progress", "busy", "asleep"):
+        return None
+    moved = any(motion.frames_changed or motion.io_bytes or motion.gpu_pct for motion in last.motions)
+    return last.reason if moved or last.judgement != "busy" else None
+
+
+def _known(case: Case) -> Iterator[Evidence]:
+    """Progress and rate, and who waited for whom."""
+    pace = case.once(furthest)
+    if pace is not None:
+        rate = f", {pace.rate_per_s:.3g} a second of late" if pace.rate_per_s else ""
+        yield Evidence(
+            claim=f"rank {pace.rank} completed {pace.counted}{rate}, the last {pace.since_s:.1f} s before the end",
+            source=f"{case.cell.rank(pace.rank).source}/blackbox.bin",
+        )
+    waits = case.once(peer_waits)
+    for wait in [w for w in waits.ranked() if w.now_s][:MOST_WAITS]:
+        what = f" ({wait.what})" if wait.what else ""
+        yield Evidence(
+            claim=f"{kept_waiting(case, wait)}{what}; {wait.total_s:.1f} s in all",
+            source=wait.source or "watch.json#looks",
+        )
+    if last := case.cell.watch.last_look:
+        yield Evidence(claim=last.reason, source="watch.json#looks")
+
+
+def incomplete(case: Case) -> Iterator[Draft | Declined]:
+    if not was_cut_off(case.cell) or not (case.events.size or case.cell.attached):
+        yield Declined("the job was not cut off while it moved", "watch.json")
+        return
+    found = doubt(case)
+    if found is None:
+        return  # healthy
+    worst = longest_now(case)
+    if case.cell.attached:
+        moved = moved_when_seen(case.cell)
+        if moved is None:
+            yield Declined("nothing moved when the job was looked at", "watch.json#looks")
+            return
+        summary = f"Progressing when it was looked at ({moved}); whether at its own rate is not known: {found.fact}."
+    else:
+        ended_by = ENDED_BY[str(case.cell.stopped)]
+        summary = f"{ended_by} after {case.cell.watch.ended_s or 0.0:.0f} s, without a failure and without a steady rate: {found.fact}."
+    everybody = worst is not None and set(worst.waiters) == {r.rank for r in case.cell.ranks} - {worst.rank}
+    at = worst.at if worst else place_of(case, [r.rank for r in case.cell.ranks])
+    yield Draft(
+        strength=Strength.GUESS if everybody else Strength.NONE,
+        summary=summary,
+        guilty_ranks=(worst.rank,) if worst and everybody else (),
+        blocked_ranks=worst.waiters if worst else (),
+        where=Where().at(at) if at else None,
+        peers_at=place_of(case, worst.waiters) if worst else None,
+        evidence=(Evidence(claim=found.fact, source=found.source), *_known(case)),
+        next="nsadiag attach later on, or --run DIR of a job that nsadiag watches, which knows its steps"
+        if case.cell.attached
+        else "nsadiag run --timeout <longer> -- <the same command>; --locals shows whether its variables change",
+    )
+
+
+RULE = Rule(
+    name="incomplete",
+    concludes=("incomplete",),
+    means={
+        "incomplete": "It was cut off before it had failed, or had shown that it makes steps at its own rate."
+    },
+    family="terminal",
+    outcome="incomplete",
+    detected="the job was ended by `--timeout` or Ctrl-C, or was looked at, while something moved, and a rank that waits for no peer made no iteration for longer than three of its longest pauses (5 s at least), made fewer than three, or took three times as long for each of late; or one rank has kept its peers waiting for longer than three times the longest wait before. What is known is said: progress, rate, who waited for whom, for how long, and where (at 50 %, with that rank as the guilty one, where all others wait for it)",
+    fix="",
+    check=incomplete,
+    needs=("black_boxes",),
+    explained_by=("healthy",),
+    confused_with=("healthy", "slow_compute", "straggler_rank", "livelock_user_code"),
+)
