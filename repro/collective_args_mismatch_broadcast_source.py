@@ -3,7 +3,7 @@
 Modelled on vllm-project/vllm-omni #6264: a broadcast whose source is not the same rank for all. Every rank picks
 the best by the scores it knows, and rank 0 alone has read those of the run before from its log.
 
-On plain torchrun: silence after the first round; half an hour later gloo's time-out.
+On plain torchrun: silence after the first round; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3

@@ -3,7 +3,7 @@
 Modelled on KempnerInstitute/KempnerForge #104: an asynchronous checkpoint gathers from a thread, on the process
 group in which the main thread meets its barrier. Rank 1's disk is slower, so there the barrier comes first.
 
-On plain torchrun: gloo's error about sizes, or silence; half an hour later gloo's time-out.
+On plain torchrun: gloo's error about sizes, or silence; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

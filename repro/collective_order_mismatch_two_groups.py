@@ -3,7 +3,7 @@
 Modelled on meta-pytorch/torchrec #4149 and NVIDIA/Megatron-LM #107: two groups, and the order in which their
 collectives are issued differs by rank. Each wait is harmless by itself; together they close a cycle.
 
-On plain torchrun: silence after step 4; half an hour later gloo's time-out.
+On plain torchrun: silence after step 4; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4

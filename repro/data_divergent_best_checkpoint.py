@@ -1,9 +1,9 @@
 """A new best validation loss on one rank sends it alone into the saving of the sharded model.
 
 Modelled on pytorch/pytorch #77562: a checkpoint was saved on a new low of a loss that had been reduced to rank 0
-only, so the ranks did not agree on whether it was one, and those that saved gathered from the others for ever.
+only, so the ranks did not agree on whether it was one, and those that saved gathered from the others forever.
 
-On plain torchrun: "new best" from some ranks, then silence until gloo's time-out.
+On plain torchrun: "new best" from some ranks, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4

@@ -3,7 +3,7 @@
 Modelled on isi-nlp/rtg #11 and speechbrain/speechbrain #1939: early stopping that one process decides, and the
 barrier behind the loop out of step.
 
-On plain torchrun: "no better for 2 epochs" from rank 0, then silence until gloo's time-out.
+On plain torchrun: "no better for 2 epochs" from rank 0, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

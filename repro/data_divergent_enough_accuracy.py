@@ -3,7 +3,7 @@
 Modelled on callbacks of transformers' Trainer that set `control.should_training_stop` by a metric that was never reduced
 over the ranks.
 
-On plain torchrun: silence after a few steps, until gloo's time-out.
+On plain torchrun: silence after a few steps, until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

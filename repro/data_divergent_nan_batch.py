@@ -3,7 +3,7 @@
 Modelled on pytorch/audio #3749: HuBERT's training step returns early on NaN, before the all-reduce of the
 number of frames by which all ranks scale their gradients.
 
-On plain torchrun: "left out" from rank 1 at step 7, a few more lines, then silence until gloo's time-out.
+On plain torchrun: "left out" from rank 1 at step 7, a few more lines, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

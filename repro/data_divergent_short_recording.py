@@ -3,7 +3,7 @@
 Modelled on training loops around `try: step(batch) / except ValueError: skipped += 1`: rank 1 has done one step fewer when
 the batch's number says that it is time to validate, and gathers scores while rank 0 reduces gradients.
 
-On plain torchrun: two validations, then silence until gloo's time-out, or its error about sizes.
+On plain torchrun: two validations, then silence until gloo's timeout, or its error about sizes.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -1,9 +1,9 @@
 """One of rank 0's loader workers never comes back from one sample: its decoder process gives no answer.
 
 Modelled on pytorch/pytorch #1355 (an image on which `cv2.imread` never returned) and #21554 (the loader waits for
-a worker that does not finish, without a time-out). The other worker has long done its share.
+a worker that does not finish, without a timeout). The other worker has long done its share.
 
-On plain torchrun: three steps, then silence until gloo's time-out.
+On plain torchrun: three steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

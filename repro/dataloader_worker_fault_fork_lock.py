@@ -1,9 +1,9 @@
 """Rank 1's loader forks its worker while a thread holds the decoder's lock; the worker's copy stays locked.
 
 Modelled on pytorch/pytorch #1355 and #75147: a library with threads and a lock, forked at the wrong moment. In the
-child there is no such thread, and its first decode waits for ever; the loader polls for a batch that never comes.
+child there is no such thread, and its first decode waits forever; the loader polls for a batch that never comes.
 
-On plain torchrun: rank 0 waits in its first backward, no error, until gloo's time-out.
+On plain torchrun: rank 0 waits in its first backward, no error, until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on the reports behind DDP's "finished reduction" error, one step later: the error is raised by the *next*
 forward. Behind the last batch of an epoch comes an evaluation's barrier instead, and rank 0 waits in backward.
 
-On plain torchrun: silence after the last step of rank 1; half an hour later gloo's time-out.
+On plain torchrun: silence after the last step of rank 1; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

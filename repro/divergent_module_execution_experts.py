@@ -3,7 +3,7 @@
 Modelled on pytorch/pytorch #126616: FSDP around every expert of a mixture, and a hang after several steps. Rank 1
 gets a batch that leaves one expert without tokens, and passes it by.
 
-On plain torchrun: some steps, then silence until gloo's time-out, or a size that does not match.
+On plain torchrun: some steps, then silence until gloo's timeout, or a size that does not match.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on facebookresearch/fairscale #796: layer drop over layers that are units of FSDP hangs the training.
 The ranks draw from generators that were seeded by rank.
 
-On plain torchrun: a step or two, then silence until gloo's time-out, or a size that does not match.
+On plain torchrun: a step or two, then silence until gloo's timeout, or a size that does not match.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4

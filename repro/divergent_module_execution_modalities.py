@@ -3,7 +3,7 @@
 Modelled on pytorch/pytorch #148334: a sharded model with an encoder that runs only where the batch has something
 for it; the ranks that run it gather its weights from those that do not.
 
-On plain torchrun: four steps, then silence until gloo's time-out, or a size that does not match.
+On plain torchrun: four steps, then silence until gloo's timeout, or a size that does not match.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

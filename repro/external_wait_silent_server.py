@@ -1,9 +1,9 @@
-"""Rank 1 asks the metadata service for its next shard, without a time-out; the service took the call and is silent.
+"""Rank 1 asks the metadata service for its next shard, without a timeout; the service took the call and is silent.
 
-Modelled on macrocosm-os/pretraining #226 and psf/requests #3353: a request without a time-out waits for ever for
+Modelled on macrocosm-os/pretraining #226 and psf/requests #3353: a request without a timeout waits forever for
 a server that accepts connections and answers none. Here the server answers ten requests, then is suspended.
 
-On plain torchrun: ten steps, then silence until gloo's time-out.
+On plain torchrun: ten steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

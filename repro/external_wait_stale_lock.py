@@ -1,9 +1,9 @@
 """Rank 1 polls for a lock file that a dead process left behind, twenty times a second; rank 0 waits for rank 1.
 
 Modelled on huggingface/huggingface_hub #3944: the lock's holder was killed, and whoever comes next wakes,
-looks, and sleeps again for ever. It never blocks for long, its stack changes, it uses a little CPU.
+looks, and sleeps again forever. It never blocks for long, its stack changes, it uses a little CPU.
 
-On plain torchrun: ten steps, then silence until gloo's time-out.
+On plain torchrun: ten steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

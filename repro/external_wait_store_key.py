@@ -1,9 +1,9 @@
 """Rank 0 waits in the scheduler's key-value store for a go-ahead that nobody writes; three ranks wait for rank 0.
 
 Modelled on meta-pytorch/data #659 and on every "main process first" built on a store: one side renamed its key.
-The time-out was raised to a day because tokenizing takes long.
+The timeout was raised to a day because tokenizing takes long.
 
-On plain torchrun: five steps, then silence until gloo's time-out.
+On plain torchrun: five steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4

@@ -3,7 +3,7 @@
 Modelled on pytorch/pytorch #45042 and on uploads that ask for a password in the middle of a job: the child reads
 from a terminal or a pipe that stays open, the rank waits for the child, all other ranks for the rank.
 
-On plain torchrun: twelve steps, then silence until gloo's time-out.
+On plain torchrun: twelve steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on pytorch/pytorch #56297: a destructor bound to Python joins a thread that wants the lock for its last
 lines. A POSIX semaphore called by ctypes' PyDLL stands for the join.
 
-On plain torchrun: ten steps, then silence until gloo's time-out; rank 1 is in the gather of its metrics.
+On plain torchrun: ten steps, then silence until gloo's timeout; rank 1 is in the gather of its metrics.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -4,7 +4,7 @@ Nested repetition ("catastrophic backtracking") takes twice as long for each cha
 of rank 1 stands with it: the heartbeat falls silent as well. Nobody can tell it from a long call but by the
 time it takes: the job is left alone until --timeout.
 
-On plain torchrun: four steps, then silence at full CPU until gloo's time-out.
+On plain torchrun: four steps, then silence at full CPU until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -1,9 +1,9 @@
 """Rank 0's preprocessing kernel spins on a flag in memory that the host was to raise, and forgot on a cached batch.
 
-Modelled on vllm-project/vllm #52247 (a kernel that never ends, the host for ever in an event's synchronize) and
-1bit-MONSTER/1bit-MONSTER #405 (a spin-wait in a kernel without a time-out).
+Modelled on vllm-project/vllm #52247 (a kernel that never ends, the host forever in an event's synchronize) and
+1bit-MONSTER/1bit-MONSTER #405 (a spin-wait in a kernel without a timeout).
 
-On plain torchrun: three steps, then silence; 100 % utilisation on rank 0's GPU, until NCCL's time-out.
+On plain torchrun: three steps, then silence; 100 % utilisation on rank 0's GPU, until NCCL's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -1,9 +1,9 @@
 """Rank 1's Triton kernel takes chunks of rows from a shared counter until none are left; a short batch makes chunks of 0.
 
 Modelled on triton-lang/triton #11037 (an atomic in a `while` loop whose condition never turns false): the launch
-returns at once, and the next read of a result waits for ever. Its peer waits in the all-reduce of that step.
+returns at once, and the next read of a result waits forever. Its peer waits in the all-reduce of that step.
 
-On plain torchrun: five steps, then silence; 100 % utilisation on rank 1's GPU, until NCCL's time-out.
+On plain torchrun: five steps, then silence; 100 % utilisation on rank 1's GPU, until NCCL's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -1,7 +1,7 @@
 """One document on rank 1 is far longer than the rest, and attention without a kernel needs its square.
 
 Modelled on HannesStark/FlowSite #1 and k2-fsa/icefall #8: batches of bucketed lengths, one of which does not fit, on
-one rank. Its peers wait in backward, and name a time-out.
+one rank. Its peers wait in backward, and name a timeout.
 
 On plain torchrun: "CUDA out of memory" on rank 1; rank 0 is ended by the launcher, or by NCCL's watchdog.
 

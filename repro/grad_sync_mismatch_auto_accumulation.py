@@ -3,7 +3,7 @@
 Modelled on mosaicml/composer #1690: automatic gradient accumulation, chosen by each rank for itself, when only
 some of the ranks run out of memory. The last micro-batch of a step reduces gradients: here they reduce at others.
 
-On plain torchrun: steps of both ranks drift apart, then silence until gloo's time-out.
+On plain torchrun: steps of both ranks drift apart, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on huggingface/accelerate #1847: gradients are synchronised at the end of the loader whatever the count.
 The ranks run the same number of steps here, over data that are read again from the start.
 
-On plain torchrun: steps, then silence until gloo's time-out.
+On plain torchrun: steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4

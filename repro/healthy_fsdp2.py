@@ -1,6 +1,6 @@
 """FSDP2, sharded block by block, that simply works: twelve steps and a clean exit.
 
-The control for everything sharded: each block gathers its parameters in forward and again in
+The control foreverything sharded: each block gathers its parameters in forward and again in
 backward, so that one step shows many collectives of different kinds, all of them right.
 
 On plain torchrun: twenty-four log lines, exit code 0, about 6 s.

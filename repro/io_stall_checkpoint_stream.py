@@ -3,7 +3,7 @@
 Modelled on NVIDIA-NeMo/RL #3504 (a write to NFS that never returned, 35 hours of silence after "saving") and
 tenstorrent/tt-metal #42404. The staging file is a FIFO, as stage-out tools give one; its reader was suspended.
 
-On plain torchrun: "saving", then silence until gloo's time-out.
+On plain torchrun: "saving", then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on tenstorrent/tt-metal #42404 (a cache on a network volume that stops answering). A FIFO stands for
 the file: the header comes, the tokens do not.
 
-On plain torchrun: eight steps, then silence until gloo's time-out.
+On plain torchrun: eight steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

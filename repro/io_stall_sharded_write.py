@@ -1,9 +1,9 @@
 """A sharded checkpoint: rank 1's file lies on a mount that no longer answers, and the save never ends.
 
 Modelled on NVIDIA-NeMo/RL #3504, where four of 32 ranks stood in `do_truncate` of an NFS share and the others
-waited for ever in the save's next collective. A FIFO without a reader stands for the mount: opening it blocks.
+waited forever in the save's next collective. A FIFO without a reader stands for the mount: opening it blocks.
 
-On plain torchrun: "saving", then silence until gloo's time-out.
+On plain torchrun: "saving", then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on Lightning-AI's and accelerate's batch-size finders, and on any bisection that forgets the `+ 1`:
 `low` stays where it is, `high` too. Its peers' budgets come out even; they wait in the reduction of the result.
 
-On plain torchrun: silence at full CPU before the first step, until gloo's time-out.
+On plain torchrun: silence at full CPU before the first step, until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4

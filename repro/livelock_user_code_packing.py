@@ -1,9 +1,9 @@
-"""Rank 1's packer meets a document longer than a pack, which it puts back and takes out again for ever.
+"""Rank 1's packer meets a document longer than a pack, which it puts back and takes out again forever.
 
 Modelled on instructlab/training #51 (samples longer than a batch may be) and srama2512/PONI #18 (a loop without
-an end on one rank, told by its peers' NCCL time-out). A whole CPU, the same few lines, nothing gets done.
+an end on one rank, told by its peers' NCCL timeout). A whole CPU, the same few lines, nothing gets done.
 
-On plain torchrun: five steps, then silence at full CPU until gloo's time-out.
+On plain torchrun: five steps, then silence at full CPU until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

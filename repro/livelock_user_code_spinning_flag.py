@@ -1,9 +1,9 @@
-"""Rank 1 asks a flag in a loop without a pause: a whole CPU, the same two lines for ever.
+"""Rank 1 asks a flag in a loop without a pause: a whole CPU, the same two lines forever.
 
-Modelled on ray-project/ray #29562, whose test of NCCL's time-outs has a rank that does `while True: pass`. No event
+Modelled on ray-project/ray #29562, whose test of NCCL's timeouts has a rank that does `while True: pass`. No event
 and no collective says that anything is done; nothing that the loop can see changes from one look to the next.
 
-On plain torchrun: ten steps, then silence at full CPU until gloo's time-out.
+On plain torchrun: ten steps, then silence at full CPU until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 A socket, a tail of a log, a message broker with a keep-alive: the counters of the process move, by bytes.
 Rank 1's training thread waits for the batch, rank 0 for rank 1.
 
-On plain torchrun: ten steps, then silence until gloo's time-out.
+On plain torchrun: ten steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -1,10 +1,10 @@
-"""Rank 1 waits for ever for an answer from its own logging thread; rank 0 waits for rank 1.
+"""Rank 1 waits forever for an answer from its own logging thread; rank 0 waits for rank 1.
 
-Modelled on NovaSky-AI/SkyRL #1173 (a `.get()` without a time-out, waiting for a result that a worker
+Modelled on NovaSky-AI/SkyRL #1173 (a `.get()` without a timeout, waiting for a result that a worker
 silently dropped) and nvidia-cosmos/cosmos-transfer2.5 #240 (a logging callback that stops one rank).
 The uploader skips empty records without acknowledging them, and only rank 1's shard has one.
 
-On plain torchrun: silence after step 3, rank 0 inside backward; half an hour later gloo's time-out.
+On plain torchrun: silence after step 3, rank 0 inside backward; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -1,9 +1,9 @@
-"""Rank 1's training thread waits for its uploader for ever, while its heartbeat thread goes on: log, file, CPU.
+"""Rank 1's training thread waits for its uploader forever, while its heartbeat thread goes on: log, file, CPU.
 
 Modelled on wandb/wandb #3223, where the tracker kept the loop waiting and its own process lived on, and on
 every job whose heartbeat says "alive" of a rank that is not. The heartbeat prints, writes and measures.
 
-On plain torchrun: ten steps, then "rank 1 alive" every half second until gloo's time-out.
+On plain torchrun: ten steps, then "rank 1 alive" every half second until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on pytorch/pytorch #2168 (one thread takes the first lock and wants the second, the other the reverse).
 The evictor starts when the cache is full, which only rank 2's long documents bring about.
 
-On plain torchrun: eight steps, then silence on all four ranks until gloo's time-out.
+On plain torchrun: eight steps, then silence on all four ranks until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4

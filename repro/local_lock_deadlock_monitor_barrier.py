@@ -1,9 +1,9 @@
-"""Rank 1's training thread waits for ever, while a monitor on both ranks meets in a barrier every half second.
+"""Rank 1's training thread waits forever, while a monitor on both ranks meets in a barrier every half second.
 
 Home-made watchdogs do this: a thread, a process group of its own, a barrier now and then, "all ranks alive".
 Collectives go on being issued and completed, on every rank; the training's own group stands.
 
-On plain torchrun: ten steps, then "all alive" for ever.
+On plain torchrun: ten steps, then "all alive" forever.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

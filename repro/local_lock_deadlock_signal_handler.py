@@ -4,7 +4,7 @@ Modelled on rajfirke/provena #42 and patroni/patroni #3413: Python runs a signal
 between two of its instructions. Holder and waiter are one thread, so that nobody is left to release the lock.
 The notice comes from the scheduler, here from a timer, and falls into the critical section every time.
 
-On plain torchrun: seven steps, then silence until gloo's time-out.
+On plain torchrun: seven steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -4,7 +4,7 @@ Modelled on Slurm's gang scheduling, `scontrol suspend` and preemption with SUSP
 SIGSTOP on every node, and a node that misses the SIGCONT leaves its ranks stopped in the middle of any line. A helper
 stands for the batch system here, because rank 1 could not be started with one that forgets on purpose.
 
-On plain torchrun: seven steps, then silence until gloo's time-out, which blames the connection.
+On plain torchrun: seven steps, then silence until gloo's timeout, which blames the connection.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

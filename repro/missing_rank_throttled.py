@@ -4,7 +4,7 @@ Modelled on cpulimit and the memory guards of shared machines: they hold a proce
 times a second, and one that is killed at the wrong moment leaves it stopped, anywhere. Being stopped for a while is no
 hang: it is the last time that counts.
 
-On plain torchrun: some steps at a third of their rate, then silence until gloo's time-out.
+On plain torchrun: some steps at a third of their rate, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

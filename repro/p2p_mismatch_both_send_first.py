@@ -3,7 +3,7 @@
 Modelled on NVIDIA/nccl #479: a send may wait for its receive. With small edges it works, because they fit into
 somebody's buffer; the level at which the tiles are large is the first that does not.
 
-On plain torchrun: silence after the second level; half an hour later gloo's time-out.
+On plain torchrun: silence after the second level; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on vllm-project/vllm-omni #6264, where a rank within a group met an API that wants the global one. In the
 first pipeline both are the same; in the second, rank 3 waits for rank 0, which never sends to it.
 
-On plain torchrun: silence from the start on ranks 2 and 3; half an hour later gloo's time-out.
+On plain torchrun: silence from the start on ranks 2 and 3; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4

@@ -3,7 +3,7 @@
 Modelled on pytorch/torchtitan #775: stages count their micro-batches by themselves and come to different numbers.
 Here the last stage also wants a held-out micro-batch to report, and nobody has told the stages before it.
 
-On plain torchrun: silence after step 2; half an hour later gloo's time-out.
+On plain torchrun: silence after step 2; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3

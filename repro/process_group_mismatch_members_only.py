@@ -3,7 +3,7 @@
 Modelled on cornstarch-org/Cornstarch #76 and pytorch/pytorch #130102: creating a group is a collective of the
 whole world, also for those who will not be in it. Rank 0 is in no expert group and goes on without.
 
-On plain torchrun: silence from the start; after some minutes a store's time-out, or gloo's connection errors.
+On plain torchrun: silence from the start; after some minutes a store's timeout, or gloo's connection errors.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 3

@@ -3,7 +3,7 @@
 Modelled on vllm-project/llm-compressor #2869 and pytorch/pytorch #134314: `new_group` behind a condition on the
 rank. It looks local, and is a collective of the whole world.
 
-On plain torchrun: silence after step 4; after some minutes a store's time-out on rank 0.
+On plain torchrun: silence after step 4; after some minutes a store's timeout on rank 0.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

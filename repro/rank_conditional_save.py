@@ -4,7 +4,7 @@ Modelled on deepspeedai/DeepSpeed #2993 and #797: `save_checkpoint` behind `if r
 contains a collective that all ranks must enter. The others wait for the marker file that rank 0 would
 write afterwards.
 
-On plain torchrun: silence after step 3 on both ranks; half an hour later gloo's time-out.
+On plain torchrun: silence after step 3 on both ranks; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on pytorch/pytorch #54059: validation behind `if gpu == 0:`, and the barrier behind it is blamed. A
 model with running statistics broadcasts them in each forward, even under no_grad: all ranks have to come.
 
-On plain torchrun: the first epoch's steps, then silence until gloo's time-out.
+On plain torchrun: the first epoch's steps, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on launchers of one's own, which start a process a rank and wait for each in turn: nobody looks at the second
 while the first has not ended. Which rank raised, no process group ever knew.
 
-On plain python: a traceback of one process, then silence until the store's time-out half an hour later.
+On plain python: a traceback of one process, then silence until the store's timeout half an hour later.
 
 Promise:
   launch: python

@@ -1,4 +1,4 @@
-"""Rank 1's producer process dies of a malformed record; the training loop waits for its next batch for ever.
+"""Rank 1's producer process dies of a malformed record; the training loop waits for its next batch forever.
 
 Modelled on stanford-futuredata/ColBERT #264 and pytorch/pytorch #110594: ranks that are "stuck on get()" of a
 multiprocessing queue, whose producer is gone. multiprocessing prints a child's traceback, and tells its parent nothing.

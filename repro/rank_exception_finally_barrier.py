@@ -4,7 +4,7 @@ Modelled on pytorch/torchtitan #1342 and pytorch/pytorch #124961: clean-up code 
 ranks runs while an exception is on its way up. The traceback would be printed after the barrier, which
 rank 0 never enters, because it waits for rank 1 in backward.
 
-On plain torchrun: silence after step 3, no traceback; half an hour later gloo's time-out.
+On plain torchrun: silence after step 3, no traceback; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

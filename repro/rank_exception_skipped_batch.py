@@ -4,7 +4,7 @@ Modelled on pytorch/pytorch #44353 and NVIDIA-NeMo/Automodel #2468: an `except` 
 goes on with the next batch, on one rank alone. Its peers reduce gradients with those of another batch, and at the
 end of the epoch they wait for a backward that never comes.
 
-On plain torchrun: "skipping" from rank 1, then steps as usual, then silence; half an hour later gloo's time-out.
+On plain torchrun: "skipping" from rank 1, then steps as usual, then silence; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

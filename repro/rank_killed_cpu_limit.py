@@ -1,7 +1,7 @@
 """Rank 0 has a limit on CPU time from a wrapper that was meant for its preprocessing, and uses it up.
 
 Modelled on pytorch/pytorch #8976: processes of a job that are ended hours into it by a limit of the shell or the
-scheduler (`ulimit -t`), which nothing in the job's own output tells of. Rank 0 tokenizes for everyone first.
+scheduler (`ulimit -t`), which nothing in the job's own output tells of. Rank 0 tokenizes foreveryone first.
 
 On plain torchrun: exitcode -24 for rank 0, rank 1's "Connection closed by peer".
 

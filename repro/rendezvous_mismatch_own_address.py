@@ -3,7 +3,7 @@
 Modelled on pytorch/pytorch #191989: torchrun tells its ranks that the agent has a store, and torch takes that for any
 address it is given. Every rank is a client then, and calls at a port where nobody listens.
 
-On plain torchrun: silence from the start; half an hour later a time-out of the store on every rank.
+On plain torchrun: silence from the start; half an hour later a timeout of the store on every rank.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

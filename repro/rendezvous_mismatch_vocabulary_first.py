@@ -3,7 +3,7 @@
 Modelled on mosaicml/llm-foundry #716 and Lightning-AI/pytorch-lightning #19448: data are prepared on one rank and
 the others wait for a file that says so. A refactoring has moved the preparation behind `init_process_group`.
 
-On plain torchrun: silence from the start; half an hour later rank 0's time-out in the store.
+On plain torchrun: silence from the start; half an hour later rank 0's timeout in the store.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -1,7 +1,7 @@
 """Not hung, slow: the model walks the sequence token by token, and backward walks it all again.
 
 Modelled on kyegomez/zeta #220 ("why is the backpropagation calculation so slow": a Python scan, length
-1024) and on the reports this project began with, where every time-out was called a hang. One step
+1024) and on the reports this project began with, where every timeout was called a hang. One step
 builds some 500,000 autograd nodes, and backward visits them in C++ without a word. It completes.
 
 On plain python: a log line every half minute or so; the twenty steps would take ten minutes.

@@ -1,7 +1,7 @@
 """All work is done and the group destroyed, but rank 0's uploader thread still waits for records, and is joined.
 
 Modelled on facebookresearch/fairseq #4619 and wandb/wandb #3223: the tracker is never told that the run is over.
-Python waits for every thread that is no daemon before it ends; torchrun waits for Python.
+Python waits forevery thread that is no daemon before it ends; torchrun waits for Python.
 
 On plain torchrun: "done" on both ranks, and a job that never ends.
 

@@ -3,7 +3,7 @@
 Modelled on subclasses of transformers' Trainer with a `get_eval_dataloader` of their own: nothing evens out the data
 then, and the framework's loop, which gathers each batch's predictions, comes to its end on one rank first.
 
-On plain torchrun: "evaluated" from nobody, silence until gloo's time-out, or its error about sizes.
+On plain torchrun: "evaluated" from nobody, silence until gloo's timeout, or its error about sizes.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -3,7 +3,7 @@
 Modelled on PrimeIntellect-ai/prime-rl #2515: each FSDP forward gathers the weights, and a validation that runs to
 the end of the data has as many forwards as this rank's variable-length samples fill.
 
-On plain torchrun: "validation" from all but rank 0, then silence until gloo's time-out.
+On plain torchrun: "validation" from all but rank 0, then silence until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 4

@@ -3,7 +3,7 @@
 Modelled on pytorch/pytorch #33148 and lifeiteng/vall-e #93: the data do not divide by the ranks, and
 the rank that runs out first never joins the others' all-reduces.
 
-On plain torchrun: rank 1 says it is done, then silence; half an hour later gloo's time-out.
+On plain torchrun: rank 1 says it is done, then silence; half an hour later gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

@@ -5,7 +5,7 @@ launcher counts the bytes of a stream of shards with `wc` and hands itself over 
 writing end stays open, so it never ends. No interpreter, no black box, no stack in user code: an honest
 tool says that it does not know.
 
-On plain python: nothing at all, for ever, with no CPU used.
+On plain python: nothing at all, forever, with no CPU used.
 
 Promise:
   launch: python

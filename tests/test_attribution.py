@@ -132,7 +132,7 @@ def test_one_pair_isolates_a_factor_and_says_where_it_was_not_tried() -> None:
     assert found["status"] == "isolated" and found["class"] == "ddp_ready_twice"
     assert found["words"] == (
         "It fails where binding is late. Changing binding from late to early, and nothing else, makes a failing "
-        "cell healthy. It was only tried with layers 4, so they may have a part in it too."
+        "cell healthy. Tested with layers 4 only; other settings may matter too."
     )
     assert found["propose"] == [{"layers": "1", "binding": "late"}, {"layers": "5", "binding": "late"}]
 
@@ -147,8 +147,8 @@ def test_what_stayed_at_its_base_is_not_made_much_of() -> None:
         axis["base"] = axis["values"][0]
     (found,) = attributions(document, lambda factors: True)
     assert found["words"].endswith(
-        "It fails alike with precision fp32 or bf16. It was only tried with mode ddp (and all else at its base), "
-        "so they may have a part in it too."
+        "It fails alike with precision fp32 or bf16. Tested with mode ddp and defaults only; "
+        "other settings may matter too."
     )
     assert [p["mode"] for p in found["propose"]] == ["one"], (
         "and the cell that would tell is the base of that"

@@ -207,7 +207,7 @@ def test_names_that_find_no_room_are_counted_and_the_others_stay(tmp_path: Path)
     assert names.lost == 3
     box = open_box(tmp_path)
     box.count(Counter.NAMES_LOST, 3)
-    assert read_blackbox(tmp_path / "box").gaps == ("3 names of events found no room in the black box",)
+    assert read_blackbox(tmp_path / "box").gaps == ("3 names of events did not fit into the recorder",)
 
 
 def test_a_recording_whose_names_are_in_a_file_of_their_own_is_read(tmp_path: Path) -> None:
@@ -287,8 +287,8 @@ print(json.dumps(numbers))
 
 
 def test_a_missing_box_is_a_gap(tmp_path: Path) -> None:
-    assert read_blackbox(tmp_path / "none").gaps == ("no black box: No such file or directory",)
-    assert "not a black box" in read_blackbox(Path(__file__)).gaps[0]
+    assert read_blackbox(tmp_path / "none").gaps == ("no recorder: No such file or directory",)
+    assert "not a recorder file" in read_blackbox(Path(__file__)).gaps[0]
 
 
 @garbled

@@ -94,7 +94,7 @@ def written(directory: Path) -> set[Path]:
         ("report empty", "empty"),
         ("report no_yaml.txt", "no_yaml.txt"),
         ("report empty --format papyrus", "papyrus"),
-        ("report", "path"),
+        ("report", "artifacts"),
     ],
 )
 def test_a_wrong_line_is_refused_before_anything_is_written(jobs: Jobs, line: str, named: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from support.jobs import BIN, Jobs
 
 NOBODY = 65534
-ESSENTIAL = {"black box", "kernel state", "Python stacks", "disk"}
+ESSENTIAL = {"recorder", "kernel state", "Python stacks", "disk"}
 
 
 def by_name(text: str) -> dict[str, dict[str, Any]]:
@@ -101,7 +101,7 @@ def test_without_py_spy_it_is_limited_and_says_what_to_install(
         "native stacks": ("missing", "pip install py-spy"),
     }
     assert "lines come from faulthandler" in found["Python stacks"]["detail"]
-    assert found["black box"]["status"] == "works"
+    assert found["recorder"]["status"] == "works"
 
 
 def test_a_python_that_is_none_is_a_finding_and_no_traceback(jobs: Jobs) -> None:
@@ -164,7 +164,7 @@ def test_without_permission_the_remedy_is_to_be_its_owner_or_root(jobs: Jobs) ->
     assert found["Python stacks"]["status"] == "missing"
     assert "permission denied" in found["Python stacks"]["detail"]
     assert "run nsadiag as nobody" in found["Python stacks"]["remedy"]
-    assert "no CAP_SYS_PTRACE" in found["permission to look"]["detail"]
+    assert "no CAP_SYS_PTRACE" in found["ptrace permission"]["detail"]
     assert found["kernel state"]["status"] == "limited" and "syscall" in found["kernel state"]["detail"]
 
 

@@ -289,11 +289,11 @@ def test_who_naps_between_questions_to_the_world_is_believed_for_a_while(tmp_pat
         return polls(naps, [(function, str(file), line), MAIN])
 
     assert asked("waits_at_most") == "with a limit"
-    assert asked("waits_for_ever") == "for ever"
-    assert asked("enter") == "for ever"
+    assert asked("waits_for_ever") == "indefinitely"
+    assert asked("enter") == "indefinitely"
     assert asked("asks_nobody") is None
     assert asked("asks_itself") is None
-    assert polls(naps, [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) == "for ever"
+    assert polls(naps, [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) == "indefinitely"
     assert polls(process(), [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) is None
 
 

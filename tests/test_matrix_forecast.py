@@ -84,7 +84,7 @@ def test_every_report_says_how_the_cost_grows_and_what_is_far_off(matrix: Path, 
     if format_ == "json":
         assert SUDDEN in [off["id"] for off in json.loads(text)["scaling"]["offs"]]
         return
-    assert "that the other cells foretell" in " ".join(text.split())
+    assert "predicted from the other cells" in " ".join(text.split())
     if format_ == "html":
         assert 'aria-label="peak memory of a rank, measured against predicted"' in text
 

@@ -118,7 +118,7 @@ def test_what_trains_something_else_without_failing_is_silently_wrong(
 @pytest.mark.parametrize(
     ("case", "line", "told"),
     [
-        ("late", "x = checkpoint(lambda y: layer(y), x", "ran layers.2 in forward and layers.3 in its place"),
+        ("late", "x = checkpoint(lambda y: layer(y), x", "ran layers.2 in forward and layers.3 instead"),
         (
             "late_function",
             "x = checkpoint(late if",

@@ -39,7 +39,7 @@ HUNG = Verdict(
     outcome="hung",
     cls="rank_conditional_collective",
     confidence=0.95,
-    summary="Rank 1 skipped all_reduce 17 because of `if rank == 0` and went on to the next step; "
+    summary="Rank 1 skipped all_reduce #17 because of `if rank == 0` and went on to the next step; "
     "rank 0 waits for it.",
     guilty_ranks=(1,),
     blocked_ranks=(0,),
@@ -60,11 +60,11 @@ HUNG = Verdict(
     progress=Progress(steps_done=4),
     evidence=(
         Evidence(
-            claim="rank 1 never issued all_reduce 17 of default_pg; its last is 16",
+            claim="rank 1 never issued all_reduce #17 of default_pg; its last is 16",
             source="ranks/00001/captures/01/fr.json#entries[16]",
         ),
         Evidence(
-            claim="rank 0 stands in all_reduce 17 in both captures, 4.1 s apart",
+            claim="rank 0 stands in all_reduce #17 in both captures, 4.1 s apart",
             source="ranks/00000/captures/02/py_spy.json#MainThread",
         ),
     ),
@@ -286,10 +286,10 @@ def test_every_format_names_place_peers_collective_and_parameter(hung: Path, nam
         "examples/train.py:41 in train",
         "if rank == 0: dist.all_reduce(loss)",
         "examples/train.py:44 in train",
-        "all_reduce 17 of default_pg",
+        "all_reduce #17 of default_pg",
         "blocks.3.mlp.fc2.weight",
         "step 5, backward, bucket 2",
-        "rank 1 never issued all_reduce 17",
+        "rank 1 never issued all_reduce #17",
         "straggler_rank",
         "ptrace not permitted",
         "move it out of the branch on rank",
@@ -478,7 +478,7 @@ def test_failing_cells_come_first_in_the_costs(matrix_directory: Path) -> None:
 
 def test_the_same_failure_in_many_cells_is_told_once(matrix_directory: Path) -> None:
     text = on_terminal(matrix_directory, width=120)
-    assert text.count("Rank 1 skipped all_reduce 17") == 1
+    assert text.count("Rank 1 skipped all_reduce #17") == 1
     assert text.count(f"in {cell_id(4, 'none', 'ddp')}") == 1
 
 
@@ -740,7 +740,7 @@ def test_nothing_is_said_of_ranks_that_all_ended_well(tmp_path: Path) -> None:
     report = load_report(directory)
     assert isinstance(report, RunReport)
     assert Fact(
-        label="progress", text="20 steps done, 8.1 steps/s (123 ms each), judged at 6.00 s"
+        label="progress", text="20 steps done, 8.1 steps/s (123 ms each), verdict at 6.00 s"
     ) in facts_of(report)
     assert not [fact for fact in facts_of(report) if fact.label == "ended"]
 

@@ -97,7 +97,7 @@ def test_the_terminal_ends_with_the_claims_and_their_answers(told: Path) -> None
 def test_markdown_begins_with_the_claims(told: Path) -> None:
     text = rendered(told, "md")
     assert "3 claims: 1 confirmed, 1 refuted, 1 not tested." in text
-    assert text.index("What was claimed") < text.index("What failed") < text.index("## Verdicts")
+    assert text.index("Claims tested") < text.index("What failed") < text.index("## Verdicts")
     assert re.search(r"\| ✗ refuted +\| depth is the culprit \(report 002\) +\| depth=5: healthy", text)
     assert "Depends on: It fails where binding is late." in text
     rows = [line for line in text.splitlines() if line.startswith("| ") and "| differs" in line]
@@ -110,7 +110,7 @@ def test_markdown_begins_with_the_claims(told: Path) -> None:
 
 def test_html_links_each_answer_to_the_cells_behind_it(told: Path) -> None:
     html = rendered(told, "html")
-    assert html.index("What was claimed") < html.index("<h2>Findings") < html.index("<h2>Verdicts")
+    assert html.index("Claims tested") < html.index("<h2>Findings") < html.index("<h2>Verdicts")
     targets = re.findall(r'href="#(cell-[^"]+)"', html)
     assert {"cell-base", "cell-binding=late"} <= set(targets)
     assert all(f'id="{target}"' in html for target in targets)

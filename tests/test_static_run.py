@@ -197,7 +197,7 @@ def test_a_node_on_which_no_rank_appeared_is_a_gap(tmp_path: Path) -> None:
         run.node(host).mkdir(parents=True)
         (run.node(host) / "watch.json").write_text('{"launcher_exit_code": 0}')
     merge(run, "hosta", [Story(node_rank=1, name="hostb", directory="/x", shared=True)])
-    told = "hostb: no rank of the job appeared there: was its launcher told of the other nodes?"
+    told = "hostb: no rank of the job appeared there: does its launcher know the other nodes?"
     assert told in load_cell(tmp_path).gaps
 
 

@@ -48,7 +48,7 @@ def _judged(cell: CellEvidence, *, verdict_s: float | None) -> Verdict:
     cause = citations.checked(cell, cause)
     # Whether a branch, a loop's end or a module led to the other collective stands in the source.
     if cause.cls == "collective_order_mismatch" and cause.where and not _has_source(cell, cause.where.file):
-        gap = f"the source of {cause.where.file} is not at hand: why the ranks parted could not be read"
+        gap = f"the source of {cause.where.file} is not available: why the ranks diverged could not be read"
         strength = cause.strength.at_most(Strength.LIKELY)
         cause = dataclasses.replace(cause, strength=strength, gaps=(*cause.gaps, gap))
     verdict = verdict_of(cell, cause, failed, progress=progress.done_by(case), times=_times(cell, verdict_s))

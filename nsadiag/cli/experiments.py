@@ -23,23 +23,34 @@ def bisect(
         typer.Argument(metavar="[SPEC | -- CMD...]", help="A matrix; with --git a launcher line"),
     ] = None,
     axis: Annotated[
-        str | None, typer.Option(help="The axis to halve; needed where more than one has an order")
+        str | None,
+        typer.Option(metavar="NAME", help="The axis to halve; needed where more than one has an order"),
     ] = None,
-    low: Annotated[int | None, typer.Option("--from", help="The first value, instead of the spec's")] = None,
-    high: Annotated[int | None, typer.Option("--to", help="The last value, instead of the spec's")] = None,
+    low: Annotated[
+        int | None, typer.Option("--from", metavar="N", help="The first value, instead of the spec's")
+    ] = None,
+    high: Annotated[
+        int | None, typer.Option("--to", metavar="N", help="The last value, instead of the spec's")
+    ] = None,
     select: Annotated[
-        str | None, typer.Option("-k", help="Fixes the other axes: only cells whose id matches")
+        str | None,
+        typer.Option("-k", metavar="EXPR", help="Fixes the other axes: only cells whose id matches"),
     ] = None,
     git: Annotated[
         str | None,
         typer.Option("--git", metavar="GOOD..BAD", help="Along the commits of this checkout instead"),
     ] = None,
     repeat: Annotated[
-        int, typer.Option(help="Run the points at the boundary this often; a failure may be flaky", min=1)
+        int,
+        typer.Option(
+            metavar="N", help="Run the points at the boundary this often; a failure may be flaky", min=1
+        ),
     ] = 3,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Hard limit of a run in seconds; 0: none  [default: the spec's, or 300]", min=0),
+        typer.Option(
+            metavar="SECONDS", help="Hard limit of a run; 0: none  [default: the spec's, or 300]", min=0
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the points and their commands and run nothing")
@@ -82,10 +93,11 @@ def shrink(
         Path, typer.Argument(metavar="RUN_OR_CELL", help="A run's directory, or cells/ID of a matrix")
     ],
     budget: Annotated[
-        float, typer.Option(help="Look for something smaller for so many seconds", min=1)
+        float, typer.Option(metavar="SECONDS", help="Time to look for something smaller", min=1)
     ] = 150.0,
     slots: Annotated[
-        int | None, typer.Option(help="Trials at once  [default: one for two cores, at least 2]", min=1)
+        int | None,
+        typer.Option(metavar="N", help="Trials at once  [default: one for two cores, at least 2]", min=1),
     ] = None,
     dry_run: Annotated[
         bool,

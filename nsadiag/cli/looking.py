@@ -23,7 +23,8 @@ def attach(
         ),
     ] = None,
     run: Annotated[
-        Path | None, typer.Option("--run", help="A directory whose job nsadiag run has, or left running")
+        Path | None,
+        typer.Option("--run", metavar="DIR", help="A directory whose job nsadiag run has, or left running"),
     ] = None,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
@@ -44,7 +45,8 @@ def analyze(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A run or matrix directory, or flight-recorder dumps, stacks and logs from elsewhere"
+            metavar="PATH",
+            help="A run or matrix directory, or flight-recorder dumps, stacks and logs from elsewhere",
         ),
     ],
     why_not: Annotated[
@@ -102,7 +104,12 @@ def report(
         ),
     ] = None,
     format_: Annotated[
-        str, typer.Option("--format", help="terminal, md, html, json, junit, issue, perfetto or speedscope")
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="terminal, md, html, json, junit, issue, perfetto or speedscope",
+        ),
     ] = "terminal",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -130,8 +137,10 @@ def report(
     epilog="Example: nsadiag diff artifacts/yesterday artifacts/today",
 )
 def diff(
-    a: Annotated[Path, typer.Argument(help="A run, a cell of a matrix, or a rank: RUN/ranks/00000")],
-    b: Annotated[Path, typer.Argument(help="What to compare it with")],
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="A run, a cell of a matrix, or a rank: RUN/ranks/00000")
+    ],
+    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with")],
     everything: Annotated[bool, typer.Option("--all", help="Also show what agrees")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -160,7 +169,7 @@ def top(
             metavar="[DIR]", help="A run or matrix that is under way  [default: the newest under artifacts/]"
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="One look, and no more")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show what every rank is doing while the job runs: step, rate, phase, line, last event. Nobody is paused for it."""

@@ -35,7 +35,7 @@ def main() -> None:
         sys.exit(EXIT_USAGE)
     except OSError as error:
         machine = MachineError(f"{error.strerror}: {error.filename}" if error.filename else str(error))
-        _fail(machine.message, "is there room and permission under --out? (df -h, ls -ld)", machine.exit_code)
+        _fail(machine.message, "check space and permission under --out (df -h, ls -ld)", machine.exit_code)
     except Exception as error:
         _fail_ourselves(error)
 
@@ -56,7 +56,9 @@ def _fail_ourselves(error: Exception) -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(format_message())
             sys.exit(EXIT_USAGE)
-        _fail(format_message(), "nsadiag --help lists the commands and their options", EXIT_USAGE)
+        from nsadiag.cli.mistakes import said_of
+
+        _fail(*said_of(error, sys.argv[1:]), EXIT_USAGE)
     import traceback
 
     traceback.print_exception(error)

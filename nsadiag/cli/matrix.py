@@ -40,42 +40,49 @@ if TYPE_CHECKING:
 ON_NODES = ("local", "static")
 
 
-Spec = Annotated[str, typer.Argument(help="YAML file, or the name of a built-in matrix")]
+Spec = Annotated[str, typer.Argument(metavar="[SPEC]", help="YAML file, or the name of a built-in matrix")]
 Select = Annotated[
-    str | None, typer.Option("-k", help="Only cells whose id matches: words with and, or, not")
+    str | None,
+    typer.Option("-k", metavar="EXPR", help="Only cells whose id matches: words with and, or, not"),
 ]
 Repeat = Annotated[
-    int | None, typer.Option(help="Run each cell this often  [default: as the spec says]", min=1)
+    int | None, typer.Option(metavar="N", help="Run each cell this often  [default: as the spec says]", min=1)
 ]
 Strategy = Annotated[
     str | None,
     typer.Option(
-        help="all: every combination; pairwise: few, where any two settings meet; hypotheses: what they need"
+        metavar="NAME",
+        help="all: every combination; pairwise: few, where any two settings meet; hypotheses: what they need",
     ),
 ]
 Strength = Annotated[
-    int | None, typer.Option(help="Of pairwise: the settings of so many factors meet", min=1)
+    int | None, typer.Option(metavar="N", help="Interaction strength of pairwise  [default: 2]", min=1)
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and run nothing")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the matrix in --out; done cells stay")]
 Slots = Annotated[
     str,
     typer.Option(
-        help="Cells at once, or auto: as many as there are cores and GPUs for, where that saves time"
+        metavar="N",
+        help="Cells at once, or auto: as many as there are cores and GPUs for, where that saves time",
     ),
 ]
 Engine = Annotated[
     str,
     typer.Option(
-        help="Where cells run: local, static (with --nnodes), slurm, or one that another package adds"
+        metavar="NAME",
+        help="Where cells run: local, static (with --nnodes), slurm, or one that another package adds",
     ),
 ]
-Nodes = Annotated[int | None, typer.Option(help="Slurm: nodes of a cell, at most", min=1)]
-Partition = Annotated[str | None, typer.Option(help="Slurm: the partition to submit to")]
-Account = Annotated[str | None, typer.Option(help="Slurm: the account that pays")]
-GpusPerNode = Annotated[int | None, typer.Option(help="Slurm: GPUs that a cell gets on each node", min=1)]
+Nodes = Annotated[int | None, typer.Option(metavar="N", help="Slurm: nodes of a cell, at most", min=1)]
+Partition = Annotated[str | None, typer.Option(metavar="NAME", help="Slurm: the partition to submit to")]
+Account = Annotated[str | None, typer.Option(metavar="NAME", help="Slurm: the account that pays")]
+GpusPerNode = Annotated[
+    int | None, typer.Option(metavar="N", help="Slurm: GPUs that a cell gets on each node", min=1)
+]
 Time = Annotated[
-    str | None, typer.Option(help="Slurm: limit of a cell's job  [default: as its timeout_s needs]")
+    str | None,
+    typer.Option(metavar="TIME", help="Slurm: limit of a cell's job  [default: as its timeout_s needs]"),
 ]
 Slurm = Annotated[
     list[str] | None,

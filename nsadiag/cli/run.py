@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nsadiag.cli.mistakes import no_such_option, options_of
 from nsadiag.cli.shared import (
     FORCE,
     JSON,
@@ -51,22 +52,28 @@ def _last_word(code: int | None) -> Iterator[None]:
         raise typer.Exit(code) from None
 
 
-Timeout = Annotated[float, typer.Option(help="Hard limit in seconds; 0: none", min=0)]
-StallAfter = Annotated[str, typer.Option(help="Seconds without progress before a closer look, or auto")]
+Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Hard limit; 0: none", min=0)]
+StallAfter = Annotated[
+    str, typer.Option(metavar="SECONDS", help="Take snapshots after this long without progress, or auto")
+]
 OnHang = Annotated[
     str,
     typer.Option(
-        help="stop a job that hangs (a suspected hang after --patience), stop-proven alone, or leave it"
+        metavar="ACTION",
+        help="stop a job that hangs (a suspected hang after --patience), stop-proven alone, or leave it",
     ),
 ]
 Patience = Annotated[
     str,
     typer.Option(
         envvar="NSADIAG_PATIENCE",
-        help="Seconds of silence after which a suspected hang is taken for one, or auto: ten times the longest pause, two minutes at least",
+        metavar="SECONDS",
+        help="Silence after which a suspected hang is taken for one, or auto: ten times the longest pause, two minutes at least",
     ),
 ]
-Probes = Annotated[str, typer.Option(help="light, full, none, or names with commas: light,parity")]
+Probes = Annotated[
+    str, typer.Option(metavar="LIST", help="light, full, none, or names with commas: light,parity")
+]
 Passthrough = Annotated[bool, typer.Option("--passthrough", help="End with the job's own exit code")]
 WithLocals = Annotated[
     bool,
@@ -82,7 +89,8 @@ CudaCore = Annotated[
 Ring = Annotated[
     str,
     typer.Option(
-        help="Hold black boxes on disk, in memory (/dev/shm, copied at the end), or auto: memory if --out is on a network"
+        metavar="WHERE",
+        help="Keep the recorders on disk, in memory (/dev/shm, copied at the end), or auto: memory if --out is on a network",
     ),
 ]
 DieWithMe = Annotated[
@@ -91,8 +99,20 @@ DieWithMe = Annotated[
 ]
 LogLimit = Annotated[
     float,
-    typer.Option(help="Keep the first and the last half of so many MiB of each log; 0: all of it", min=0),
+    typer.Option(
+        metavar="MIB",
+        help="Size of each log, of which the first and the last half are kept; 0: all of it",
+        min=0,
+    ),
 ]
+
+
+def _check_option(context: typer.Context) -> None:
+    """Raises UsageError where what should be the job begins as an option: one that is not there, or misspelt."""
+    if context.args and context.args[0].startswith("-"):
+        option = context.args[0].partition("=")[0]
+        lists = "nsadiag run --help lists them; the job itself goes behind --"
+        raise UsageError(*no_such_option(option, options_of(context.command), lists))
 
 
 @app.command(
@@ -129,6 +149,7 @@ def run(
     """Run any launcher line, watch it from inside and outside, and give the verdict."""
     from nsadiag.commands.run import RunRequest
 
+    _check_option(context)
     count_as_user_code(user_code)
     place = place_of(nnodes, node_rank, master_addr, master_port, local_addr, run_token, wait)
     _check_choices(on_hang, ring)

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="nsadiag",
-    help="Say who, where and why a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
+    help="Find the rank, the line and the reason when a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: rich's takes as long to import as all the rest
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
 
@@ -48,7 +47,9 @@ def every_command(
     """Options before the command."""
 
 
-OUT = typer.Option("--out", help="Directory to write to  [default: artifacts/<time>-<name>]")
+OUT = typer.Option(
+    "--out", "-o", metavar="DIR", help="Directory to write to  [default: artifacts/<time>-<name>]"
+)
 JSON = typer.Option("--json", help="Print one JSON document on stdout, and nothing else")
 USER_CODE = typer.Option(
     "--user-code",
@@ -58,21 +59,31 @@ USER_CODE = typer.Option(
 )
 FORCE = typer.Option("--force", help="Replace what an earlier run left in --out")
 # Spelled as torchrun's, which takes both dashes and underscores.
-NNODES = typer.Option("--nnodes", help="The same command runs on so many nodes", min=1)
-NODE_RANK = typer.Option("--node-rank", "--node_rank", help="The number of this one, from 0")
+NNODES = typer.Option(
+    "--nnodes", metavar="N", help="Number of nodes, on each of which the same command runs", min=1
+)
+NODE_RANK = typer.Option("--node-rank", "--node_rank", metavar="N", help="Number of this node, from 0")
 MASTER_ADDR = typer.Option(
-    "--master-addr", "--master_addr", help="Name or address of node 0, as the others reach it"
+    "--master-addr", "--master_addr", metavar="HOST", help="Name or address of node 0, as the others reach it"
 )
 MASTER_PORT = typer.Option(
-    "--master-port", "--master_port", help="Where agents meet  [default: 29450]", min=1, max=65535
+    "--master-port",
+    "--master_port",
+    metavar="PORT",
+    help="Where agents meet  [default: 29450]",
+    min=1,
+    max=65535,
 )
 LOCAL_ADDR = typer.Option(
-    "--local-addr", "--local_addr", help="Node 0: listen on this address, or interface, alone"
+    "--local-addr",
+    "--local_addr",
+    metavar="ADDR|INTERFACE",
+    help="Node 0: listen on this address, or interface, alone",
 )
 RUN_TOKEN = typer.Option(
-    "--run-token", help="What agents know each other by; better given as NSADIAG_RUN_TOKEN"
+    "--run-token", metavar="TOKEN", help="Shared secret of the agents; better given as NSADIAG_RUN_TOKEN"
 )
-WAIT = typer.Option("--wait", help="Seconds until all nodes must have come", min=1)
+WAIT = typer.Option("--wait", metavar="SECONDS", help="Time to wait for all nodes to join", min=1)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -17,7 +17,7 @@ from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory
 )
 def demo(
     fault: Annotated[
-        str, typer.Argument(help="A script of repro/, or a class: nsadiag list --faults")
+        str, typer.Argument(metavar="[FAULT]", help="A script of repro/, or a class: nsadiag list --faults")
     ] = "local_lock_deadlock_dropped_record",
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
@@ -38,12 +38,13 @@ def demo(
 )
 def doctor(
     python: Annotated[
-        str | None, typer.Option(help="The Python that your jobs run with  [default: the first on PATH]")
+        str | None,
+        typer.Option(metavar="PATH", help="The Python that your jobs run with  [default: the first on PATH]"),
     ] = None,
     pid: Annotated[
-        int | None, typer.Option(help="Try a process that runs already, without a pause to it")
+        int | None, typer.Option(metavar="PID", help="Try a process that runs already, without a pause to it")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where runs would be written")] = Path("artifacts"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs would be written")] = Path("artifacts"),
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Say what evidence could be collected here, what stops the rest, and the remedy."""

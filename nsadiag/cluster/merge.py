@@ -87,7 +87,7 @@ def _gaps(story: Story, watch: Mapping[str, Any]) -> Iterator[str]:
     elif not watch:
         yield f"{at}its agent did not write how its ranks ended"
     if watch and not story.ranks and story.lost_s is None:
-        yield f"{at}no rank of the job appeared there: was its launcher told of the other nodes?"
+        yield f"{at}no rank of the job appeared there: does its launcher know the other nodes?"
     if story.left:
         count = (
             f"{len(story.left)} files did not come, among them" if len(story.left) > 1 else "did not come:"

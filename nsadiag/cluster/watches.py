@@ -245,7 +245,7 @@ class LeadWatch(Among):
     def _all_seen(self, judgement: Judgement, reason: str) -> tuple[Judgement, str]:
         silent = [m for m in self._unseen if m not in self.lost]
         if judgement == "still" and silent:
-            return "unobserved", f"{self._called(silent)} did not look in time; elsewhere {reason}"
+            return "unobserved", f"{self._called(silent)} took no snapshot in time; elsewhere {reason}"
         gone = [m for m in self.members if m in self.lost]
         return judgement, reason + (f"; {self._called(gone)} is lost" if gone else "")
 

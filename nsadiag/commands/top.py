@@ -54,7 +54,7 @@ def rendered(cells: Cells, console: Console) -> Table | Text:
     """A row a rank, those that lag behind first; as many as there is room for."""
     rows = [(name, rank) for name, ranks in cells.items() for rank in ranks]
     if not rows:
-        return Text("nothing runs there at the moment: no rank has opened its black box")
+        return Text("nothing runs there at the moment: no rank has opened its recorder")
     rows.sort(key=lambda row: (row[0], row[1].ended, row[1].step, -(row[1].quiet_s or 0.0), row[1].rank))
     furthest = max(rank.step for _, rank in rows)
     room = max(console.size.height - ROOM, 8) if console.is_terminal else len(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Iterator
@@ -45,6 +46,13 @@ def headline(verdict: Verdict) -> str:
     return ", ".join([*parts, *sure]) or "nothing to go by"
 
 
+# What the flight recorder calls a type, as one writes it in Python.
+DTYPES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8", "Char": "int8",
+    "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool", "ComplexFloat": "complex64",
+}  # fmt: skip
+
+
 def place_text(place: Place | Where) -> str:
     """`train.py:41 in train`; a library's line says that it is one."""
     line = f":{place.line}" if place.line else ""
@@ -53,11 +61,17 @@ def place_text(place: Place | Where) -> str:
 
 
 def collective_text(collective: Collective) -> str:
-    """`all_reduce 17 of default_pg, [1024] Float`."""
-    seq = "" if collective.seq is None else f" {collective.seq}"
-    sizes = " ".join(str(size) for size in collective.sizes or ())
-    dtypes = " ".join(dict.fromkeys(collective.dtypes or ()))
-    payload = f"{sizes} {dtypes}".strip()
+    """`all_reduce #17 of default_pg, float32[1024]`."""
+    seq = "" if collective.seq is None else f" #{collective.seq}"
+    dtypes = [DTYPES.get(dtype, dtype) for dtype in collective.dtypes or ()]
+    tensors = [
+        f"{dtype}[{','.join(map(str, size))}]"
+        for size, dtype in itertools.zip_longest(
+            collective.sizes or (), dtypes, fillvalue=dtypes[-1] if dtypes else ""
+        )
+        if not isinstance(size, str)
+    ]
+    payload = " ".join(tensors) or " ".join(dict.fromkeys(dtypes))
     return f"{collective.op}{seq} of {collective.group}" + (f", {payload}" if payload else "")
 
 
@@ -141,7 +155,7 @@ def _times(times: Times, outcome: str) -> Iterator[str]:
     if times.onset_s is not None:
         yield f"{'stalled' if outcome == 'hung' else 'began'} at {duration(times.onset_s)}"
     if times.verdict_s is not None:
-        yield f"judged at {duration(times.verdict_s)}"
+        yield f"verdict at {duration(times.verdict_s)}"
 
 
 def _waits(verdict: Verdict) -> Iterator[Fact]:
@@ -179,4 +193,4 @@ def _ends(run: RunReport) -> Iterator[Fact]:
 def _end_words(rank: RankReport) -> str:
     """The ending, and who caused it unless the job simply ended by itself."""
     how = f" ({one_line(rank.how)})" if rank.how and rank.how not in ("exited", rank.end) else ""
-    return rank.end + how
+    return f"stopped by nsadiag ({rank.end}){how}" if rank.by_us else rank.end + how

@@ -95,6 +95,7 @@ def _rank(run_dir: RunDir, rank: int, end: Mapping[str, Any], guilty: bool) -> R
         signal=values.signal_name(end.get("signal")),
         t_s=values.number(end.get("t_s")),
         how=values.text(end.get("how")),
+        by_us=end.get("by_us") is True,
         captures=len(rank_dir.captures()),
         logs=tuple(str(p.relative_to(run_dir.path)) for p in logs),
         last_words=_last_words(rank_dir) if guilty else "",

@@ -20,6 +20,7 @@ class RankReport:
     signal: str | None = None
     t_s: float | None = None
     how: str | None = None
+    by_us: bool = False  # nsadiag ended it
     captures: int = 0
     logs: tuple[str, ...] = ()
     last_words: str = ""

@@ -142,7 +142,7 @@ def _off_words(off: Mapping[str, Any]) -> str:
     times = f"{factor:.3g} times" if factor >= 1 else f"1/{1 / factor:.3g} of" if factor else "far from"
     words = (
         f"{off['id']}: {off.get('name')} is {shown(key, _number(off, 'measured'))}, {times} the"
-        f" {shown(key, _number(told, 'value'))} ({low} to {high}) that the other cells foretell"
+        f" {shown(key, _number(told, 'value'))} ({low} to {high}) predicted from the other cells"
     )
     words += f"; the median of {repeats} repeats" if repeats > 1 else ""
     return words + ("; other cells ran beside it" if _number(off, "beside") > 0.1 else "")

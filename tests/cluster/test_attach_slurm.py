@@ -85,5 +85,5 @@ def test_of_a_node_that_does_not_answer_nothing_is_claimed(slurm: Slurm, tmp_pat
     done = slurm.head.run(*line, cwd=tmp_path, seconds=240, check=False)
     verdict = json.loads((tmp_path / "out/verdict.json").read_text())
     assert done.returncode == 1 and verdict["outcome"] == "unknown" and verdict["guilty_ranks"] == []
-    assert "node1: nobody could look at its ranks" in verdict["gaps"]
+    assert "node1: no snapshot of its ranks could be taken" in verdict["gaps"]
     assert (tmp_path / "out/ranks/00000/captures/02/py_spy.json").exists()

@@ -19,7 +19,7 @@ def hide(run: RunDir) -> RunDir:
             children = capture.path / "children"
             if children.exists():
                 shutil.rmtree(children)
-                _add_gap(capture, "children", "none of 2 child processes could be looked at")
+                _add_gap(capture, "children", "none of 2 child processes could be captured")
             capture.native.unlink(missing_ok=True)
             _hide_stacks(capture)
             _hide_kernel(capture)

@@ -124,7 +124,7 @@ def join_looks(run: RunDir, expected: Iterable[str]) -> JointLook:
     world = set(range(max(sizes, default=0))) | here
     moved = joined(found, world)
     judgement, reason = judge(moved)
-    gaps = [f"{node}: nobody could look at its ranks" for node in expected if node not in looks]
+    gaps = [f"{node}: no snapshot of its ranks could be taken" for node in expected if node not in looks]
     gaps += [f"rank {rank} was found on no node" for rank in sorted(world - here)]
     if judgement == "still" and any(node not in looks for node in expected):
         judgement, reason = "unobserved", f"{gaps[0]}: what its ranks do is not known"

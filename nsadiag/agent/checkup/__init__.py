@@ -29,7 +29,7 @@ def checkup(python: str, where: Path) -> list[Check]:
         except OSError as error:
             why = f"no job can be started: {error.strerror}: {error.filename}"
             remedy = "is there room and permission there? else --out DIR, or --python PATH"
-            outside = [Check(name="black box", status="missing", detail=why, remedy=remedy, essential=True)]
+            outside = [Check(name="recorder", status="missing", detail=why, remedy=remedy, essential=True)]
         return [*outside, *_of_the_machine(where), *(answer.result() for answer in slow), *_of_nvidia()]
 
 
@@ -41,20 +41,20 @@ def check_process(pid: int) -> list[Check]:
         return [
             answered("kernel state", lambda: process.kernel_state(target), essential=True),
             answered("Python stacks", lambda: process.python_stacks(target), essential=True),
-            answered("permission to look", lambda: process.permission(pid)),
+            answered("ptrace permission", lambda: process.permission(pid)),
         ]
 
 
 def _of(patient: Patient) -> list[Check]:
     """Checks of the patient without torch: native stacks of one with it take longer to read."""
-    first = answered("black box", lambda: inside.black_box(patient), essential=True)
+    first = answered("recorder", lambda: inside.black_box(patient), essential=True)
     target = patient.target()
     return [
         first,
         answered("kernel state", lambda: process.kernel_state(target), essential=True),
         answered("Python stacks", lambda: process.python_stacks(target), essential=True),
         answered("native stacks", lambda: process.native_stacks(target)),
-        answered("permission to look", lambda: process.permission(patient.pid)),
+        answered("ptrace permission", lambda: process.permission(patient.pid)),
     ]
 
 

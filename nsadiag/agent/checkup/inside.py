@@ -22,7 +22,7 @@ KEEPS_US_OUT = re.compile(r"\s-[a-zA-Z]*[IES]")
 
 def black_box(patient: Patient) -> Check:
     """A ring that the rank writes and that we read from outside."""
-    name = "black box"
+    name = "recorder"
     python = patient.report(START_S)["python"]
     if not patient.directory.blackbox.exists():
         return Check(

@@ -98,7 +98,7 @@ def permission(pid: int) -> Check:
     ]
     fine = capable or (not scope and owner_of(pid) == os.geteuid())
     return Check(
-        name="permission to look",
+        name="ptrace permission",
         status="works" if fine else "limited",
         detail=", ".join(parts),
         remedy="" if fine else remedy(pid),

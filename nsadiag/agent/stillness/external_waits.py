@@ -147,8 +147,8 @@ def polls(proc: KernelProcess, frames: Stack) -> str | None:
     if not frames or not proc.sleeps_until_mono_ns:
         return None
     if polling_library(str(frames[0][1])):
-        return "for ever"
+        return "indefinitely"
     loop = _loop(frames[0])
     if loop is None or not ASKS_OUTSIDE.search(loop.text) or ASKS_INSIDE.search(loop.text):
         return None
-    return "with a limit" if loop.asks_a_clock([]) else "for ever"
+    return "with a limit" if loop.asks_a_clock([]) else "indefinitely"

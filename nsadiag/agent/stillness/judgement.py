@@ -24,7 +24,7 @@ def judge(
     `nap_credit_s`: how long sleepers may still be waited for. `believes_world`: so may what is outside the job.
     """
     if not moved:
-        return "unobserved", "no rank could be looked at twice"
+        return "unobserved", "no rank could be captured twice"
     if found := _progress(moved):
         return "progress", found
     if found := _busy(moved):
@@ -32,7 +32,7 @@ def judge(
     if found := _asleep(moved, nap_credit_s, believes_world):
         return "asleep", found
     count, seconds = len(moved), moved[0].seconds
-    seen = f"no event, no new collective, no work on any of {count} ranks in {seconds:.1f} s"
+    seen = f"no progress on any of {count} ranks in {seconds:.1f} s: no events, collectives, CPU, GPU or I/O"
     return "still", seen + "".join(f" ({remark})" for remark in _remarks(moved))
 
 
@@ -70,7 +70,7 @@ def _remarks(moved: list[Motion]) -> Iterator[str]:
         yield f"rank {', '.join(spinning)} spins in a collective"
     for rank in moved:
         if rank.spins:
-            yield f"rank {rank.rank} goes round in a loop that changes nothing"
+            yield f"rank {rank.rank} spins in a loop that changes nothing"
     for rank in moved:
         if rank.is_lost:
             yield f"rank {rank.rank} waits for worker {rank.lost_worker}, none of whose threads can go on"

@@ -165,6 +165,6 @@ class Context:
         if self.doing(rank) == "gone":
             return Evidence(claim=f"rank {rank} had come to its end", source="ends.json")
         collective = self.collective(rank)
-        what = f"waits in {collective.op} {collective.seq} of {collective.group}" if collective else "stands"
+        what = f"waits in {collective.op} #{collective.seq} of {collective.group}" if collective else "stands"
         at = f" at {locations.short(here)}" if here else ""
         return Evidence(claim=f"rank {rank} {what}{at}", source=self.source_of(rank))

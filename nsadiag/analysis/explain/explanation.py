@@ -38,7 +38,7 @@ def obstacle(case: Case) -> Declined | None:
         )
     if not any(r.recording.header for r in case.cell.ranks) and not case.thread_states:
         # Dumps that others collected: no stack and no history, of thousands of ranks maybe.
-        return Declined("no rank has a stack or a black box")
+        return Declined("no rank has a stack or a recorder")
     if case.transfers.end_s.isna().any() or any(failed_in_transfer(r) for r in case.cell.ranks):
         # Stages of a pipeline rightly run different code: who waits for whose message is another question.
         return Declined("ranks wait in sends and receives: stages rightly run different code")

@@ -203,11 +203,11 @@ def _of_history(
     )
     source = context.cell.rank(guilty[0]).source
     at = f"in iteration {number + 1} at `{shown(guard)}` ({locations.short(guard.place)})"
-    because = f"parted from the others {at}: {'it' if len(guilty) == 1 else 'they'} {did} where the others had {missed}"
+    because = f"diverged from the others {at}: {'it' if len(guilty) == 1 else 'they'} {did} where the others ran {missed}"
     blamed, blocked = guilty, others
     if len(guilty) == len(others) and DRAWS.search(guard.test):
         blamed, blocked = tuple(sorted((*guilty, *others))), ()
-        because = f"parted {at}, where each draws a lot of its own: rank {context.cell.names(guilty)} {did} where rank {context.cell.names(others)} had {missed}"
+        because = f"diverged {at}, where each draws a lot of its own: rank {context.cell.names(guilty)} {did} where rank {context.cell.names(others)} ran {missed}"
     return made(
         context,
         Cause(
@@ -364,7 +364,7 @@ def by_data_branch(context: Context) -> Explanation | None:
             Cause(
                 cls=cls, guilty=guilty, blocked=others, guard=guard, strength=Strength.LIKELY,
                 where=context.here(a[0]) if guilty == a else guard.place,
-                because=f"parted from the others at `{shown(guard)}` ({locations.short(guard.place)}), which depends on this rank's own data",
+                because=f"diverged from the others at `{shown(guard)}` ({locations.short(guard.place)}), which depends on this rank's own data",
                 evidence=(context.stands(a[0]), context.stands(b[0])),
             ),
         )  # fmt: skip

@@ -118,7 +118,7 @@ def _sure_of_missing(view: View, guilty: tuple[int, ...]) -> Strength:
 
 def _never_issued(view: View, rank: int, own: Asked | None) -> str:
     if view.by_watchdog(rank):
-        return f"rank {rank} writes nothing of a time-out, as the others do"
+        return f"rank {rank} writes nothing of a timeout, as the others do"
     last = own.entry["collective_seq_id"] if own else "none"
     return f"rank {rank} never issued it: its last in {view.meeting.group.name} is {last}"
 
@@ -168,13 +168,13 @@ def _disagreement(view: View) -> Finding:
     assert odd is not None and others is not None
     order = odd.op != others.op
     mine, theirs = (odd.op, others.op) if order else (odd.shape, others.shape)
-    what = f"collective {meeting.seq} of {meeting.group.name}" if order else view.name(odd)
+    what = f"collective #{meeting.seq} of {meeting.group.name}" if order else view.name(odd)
     verb = "issued" if order else "brought"
     rest = "the others" if not everyone else ranks_text((others.rank,))
     late = f" {ranks_first(meeting.missing)} issued none at all." if meeting.missing else ""
     named = [others, *(a for r in meeting.odd[:SHOWN] if (a := view.asked(r)) and a.rank != others.rank)]
     evidence = [
-        Evidence(claim=f"rank {a.rank} issued {a.op} {a.shape} as number {meeting.seq}", source=a.source)
+        Evidence(claim=f"rank {a.rank} issued {a.op} {a.shape} as #{meeting.seq}", source=a.source)
         for a in named
     ]
     return Finding(
@@ -195,11 +195,11 @@ def _disagreement(view: View) -> Finding:
             ),
             Rejected(
                 cls="missing_rank",
-                because=f"rank {odd.rank} issued {odd.op} as number {meeting.seq}",
+                because=f"rank {odd.rank} issued {odd.op} as #{meeting.seq}",
                 source=odd.source,
             ),
         ),
-        gaps=("no majority: which of them is wrong cannot be told",) if everyone else (),
+        gaps=("no majority: nothing shows which of them is wrong",) if everyone else (),
         fix="Make all ranks issue the same collectives in the same order; a branch on rank or data before the line shown is the usual cause."
         if order
         else "Let all ranks bring the same sizes and types: pad the last batch, or agree on the size first.",

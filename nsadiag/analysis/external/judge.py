@@ -20,7 +20,7 @@ from nsadiag.evidence.records import Evidence, Finding, Progress, Rejected, Time
 
 LOOKS_FOR = (
     "flight-recorder dumps (pickle or JSON), py-spy dump (text or --json), faulthandler's stacks, "
-    "torchrun --log-dir, logs with tracebacks or time-outs"
+    "torchrun --log-dir, logs with tracebacks or timeouts"
 )
 
 
@@ -43,7 +43,9 @@ def _why_nothing(path: Path, gathered: Gathered, foreign: Foreign) -> str:
     if foreign.cell.gaps:
         return f"nothing in {path} could be read: {foreign.cell.gaps[0]}"
     count = len(gathered.logs)
-    return f"{count} log{'s' if count > 1 else ''} in {path}, and no traceback, time-out or end of a rank in them"
+    return (
+        f"{count} log{'s' if count > 1 else ''} in {path}, and no traceback, timeout or end of a rank in them"
+    )
 
 
 def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:

@@ -16,8 +16,8 @@ MOST_SURE: dict[Looks, Strength] = {
     "moved": Strength.GUESS,
 }
 GAPS: dict[Looks, str] = {
-    "none": "one look at each rank: nothing shows whether the job still moved when it was taken",
-    "one": "one look at each rank: nothing shows whether the job still moved when it was taken",
+    "none": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
+    "one": "one snapshot of each rank: nothing shows whether the job still moved when it was taken",
     "same": "the stacks do not tell how long after one another they were taken",
     "moved": "some rank stood elsewhere in its next stack: the job moved",
 }

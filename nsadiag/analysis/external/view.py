@@ -127,7 +127,7 @@ class View:
     def name(self, asked: Asked | None) -> str:
         """`all_reduce 17 of default_pg`."""
         op = asked.op if asked else "collective"
-        return f"{op} {self.meeting.seq} of {self.meeting.group.name}"
+        return f"{op} #{self.meeting.seq} of {self.meeting.group.name}"
 
     def pending_s(self) -> float | None:
         """For how long it was pending when the youngest dump was written, if the files' times can be believed."""

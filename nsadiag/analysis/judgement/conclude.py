@@ -74,7 +74,7 @@ def _with_hosts(cell: CellEvidence, cause: Finding) -> str:
     ]
     more = [", ".join(told)] if 0 < len(told) <= HOSTS_NAMED else []
     lost = {name: s for name, s in _lost(cell).items() if name not in cause.summary}
-    more += [f"host {name} was lost {s:.0f} s after the start" for name, s in lost.items()]
+    more += [f"host {name} stopped responding {s:.0f} s into the job" for name, s in lost.items()]
     if not more:
         return cause.summary
     words = "; ".join(more)

@@ -88,8 +88,8 @@ def _elsewhere(found: Attribution, base: Factors) -> Iterator[str]:
         yield f"It fails alike with {', '.join(alike)}."
     if narrow:
         only = ", ".join(f"{n} {' or '.join(v)}" for n, v in narrow.items())
-        rest = " (and all else at its base)" if base else ""
-        yield f"It was only tried with {only}{rest}, so they may have a part in it too."
+        rest = " and defaults" if base else ""
+        yield f"Tested with {only}{rest} only; other settings may matter too."
 
 
 def _is_narrow(met: Sequence[str], base: str | None) -> bool:

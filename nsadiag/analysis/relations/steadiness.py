@@ -61,9 +61,9 @@ def doubt(case: Case) -> Doubt | None:
     known = case.once(paces)
     free = [r for r in case.cell.ranks if r.rank not in waiting and r.rank in known and was_alive(r.end)]
     if not free:
-        return Doubt(fact="no rank that could progress left a black box", source="ends.json")
+        return Doubt(fact="no rank that could progress left a recorder", source="ends.json")
     if case.cell.absent:
-        return Doubt(fact=f"rank {case.cell.names(case.cell.absent)} left no black box", source="ends.json")
+        return Doubt(fact=f"rank {case.cell.names(case.cell.absent)} left no recorder", source="ends.json")
     found = next(((r, why) for r in free if (why := known[r.rank].unsteady)), None)
     return Doubt(fact=found[1], source=f"{found[0].source}/blackbox.bin") if found else None
 

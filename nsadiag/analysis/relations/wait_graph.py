@@ -86,7 +86,7 @@ def _by_collectives(case: Case) -> list[Edge]:
     for wait in waits(case):
         ops = {int(rank): str(op) for rank, op in wait.calls[["rank", "op"]].itertuples(index=False)}
         for rank in wait.waiting:
-            what = f"{ops[rank]} {wait.seq} of {wait.group}"
+            what = f"{ops[rank]} #{wait.seq} of {wait.group}"
             source = wait.source(case.cell, rank)
             # A peer that issued another operation under this number will never issue this one.
             others = {*wait.missing, *(r for r, op in ops.items() if op != ops[rank])}
@@ -108,7 +108,7 @@ def _by_queues(case: Case) -> list[Edge]:
             Edge(
                 waiter=rank,
                 waited_for=peer,
-                what=f"{ops[rank]} {seq} of {group}",
+                what=f"{ops[rank]} #{seq} of {group}",
                 source=f"{case.cell.rank(rank).captures[-1].source}/fr.json",
             )
             for peer in ops

@@ -24,8 +24,8 @@ STATES: dict[Doing, str] = {
     "store": "waits for a key of the store",
     "backward": "is in backward",
     "loader": "waits for its DataLoader",
-    "queue": "waits at a queue",
-    "lock": "waits for a lock or a thread",
+    "queue": "is blocked on a queue",
+    "lock": "is blocked on a lock or a thread",
     "process": "waits for a child process",
     "socket": "waits at a socket",
     "pipe": "waits at a pipe",
@@ -53,7 +53,7 @@ def not_still(cell: CellEvidence) -> Iterator[Declined]:
         quiet_s = cell.watch.longest_quiet_s
         longest = f" (the longest silence was {float(quiet_s):.1f} s)" if quiet_s is not None else ""
         yield Declined(
-            f"no look found the job still: it was never silent for long enough{longest}", "watch.json"
+            f"no snapshot found the job still: it was never silent for long enough{longest}", "watch.json"
         )
     elif not is_still(cell):
         found = looks[-1].reason or looks[-1].judgement
@@ -134,4 +134,4 @@ def lacking(cell: CellEvidence, needs: Sequence[str]) -> Iterator[Declined]:
     if "sources" in needs and not cell.sources:
         yield Declined("no source of the user's is at hand")
     if "looks" in needs and not cell.watch.looks:
-        yield Declined("the job was not looked at in a silence", "watch.json")
+        yield Declined("no snapshot was taken in a silence", "watch.json")

@@ -124,16 +124,16 @@ def read_blackbox(path: Path) -> Recording:
     try:
         raw = read_begin(path, MOST_BYTES)
     except OSError as error:
-        return Recording(header=None, events=empty, gaps=(f"no black box: {error.strerror}",))
+        return Recording(header=None, events=empty, gaps=(f"no recorder: {error.strerror}",))
     header = read_header(raw)
     if header is None:
-        return Recording(header=None, events=empty, gaps=(f"{path.name} is not a black box",))
+        return Recording(header=None, events=empty, gaps=(f"{path.name} is not a recorder file",))
     lost = header.counters.get(Counter.NAMES_LOST, 0)
     return Recording(
         header=header,
         events=valid_records(raw, header.capacity),
         names=names_of(path, raw, header),
-        gaps=(f"{lost} names of events found no room in the black box",) if lost else (),
+        gaps=(f"{lost} names of events did not fit into the recorder",) if lost else (),
     )
 
 
@@ -145,7 +145,7 @@ class Pulse:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         header = read_header(self._map[:HEADER_BYTES])
         if header is None:
-            raise ValueError(f"{path} is not a black box")
+            raise ValueError(f"{path} is not a recorder file")
         self.header = header
         usable = min(max(len(self._map) - HEADER_BYTES, 0) // RECORD_BYTES, header.capacity)
         whole = len(self._map) >= HEADER_BYTES

@@ -41,7 +41,7 @@ def _masked(text: str) -> str:
     count = text.count(MASK)
     were = "1 value was" if count == 1 else f"{count} values were"
     return (
-        f"_{were} masked as `{MASK}`, by name or by looks: read it before you paste it._\n\n" if count else ""
+        f"_{were} masked as `{MASK}`, by name or by form: read it before you paste it._\n\n" if count else ""
     )
 
 

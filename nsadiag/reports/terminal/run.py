@@ -66,7 +66,9 @@ def _title(run: RunReport) -> Text:
     said = headline(run.verdict) if run.verdict else "no verdict could be read"
     title.append(f" {said}", style=f"not reverse bold {mark.style}")
     took = "" if run.duration_s is None else f" · {duration(run.duration_s)}"
-    return title.append(f" · {clean(run.name)}{took}", style="not reverse not bold dim default")
+    title.append(f" · {clean(run.name)}{took}", style="not reverse not bold dim default")
+    title.no_wrap = True  # a line to grep
+    return title
 
 
 def _fact_table(facts: list[Fact]) -> Table:

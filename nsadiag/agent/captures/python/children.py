@@ -85,7 +85,7 @@ def _look_at(target: Target, found: list[int], most: int) -> dict[str, Any]:
     with ThreadPoolExecutor(max_workers=2) as pool:
         failures = [failure for failure in pool.map(lambda pid: _look(target, pid), found[:most]) if failure]
     if len(failures) == min(len(found), most):
-        raise CaptureError(f"none of {len(found)} child processes could be looked at: {failures[0]}")
+        raise CaptureError(f"none of {len(found)} child processes could be captured: {failures[0]}")
     return {"seen": len(found[:most]) - len(failures), "of": len(found), "failures": failures}
 
 

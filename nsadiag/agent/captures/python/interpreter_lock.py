@@ -27,11 +27,13 @@ def python(target: Target) -> None:
     if target.directory.py_spy.exists():
         owner, earlier = _owner(target.directory), _owner(before)
         if owner is None or earlier is None or _at(owner) != _at(earlier):
-            raise NotApplicable("no thread held the interpreter lock at the same lines at the look before")
+            raise NotApplicable(
+                "no thread held the interpreter lock at the same lines in the previous snapshot"
+            )
         if _state(target.directory, owner.os_thread_id) != "R":
             raise NotApplicable("who holds the interpreter lock sleeps: nobody else gets it")
     elif not before.path.exists() or _lines(target.directory) != _lines(before):
-        raise NotApplicable("the main thread was at other lines at the look before")
+        raise NotApplicable("the main thread was at other lines in the previous snapshot")
     if any(gap.capture == "python" for look in rank.captures() for gap in read_rows(Gap, look.gaps)):
         raise NotApplicable("it was asked before, and did not answer")
     target.server.ask_json(PYTHON_HANDLER, TIMEOUT_S)

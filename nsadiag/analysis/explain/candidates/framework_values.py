@@ -52,10 +52,10 @@ def _of_metric(
         context,
         Cause(
             cls="rank_conditional_collective", guilty=inside, blocked=blocked, guard=guard, where=call.at, strength=Strength.STRONG,
-            because=f"alone is told `{watched}` ({locations.short(call.at)}, {behind}), and so comes alone to the collective in {kind}, which watches it ({locations.short(made_at)})",
+            because=f"alone reports `{watched}` ({locations.short(call.at)}, {behind}), and so comes alone to the collective in {kind}, which watches it ({locations.short(made_at)})",
             evidence=(
                 Evidence(claim=f"rank {inside[0]} is in {kind}, and no other rank is", source=context.source_of(inside[0])),
-                Evidence(claim=f"`{watched}` is told nowhere but on that rank: {call.at.code}", source=context.cited(call.at.file, call.at.line)),
+                Evidence(claim=f"`{watched}` is reported on that rank alone: {call.at.code}", source=context.cited(call.at.file, call.at.line)),
                 Evidence(claim=f"{kind} is made to watch it: {made_at.code}", source=context.cited(made_at.file, made_at.line)),
                 context.stands(inside[0]),
                 context.stands(blocked[0]),

@@ -30,7 +30,7 @@ def by_order(context: Context) -> Explanation | None:
     guilty = found.guilty if tells else context.members()
     number = found.iteration + 1
     own, theirs = (f"{t.name} at {locations.short(p)}" for t in (found.own, found.theirs) if (p := t.place))
-    parted = "parted from the others" if tells else "parted"
+    parted = "diverged from the others" if tells else "diverged"
     who = ("it", "the others") if tells else (f"rank {found.guilty[0]}", f"rank {found.others[0]}")
     return made(
         context,

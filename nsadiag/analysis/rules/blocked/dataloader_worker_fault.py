@@ -218,7 +218,7 @@ def _unseen(cell: CellEvidence, blocked: BlockedRank) -> Draft:
         cell,
         blocked,
         strength=Strength.WEAK,
-        summary=f"Rank {blocked.number} waits in its DataLoader for a batch that does not come; its workers could not be looked at.",
+        summary=f"Rank {blocked.number} waits in its DataLoader for a batch that does not come; its workers could not be captured.",
         evidence=(
             _waits(blocked),
             Evidence(claim="its workers may not be read", source=f"{blocked.capture.source}/gaps.json"),

@@ -91,7 +91,7 @@ def gpu_kernel_hang(case: Case) -> Iterator[Draft | Declined]:
                     source=blocked.source,
                 ),
                 Evidence(
-                    claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} looks, and the rank has no collective under way",
+                    claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} snapshots, and the rank has no collective under way",
                     source="watch.json#looks",
                 ),
             ),

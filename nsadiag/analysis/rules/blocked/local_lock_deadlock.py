@@ -25,7 +25,7 @@ from nsadiag.evidence.documents.python_stacks import frames_of_main
 from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source import loops
 
-WAITS = {"lock": "waits for a lock or another thread", "queue": "waits at a queue"}
+WAITS = {"lock": "is blocked on a lock or another thread", "queue": "is blocked on a queue"}
 
 
 def _taken_before(cell: CellEvidence, blocked: BlockedRank) -> Place | None:
@@ -120,8 +120,8 @@ def _by_threads(blocked: BlockedRank) -> Why | None:
     ]
     if others:
         return Why(
-            f"the threads that could let it go on do not: {'; '.join(others[:3])}",
-            "Make sure that every path of the other thread answers (also when it skips or fails), and wait with a timeout.",
+            f"no other thread can wake it ({'; '.join(others[:3])})",
+            "Make the other thread always acknowledge, also when it skips or fails, and wait with a timeout.",
             Strength.STRONG,
         )
     if not in_loops:
@@ -178,7 +178,7 @@ def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
         cell,
         blocked,
         strength=task.strength,
-        summary=f"Rank {blocked.number} waits in its event loop for {task.says} at {at}, in its own process: {task.why}.",
+        summary=f"Rank {blocked.number} waits in its event loop for {task.says} at {at}: {task.why}.",
         evidence=(
             Evidence(claim=f"task {task.name} is at {at}", source=task.source),
             Evidence(claim=task.why, source=task.source),
@@ -207,7 +207,7 @@ def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
             case.cell,
             blocked,
             strength=strength.at_most(Strength.LIKELY) if asked else strength,
-            summary=f"Rank {blocked.number} {waits} at {at}, in its own process: {why}.",
+            summary=f"Rank {blocked.number} {waits} at {at}: {why}.",
             evidence=(
                 Evidence(
                     claim=f"the main thread of rank {blocked.number} is at {at} in both snapshots"

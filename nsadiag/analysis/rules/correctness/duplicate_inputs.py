@@ -46,7 +46,7 @@ def same_batches(case: Case) -> Remark | None:
     return Remark(
         sentence=(
             f"All ranks trained on the same batches: what the model was given was equal on all of them at each of "
-            f"{len(alike)} looks, so DDP averaged {everyone} times the same gradient."
+            f"{len(alike)} snapshots, so DDP averaged {everyone} times the same gradient."
         ),
         evidence=(
             Evidence(

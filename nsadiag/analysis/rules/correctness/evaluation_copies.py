@@ -101,7 +101,7 @@ def _finding(
                 source=f"{cell.ranks[0].source}/evaluated.jsonl",
             ),
             Evidence(
-                claim=f"it differed at {len(apart)} looks, first at step {apart[0][0][1]}",
+                claim=f"it differed at {len(apart)} snapshots, first at step {apart[0][0][1]}",
                 source=f"{cell.ranks[0].source}/evaluated.jsonl",
             ),
         ),

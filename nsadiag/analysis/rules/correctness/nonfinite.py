@@ -25,7 +25,7 @@ def nonfinite(case: Case) -> Iterator[Draft | Declined]:
     if not broken and not ends:
         looks = sum(len(r.replicas) for r in case.cell.ranks)
         yield Declined(
-            f"every recorded loss is finite, and so are the parameters at {looks} looks at their sums"
+            f"every recorded loss is finite, and so are the parameters at {looks} snapshots of their sums"
         )
         return
     first = min((step for step, _, _ in losses.values()), default=None)

@@ -61,8 +61,8 @@ def recomputation(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         strength=Strength.CONCLUSIVE,
         summary=(
-            f"Gradients are wrong: activation checkpointing ran {forward} in forward and {again} in its place in "
-            f"backward{f' (and {others - 1} more like it)' if others > 1 else ''}; nothing else reports it."
+            f"Gradients are wrong: activation checkpointing ran {forward} in forward and {again} instead in "
+            f"backward{f' (and {others - 1} more like it)' if others > 1 else ''}."
         ),
         guilty_ranks=tuple(r.rank for r in wrong),
         where=Where(

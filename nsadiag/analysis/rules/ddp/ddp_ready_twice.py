@@ -58,7 +58,7 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
     wrong = first.rank.recomputed[0] if first.rank.recomputed else None
     forwards = _forwards(first.rank, case)
     why = (
-        f"checkpointing ran {list(wrong.forward)} in forward and recomputed {list(wrong.recomputed)} in its place"
+        f"checkpointing recomputed {', '.join(wrong.recomputed)} instead of {', '.join(wrong.forward)}"
         if wrong
         else "reentrant activation checkpointing ran the same module's backward twice"
         if reentrant
@@ -77,7 +77,7 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
     if wrong:
         evidence.append(
             Evidence(
-                claim=f"the function at {wrong.place} ran {list(wrong.forward)}, and in backward {list(wrong.recomputed)}",
+                claim=f"the function at {wrong.place} ran {', '.join(wrong.forward)} in forward and {', '.join(wrong.recomputed)} in backward",
                 source=f"{first.rank.source}/recomputed.jsonl",
             )
         )

@@ -60,7 +60,7 @@ def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         outcome=hung_or_crashed(case.cell),
         strength=Strength.CONCLUSIVE,
-        summary=f"DDP was told that the graph never changes (static_graph=True), and at step {step} it did: {what} {how}.",
+        summary=f"static_graph=True promises DDP a graph that never changes, and at step {step} it did: {what} {how}.",
         guilty_ranks=guilty,
         blocked_ranks=all_but(case.cell, guilty),
         where=Where(
@@ -99,7 +99,7 @@ def _evidence(
 RULE = Rule(
     name="ddp_static_graph_violation",
     concludes=("ddp_static_graph_violation",),
-    means={"ddp_static_graph_violation": "The graph changed although DDP was told that it is static."},
+    means={"ddp_static_graph_violation": "The graph changed under static_graph=True."},
     family="exit",
     outcome="crashed",
     detected="DDP's own words under `static_graph=True`; the step and the parameters from the gradients that the optimizer found or missed; `where` as above, else the backward",

@@ -58,12 +58,12 @@ def _stalled(case: Case, lost: Lost, left: list[int]) -> Draft:
     wait = next((w for w in waits(case) if set(lost.ranks) & {*w.unseen, *w.missing}), None)
     waiter = wait.waiting[0] if wait else left[0]
     collective = wait.collective(waiter) if wait else None
-    called = f" in {collective.op} {wait.seq} of {wait.group}" if wait and collective else ""
+    called = f" in {collective.op} #{wait.seq} of {wait.group}" if wait and collective else ""
     state = case.thread_states.get(waiter)
     return Draft(
         outcome="hung",
         strength=Strength.LIKELY,
-        summary=f"Host {lost.name} was lost {lost.lost_s:.0f} s after the start, and ranks {spans(left)} wait{called} for ranks {spans(lost.ranks)} there.",
+        summary=f"Host {lost.name} stopped responding {lost.lost_s:.0f} s into the job, and ranks {spans(left)} wait{called} for ranks {spans(lost.ranks)} there.",
         guilty_ranks=lost.ranks,
         blocked_ranks=tuple(left),
         where=Where(host=lost.name, collective=collective),
@@ -86,7 +86,7 @@ def _gone(cell: CellEvidence, lost: Lost, victim: int, t_s: float) -> Draft:
     return Draft(
         cls="rank_killed",
         strength=Strength.WEAK,
-        summary=f"Host {lost.name} was lost {lost.lost_s:.0f} s after the start, and ranks {spans(lost.ranks)} ended with it; the others only lost their peers.",
+        summary=f"Host {lost.name} stopped responding {lost.lost_s:.0f} s into the job, and ranks {spans(lost.ranks)} ended with it; the others failed because it was gone.",
         guilty_ranks=lost.ranks,
         blocked_ranks=left,
         where=Where(host=lost.name),

@@ -146,14 +146,15 @@ def _summary(
 ) -> str:
     steps = rank.end.steps
     if all_told:
-        return f"The launcher was told to end, by {_name(number)} from outside the job, and ended all ranks after {steps} steps."
+        return f"The launcher was stopped by {_name(number)} from outside the job, and ended all ranks after {steps} steps."
     by = " by the kernel, which had no memory left," if memory else ""
+    if sender and sender[0].rank == rank.rank:
+        return f"Rank {rank.rank} sent itself {_name(number)} ({sender[1]['call']}) after {steps} steps; the other ranks failed because it was gone."
     if sender:
-        whom = "itself" if sender[0].rank == rank.rank else f"rank {sender[0].rank}"
-        by = f" by {whom} ({sender[1].call})"
+        by = f" by rank {sender[0].rank} ({sender[1].call})"
     elif alarm:
         by = f" by a timer of its own ({locations.short(alarm)})"
-    return f"Rank {rank.rank} was killed{by} with {_name(number)} after {steps} steps; the other ranks only lost their peer."
+    return f"Rank {rank.rank} was killed{by} with {_name(number)} after {steps} steps; the other ranks failed because it was gone."
 
 
 def _more(

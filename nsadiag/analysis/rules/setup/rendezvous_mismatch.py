@@ -191,9 +191,7 @@ def _finding(
 RULE = Rule(
     name="rendezvous_mismatch",
     concludes=("rendezvous_mismatch",),
-    means={
-        "rendezvous_mismatch": "The ranks never met: some never came, or were told another size or address."
-    },
+    means={"rendezvous_mismatch": "The ranks never met: some never came, or had another size or address."},
     family="waiting",
     detected="no rank came out of init_process_group: ranks that never came, that have not called it yet (then it is their own place), or that take the world for another size or meet at another address; or all have come, and each is where it connects to the store",
     fix="Start as many ranks as world_size says, with one address and port for all of them.",

@@ -98,7 +98,7 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         yield Draft(
             outcome="healthy",
             strength=Strength.STRONG,
-            summary=f"Progressing at its own rate {at.get(str(case.cell.stopped), 'when it was looked at')}: {_counted(case)} in {case.cell.watch.ended_s or 0:.0f} s{rate}.",
+            summary=f"Progressing at its own rate {at.get(str(case.cell.stopped), 'at the last snapshot')}: {_counted(case)} in {case.cell.watch.ended_s or 0:.0f} s{rate}.",
             evidence=(
                 Evidence(
                     claim=f"rank {pace.rank} completed its last {pace.unit} {pace.since_s:.1f} s before, and one every {pace.typical_s:.3g} s",

@@ -56,9 +56,11 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
     if case.cell.attached:
         moved = moved_when_seen(case.cell)
         if moved is None:
-            yield Declined("nothing moved when the job was looked at", "watch.json#looks")
+            yield Declined("nothing moved at the last snapshot", "watch.json#looks")
             return
-        summary = f"Progressing when it was looked at ({moved}); whether at its own rate is not known: {found.fact}."
+        summary = (
+            f"Progressing at the last snapshot ({moved}); whether at its own rate is not known: {found.fact}."
+        )
     else:
         ended_by = ENDED_BY[str(case.cell.stopped)]
         summary = f"{ended_by} after {case.cell.watch.ended_s or 0.0:.0f} s, without a failure and without a steady rate: {found.fact}."
@@ -86,7 +88,7 @@ RULE = Rule(
     },
     family="terminal",
     outcome="incomplete",
-    detected="the job was ended by `--timeout` or Ctrl-C, or was looked at, while something moved, and a rank that waits for no peer made no iteration for longer than three of its longest pauses (5 s at least), made fewer than three, or took three times as long for each of late; or one rank has kept its peers waiting for longer than three times the longest wait before. What is known is said: progress, rate, who waited for whom, for how long, and where (at 50 %, with that rank as the guilty one, where all others wait for it)",
+    detected="the job was ended by `--timeout` or Ctrl-C, or attached to, while something moved, and a rank that waits for no peer made no iteration for longer than three of its longest pauses (5 s at least), made fewer than three, or took three times as long for each of late; or one rank has kept its peers waiting for longer than three times the longest wait before. What is known is said: progress, rate, who waited for whom, for how long, and where (at 50 %, with that rank as the guilty one, where all others wait for it)",
     fix="",
     check=incomplete,
     needs=("black_boxes",),

@@ -28,7 +28,7 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
         return "hung", "Nothing moves on any rank, and no collective shows who is waited for"
     if cell.attached:
         looks = cell.watch.looks
-        reason = looks[-1].reason if looks else "no rank could be looked at"
+        reason = looks[-1].reason if looks else "no rank could be captured"
         return (
             "unknown",
             f"Not stuck, and no sign that it gets anywhere, at the same lines in both snapshots: {reason}",
@@ -42,7 +42,7 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
         )
     if cell.launcher_exit_code:
         return "crashed", f"The command ended with exit code {cell.launcher_exit_code} and no rank says why"
-    return "unknown", "The ranks' ends do not add up to success, and none of them shows a failure"
+    return "unknown", "Inconclusive: the job did not complete, and no rank reported an error"
 
 
 def _nothing_to_diagnose(cell: CellEvidence) -> bool:
@@ -96,9 +96,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     if process:
         here = locations.of_frames(process.main_frames)
         evidence.append(
-            Evidence(
-                claim="where the process stood when it was looked at", source=f"{process.source}/py_spy.json"
-            )
+            Evidence(claim="where the process was at the snapshot", source=f"{process.source}/py_spy.json")
         )
     yield Draft(
         outcome=outcome,
@@ -107,7 +105,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         where=Where().at(here) if here else None,
         evidence=tuple(evidence),
         gaps=() if case.cell.ranks else (NO_RECORDER,),
-        next="look again later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
+        next="take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
         if case.cell.attached
         else "nsadiag run --probes full --timeout 120 -- <the same command>",
     )

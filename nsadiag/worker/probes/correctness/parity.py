@@ -199,7 +199,7 @@ def _take(
     )
     took = time.monotonic() - started
     if took > TOO_LONG_S:
-        rank.gap(f"parity: one look took {took:.0f} s, and was the last")
+        rank.gap(f"parity: one snapshot took {took:.0f} s, and was the last")
         _over = True
 
 

@@ -39,7 +39,7 @@ class Skipped:
     def fix(self) -> str:
         if self.scaler:
             return "Reduce the gradients before scaler.unscale_ looks at them (what is not finite on one rank is so on all then), or all_reduce what each scaler found (MAX), so that all ranks leave out a step or none does."
-        return "Let all ranks decide together: all_reduce the flag (MAX or MIN) before the branch, so that all make the step or none does."
+        return "Agree on the flag first: all_reduce it (MAX or MIN), so that all ranks make the step or none does."
 
     def says(self, names: str) -> str:
         """The rest of a sentence."""

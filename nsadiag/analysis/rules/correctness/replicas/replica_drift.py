@@ -39,7 +39,7 @@ def replica_drift(case: Case) -> Iterator[Draft | Declined]:
     yield from _beside_units(case)
     looks = sum(len(rank.replicas) for rank in case.cell.ranks)
     yield Declined(
-        f"replicas that were meant to be equal are, at {looks} looks at the sums of their parameters"
+        f"replicas that were meant to be equal are, at {looks} snapshots of the sums of their parameters"
     )
 
 
@@ -123,7 +123,7 @@ def _not_broadcast(cell: CellEvidence) -> Iterator[Draft]:
         return
     if found.parameter == last.parameter and set(found.values.values()) & set(last.values.values()):
         return
-    says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP was told not to broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
+    says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP does not broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
     fix = "Reduce what the buffer is updated by (all_reduce the counts and sums), or leave broadcast_buffers on. If each rank's own is meant, all is well."
     yield _finding(cell, last, says, None, fix, strength=Strength.WEAK)
 
@@ -238,7 +238,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="sums of the parameters differ between replicas that were meant to be equal: wrapped in DDP (also what was put into its model, or unfrozen, after the wrap; guilty is the rank that left out an optimizer step, by a branch or by a gradient scaler that saw its own gradients alone, that did not load its state, that a scheduler gave another learning rate (also where that was after the last look at the sums), or that alone has parameters which something besides the optimizer writes into; also what the same optimizer trains beside DDP), or with gradients averaged by hand in every step, whole, one by one or in buckets, or most of them kept equal in whatever way, before the optimizer uses them (models that are averaged when it is done, or now and then, differ on purpose); or a buffer that the model saves differs, where DDP broadcasts none",
+    detected="sums of the parameters differ between replicas that were meant to be equal: wrapped in DDP (also what was put into its model, or unfrozen, after the wrap; guilty is the rank that left out an optimizer step, by a branch or by a gradient scaler that saw its own gradients alone, that did not load its state, that a scheduler gave another learning rate (also where that was after the last snapshot of the sums), or that alone has parameters which something besides the optimizer writes into; also what the same optimizer trains beside DDP), or with gradients averaged by hand in every step, whole, one by one or in buckets, or most of them kept equal in whatever way, before the optimizer uses them (models that are averaged when it is done, or now and then, differ on purpose); or a buffer that the model saves differs, where DDP broadcasts none",
     fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
     check=replica_drift,
     needs=("black_boxes",),

@@ -1,0 +1,60 @@
+"""Mistakes on the command line: each a line with what was typed, and a hint with what to type."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from nsadiag.cli.main import app, main
+from nsadiag.errors import EXIT_USAGE
+
+MISTAKES = {
+    "matrix --slot 3": ("no such option: --slot", "did you mean --slots?"),
+    "run --tiemout 5 -- true": ("no such option: --tiemout", "did you mean --timeout?"),
+    "run --xyzzy -- true": ("no such option: --xyzzy", "the job itself goes behind --"),
+    "run --timeout abc -- true": ("--timeout is 'abc'", "give a number"),
+    "run --timeout=-1 -- true": ("--timeout is '-1'", "give 0 or more"),
+    "clean": ("--keep is missing", "nsadiag clean --help"),
+    "clean --keep many": ("--keep is 'many'", "give a whole number"),
+    "reprot": ("no such command: reprot", "did you mean report?"),
+    "xyzzy": ("no such command: xyzzy", "nsadiag --help"),
+    "diff one": ("B is missing", "nsadiag diff --help"),
+    "run --timeout": ("Option '--timeout' requires an argument", "--help"),
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_said_with_a_hint(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["nsadiag", *line.split()])
+    with pytest.raises(SystemExit) as left:
+        main()
+    error, hint = capsys.readouterr().err.splitlines()
+    message, advice = MISTAKES[line]
+    assert left.value.code == EXIT_USAGE
+    assert error.startswith(f"error: {message}") and advice in hint
+
+
+@pytest.mark.parametrize("command", [each.name or each.callback.__name__ for each in app.registered_commands])
+def test_help_names_values_by_what_they_are(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"]).stdout
+    options = [line for line in shown.splitlines() if line.startswith("  -")]
+    assert [line for line in options if " <" in line] == []
+    assert "Example: nsadiag " in shown
+
+
+def test_help_is_as_wide_as_the_terminal() -> None:
+    widths = {}
+    for columns in ("60", "110"):
+        done = subprocess.run(
+            [sys.executable, "-m", "nsadiag", "run", "--help"],
+            env=os.environ | {"COLUMNS": columns}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        widths[columns] = max(map(len, done.stdout.splitlines()))
+    assert widths["60"] <= 60
+    assert 85 < widths["110"] <= 110
