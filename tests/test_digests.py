@@ -258,6 +258,8 @@ def test_every_field_of_a_rank_is_a_trait_or_said_by_another(tmp_path: Path) -> 
     assert {*traits.SUMMED} - {"visited"} == fields - traits.NO_TRAIT_OF_THEIR_OWN
     plain = rank_without_evidence(3)
     for name in ("piles", "threads", "given", "first_steps", "attempts", "samples", "recorded_gradients"):
-        value: Any = (Sample(frames=(SampledFrame("/u/t.py", 3, "f"),)),) if name == "samples" else ["x"]
+        value: Any = (
+            (Sample(t_mono_ns=1, frames=(SampledFrame("/u/t.py", 3, "f"),)),) if name == "samples" else ["x"]
+        )
         value = ((0, {"type": "E"}),) if name == "attempts" else value
         assert traits.traits_of(dataclasses.replace(plain, **{name: value})) != traits.traits_of(plain)

@@ -11,15 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from support.looks import thread
+from support.looks import sample, thread
 
 from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
 from nsadiag.evidence.documents.captures import Failed, Task
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread
-from nsadiag.evidence.documents.training import Sample
-from nsadiag.evidence.documents.values import rows_of
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import RECORD_DTYPE, Recording
 from nsadiag.worker.introspection.event_loop_tasks import report
@@ -191,9 +189,7 @@ def awaits(*rows: Task, trains_in: str = "") -> tuple[int, str] | None:
     events["kind"], events["phase"], events["c"] = Kind.COLLECTIVE, Phase.BEGIN, 1
     recording = Recording(header=None, events=events, names=names)
     capture = capture_of(NO_THREAD, tasks=rows)
-    rank: Any = SimpleNamespace(
-        captures=(capture,), samples=rows_of(Sample, [{"frames": stack}]), recording=recording
-    )
+    rank: Any = SimpleNamespace(captures=(capture,), samples=(sample(*stack),), recording=recording)
     found = now_awaits(rank)
     return (found[0].line, found[1]) if found else None
 

@@ -15,6 +15,7 @@ import torch
 from support.events import events
 from support.findings import findings
 from support.jobs import Jobs
+from support.looks import sample
 
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
 from nsadiag.analysis.records import CellEvidence
@@ -33,8 +34,6 @@ from nsadiag.analysis.rules.correctness.replicas.replica_drift import (
 )
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_back
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.documents.training import Sample
-from nsadiag.evidence.documents.values import rows_of, value_of
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import thawed
@@ -408,9 +407,9 @@ def test_a_wrapper_that_is_passed_by_from_some_step_on_is_told() -> None:
 def test_samples_that_wait_for_peers_are_none_of_the_work_and_a_lambda_counts_for_its_line() -> None:
     wait = ["/v/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"]
     sort, inner, other = (["/u/t.py", *rest] for rest in ((8, "sample"), (8, "sample.<lambda>"), (5, "push")))
-    assert waits_for_peers(value_of(Sample, {"frames": [wait, sort]}))
-    assert not waits_for_peers(value_of(Sample, {"frames": [sort, wait]}))
-    seen = most_seen(rows_of(Sample, [{"frames": [each]} for each in (other, other, sort, inner, sort)]))
+    assert waits_for_peers(sample(wait, sort))
+    assert not waits_for_peers(sample(sort, wait))
+    seen = most_seen(map(sample, (other, other, sort, inner, sort)))
     assert seen and (seen.line, seen.function) == (8, "sample")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from nsadiag.evidence.documents.kernel import KernelProcess
 from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
+from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.documents.values import value_of
 
 REST = {"state": "S", "cpu_s": 0.0}
@@ -20,6 +21,11 @@ def process(document: Mapping[str, Any] | None = None, **more: Any) -> KernelPro
     }
     spawner = {"spawner": {"pid": 1, **given["spawner"]}} if given.get("spawner") else {}
     return value_of(KernelProcess, {**given, **rows, **spawner})
+
+
+def sample(*frames: Iterable[Any]) -> Sample:
+    """A sample of the main thread's stack: file, line and function, innermost first."""
+    return value_of(Sample, {"t_mono_ns": 1, "frames": frames})
 
 
 def thread(frames: Iterable[tuple[str, str, int]], **more: Any) -> PythonThread:

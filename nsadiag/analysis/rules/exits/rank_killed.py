@@ -149,7 +149,7 @@ def _summary(
         return f"The launcher was stopped by {_name(number)} from outside the job, and ended all ranks after {steps} steps."
     by = " by the kernel, which had no memory left," if memory else ""
     if sender and sender[0].rank == rank.rank:
-        return f"Rank {rank.rank} sent itself {_name(number)} ({sender[1]['call']}) after {steps} steps; the other ranks failed because it was gone."
+        return f"Rank {rank.rank} sent itself {_name(number)} ({sender[1].call}) after {steps} steps; the other ranks failed because it was gone."
     if sender:
         by = f" by rank {sender[0].rank} ({sender[1].call})"
     elif alarm:
