@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from nsadiag.analysis.scale.digests.make import digest_of, write_digest
 from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Shown, packed, unpacked
 from nsadiag.analysis.scale.digests.wanted import FEW_RANKS, wanted
 from nsadiag.analysis.verdict import judge, judge_directory
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.documents.training import Sample, SampledFrame
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in, spelled
@@ -261,5 +263,5 @@ def test_every_field_of_a_rank_is_a_trait_or_said_by_another(tmp_path: Path) -> 
         value: Any = (
             (Sample(t_mono_ns=1, frames=(SampledFrame("/u/t.py", 3, "f"),)),) if name == "samples" else ["x"]
         )
-        value = ((0, {"type": "E"}),) if name == "attempts" else value
+        value = ((0, replace(NOT_RAISED, type="E")),) if name == "attempts" else value
         assert traits.traits_of(dataclasses.replace(plain, **{name: value})) != traits.traits_of(plain)
