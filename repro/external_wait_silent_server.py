@@ -10,6 +10,7 @@ Promise:
   outcome: hung
   class: external_wait
   guilty_ranks: [1]
+  action: retry
   code: "with urllib.request.urlopen(self.url) as answer:"
 """
 

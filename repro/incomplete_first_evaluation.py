@@ -11,6 +11,7 @@ Promise:
   outcome: incomplete
   class: incomplete
   guilty_ranks: [0]
+  action: wait
   code: ["loss += nn.functional.mse_loss(model(batch), batch).item()", "batch = torch.randn(256", "for _ in range(BATCHES):"]
 """
 

@@ -10,6 +10,7 @@ Promise:
   outcome: hung
   class: io_stall
   guilty_ranks: [0]
+  action: retry
   code: "torch.save(state, staging)"
 """
 

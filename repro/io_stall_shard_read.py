@@ -10,6 +10,7 @@ Promise:
   outcome: hung
   class: [io_stall, external_wait]
   guilty_ranks: [1]
+  action: retry
   code: "body = file.read(count * 2)"
 """
 

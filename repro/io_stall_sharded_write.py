@@ -10,6 +10,7 @@ Promise:
   outcome: hung
   class: io_stall
   guilty_ranks: [1]
+  action: retry
   code: "checkpoint.save(state, checkpoint_id=folder)"
 """
 

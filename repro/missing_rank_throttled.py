@@ -11,6 +11,7 @@ Promise:
   outcome: hung
   class: missing_rank
   guilty_ranks: [1]
+  action: retry
 """
 
 import os

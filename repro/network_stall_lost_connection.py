@@ -10,6 +10,7 @@ Promise:
   outcome: hung
   class: network_stall
   guilty_ranks: [0, 1]
+  action: retry
   code: "dist.all_reduce(gradient, group=self.group)"
 """
 

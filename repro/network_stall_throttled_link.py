@@ -10,6 +10,7 @@ Promise:
   outcome: hung
   class: network_stall
   guilty_ranks: [2]
+  action: retry
   code: "loss.backward()"
 """
 

@@ -11,6 +11,7 @@ Promise:
   outcome: crashed
   class: rank_killed
   guilty_ranks: [1]
+  action: stop
 """
 
 import os

@@ -13,6 +13,7 @@ Promise:
   outcome: unknown
   class: unknown
   guilty_ranks: []
+  action: stop
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Each rule and each hypothesis earns its place by a recording: switched off, it changes a recorded verdict."""
+"""Each rule and each generator of candidates earns its place by a recording: switched off, it changes a recorded verdict."""
 
 from __future__ import annotations
 
@@ -24,25 +24,24 @@ UNRECORDED: dict[str, str] = {
     "missing_rank": "the last resort of a hang: each recorded one has a better explanation",
     "unknown": "a verdict to which no rule contributes has that class as well",
     "control_mismatch": "takes a matrix: tests/test_parity_compare.py",
-    "by_data_branch": "its cases are made by hand",
-    "by_value_told_alone": "takes Lightning: tests/test_told_alone.py",
+    "framework_values": "takes Lightning: tests/test_told_alone.py",
 }
 
 Part = Callable[..., Any]
 
 
 def parts() -> dict[str, Part]:
-    """Everything that can be switched off, by name: the check of each rule, and each hypothesis."""
-    hypotheses = {part.__name__: part for part in explanation.HYPOTHESES}
-    return {**{rule.name: rule.check for rule in resolve.RULES}, **hypotheses}
+    """Everything that can be switched off, by name: the check of each rule, and each generator of candidates."""
+    generators = {part.__name__: part for part in explanation.GENERATORS}
+    return {**{rule.name: rule.check for rule in resolve.RULES}, **generators}
 
 
 def with_only(patch: pytest.MonkeyPatch, changed: Callable[[str, Part], Part | None]) -> None:
     """Put another part, or none, in the place of each one."""
     rules = [(rule, changed(rule.name, rule.check)) for rule in resolve.RULES]
     patch.setattr(resolve, "RULES", tuple(dataclasses.replace(r, check=check) for r, check in rules if check))
-    hypotheses = [changed(part.__name__, part) for part in explanation.HYPOTHESES]
-    patch.setattr(explanation, "HYPOTHESES", tuple(part for part in hypotheses if part))
+    generators = [changed(part.__name__, part) for part in explanation.GENERATORS]
+    patch.setattr(explanation, "GENERATORS", tuple(part for part in generators if part))
 
 
 def essence(found: Verdict) -> tuple[Any, ...]:

@@ -322,3 +322,51 @@ def test_what_runs_inside_the_users_ranks_never_starts_the_device_driver() -> No
     assert files
     assert not [str(path) for path in files if STARTS_THE_DRIVER.search(path.read_text())]
     assert STARTS_THE_DRIVER.search("if torch.cuda.is_available() and torch.cuda.is_initialized():")
+
+
+# -- a signal handler of the job's may raise in any line of ours ----------------------------------------
+
+
+def keeps_it(handler: ast.ExceptHandler) -> bool:
+    """Whether it catches what a handler may raise, and neither raises nor asks whose exception it is."""
+    kinds = {n.id for n in ast.walk(handler.type or ast.Name("BaseException")) if isinstance(n, ast.Name)}
+    inside = [node for statement in handler.body for node in ast.walk(statement)]
+    asked = {n.func.id for n in inside if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    lets_pass = asked & {"pass_on", "failed"} or any(isinstance(n, ast.Raise) for n in inside)
+    return bool(kinds & {"OSError", "Exception", "BaseException"}) and not lets_pass
+
+
+def test_what_runs_inside_the_users_ranks_keeps_no_exception_of_a_signal_handler() -> None:
+    """They are raised by SIGALRM handlers to end what takes too long, and may be of any kind."""
+    room = ROOT / "nsadiag" / "worker"
+    keeping = []
+    for path in sorted(room.rglob("*.py")):
+        if "bootstrap" in path.parts:  # runs before the job does
+            continue
+        tree = ast.parse(path.read_text())
+        keeping += [
+            f"{path.name}:{n.lineno}"
+            for n in ast.walk(tree)
+            if isinstance(n, ast.ExceptHandler) and keeps_it(n)
+        ]
+        keeping += [
+            f"{path.name}:{n.lineno}"
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Attribute) and n.attr == "suppress"
+        ]
+    assert not keeping
+
+
+@pytest.mark.parametrize(
+    ("source", "keeps"),
+    [
+        ("try: f()\nexcept OSError: pass", True),
+        ("try: f()\nexcept (ValueError, Exception) as e: g(e)", True),
+        ("try: f()\nexcept: pass", True),
+        ("try: f()\nexcept OSError as e: pass_on(e)", False),
+        ("try: f()\nexcept Exception: raise", False),
+        ("try: f()\nexcept KeyError: pass", False),
+    ],
+)
+def test_a_handler_that_keeps_it_is_seen(source: str, keeps: bool) -> None:
+    assert [keeps_it(n) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ExceptHandler)] == [keeps]

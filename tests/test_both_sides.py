@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.parting import Job, step
 
-from nsadiag.analysis.explain.context import Explanation
+from nsadiag.analysis.explain.candidate import Candidate
 
 TRAIN, INNER, OUTER = ".backward()", "train(model, loader)  # timed", "train(model, loader)  # plain"
 
@@ -35,7 +35,7 @@ SCRIPT = """
 
 def parted(
     path: Path, first: str = "with Timer():", second: str = "pass", given: str = "model, loader"
-) -> Explanation | None:
+) -> Candidate | None:
     """Rank 0 waits at a lock of its own, rank 1 for it in backward, after some steps that both made."""
     job = Job(path, SCRIPT.format(first=first, second=second, given=given))
     trained = [*step(TRAIN), *step(TRAIN), *step(TRAIN)]

@@ -73,7 +73,7 @@ def test_who_a_decorator_does_not_let_in_has_not_left_the_loop_in_the_function(
     job = reports(tmp_path, wrapper, "first_only", ("return function(*args)",))
     found = job.parted()
     assert found and (found.cls, found.guilty) == (cls, (0,))
-    assert found.guard and found.guard.line == job.at(condition)
+    assert found.condition and found.condition.line == job.at(condition)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_librarys_decorator_is_known_by_its_name(tmp_path: Path, name: str) ->
     job = reports(tmp_path, "from library import rank_zero_only, master_only", name, ())
     found = job.parted()
     assert found and (found.cls, found.guilty) == ("rank_conditional_collective", (0,))
-    assert found.guard and found.guard.line == job.at(f"@{name}")
+    assert found.condition and found.condition.line == job.at(f"@{name}")
     assert f"`@{name.rpartition('.')[2].removesuffix('()')}`" in found.because
 
 
@@ -141,7 +141,7 @@ def test_a_function_handed_to_a_librarys_gate_is_behind_it(
     job = wrapped(tmp_path, before, gate, gated)
     found = job.parted()
     assert found and (found.cls, found.guilty) == ("rank_conditional_collective", (0,))
-    assert found.guard and found.guard.line == job.at("# gate")
+    assert found.condition and found.condition.line == job.at("# gate")
 
 
 @pytest.mark.parametrize(
@@ -222,4 +222,4 @@ def test_a_call_that_one_rank_alone_ever_made_is_laid_to_its_condition_and_not_t
     job.rank(1, job.stack("dist.all_reduce(", call="all_reduce"), *begun, reduce)
     found = job.parted()
     assert found and (found.cls, found.guilty) == ("data_divergent_control_flow", (0,))
-    assert found.guard and found.guard.line == job.at("if norm > limit")
+    assert found.condition and found.condition.line == job.at("if norm > limit")

@@ -9,7 +9,7 @@ import pytest
 from support.parting import Did, Job, step
 from support.sources import source_file
 
-from nsadiag.analysis.explain.context import Explanation
+from nsadiag.analysis.explain.candidate import Candidate
 from nsadiag.analysis.facts.locations import place
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.source.control import Program
@@ -72,7 +72,7 @@ def job_of(path: Path, way: str) -> Job:
     return Job(path, CALLBACKS + way)
 
 
-def parted_in_sample(job: Job, main: str, earlier: int = 0) -> Explanation | None:
+def parted_in_sample(job: Job, main: str, earlier: int = 0) -> Candidate | None:
     """Rank 0 stands in the model that a callback runs, rank 1 in the next step; `earlier`: so often rank 1 ran that as well."""
     mean: Did = (Kind.COLLECTIVE, "all_reduce", "dist.all_reduce(total)")
     inner: Did = (Kind.COLLECTIVE, "all_gather", "self.inner(x)")
@@ -92,7 +92,7 @@ def test_the_condition_behind_which_one_rank_has_a_callback_more_is_named(
     job = job_of(tmp_path, way)
     found = parted_in_sample(job, ".fit()")
     assert found and (found.cls, found.guilty) == ("rank_conditional_collective", (0,))
-    assert found.guard and found.guard.line == job.at(condition)
+    assert found.condition and found.condition.line == job.at(condition)
     assert f"train.py:{job.at(puts)}" in found.because
     assert found.where and found.where.line == job.at("# samples")  # not the line of the model
 
@@ -149,7 +149,9 @@ def test_one_number_more_to_sum_on_one_rank_is_told_by_the_line_that_adds_it(tmp
     job.rank(1, job.stack(TRAIN, call="all_gather"), *step(TRAIN), total, *step(TRAIN)[:2])
     found = job.parted()
     assert found and (found.cls, found.guilty) == ("rank_conditional_collective", (0,))
-    assert found.guard and found.guard.line == job.at("if rank == 0") and "train.py:8 " in found.because
+    assert (
+        found.condition and found.condition.line == job.at("if rank == 0") and "train.py:8 " in found.because
+    )
 
 
 def test_batches_that_one_rank_has_more_are_inputs(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from support.sources import source_file
 
-from nsadiag.analysis.explain.hypotheses import DRAWS
+from nsadiag.analysis.explain.candidates.first_divergence import DRAWS
 from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.relations.timeline import suspects
 from nsadiag.source.control import Condition, Program

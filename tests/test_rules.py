@@ -208,8 +208,20 @@ def test_the_rules_of_other_classes_are_not_tried_for_what_is_ruled_out(
 def test_explain_lists_every_rule_in_its_order(recording: Callable[[str], Path]) -> None:
     document = explain(recording("uneven_inputs_shards"))
     assert [row["rule"] for row in document["rules"]] == ORDER
-    assert [row["name"] for row in document["explanations"] if row["holds"]] != []
+    assert document["candidates"][0]["class"] == "uneven_inputs" and "lost" not in document["candidates"][0]
     assert len(text_of(document).splitlines()) > len(ORDER)
+
+
+def test_every_candidate_but_the_best_has_the_fact_that_it_lost_by(
+    recording: Callable[[str], Path],
+) -> None:
+    run = recording("rank_conditional_full_tensor")
+    best, *lost = explain(run)["candidates"]
+    assert (best["class"], best["guilty_ranks"]) == ("rank_conditional_collective", [0])
+    (by_data,) = [row for row in lost if row["class"] == "data_divergent_control_flow"]
+    assert "depends on the rank, and this on this rank's own data" in by_data["lost"]
+    assert by_data in why_not(run, "data_divergent_control_flow")["candidates"]
+    assert all(row["lost"] for row in lost)
 
 
 def test_nothing_is_written_by_looking_at_the_rules(recording: Callable[[str], Path]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.parting import Did, Job, step
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.suppressed_exceptions import gone_on
+from nsadiag.analysis.relations.suppressed_exceptions import gone_on
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.evidence.ring.blackbox import Kind
 

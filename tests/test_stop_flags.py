@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.parting import Did, Job, step
 
-from nsadiag.analysis.explain.context import Explanation
+from nsadiag.analysis.explain.candidate import Candidate
 from nsadiag.evidence.layout import RunDir, make_private_dir
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.ring.reader import read_blackbox
@@ -23,7 +23,7 @@ FIT, TEST, SET = "trainer.fit(", "trainer.test(", "trainer.should_stop = "
 BY_LOSS = "if metrics['mse'] < self.target:\n            trainer.should_stop = True"
 
 
-def parted(path: Path, told: str, rank_0: list[Did], rank_1: list[Did]) -> Explanation | None:
+def parted(path: Path, told: str, rank_0: list[Did], rank_1: list[Did]) -> Candidate | None:
     """Rank 1 tests, rank 0 still trains."""
     job = Job(
         path,

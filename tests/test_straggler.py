@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +22,8 @@ from nsadiag.analysis.rules.performance.straggler_rank import (
     straggler_rank,
 )
 from nsadiag.analysis.scale.digests.cell import load_cell
-from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
+from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(9.0, [1]), (2.0, [])])
@@ -202,3 +206,54 @@ def test_who_is_late_with_its_batch_holds_up_those_who_meet_before_they_compute(
     told = findings(straggler_rank, case)
     assert [rank for each in told for rank in each.guilty_ranks] == found
     assert all("collective that the step begins with" in each.evidence[0].claim for each in told)
+
+
+def box(folder: Path, rank: int, slow_s: float) -> None:
+    """A rank's black box of a loop that meets in one collective a round, and has no optimizer."""
+    directory = RunDir(path=folder).rank(rank)
+    make_private_dir(directory.path)
+    write_json(directory.meta, {"rank": rank, "world_size": 2, "pid": os.getpid()})
+    written = BlackBox(directory.blackbox, rank=rank, world_size=2)
+    all_reduce, label = written.names("all_reduce"), written.names("default_pg\t/job/serve.py:9:main")
+    for number in range(12):
+        written.emit(Kind.FORWARD, Phase.BEGIN)
+        time.sleep(slow_s)
+        written.emit(Kind.FORWARD, Phase.END)
+        written.emit(Kind.COLLECTIVE, Phase.BEGIN, all_reduce, number, 0, label)
+        time.sleep(0.4 - slow_s)  # until both have come
+        written.emit(Kind.COLLECTIVE, Phase.END, all_reduce, number, 0, label)
+
+
+@pytest.mark.parametrize(("slow_s", "guilty"), [(0.3, [1]), (0.02, [])])
+def test_a_loop_without_an_optimizer_has_its_straggler_by_whom_the_peers_wait_for(
+    tmp_path: Path, slow_s: float, guilty: list[int]
+) -> None:
+    ranks = [threading.Thread(target=box, args=(tmp_path, n, s)) for n, s in ((0, 0.01), (1, slow_s))]
+    started_ns = time.monotonic_ns()
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    write_json(RunDir(path=tmp_path).watch, {"started_mono_ns": started_ns, "ended_s": 6.0})
+    found = findings(straggler_rank, Case(load_cell(tmp_path)))
+    assert [rank for each in found for rank in each.guilty_ranks] == guilty
+    assert all("comes last to 12 of 12 collectives" in each.summary for each in found)
+
+
+def test_a_rank_that_has_become_slow_is_the_straggler_since_then(tmp_path: Path) -> None:
+    cell = load_cell(unpack(archive_of("straggler_slow_input"), tmp_path).path)
+    real = Case(cell).steps
+    late = real.sort_values(["rank", "step"])
+    # Before, both ranks were as quick as the quick one: a hundred steps of 4 ms.
+    quick = [
+        {**late.iloc[0].to_dict(), "rank": r, "step": n, "end_s": 0.004 * n, "step_s": 0.004, "ready_s": 0.004 * n - 0.001,
+         "forward_at": 0.004 * n - 0.003, "computed": True}
+        for r in (0, 1) for n in range(1, 101)
+    ]  # fmt: skip
+    slow = late.assign(
+        step=late.step + 100, end_s=late.end_s + 1, ready_s=late.ready_s + 1, forward_at=late.forward_at + 1
+    )
+    case = Case(cell)
+    case.__dict__["steps"] = pd.concat([pd.DataFrame(quick), slow], ignore_index=True)
+    (found,) = findings(straggler_rank, case)[:1]
+    assert found.guilty_ranks == (1,)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.parting import C10D, Job, step
 
-from nsadiag.analysis.explain.context import Explanation
+from nsadiag.analysis.explain.candidate import Candidate
 
 LOOP = "/venv/lib/site-packages/lightning/pytorch/loops/fit_loop.py"
 STOPPING = "/venv/lib/site-packages/lightning/pytorch/callbacks/early_stopping.py"
@@ -17,7 +17,7 @@ TOLD_BY_ALL = "self.log('val_acc', acc, sync_dist=True)"
 
 def parted(
     path: Path, told: str, watched: str = "'val_acc'", library: str = "EarlyStopping"
-) -> Explanation | None:
+) -> Candidate | None:
     """Rank 0 is in a callback of the framework's, rank 1 in its next batch; the user's line is the same."""
     job = Job(
         path,

@@ -180,7 +180,8 @@ def _verdict(side: Side) -> dict[str, Any]:
     where = verdict.get("where") or {}
     place = f"{where['file']}:{where['line']}" if where.get("file") else None
     keys = ("outcome", "class", "certainty", "guilty_ranks", "signature")
-    return {key: verdict.get(key) for key in keys} | {"where": place} if verdict else {}
+    act = (verdict.get("action") or {}).get("do")
+    return {key: verdict.get(key) for key in keys} | {"where": place, "action": act} if verdict else {}
 
 
 def _timing(a: Side, b: Side) -> Iterator[Row]:

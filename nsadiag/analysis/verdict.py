@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.explanation import attempts
+from nsadiag.analysis.explain.candidate import Candidate
+from nsadiag.analysis.explain.explanation import candidates
 from nsadiag.analysis.ingest import masked_exceptions, sources
 from nsadiag.analysis.judgement import (
     certainty,
@@ -68,15 +69,15 @@ def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
     )
 
 
-def resolution_of(path: Path) -> tuple[Resolution, tuple[tuple[str, bool], ...]]:
-    """Every rule tried on a run directory, and the explanations of a divergence with whether they held; nothing is written."""
+def resolution_of(path: Path) -> tuple[Resolution, tuple[Candidate, ...]]:
+    """Every rule tried on a run directory, and the candidates for a divergence, the best first; nothing is written."""
     cell = load_cell(path)
     with counted(root for rank in cell.ranks for root in roots_in(rank.meta)):
         cell = masked_exceptions.marked(cell)
         case = Case(cell)
         with sources.shown(cell):
             resolution = resolve(case, everything=True)
-            return resolution, tuple((name, found is not None) for name, found in case.once(attempts))
+            return resolution, case.once(candidates)
 
 
 def judge_directory(path: Path, *, live: bool = False) -> Verdict:

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nsadiag.analysis.explain.candidate import DEPENDS, SHOWN_BY, Candidate, named, why_lost
 from nsadiag.analysis.resolve import Attempt, Resolution
 from nsadiag.analysis.rules.registry import CLASSES
 from nsadiag.analysis.verdict import resolution_of
 from nsadiag.commands.analyze import is_matrix, is_ours
 from nsadiag.errors import UsageError
+from nsadiag.evidence.spans import spans
 from nsadiag.spec.strict import nearest
 
-Candidates = tuple[tuple[str, bool], ...]
+Candidates = tuple[Candidate, ...]
 
 
 def _resolution(path: Path) -> tuple[Resolution, Candidates]:
@@ -28,22 +30,34 @@ def why_not(path: Path, cls: str) -> dict[str, Any]:
     """The attempts of the rules that conclude a class, as `--json` prints them. Raises UsageError."""
     if cls not in CLASSES:
         raise UsageError(f"no class is called {cls!r}", nearest(cls, list(CLASSES)))
-    resolution, _ = _resolution(path)
+    resolution, candidates = _resolution(path)
     winner = resolution.winner
     return {
         "class": cls,
         "verdict": winner.finding.cls if winner and winner.finding else "unknown",
         "rules": [_row(t, winner) for t in resolution.attempts if cls in t.rule.concludes],
+        "candidates": [_candidate(c, candidates[0]) for c in candidates if c.cls == cls],
     }
 
 
 def explain(path: Path) -> dict[str, Any]:
-    """Every rule in the order of trial, and every explanation of a divergence that was tried. Raises UsageError."""
+    """Every rule in the order of trial, and every candidate for a divergence, the best first. Raises UsageError."""
     resolution, candidates = _resolution(path)
     return {
         "rules": [_row(tried, resolution.winner) for tried in resolution.attempts],
-        "explanations": [{"name": name, "holds": holds} for name, holds in candidates],
+        "candidates": [_candidate(each, candidates[0]) for each in candidates],
     }
+
+
+def _candidate(one: Candidate, best: Candidate) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "kind": str(one.kind),
+        "class": one.cls,
+        "guilty_ranks": list(one.guilty),
+        "condition": named(one),
+    }
+    row |= {"decisive": one.decisive, "depends_on": one.provenance, "shown_by": SHOWN_BY[one.basis]}
+    return row if one is best else row | {"lost": why_lost(one, best)}
 
 
 def _row(tried: Attempt, winner: Attempt | None) -> dict[str, Any]:
@@ -78,10 +92,20 @@ def text_of(document: dict[str, Any]) -> str:
     lines = [f"{document['class']} (the verdict is {document['verdict']})"] if "class" in document else []
     for row in document["rules"]:
         lines += _lines(row)
-    if tried := document.get("explanations"):
-        lines.append("explanations of the divergence")
-        lines += [f"  {row['name']}: {'holds' if row['holds'] else 'does not hold'}" for row in tried]
+    if found := document["candidates"]:
+        lines.append("candidates for the divergence, the best first")
+    for row in found:
+        lines.append(
+            f"  {row['class']} of rank {spans(row['guilty_ranks'])}: {row['kind']} at {row['condition']}"
+        )
+        lines.append(f"    score: {_score(row)}")
+        lines += [f"    lost: {row['lost']}"] if "lost" in row else []
     return "\n".join(lines)
+
+
+def _score(row: dict[str, Any]) -> str:
+    decisive = f"decisive ({row['decisive']})" if row["decisive"] else "not decisive"
+    return f"{decisive}; depends on {DEPENDS[row['depends_on']]}; shown by {row['shown_by']}"
 
 
 def _lines(row: dict[str, Any]) -> Iterator[str]:

@@ -17,6 +17,11 @@ Certainty = Literal["proven", "suspected"]
 Outcome = Literal["hung", "crashed", "slow", "wrong", "incomplete", "healthy", "unknown"]
 
 
+# What to do about a failure: change the code or its settings, start the job again as it is, start it without a host, leave
+# it alone for now, or end it and look into it.
+Act = Literal["fix code", "retry", "exclude host", "wait", "stop"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Collective:
     """The operation that ranks have to agree on."""
@@ -114,6 +119,16 @@ class PeerWait:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Action:
+    """What to do about the job, and the fact behind it."""
+
+    do: Act
+    because: str
+    host: str | None = None  # to exclude
+    source: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Times:
     """Seconds since the job was started."""
 
@@ -169,6 +184,7 @@ class Finding:
     gaps: tuple[str, ...] = ()
     fix: str | None = None
     next: str | None = None
+    actions: tuple[Act, ...] = ()  # the first that is possible; none where nothing is to be done
 
     @property
     def confidence(self) -> float:
@@ -197,6 +213,7 @@ class Verdict:
     next: str | None
     times: Times
     certainty: Certainty | None = None  # of a hang
+    action: Action | None = None
     peer_waits: tuple[PeerWait, ...] = ()  # those who are waited for now first, then by their total
 
     @property
@@ -252,6 +269,7 @@ class Verdict:
             next=document["next"],
             times=_known(Times, document["times"]) or Times(),
             certainty=document.get("certainty"),
+            action=_known(Action, document.get("action")),
             peer_waits=tuple(_peer_wait(row) for row in document.get("peer_waits") or ()),
         )
 

@@ -32,7 +32,14 @@ def facts_of(run: RunReport) -> list[Fact]:
     """Everything that a verdict says about place and progress, the guilty first."""
     if run.verdict is None:
         return list(_ends(run))
-    return [*_who(run.verdict), *_place(run.verdict), *_pace(run.verdict), *_waits(run.verdict), *_ends(run)]
+    return [
+        *_who(run.verdict),
+        *_place(run.verdict),
+        *_pace(run.verdict),
+        *_waits(run.verdict),
+        *_ends(run),
+        *_action(run.verdict),
+    ]
 
 
 def headline(verdict: Verdict) -> str:
@@ -172,6 +179,14 @@ def _wait_text(wait: PeerWait) -> str:
         return f"rank {wait.rank}, {total}, {duration(wait.longest_s)} at most"
     by = f"rank{'s' if len(wait.waiters) > 1 else ''} {spans(wait.waiters)}"
     return f"rank {wait.rank} for {duration(wait.now_s)} now, by {by} ({total})"
+
+
+def _action(verdict: Verdict) -> Iterator[Fact]:
+    """`retry: nothing says that the code caused it`; of a host, which."""
+    if verdict.action:
+        host = f" {one_line(verdict.action.host)}" if verdict.action.host else ""
+        why = one_line(verdict.action.because).partition(": ")[0]
+        yield Fact(label="action", text=f"{verdict.action.do}{host}: {why}")
 
 
 def _ends(run: RunReport) -> Iterator[Fact]:

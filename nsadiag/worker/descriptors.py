@@ -12,6 +12,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from nsadiag.worker.interruptions import pass_on, tolerated
+
 HIGHEST = 1024  # select() takes none above
 ROOM = 24  # numbers for ours
 LEFT_ALONE = 3  # standard streams
@@ -53,7 +55,8 @@ def _lowest() -> int:
 def _identity(number: int) -> tuple[int, int] | None:
     try:
         status = os.fstat(number)
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return None
     return status.st_dev, status.st_ino
 
@@ -63,7 +66,7 @@ def opened_high() -> Iterator[None]:
     """Whatever is opened in the block, by whoever, gets a high number: all lower ones are taken meanwhile."""
     taken: list[int] = []
     try:
-        with contextlib.suppress(OSError):
+        with tolerated(OSError):
             taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             while taken[-1] < _lowest() - 1:
                 taken.append(os.dup(taken[0]))

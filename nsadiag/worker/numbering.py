@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsadiag.evidence.layout import RankDir, RunDir, log_of, make_private_dir, read_json, write_json
+from nsadiag.worker.interruptions import pass_on, tolerated
 
 if TYPE_CHECKING:
     from nsadiag.worker.recorder import Recorder
@@ -74,7 +74,8 @@ def _logs() -> dict[str, str]:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         try:
             found[name] = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-        except OSError:
+        except OSError as error:
+            pass_on(error)
             found[name] = "closed"
     return found
 
@@ -84,7 +85,7 @@ def _rename_socket(before: int, now: int) -> None:
     folder = os.environ.get("NSADIAG_SOCKET_DIR")
     if folder and before != now:
         # Whoever is that rank may have taken the name meanwhile; then it is theirs.
-        with contextlib.suppress(OSError):
+        with tolerated(OSError):
             if read_json(RunDir(path=Path(os.environ["NSADIAG_RUN_DIR"])).rank(before).meta, None) is None:
                 Path(folder, f"{before}.sock").rename(Path(folder, f"{now}.sock"))
 
@@ -103,7 +104,7 @@ def _displace_a_guess(directory: RankDir) -> None:
     """Renamed as a whole: what is open in it stays open, and its own process finds it by its pid."""
     meta: Any = read_json(directory.meta, {})
     if meta.get(GUESSED) and meta["pid"] != os.getpid():
-        with contextlib.suppress(OSError):
+        with tolerated(OSError):
             directory.path.rename(_aside(directory, meta["pid"]))
 
 
@@ -125,6 +126,7 @@ def _claimed_by_the_living(directory: RankDir) -> bool:
     try:
         pid = json.loads(directory.meta.read_text())["pid"]
         os.kill(pid, 0)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError) as error:
+        pass_on(error)
         return False
     return bool(pid != os.getpid())

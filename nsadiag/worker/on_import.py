@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from itertools import dropwhile, islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from nsadiag.worker.interruptions import pass_on, tolerated
 
 if TYPE_CHECKING:
     import importlib.machinery
@@ -60,12 +61,13 @@ class _After:
             if self.called:
                 return
             self.called = True
-            with contextlib.suppress(ValueError):
+            with tolerated(ValueError):
                 sys.meta_path.remove(self)
             try:
                 self.callback()
             except Exception as error:
-                with contextlib.suppress(Exception):
+                pass_on(error)
+                with tolerated(Exception):
                     print(f"nsadiag: no probes for {self.name}: {error!r}", file=sys.stderr)
 
         loader.exec_module = exec_module

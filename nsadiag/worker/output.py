@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.replacement import leave_no_frame
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def file_id(descriptor: int) -> str:
 def forgive() -> None:
     """In any process of the job: has print() survive that the agent's files find no room."""
     for name, descriptor, mark in (("stdout", 1, STDOUT_ID), ("stderr", 2, STDERR_ID)):
-        with contextlib.suppress(OSError, ValueError):
+        with tolerated(OSError, ValueError):
             if file_id(descriptor) == os.environ.get(mark):
                 _our_files.add(file_id(descriptor))
                 _replace_stream(name)
@@ -52,7 +52,8 @@ def take_over(directory: RankDir) -> dict[str, str]:
                     # A file makes Python buffer whole blocks, and a rank that hangs would keep its last lines to itself.
                     stream.reconfigure(line_buffering=True)
             logs[name] = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - text is wanted
-        except OSError:
+        except OSError as error:
+            pass_on(error)
             logs[name] = "closed"
     return logs
 
@@ -92,7 +93,8 @@ class _Forgiving(io.FileIO):
         try:
             _begin_next_part(self.fileno())
             return super().write(data)
-        except OSError:
+        except OSError as error:
+            pass_on(error)
             return memoryview(data).nbytes
 
 

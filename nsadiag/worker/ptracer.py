@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nsadiag.worker.interruptions import pass_on
+
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 RESTRICTED = "1"  # 0 needs no consent, 2 and 3 take none
 PR_SET_PTRACER = 0x59616D61
@@ -22,5 +24,6 @@ def allow(scope: Path = SCOPE) -> bool:
         import ctypes
 
         return bool(ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(ANY), 0, 0, 0) == 0)
-    except (OSError, AttributeError, ValueError, ImportError):
+    except (OSError, AttributeError, ValueError, ImportError) as error:
+        pass_on(error)
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from nsadiag.evidence.layout import RING_DIR, RankDir, append_json_line
 from nsadiag.evidence.ring.blackbox import BlackBox, Counter, Kind, Phase
 from nsadiag.evidence.ring.names import CHUNKS_IN_MEMORY, DEFAULT_CHUNKS
 from nsadiag.worker.descriptors import opened_high
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.place import Places
 
 CHECKED_EVERY = 64  # steps: whether the descriptors of ours are still what they were
@@ -51,7 +51,7 @@ class Recorder:
             return
         self._gaps += 1
         self.box.count(Counter.GAPS, self._gaps)
-        with contextlib.suppress(OSError):
+        with tolerated(OSError):
             append_json_line(self.directory.gaps, {"t_wall_ns": time.time_ns(), "gap": what})
 
     def step_ended(self) -> None:

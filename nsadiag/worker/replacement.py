@@ -5,7 +5,6 @@ Standard library only. `faithful` makes what replaces a function; `Patches` plac
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
@@ -13,6 +12,8 @@ import types
 from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any
+
+from nsadiag.worker.interruptions import tolerated
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib costs 10 ms at start-up
 # What of ours runs in a rank.
@@ -31,7 +32,7 @@ def faithful(around: Callable[..., Any], original: Callable[..., Any]) -> Any:
     inspect = sys.modules.get("inspect")
     if inspect is not None and not hasattr(around, "__signature__"):
         # getfullargspec does not follow __wrapped__.
-        with contextlib.suppress(TypeError, ValueError):
+        with tolerated(TypeError, ValueError):
             around.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     return around
 

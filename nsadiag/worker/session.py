@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import hashlib
 import os
 import resource
@@ -19,6 +18,7 @@ from nsadiag.evidence.secrets.masking import mask_command
 from nsadiag.worker import numbering, output, ptracer
 from nsadiag.worker.failures import crash
 from nsadiag.worker.failures.fault_handler import Faults
+from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.place import learn_user_code
 from nsadiag.worker.recorder import Recorder
 
@@ -78,6 +78,7 @@ def adopt_rank(rank: int, world_size: int) -> Recorder | None:
         try:
             numbering.become(recorded.rank, rank, world_size)
         except OSError as error:
+            pass_on(error)
             recorded.rank.gap(f"this is rank {rank}, and is recorded as rank {recorded.rank.rank}: {error}")
         return recorded.rank
     open_rank(rank, world_size)
@@ -94,8 +95,9 @@ def open_rank(rank: int, world_size: int) -> None:
             return
         opened = recorded.rank = Recorder(directory, rank, world_size)
     except OSError as error:
+        pass_on(error)
         # Standard error may be a file of ours on that very disk.
-        with contextlib.suppress(Exception):
+        with tolerated(Exception):
             print(f"nsadiag: rank {rank} is not recorded: {error}", file=sys.stderr)
         return
     identity = _identity(rank, world_size, output.take_over(directory))
@@ -105,6 +107,7 @@ def open_rank(rank: int, world_size: int) -> None:
     try:
         write_json(directory.meta, {**identity, **guess, "traceback_signal": faults.start()})
     except OSError as error:
+        pass_on(error)
         opened.gap(f"meta.json could not be written: {error}")
     opened.emit(Kind.PROCESS, Phase.BEGIN)
     crash.install(opened)
@@ -151,7 +154,8 @@ def _pid_namespace() -> int | None:
     """In which its pid is one: the agent may be outside, and see it under another."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return None
 
 

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nsadiag.worker import output, ptracer
+from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.on_import import when_imported
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def _start_server(rank: Recorder) -> None:
     try:
         server.start(rank)
     except Exception as error:
+        pass_on(error)
         rank.gap(f"no worker server: {error!r}")
 
 

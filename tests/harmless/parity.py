@@ -223,8 +223,9 @@ def differences(program: Program, plain: Outcome, seen: Outcome) -> dict[str, li
         part = f"{program.family}/{name.partition('/')[0]}"
         found.setdefault(part if part in program.parts else whole, []).append(f"file {name}: {change}")
     if plain.code != program.exits:  # it does not do what it is there for
+        said = (plain.stderr.decode(errors="replace").strip() or "nothing").splitlines()
         found.setdefault(whole, []).append(
-            f"plain: exit code {plain.code}, and not the {program.exits} of its head"
+            f"plain: exit code {plain.code}, and not the {program.exits} of its head; it said {said[-1]!r}"
         )
     if plain.code != seen.code:
         found.setdefault(whole, []).append(f"exit code: {plain.code} -> {seen.code}")

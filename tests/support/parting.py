@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.context import Explanation
+from nsadiag.analysis.explain.candidate import Candidate
 from nsadiag.analysis.explain.explanation import explain
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
@@ -86,8 +86,9 @@ class Job:
     def cell(self) -> CellEvidence:
         return load_cell(self.run.path)
 
-    def parted(self) -> Explanation | None:
-        return explain(Case(self.cell()))
+    def parted(self) -> Candidate | None:
+        found = explain(Case(self.cell()))
+        return found.best if found else None
 
 
 def step(line: str) -> list[Did]:

@@ -16,7 +16,7 @@ REPRO = Path(__file__).resolve().parents[2] / "repro"
 CLASSES = tuple(registry.CLASSES)
 OUTCOMES = ("hung", "crashed", "slow", "wrong", "incomplete", "healthy", "unknown")
 KEYS = (
-    "needs", "launch", "world_size", "options", "outcome", "class", "guilty_ranks", "code", "parameter",
+    "needs", "launch", "world_size", "options", "outcome", "class", "guilty_ranks", "code", "parameter", "action",
 )  # fmt: skip
 
 
@@ -34,6 +34,7 @@ class Promise:
     guilty_ranks: tuple[int, ...]
     codes: tuple[str, ...]  # each a part of a line that `where.code` may hold; empty: no line applies
     parameter: str | None
+    action: str | None  # what to do about it
 
     @property
     def name(self) -> str:
@@ -64,6 +65,7 @@ def read_promise(script: Path) -> Promise:
         guilty_ranks=tuple(fields["guilty_ranks"]),
         codes=as_tuple(fields.get("code")),
         parameter=fields.get("parameter"),
+        action=None if as_tuple(fields["outcome"]) == ("healthy",) else fields.get("action", "fix code"),
     )
 
 

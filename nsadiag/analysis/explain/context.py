@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from nsadiag.analysis.case import Case
@@ -10,30 +9,13 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.relations.call_paths import CallPaths
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
-from nsadiag.analysis.relations.timeline import Timelines
-from nsadiag.evidence.records import Collective, Evidence, Place, Strength
+from nsadiag.analysis.relations.timeline import Divergence, Timelines
+from nsadiag.evidence.records import Collective, Evidence, Place
 from nsadiag.source.control import Condition, Program
 from nsadiag.source.model import CallPath
 
 # What only a peer can end. A transfer waits for one peer, and the store for a key: both have classes of their own.
 PEERS = ("collective", "backward", "rendezvous", "leaving", "gone", "failed")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """The reason for which some ranks will never come to what others wait in."""
-
-    cls: str
-    guilty: tuple[int, ...]
-    blocked: tuple[int, ...]
-    where: Place | None
-    peers_at: Place | None
-    because: str  # the rest of a sentence that begins with the guilty ranks
-    evidence: tuple[Evidence, ...]
-    strength: Strength
-    collective: Collective | None = None
-    module: str | None = None
-    guard: Condition | None = None
 
 
 class Context:
@@ -78,6 +60,21 @@ class Context:
         sets = [s for s in sets if len(s) > 1]
         found = min(sets, key=len) if sets else {r.rank for r in self.cell.ranks}
         return tuple(sorted(found))
+
+    @cached_property
+    def divergence(self) -> Divergence | None:
+        """The first iteration in which the members did not do the same."""
+        return self.timelines.first_divergence(self.members())
+
+    def pairs(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Every two sets of ranks that stand at different lines, the largest first, the first of which waits in a collective."""
+        found: dict[tuple[str, int], list[int]] = {}
+        for rank in self.members():
+            here = self.here(rank)
+            at = (here.file, here.line) if here and self.now(rank) else ("", 0)
+            found.setdefault(at, []).append(rank)
+        sets = [tuple(ranks) for ranks in sorted(found.values(), key=lambda ranks: (-len(ranks), ranks))]
+        return [(a, b) for a in sets for b in sets if a != b and self.in_collective(a[0])]
 
     def doing(self, rank: int) -> str:
         """As its thread's state says; `gone` of a rank that has ended by itself, `failed` where a peer's end ended it."""
@@ -155,9 +152,13 @@ class Context:
         found = self.program.choices_in("forward")
         return found[0] if len(found) == 1 else None
 
-    def cited(self, file: str, line: int) -> str:
+    def cited(self, at: Place) -> str:
         """The line in the file's copy in the run directory, where there is one."""
-        return sources.cited(self.cell, file, line)
+        return sources.cited(self.cell, at.file, at.line)
+
+    def blackbox(self, rank: int) -> str:
+        """The file with the rank's events."""
+        return f"{self.cell.rank(rank).source}/blackbox.bin"
 
     def stands(self, rank: int) -> Evidence:
         """One sentence on where the rank is."""

@@ -6,14 +6,18 @@ the source, and what each rank had done before, iteration by iteration.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.context import Context, Explanation
-from nsadiag.analysis.explain.hypotheses import HYPOTHESES
-from nsadiag.analysis.explain.suppressed_exceptions import gone_on, in_flight
+from nsadiag.analysis.explain.candidate import DEPENDS, Candidate, ranked, shown
+from nsadiag.analysis.explain.candidates import GENERATORS
+from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts.exits import breaks, first_break, says_mismatch
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
+from nsadiag.evidence.records import Collective, Evidence, Place
 
 
 def is_stuck(cell: CellEvidence) -> bool:
@@ -26,7 +30,7 @@ def is_stuck(cell: CellEvidence) -> bool:
 
 
 def obstacle(case: Case) -> Declined | None:
-    """The fact that keeps any hypothesis from being tried."""
+    """The fact that keeps the question from being asked."""
     if case.cell.world_size < 2:
         return Declined("one rank has no peer to diverge from")
     if not is_stuck(case.cell):
@@ -45,18 +49,37 @@ def obstacle(case: Case) -> Declined | None:
     return None
 
 
-def attempts(case: Case) -> tuple[tuple[str, Explanation | None], ...]:
-    """The hypotheses tried, by name, up to the first that the evidence bears out."""
-    if case.once(obstacle) or len((context := Context(case)).members()) < 2:
+def candidates(case: Case) -> tuple[Candidate, ...]:
+    """What every generator finds, the best first; nothing where something keeps the question from being asked."""
+    if case.once(obstacle) or len((context := case.once(Context)).members()) < 2:
         return ()
-    found = []
-    for hypothesis in HYPOTHESES:
-        found.append((hypothesis.__name__, hypothesis(context)))
-        if found[-1][1]:
-            break
-    return tuple(found)
+    return ranked(each for generate in GENERATORS for each in generate(context))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """The best candidate, with what is the same for all."""
+
+    best: Candidate
+    peers_at: Place | None
+    collective: Collective | None
+    evidence: tuple[Evidence, ...]
 
 
 def explain(case: Case) -> Explanation | None:
-    """The first hypothesis that the evidence bears out; None where nothing shows why the ranks disagree."""
-    return next((found for _, found in case.once(attempts) if found), None)
+    """The condition that the sides of the divergence depend on differently; None where no candidate is known."""
+    if not (found := case.once(candidates)):
+        return None
+    context, best = case.once(Context), found[0]
+    evidence = [*best.evidence]
+    if best.condition is not None:
+        claim = f"`{shown(best.condition)}` depends on {DEPENDS[best.condition.provenance]}"
+        evidence.append(Evidence(claim=claim, source=context.cited(best.condition.place)))
+    if last := case.cell.watch.last_look:
+        evidence.append(Evidence(claim=last.reason, source="watch.json#looks"))
+    return Explanation(
+        best=best,
+        peers_at=context.here(best.blocked[0]) if best.blocked else None,
+        collective=next((c for r in (*best.blocked, *best.guilty) if (c := context.collective(r))), None),
+        evidence=tuple(evidence),
+    )

@@ -62,7 +62,7 @@ def read_stacks(gathered: Gathered, drafts: Drafts) -> list[str]:
     gaps = []
     for path in sorted([*gathered.py_spy_json, *gathered.stacks]):
         try:
-            found = _processes(path, _text(path, gathered.root))
+            found = _processes(_text(path, gathered.root))
         except (OSError, ValueError, TypeError) as error:
             gaps.append(f"{relative(path, gathered.root)} could not be read: {error}"[:200])
             continue
@@ -98,7 +98,7 @@ def _names_a_rank(path: Path, gathered: Gathered) -> bool:
     )
 
 
-def _processes(path: Path, text: str) -> list[stacks.ProcessStacks]:
+def _processes(text: str) -> list[stacks.ProcessStacks]:
     if text.lstrip()[:1] in ("[", "{"):
         return [stacks.ProcessStacks(pid=None, rank=None, threads=stacks.from_json(text), native="")]
     found = list(stacks.from_py_spy(text))

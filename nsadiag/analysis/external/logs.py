@@ -20,7 +20,6 @@ CHAINS = {
 FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
 RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 BARRIER = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
-EXITED = re.compile(r"exitcode:? *:? *(?P<code>-?\d+)\)? .*?\(?pid: (?P<pid>\d+)\)")
 # torchrun's table of failures.
 FAILURE = re.compile(
     r"\[(?P<n>\d+)\]:\s*\n\s+time\s*: (?P<time>\S+)\s*\n\s+host\s*: (?P<host>.*)\n\s+rank\s*: (?P<rank>\d+) \(local_rank: \d+\)\s*\n"

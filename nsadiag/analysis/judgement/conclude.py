@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from nsadiag.analysis.judgement.action import action_of
+from nsadiag.analysis.judgement.hosts import hosts_of, lost_hosts
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.evidence.records import Finding, Progress, Times, Verdict, Where
 from nsadiag.evidence.spans import spans
@@ -38,23 +40,12 @@ def verdict_of(
         fix=cause.fix,
         next=cause.next,
         times=times,
+        action=action_of(cell, cause),
     )
 
 
-def _hosts(cell: CellEvidence) -> dict[int, str]:
-    """By rank; empty where all are on one host."""
-    found = {rank.rank: str(rank.meta["host"]) for rank in cell.ranks if rank.meta.get("host")}
-    return found if len({*found.values()} | {*_lost(cell)}) > 1 else {}
-
-
-def _lost(cell: CellEvidence) -> dict[str, float]:
-    """Nodes that were lost while the job ran, and when."""
-    nodes = cell.watch.nodes
-    return {node.name: node.lost_s for node in nodes if node.lost_s is not None}
-
-
 def _where(cell: CellEvidence, cause: Finding) -> Where | None:
-    hosts = {_hosts(cell).get(rank) for rank in cause.guilty_ranks}
+    hosts = {hosts_of(cell).get(rank) for rank in cause.guilty_ranks}
     if cause.where is None or cause.where.host or len(hosts) != 1 or None in hosts:
         return cause.where
     return dataclasses.replace(cause.where, host=hosts.pop())
@@ -62,7 +53,7 @@ def _where(cell: CellEvidence, cause: Finding) -> Where | None:
 
 def _with_hosts(cell: CellEvidence, cause: Finding) -> str:
     """The summary, and on which host the guilty are where there are several; and which of them was lost."""
-    hosts = _hosts(cell)
+    hosts = hosts_of(cell)
     on: dict[str, list[int]] = {}
     for rank in cause.guilty_ranks:
         if rank in hosts:
@@ -73,7 +64,7 @@ def _with_hosts(cell: CellEvidence, cause: Finding) -> str:
         if host not in cause.summary
     ]
     more = [", ".join(told)] if 0 < len(told) <= HOSTS_NAMED else []
-    lost = {name: s for name, s in _lost(cell).items() if name not in cause.summary}
+    lost = {name: s for name, s in lost_hosts(cell).items() if name not in cause.summary}
     more += [f"host {name} stopped responding {s:.0f} s into the job" for name, s in lost.items()]
     if not more:
         return cause.summary

@@ -24,10 +24,9 @@ FOR_THREADS = ("lock", "queue")
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlock:
-    """`waiting` never continue; `inert` are the ended and stopped ranks among those that they wait for."""
+    """Ranks that will never continue."""
 
     waiting: tuple[int, ...]
-    inert: tuple[int, ...]
     reason: str
     source: str
 
@@ -52,7 +51,6 @@ def deadlock_of(case: Case) -> Deadlock | None:
         return None
     return Deadlock(
         waiting=tuple(sorted(waiting)),
-        inert=tuple(sorted(inert)),
         reason=_reason(case.cell, waiting, locked, ended, stopped),
         source=f"{case.thread_states[min(waiting)].source}/py_spy.json",
     )

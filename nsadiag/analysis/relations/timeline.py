@@ -233,6 +233,12 @@ class Timelines:
         its = self.iterations.get(rank, [])
         return its[number] if 0 <= number < len(its) else []
 
+    def always_did(self, event: TimelineEvent, found: Divergence) -> bool:
+        """Whether all ranks did that in every iteration before."""
+        ranks = (*found.guilty, *found.others)
+        before = [self.iteration(rank, n) for rank in ranks for n in range(found.iteration)]
+        return bool(before) and all(any(t.key == event.key for t in each) for each in before)
+
     def went_a_new_way(self, rank: int, number: int, *, but: str) -> bool:
         """Whether the rank came by a line in that iteration, other than `but`, that it passed in none before."""
         before = {t.at for each in self.iterations.get(rank, [])[:number] for t in each}

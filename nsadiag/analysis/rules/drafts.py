@@ -10,7 +10,7 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.rule import Draft
-from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
+from nsadiag.evidence.records import Act, Evidence, Outcome, Place, Strength, Where
 
 
 def all_but(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
@@ -50,6 +50,7 @@ def inside_rank(
     where: Place | None = None,
     cls: str | None = None,
     next_step: str | None = None,
+    actions: tuple[Act, ...] = (),
 ) -> Draft:
     """A draft for a cause inside one rank; `where` if the line is another than the main thread's innermost."""
     peers = [at for r in blocked.waiters if (at := _now(cell, r))]
@@ -68,6 +69,7 @@ def inside_rank(
         evidence=(*evidence, *waiting, last_look(cell)),
         fix=fix,
         next=next_step,
+        actions=actions,
     )
 
 

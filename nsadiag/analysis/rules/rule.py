@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from nsadiag.evidence.records import Evidence, Finding, Outcome, Place, Strength, Where
+from nsadiag.evidence.records import Act, Evidence, Finding, Outcome, Place, Strength, Where
 
 if TYPE_CHECKING:  # pandas comes with them, and the catalogue of rules must answer at once
     from nsadiag.analysis.case import Case
@@ -52,6 +52,7 @@ class Draft:
     outcome: Outcome | None = None
     fix: str | None = None
     next: str | None = None
+    actions: tuple[Act, ...] = ()
 
 
 Check: TypeAlias = "Callable[[Case], Iterator[Draft | Declined]]"
@@ -75,6 +76,8 @@ class Rule:
     fix: str
     check: Check
     outcome: Outcome = "hung"
+    # What to do about it, the first that is possible. Most follow from the code and its input: a retry ends the same way.
+    actions: tuple[Act, ...] = ("fix code",)
     needs: tuple[Need, ...] = ()
     explained_by: tuple[str, ...] = ()
     confused_with: tuple[
@@ -102,4 +105,5 @@ class Rule:
             gaps=draft.gaps,
             fix=draft.fix or self.fix or None,
             next=draft.next,
+            actions=draft.actions or self.actions,
         )

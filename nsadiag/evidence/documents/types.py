@@ -186,6 +186,7 @@ PEER_WAIT = record(
     {"rank": RANK, "total_s": number, "now_s": number, "longest_s": number, "times": count},
     {"waiters": RANKS, "what": maybe(text), "at": maybe(LINE), "source": maybe(text)},
 )
+ACTION = record({"do": text, "because": text}, {"host": maybe(text), "source": maybe(text)})
 VERDICT = record(
     {
         "outcome": text, "class": text, "confidence": number, "summary": text, "guilty_ranks": RANKS,
@@ -194,7 +195,7 @@ VERDICT = record(
         "rejected": rows(record({"class": text, "because": text}, {"source": maybe(text)})), "gaps": TEXTS, "fix": maybe(text),
         "next": maybe(text), "times": table(maybe(number)),
     },
-    {"signature": text, "peer_waits": rows(PEER_WAIT)},
+    {"signature": text, "peer_waits": rows(PEER_WAIT), "action": maybe(ACTION)},
 )  # fmt: skip
 CELL = record(
     {},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import os
 import signal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsadiag.evidence.layout import append_json_line, read_json, write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.place import user_place
 from nsadiag.worker.replacement import Patches, cut_our_frames, is_ours
 
@@ -75,7 +75,7 @@ def harmless(observe: Callable[..., Any]) -> Callable[..., None]:
     """The same, and nothing that goes wrong in it comes out."""
 
     def before(*args: Any, **kwargs: Any) -> None:
-        with contextlib.suppress(Exception):
+        with tolerated(Exception):
             observe(*args, **kwargs)
 
     return before
@@ -158,6 +158,7 @@ def record(recorder: Recorder, error: BaseException, trace: TracebackType | None
             more = {"how": "thread", "during": thread, "step": recorder.box.step, "place": ""}
             append_json_line(recorder.directory.raised, {**described, **more})
     except Exception as failure:
+        pass_on(failure)
         recorder.gap(f"exception not recorded: {failure!r}")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsadiag.worker.descriptors import HeldFile
 from nsadiag.worker.failures.traceback_signal import NUMBER, is_free
+from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.replacement import Patches, faithful
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Faults:
             self._enabled = HeldFile(self._recorder.directory.faults)
             self._enable(file=self._enabled.number)
         except (OSError, RuntimeError, ValueError) as error:
+            pass_on(error)
             self._recorder.gap(f"no stacks at a death in C code: {error!r}")
 
     def _register_ours(self) -> int | None:
@@ -75,6 +77,7 @@ class Faults:
             # Restarts what system call it can, and leaves every other handler alone.
             faulthandler.register(NUMBER, file=self._registered.number, all_threads=True, chain=False)
         except (OSError, RuntimeError, ValueError, AttributeError) as error:
+            pass_on(error)
             self._recorder.gap(f"no stacks by signal: {error!r}")
             return None
         return int(NUMBER)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 from nsadiag.evidence.layout import RunDir, append_json_line
 from nsadiag.evidence.secrets.masking import mask_command
 from nsadiag.worker.failures import crash
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.replacement import Patches, cut_our_frames, faithful, leave_no_frame
 
 _patches = Patches()
@@ -25,7 +25,7 @@ def listen(is_unnamed: Callable[[], bool]) -> None:
     """Around the ways in which an exception ends a process: its main thread's, multiprocessing's and torch's spawn's."""
 
     def note(error: BaseException | None, trace: TracebackType | None) -> None:
-        with contextlib.suppress(Exception):
+        with tolerated(Exception):
             if isinstance(error, Exception) and is_unnamed() and type(error).__name__ not in OF_A_CHILD:
                 _write(error, trace)
 

@@ -6,7 +6,6 @@ Values leave the process as digests only.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
 import threading
@@ -15,6 +14,7 @@ from collections import Counter, deque
 from types import FrameType
 from typing import Any
 
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.place import is_user_code
 
 SECONDS, INTERVAL_S = 0.8, 0.01
@@ -109,7 +109,7 @@ def _words(value: Any, deep: int) -> str | None:
         return str(len(value))
     if type(value).__module__.partition(".")[0] in ("torch", "numpy", "builtins"):
         return None
-    with contextlib.suppress(AttributeError):
+    with tolerated(AttributeError):
         inside = object.__getattribute__(value, "__dict__")
         return _words(inside, deep - 1) if type(inside) is dict and inside else None
     return None

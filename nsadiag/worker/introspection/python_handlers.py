@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from nsadiag.worker.interruptions import pass_on
+
 
 def offer(name: str, tell: Callable[[], Any]) -> None:
     """Has the server answer to that name with what `tell` returns, as JSON; a torch that takes no handlers leaves it out."""
@@ -19,6 +21,7 @@ def offer(name: str, tell: Callable[[], Any]) -> None:
         try:
             body = json.dumps(tell())
         except Exception as error:
+            pass_on(error)
             # Raised into torch's server it would be an answer, too, but one without a reason.
             body = json.dumps({"error": repr(error)})
         response.set_content(body, "application/json")

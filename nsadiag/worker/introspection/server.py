@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from nsadiag.evidence.layout import LEAVING, PYTHON_HANDLER, ROUNDS_HANDLER, TASKS_HANDLER, UNGRADED_HANDLER
 from nsadiag.worker.descriptors import opened_high
 from nsadiag.worker.failures import traceback_signal
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.introspection import event_loop_tasks, loop_rounds, missing_gradients, python_handlers
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def start(recorder: Recorder) -> None:
         return
     path = socket_path(directory, recorder.rank)
     # Left behind by this rank's predecessor, where the launcher has restarted it.
-    with contextlib.suppress(FileNotFoundError):
+    with tolerated(FileNotFoundError):
         os.unlink(path)  # noqa: PTH108 - a plain path is at hand
     with opened_high(), _muted_stderr(), _signals_left_to_the_job():
         server = _WorkerServer(path, -1)
@@ -59,7 +60,7 @@ def leave(recorder: Recorder) -> None:
     if not directory:
         return
     path = socket_path(directory, recorder.rank)
-    with contextlib.suppress(OSError):
+    with tolerated(OSError):
         os.rename(path, path.removesuffix(".sock") + LEAVING)  # noqa: PTH104 - a plain path is at hand
         time.sleep(LAST_ANSWERS_S)
 

@@ -5,12 +5,12 @@ A probe may fail and the training job may not: what goes wrong is recorded as a 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
 from nsadiag.evidence.probes import chosen
+from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.probes.autograd.backward import backward
 from nsadiag.worker.probes.autograd.gradients import gradients
 from nsadiag.worker.probes.autograd.modules import modules
@@ -74,9 +74,10 @@ def install_probes() -> None:
         try:
             _installed.enter_context(PROBES[name]())
         except Exception as error:
+            pass_on(error)
             rank = session.current()
             if rank is not None:
-                with contextlib.suppress(OSError):
+                with tolerated(OSError):
                     rank.gap(f"probe {name} stepped aside: {error!r}")
 
 

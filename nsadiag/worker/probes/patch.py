@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -19,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nsadiag.worker import session
+from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.replacement import Patches, faithful, leave_no_frame
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -125,20 +124,12 @@ def failed(observe: Callable[..., Any], error: Exception) -> None:
 
     Raises: `error` itself, where a signal handler of the job's raised it: it was not the observation that failed.
     """
-    if _of_a_handler(error):
-        raise error
+    pass_on(error)
     rank = session.current()
     if observe not in _failed and rank is not None:
         _failed.add(observe)
-        with contextlib.suppress(OSError):
+        with tolerated(OSError):
             rank.gap(f"{observe.__module__.rsplit('.', 1)[-1]}.{observe.__name__} failed: {error!r}")
-
-
-def _of_a_handler(error: Exception) -> bool:
-    """Whether it came up through a signal handler, which Python runs between any two lines, ours as well."""
-    handlers = (getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals())
-    codes = {code for code in handlers if code is not None}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def harmless(observe: F) -> F:

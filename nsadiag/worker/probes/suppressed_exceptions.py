@@ -6,7 +6,6 @@ that a probe stands around, as a handler speaks of one, as a collective is enter
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from collections import deque
@@ -15,6 +14,7 @@ from nsadiag.evidence.layout import append_json_line
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.failures import crash
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.place import user_place, user_stack
 from nsadiag.worker.recorder import Recorder
 
@@ -50,7 +50,7 @@ def _note(error: BaseException, how: str, during: str, more: dict[str, object]) 
     if rank is None or rank.silenced or not _is_error(error):
         return
     # Nothing that goes wrong here may replace the exception that is being looked at.
-    with contextlib.suppress(Exception):
+    with tolerated(Exception):
         step, trace = rank.box.step, error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next

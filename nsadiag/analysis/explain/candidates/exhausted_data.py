@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nsadiag.analysis.explain.context import Context, Explanation
-from nsadiag.analysis.explain.result import Cause, made
+from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind
+from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.records import Evidence, Strength
-from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence
+from nsadiag.evidence.ring.blackbox import Kind as EventKind
+from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.ring.reader import Event
 
 Answer = tuple[
@@ -19,18 +20,18 @@ Answer = tuple[
 ]  # dataset, the user's line that led to the question, whether the data had run out
 Loader = tuple[str, str]  # the first two of these
 # What a rank does with a batch together with its peers; a forward only through what wraps the model for them.
-WITH_PEERS = (Kind.BACKWARD, Kind.COLLECTIVE, Kind.UNIT)
+WITH_PEERS = (EventKind.BACKWARD, EventKind.COLLECTIVE, EventKind.UNIT)
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 
 
-def by_loader(context: Context) -> Explanation | None:
+def exhausted_data(context: Context) -> Iterator[Candidate]:
     """Asked the same question for the same time, a loader had run out on some ranks and gave a batch on the others."""
     ranks = [context.cell.rank(rank) for rank in context.members()]
     shared: set[Loader] = set().union(*map(shared_loaders, ranks))
     answers = {rank.rank: [a for a in answers_of(rank) if a[:2] in shared] for rank in ranks}
     number = first_that_differs(list(answers.values()))
     if number is None:
-        return None
+        return
     ended = tuple(r for r, given in answers.items() if given[number][2])
     went_on = tuple(r for r in answers if r not in ended)
     guilty, others = (ended, went_on) if len(ended) <= len(went_on) else (went_on, ended)
@@ -40,19 +41,26 @@ def by_loader(context: Context) -> Explanation | None:
     because = f"had {many} of its DataLoader ({dataset}), and rank {context.cell.names(went_on)} had more"
     if guilty == went_on:
         because = f"had more than the {many} of {'its' if len(went_on) == 1 else 'their'} DataLoader ({dataset}) after which the others' data ended"
-    return made(
-        context,
-        Cause(
-            cls="uneven_inputs", guilty=guilty, blocked=others, where=locations.of_text(at), guard=None,
-            strength=Strength.STRONG, because=because,
-            evidence=(
-                Evidence(claim=f"on rank {ended[0]} the data ended after {many}", source=f"{context.cell.rank(ended[0]).source}/blackbox.bin"),
-                Evidence(claim=f"rank {went_on[0]} was given another batch then", source=f"{context.cell.rank(went_on[0]).source}/blackbox.bin"),
-                context.stands(ended[0]),
-                context.stands(went_on[0]),
+    yield Candidate(
+        kind=Kind.LOOP_END,
+        basis=Basis.FRAMEWORK,
+        condition=None,
+        depends_on="input",
+        guilty=guilty,
+        blocked=others,
+        where=locations.of_text(at),
+        because=because,
+        evidence=(
+            Evidence(
+                claim=f"on rank {ended[0]} the data ended after {many}", source=context.blackbox(ended[0])
             ),
+            Evidence(
+                claim=f"rank {went_on[0]} was given another batch then", source=context.blackbox(went_on[0])
+            ),
+            context.stands(ended[0]),
+            context.stands(went_on[0]),
         ),
-    )  # fmt: skip
+    )
 
 
 def answers_of(rank: RankEvidence) -> list[Answer]:
@@ -60,9 +68,9 @@ def answers_of(rank: RankEvidence) -> list[Answer]:
     found: list[Answer] = []
     at = ""
     for event in _of_main_thread(rank):
-        if event.kind == Kind.DATA and event.phase == Phase.BEGIN:
+        if event.kind == EventKind.DATA and event.phase == Phase.BEGIN:
             at = event.site
-        elif event.kind == Kind.DATA and event.phase == Phase.END:
+        elif event.kind == EventKind.DATA and event.phase == Phase.END:
             found.append((event.name, at, bool(event.b)))
     return found
 
@@ -75,11 +83,13 @@ def shared_loaders(rank: RankEvidence) -> set[Loader]:
     found: set[Loader] = set()
     at, batch = "", None
     for event in _of_main_thread(rank):
-        if event.kind == Kind.DATA:
+        if event.kind == EventKind.DATA:
             if event.phase == Phase.BEGIN:
                 at = event.site
             batch = (event.name, at) if event.phase == Phase.END and not event.b else None
-        elif batch and (event.kind in WITH_PEERS or (event.kind == Kind.FORWARD and event.name in WRAPPERS)):
+        elif batch and (
+            event.kind in WITH_PEERS or (event.kind == EventKind.FORWARD and event.name in WRAPPERS)
+        ):
             found.add(batch)
     return found
 
@@ -89,7 +99,7 @@ def _of_main_thread(rank: RankEvidence) -> Iterator[Event]:
     recording, events = rank.recording, rank.recording.events
     if not recording.is_whole or recording.pid is None:
         return iter(())
-    matter = np.isin(events["kind"], [Kind.DATA, Kind.FORWARD, *WITH_PEERS])
+    matter = np.isin(events["kind"], [EventKind.DATA, EventKind.FORWARD, *WITH_PEERS])
     return recording.decode(events[matter & (events["thread"] == recording.pid)])
 
 

@@ -3,48 +3,52 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
-from nsadiag.analysis.explain.context import Context, Explanation
-from nsadiag.analysis.explain.result import Cause, made, shown
+from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
+from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.relations.call_paths import apart, held_by, parted_at, passed_by
 from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
 from nsadiag.evidence.records import Evidence, Place, Strength
-from nsadiag.evidence.ring.blackbox import Kind
+from nsadiag.evidence.ring.blackbox import Kind as EventKind
 from nsadiag.source.control import Condition
 from nsadiag.source.model import CallPath
 from nsadiag.source.patterns.orderings import ordered_at
 
 
-def by_order(context: Context) -> Explanation | None:
+def iteration_order(context: Context) -> Iterator[Candidate]:
     """Ranks that came from one line in a loop to different collectives, both of which all have made before."""
-    found = context.timelines.first_divergence(context.members())
+    found = context.divergence
     if found is None or found.own is None or found.theirs is None:
-        return None
+        return
     loop = _loop_of_both(context, found, found.own, found.theirs)
     if loop is None:
-        return None
-    line = ordered_at(context.program, loop)
+        return
     # Of equal sides, with hardly anything before to compare with, either may be the order that is meant.
     tells = (found.novel and _was_kept(context, found)) or len(found.guilty) != len(found.others)
-    guilty = found.guilty if tells else context.members()
-    number = found.iteration + 1
+    one, other, number = found.guilty[0], found.others[0], found.iteration + 1
     own, theirs = (f"{t.name} at {locations.short(p)}" for t in (found.own, found.theirs) if (p := t.place))
     parted = "diverged from the others" if tells else "diverged"
-    who = ("it", "the others") if tells else (f"rank {found.guilty[0]}", f"rank {found.others[0]}")
-    return made(
-        context,
-        Cause(
-            cls="collective_order_mismatch", guilty=guilty, blocked=tuple(r for r in context.members() if r not in guilty), guard=loop,
-            where=line, strength=Strength.STRONG if tells else Strength.WEAK,
-            because=f"{parted} in iteration {number} in the loop `{shown(loop)}` ({locations.short(loop.place)}), which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
-            evidence=(
-                Evidence(claim=f"rank {found.guilty[0]} did {own} in iteration {number}, and rank {found.others[0]} {theirs}; both had made both calls before", source=f"{context.cell.rank(found.guilty[0]).source}/blackbox.bin"),
-                context.stands(found.guilty[0]),
-                context.stands(found.others[0]),
-            ),
+    who = ("it", "the others") if tells else (f"rank {one}", f"rank {other}")
+    at = f"the loop `{shown(loop)}` ({locations.short(loop.place)})"
+    claim = f"rank {one} did {own} in iteration {number}, and rank {other} {theirs}; both had made both calls before"
+    guilty = found.guilty if tells else context.members()
+    yield Candidate(
+        kind=Kind.ORDER,
+        basis=Basis.ORDER,
+        condition=loop,
+        guilty=guilty,
+        blocked=tuple(r for r in context.members() if r not in guilty),
+        where=ordered_at(context.program, loop),
+        strength=Strength.STRONG if tells else Strength.WEAK,
+        because=f"{parted} in iteration {number} in {at}, which led {who[0]} to {own} where it led {who[1]} to {theirs}: what it goes over is in another order there",
+        evidence=(
+            Evidence(claim=claim, source=context.blackbox(one)),
+            context.stands(one),
+            context.stands(other),
         ),
-    )  # fmt: skip
+    )
 
 
 def _was_kept(context: Context, found: Divergence) -> bool:
@@ -70,7 +74,7 @@ def _loop_of_both(
     context: Context, found: Divergence, own: TimelineEvent, theirs: TimelineEvent
 ) -> Condition | None:
     """The innermost loop of a line that all came by, if no condition behind that line tells them apart."""
-    if own.kind != Kind.COLLECTIVE or theirs.kind != Kind.COLLECTIVE:
+    if own.kind != EventKind.COLLECTIVE or theirs.kind != EventKind.COLLECTIVE:
         return None
     everyone = (*found.guilty, *found.others)
     # A call that some never made before may be one too many.

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
 from nsadiag.analysis.explain.candidates.loop_exit import ASKED_TO_STOP
-from nsadiag.analysis.explain.context import Context, Explanation
-from nsadiag.analysis.explain.result import Cause, made, shown
+from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.records import Evidence, Place, Strength
-from nsadiag.evidence.ring.blackbox import Kind, Phase
+from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.ring.blackbox import Kind as EventKind
+from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.ring.reader import Event
 from nsadiag.source.control import Condition, Program
 
-CLASSES = {"rank": "rank_conditional_collective", "data": "data_divergent_control_flow"}
 Rounds = tuple[int, int]  # backwards that were begun, and batches that the training's loader was asked for
 
 
@@ -31,22 +32,21 @@ class _Stop:
     times: int  # that it was set at that line
 
 
-def by_stop_flag(context: Context) -> Explanation | None:
+def stop_flags(context: Context) -> Iterator[Candidate]:
     """Set on some ranks and not on others, which have begun a round of training that the first never will."""
     members = context.members()
     stops = {r: stop for r in members if (stop := _last_stop(context.cell.rank(r)))}
     stopped = tuple(sorted(stops))
     trains = tuple(r for r in members if r not in stops)
     if not stopped or not trains or len({(stop.at, stop.step) for stop in stops.values()}) > 1:
-        return None
+        return
     stop = stops[stopped[0]]
-    if not _went_on(context, stop, trains, stopped):
-        return None
-    guard, depends = _decides(context.program, stop.at)
-    asked = guard is not None and bool(ASKED_TO_STOP.search(guard.test))
-    if depends not in CLASSES or (asked and any(context.doing(r) == "gone" for r in stopped)):
-        return None
-    return _of_stop(context, stop, stopped, trains, guard, CLASSES[depends])
+    condition, depends = _decides(context.program, stop.at)
+    asked = condition is not None and bool(ASKED_TO_STOP.search(condition.test))
+    if depends not in ("rank", "data") or (asked and any(context.doing(r) == "gone" for r in stopped)):
+        return
+    if _went_on(context, stop, trains, stopped):
+        yield _candidate(context, stop, stopped, trains, condition, depends)
 
 
 def _went_on(context: Context, stop: _Stop, trains: tuple[int, ...], stopped: tuple[int, ...]) -> bool:
@@ -57,52 +57,59 @@ def _went_on(context: Context, stop: _Stop, trains: tuple[int, ...], stopped: tu
     return all(_is_ahead(begun[other], begun[r]) for other in trains for r in stopped)
 
 
-def _of_stop(
+def _candidate(
     context: Context,
     stop: _Stop,
     stopped: tuple[int, ...],
     trains: tuple[int, ...],
-    guard: Condition | None,
-    cls: str,
-) -> Explanation:
+    condition: Condition | None,
+    depends: str,
+) -> Candidate:
     guilty, others = (stopped, trains) if len(stopped) <= len(trains) else (trains, stopped)
-    behind = f" behind `{shown(guard)}` ({locations.short(guard.place)})" if guard else ""
-    set_it = f"set {stop.flag} at {locations.short(stop.at)}{behind} after {stop.step} steps"
+    at, behind = locations.short(stop.at), ""
+    if condition:
+        behind = f" behind `{shown(condition)}` ({locations.short(condition.place)})"
+    set_it = f"set {stop.flag} at {at}{behind} after {stop.step} steps"
     because = f"{set_it}, and left the training; rank {context.cell.names(trains)} did not, and trains on"
     if guilty == trains:
         because = f"did not set {stop.flag} and trains on, while the others {set_it}, and left the training"
-    return made(
-        context,
-        Cause(
-            cls=cls, guilty=guilty, blocked=others, where=stop.at, guard=guard, strength=Strength.STRONG, because=because,
-            evidence=(
-                *(Evidence(claim=f"rank {r} set {stop.flag} at {locations.short(stop.at)} after {stop.step} steps, and has begun no backward since", source=f"{context.cell.rank(r).source}/blackbox.bin") for r in stopped[:4]),
-                *(Evidence(claim=f"rank {r} has not set it, and has begun a round more", source=f"{context.cell.rank(r).source}/blackbox.bin") for r in trains[:4]),
-                context.stands(stopped[0]),
-                context.stands(trains[0]),
-            ),
+    did = dict.fromkeys(stopped[:4], f"set {stop.flag} at {at} after {stop.step} steps, and has begun no backward since")  # fmt: skip
+    did |= dict.fromkeys(trains[:4], "has not set it, and has begun a round more")
+    return Candidate(
+        kind=Kind.FLAG,
+        basis=Basis.FRAMEWORK,
+        condition=condition,
+        depends_on=depends,
+        guilty=guilty,
+        blocked=others,
+        where=stop.at,
+        because=because,
+        evidence=(
+            *(Evidence(claim=f"rank {r} {what}", source=context.blackbox(r)) for r, what in did.items()),
+            context.stands(stopped[0]),
+            context.stands(trains[0]),
         ),
-    )  # fmt: skip
+    )
 
 
 def _last_stop(rank: RankEvidence) -> _Stop | None:
-    stops = _events_of(rank, Kind.STOP)
+    stops = _events_of(rank, EventKind.STOP)
     if not stops:
         return None
-    last, trained = stops[-1], [e for e in _events_of(rank, Kind.BACKWARD) if e.phase == Phase.BEGIN]
+    last, trained = stops[-1], [e for e in _events_of(rank, EventKind.BACKWARD) if e.phase == Phase.BEGIN]
     at = locations.of_text(last.site)
     if at is None or (trained and trained[-1].sequence > last.sequence):
         return None
     return _Stop(flag=last.name, at=at, step=last.step, times=_times(rank, at))
 
 
-def _events_of(rank: RankEvidence, *kinds: Kind) -> list[Event]:
+def _events_of(rank: RankEvidence, *kinds: EventKind) -> list[Event]:
     events = rank.recording.events
     return list(rank.recording.decode(events[np.isin(events["kind"], kinds)]))
 
 
 def _times(rank: RankEvidence, at: Place) -> int:
-    return sum(e.site.startswith(f"{at.file}:{at.line}:") for e in _events_of(rank, Kind.STOP))
+    return sum(e.site.startswith(f"{at.file}:{at.line}:") for e in _events_of(rank, EventKind.STOP))
 
 
 def _begun(rank: RankEvidence, step: int) -> Rounds:
@@ -110,11 +117,11 @@ def _begun(rank: RankEvidence, step: int) -> Rounds:
     led: Counter[str] = Counter()  # backwards, by the loader that was asked last before
     asked: Counter[str] = Counter()
     backwards, loader = 0, ""
-    for event in _events_of(rank, Kind.BACKWARD, Kind.DATA):
+    for event in _events_of(rank, EventKind.BACKWARD, EventKind.DATA):
         if event.phase != Phase.BEGIN:
             continue
         late = event.step >= step
-        if event.kind == Kind.DATA:
+        if event.kind == EventKind.DATA:
             loader = event.name + event.site
             asked[loader] += late
         else:

@@ -21,6 +21,7 @@ from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 LEAST_LOOKS = 4  # two pairs: what one pair shows may be one slow sample
+KILLED = re.compile(r"signal", re.IGNORECASE)
 LATE = re.compile(r"DataLoader timed out after \d+ seconds")
 FIX = "Look at what the dataset does at the line shown; give the loader a timeout=, and start workers by spawn or forkserver where locks or threads are around."
 
@@ -242,6 +243,7 @@ def _dead(cell: CellEvidence, blocked: BlockedRank, gone: list[int]) -> Draft:
             ),
         ),
         fix="Find what ended the worker (dmesg shows the kernel's memory killer): fewer workers, or less memory in each.",
+        actions=("retry",),
     )
 
 
@@ -274,6 +276,7 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
             ),
         ),
         fix="Find what ended the worker: dmesg shows the kernel's memory killer; `num_workers=0` shows an exception where it happens.",
+        actions=("retry",) if said and KILLED.search(said["end"]) else ("fix code",),
     )
 
 

@@ -231,6 +231,8 @@ def _finding(cell: CellEvidence, alike: list[BlockedRank], what: str, fix: str, 
             Evidence(claim=f"it waits for {what}", source=f"{blocked.capture.source}/proc.json"),
         ),
         fix=fix,
+        # A server may answer the next time; a file, a key or a child that nobody brings is waited for again.
+        actions=("retry",) if state.doing == "socket" else ("fix code",),
     )
     waiters = tuple(rank for rank in found.blocked_ranks if rank not in guilty)
     return dataclasses.replace(found, guilty_ranks=guilty, blocked_ranks=waiters)

@@ -76,6 +76,7 @@ RULE = Rule(
     family="blocked",
     detected="the rank waits in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters are flat",
     fix="Look at the file system: its server, a full quota, the process at the other end of a named pipe.",
+    actions=("exclude host", "retry"),
     check=io_stall,
     needs=("stacks",),
     explained_by=("gil_held_native_call",),

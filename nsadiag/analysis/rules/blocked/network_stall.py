@@ -120,6 +120,7 @@ RULE = Rule(
     family="waiting",
     detected="every member issued the same collective and is waiting in it, in both snapshots. Where bytes of a TCP connection between two of them stay unacknowledged, its ends are named. On several hosts also: one was not heard any more, and whoever is left waits for its ranks (at 75 %)",
     fix="Look at the network between these ranks: firewall, flapping link, a wrong *_SOCKET_IFNAME, MTU.",
+    actions=("exclude host", "retry"),
     check=network_stall,
     needs=("flight_recorders", "stacks"),
     explained_by=("missing_rank",),

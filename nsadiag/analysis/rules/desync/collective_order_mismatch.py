@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks, says_mismatch
 from nsadiag.analysis.facts.groups import shown
@@ -13,6 +12,7 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.relations.call_mismatch import Disagreement, in_black_boxes, in_both
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.desync.issuing_threads import crossing, started_in, threads_in
 from nsadiag.analysis.rules.desync.transport_rejections import refused

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.context import Explanation
-from nsadiag.analysis.explain.explanation import attempts, explain, is_stuck, obstacle
-from nsadiag.analysis.explain.result import DEPENDS, shown
+from nsadiag.analysis.explain.candidate import DEPENDS, Candidate, shown
+from nsadiag.analysis.explain.context import Context
+from nsadiag.analysis.explain.explanation import Explanation, explain, is_stuck, obstacle
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -22,33 +22,34 @@ def by_divergence(case: Case, cls: str) -> Iterator[Draft | Declined]:
     found = case.once(explain)
     if found is None:
         yield from _unexplained(case)
-    elif found.cls != cls:
-        yield _another(case.cell, found)
+    elif found.best.cls != cls:
+        yield _another(case.cell, found.best)
     else:
         yield _draft(case.cell, found)
 
 
 def _draft(cell: CellEvidence, found: Explanation) -> Draft:
-    word = "Rank" if len(cell.everyone(found.guilty)) == 1 else "Ranks"
-    summary = f"{word} {cell.names(found.guilty)} {found.because}."
+    best = found.best
+    word = "Rank" if len(cell.everyone(best.guilty)) == 1 else "Ranks"
+    summary = f"{word} {cell.names(best.guilty)} {best.because}."
     if call := found.collective:
         summary += f" {call.op} #{call.seq} of {call.group} never completes."
-    step = cell.rank(found.guilty[0]).end.steps
+    step = cell.rank(best.guilty[0]).end.steps
     return Draft(
         outcome=hung_or_crashed(cell),
-        strength=found.strength,
+        strength=best.strength,
         summary=summary,
-        guilty_ranks=found.guilty,
-        blocked_ranks=found.blocked,
-        where=Where(collective=found.collective, step=step, module=found.module).at(found.where),
+        guilty_ranks=best.guilty,
+        blocked_ranks=best.blocked,
+        where=Where(collective=found.collective, step=step, module=best.module).at(best.where),
         peers_at=found.peers_at,
         evidence=found.evidence,
     )
 
 
-def _another(cell: CellEvidence, found: Explanation) -> Declined:
+def _another(cell: CellEvidence, found: Candidate) -> Declined:
     """By the condition between the ranks, where there is one: what it depends on makes the class."""
-    if guard := found.guard:
+    if guard := found.condition:
         at = locations.short(locations.place(guard.file, guard.line, guard.function or None))
         if found.cls == "uneven_inputs" and guard.is_loop:
             fact = f"the loop `{shown(guard)}` ({at}) ended by itself on {these(found.guilty)}"
@@ -57,8 +58,7 @@ def _another(cell: CellEvidence, found: Explanation) -> Declined:
                 f"the ranks diverged at `{shown(guard)}` ({at}), which depends on {DEPENDS[guard.provenance]}"
             )
         return Declined(fact, sources.cited(cell, guard.file, guard.line))
-    source = found.evidence[0].source if found.evidence else None
-    return Declined(f"rank {cell.names(found.guilty)} {found.because}", source)
+    return found.declined(cell)
 
 
 def _unexplained(case: Case) -> Iterator[Declined]:
@@ -66,12 +66,12 @@ def _unexplained(case: Case) -> Iterator[Declined]:
         yield from other_break(case.cell)
     elif keeps := case.once(obstacle):
         yield keeps
-    elif tried := [name for name, _ in case.once(attempts)]:
+    elif len(case.once(Context).members()) > 1:
         stands = "; ".join(
             f"rank {rank}{f' at {locations.short(s.place)}' if s.place else ''}"
             for rank, s in sorted(case.thread_states.items())[:4]
         )
         where = f" ({stands})" if stands else ""
-        yield Declined(f"none of {len(tried)} explanations of a divergence fits where the ranks stand{where}")
+        yield Declined(f"no condition in the source explains where the ranks stand{where}")
     else:
         yield Declined(f"fewer than two of {case.cell.world_size} ranks can be compared")

@@ -113,6 +113,7 @@ RULE = Rule(
     outcome="crashed",
     detected="On several hosts: one was not heard any more, and whoever is left waits for its ranks or lost them.",
     fix="Look at the host that was lost and the network to it.",
+    actions=("exclude host", "retry"),
     check=lost_host,
     needs=("looks",),
     explained_by=("rank_exception",),

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.suppressed_exceptions import (
-    Swallowed,
-    gone_on,
-    has_left,
-    in_flight,
-    peers_failed,
-)
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import (
     device_assert,
@@ -28,19 +22,32 @@ from nsadiag.analysis.facts.exits import Break, breaks, first_break
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.blocked import hung_ranks
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.relations.suppressed_exceptions import (
+    Swallowed,
+    gone_on,
+    has_left,
+    in_flight,
+    peers_failed,
+)
 from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.exits.child_exceptions import has_dead, in_children, waits_for_children
 from nsadiag.analysis.rules.exits.missing_files import unmade
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import Cause, Raised
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Act, Evidence, Place, Strength, Where
 
 # The same first words on another rank within this time is the same mistake, not a consequence.
 TOGETHER_S = 1.0
 HEARD_LATE = "a kernel fails while the host is further on: the line is where the rank heard of it, and not where the kernel was launched"
 OF_A_KERNEL = "Look at what the kernels before that line were given: an assertion of a gather, an index or a loss kernel is nearly always an index out of its range (a token beyond the vocabulary, a position beyond the context, a label beyond the classes)."
 LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that fails"
+# Types that say of the network, or of a service, that it was not there this once; and what a broken device says of itself.
+OF_THE_NETWORK = frozenset({
+    "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "TimeoutError",
+    "URLError", "HTTPError", "ReadTimeout", "ConnectTimeout", "ReadTimeoutError", "IncompleteRead",
+})  # fmt: skip
+DEVICE_BROKE = re.compile(r"uncorrectable (NVLink|ECC) error|hardware error|GPU is lost", re.IGNORECASE)
 MEMORY = {
     "gpu": "Give this rank less at once (a smaller or shorter batch, activation checkpointing), and let all ranks skip a batch together or not at all.",
     "host": "The machine has no memory left to give: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
@@ -130,7 +137,15 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         gaps=(HEARD_LATE,) if late else (),
         fix=OF_A_KERNEL if late else _fix(root, mend),
         next=LAUNCH_BLOCKING if late else None,
+        actions=_actions(root),
     )
+
+
+def _actions(root: Cause) -> tuple[Act, ...]:
+    """Whether to try again, of what a network or a device raises; all else is the code's."""
+    if DEVICE_BROKE.search(root.message):
+        return ("exclude host", "retry")
+    return ("retry",) if root.type.rpartition(".")[2] in OF_THE_NETWORK else ("fix code",)
 
 
 def _in_a_child(case: Case) -> Iterator[Draft]:

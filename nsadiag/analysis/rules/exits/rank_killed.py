@@ -15,7 +15,7 @@ from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import SentSignal
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Act, Evidence, Place, Strength, Where
 from nsadiag.source.patterns.timers import only_alarm
 
 FIXES = {
@@ -29,6 +29,14 @@ FIXES = {
 }
 ALARM_FIX = "Cancel the timer on every way out of what it was to guard (in a finally: signal.alarm(0)), or set a handler for its signal first."
 OOM_FIX = "The machine, or the job's cgroup, ran out of memory: load less at once, use fewer workers, or raise the limit."
+# Sent by whoever likes to, as by a scheduler that preempts; the others are of the process itself, or of a limit that it
+# reached. Of SIGKILL nobody knows: a guard of memory would send it again.
+BY_SIGNAL: dict[int, tuple[Act, ...]] = {
+    signal.SIGTERM: ("retry",),
+    signal.SIGINT: ("retry",),
+    signal.SIGHUP: ("retry",),
+    signal.SIGKILL: ("stop",),
+}
 LAUNCHER_TOLD = re.compile(
     r"[Rr]eceived (Signals\.)?SIG(TERM|INT|HUP)?\S* death signal|Received (\d+) death signal"
 )
@@ -105,6 +113,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
             *_of_alarm(case.cell, rank, number, alarm),
         ),
         fix=_fix(rank, number, bool(memory), sender, alarm),
+        actions=("fix code",) if memory or sender or alarm else BY_SIGNAL.get(number, ("fix code",)),
     )
 
 

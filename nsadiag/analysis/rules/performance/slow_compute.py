@@ -181,15 +181,6 @@ def _graph_sizes(events: pd.DataFrame) -> tuple[int, bool]:
     return largest, bool(graphs.loc[graphs.a == largest, "b"].any())
 
 
-def _arrived(events: pd.DataFrame) -> tuple[int, float]:
-    """Gradients since the last backward began, and the seconds since then."""
-    begins = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)]
-    if begins.empty:
-        return 0, 0.0
-    since = events.loc[begins.index[-1] :]
-    return int((since.kind == Kind.GRADIENT).sum()), float(begins.t_s.iloc[-1])
-
-
 def _endless_graph(case: Case) -> Iterator[Draft]:
     """A Python loop over tokens: so many autograd nodes that one step looks like a hang."""
     rank = case.cell.ranks[0]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import median
 
 import pandas as pd
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.relations.peer_waits import completed_waits, peer_waits
 from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
 from nsadiag.analysis.relations.trend import grows, slowing
 from nsadiag.analysis.rules.correctness.replicas.replica_drift import wrapped_apart
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.performance.first_collective import by_loading, first_met, were_waiting
+from nsadiag.analysis.rules.performance.onset import onset_of
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Sample
@@ -25,6 +28,7 @@ SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
 MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
 MIN_OBSERVED_S = 3.0  # a neighbour on the machine may starve one rank for a second or two
 MIN_LOST_S = 0.5  # that peers have waited, all in all: a few steps that were uneven make nobody a straggler
+MANY_TIMES = 5.0  # the median wait: longer ones are another matter
 ALWAYS = 0.8  # share of the steps in which the same rank is the last
 SLACK = 0.1  # of a step, by which clocks and threads may be off
 PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
@@ -51,6 +55,8 @@ class Late:
 
 def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
     steps = alike(case.steps)
+    if case.steps.empty and case.cell.world_size > 1 and case.cell.stopped != "hang":
+        yield from _by_waits(case)
     if (
         case.cell.world_size < 2
         or steps["rank"].nunique() < len(case.cell.met)
@@ -70,11 +76,12 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
     if not observed_s >= MIN_OBSERVED_S:
         yield Declined(f"the steps of the ranks took {observed_s:.1f} s in all: too little to compare")
         return
-    found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
-    late = next(
-        (late for column, late in found if _on_gpus(case.cell) or meet(steps, column, late.rank)), None
-    )
-    late = late or _late_with_its_batch(steps, case)
+    late = _late_in(case, steps)
+    onset = onset_of(case.steps[case.steps["rank"] == case.cell.ranks[0].rank]) if late is None else None
+    if onset is not None:
+        # Of a rank that has become slow, all steps together may say nothing yet.
+        steps = steps[steps.step >= onset.step]
+        late = _late_in(case, steps)
     if late is None:
         yield from _by_cpu(case.cell, steps)
         yield _level(steps)
@@ -83,6 +90,50 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
     # A wait that grows with the work of all is a part of what that costs.
     if slower is None or slower.in_step or not peers_slow_down(steps, late):
         yield _finding(case.cell, steps, late)
+
+
+def _late_in(case: Case, steps: pd.DataFrame) -> Late | None:
+    """The rank that is last, wherever the ranks of these steps meet."""
+    found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
+    late = next(
+        (late for column, late in found if _on_gpus(case.cell) or meet(steps, column, late.rank)), None
+    )
+    return late or _late_with_its_batch(steps, case)
+
+
+def _by_waits(case: Case) -> Iterator[Draft]:
+    """In a loop without steps (inference, an optimizer of one's own): the rank for which peers waited in most collectives."""
+    waits = case.once(completed_waits)
+    if len(waits) < MIN_STEPS:
+        return
+    late = max(case.once(peer_waits).by_rank.values(), key=lambda wait: wait.total_s)
+    own = [wait for wait in waits if wait.rank == late.rank]
+    typical_s, lost_s = median(w.for_s for w in own), sum(w.for_s for w in own)
+    observed_s = waits[-1].at_s - waits[0].at_s
+    of_all = lost_s / sum(wait.for_s for wait in waits)
+    # One long wait, of an evaluation or a request, is no rank that is late time and again.
+    again = sum(w.for_s for w in own if w.for_s < MANY_TIMES * typical_s)
+    enough = typical_s >= MIN_LAG_S and again >= max(MIN_LOST_S, SHARE_OF_STEP * observed_s)
+    if len(own) < max(MIN_STEPS, ALWAYS * len(waits)) or of_all < ALWAYS or not enough:
+        return
+    if observed_s < MIN_OBSERVED_S:
+        return
+    rank = case.cell.rank(late.rank)
+    yield Draft(
+        strength=Strength.LIKELY,
+        summary=f"Rank {late.rank} comes last to {len(own)} of {len(waits)} collectives in which anybody waited, {typical_s * 1e3:.0f} ms after the first: its peers have waited {lost_s:.1f} s of {observed_s:.0f} s for it.",
+        guilty_ranks=(late.rank,),
+        blocked_ranks=all_but(case.cell, (late.rank,)),
+        where=Where().at(locations.most_seen(s for s in rank.samples if not locations.waits_for_peers(s))),
+        evidence=(
+            Evidence(
+                claim=f"rank {late.rank} kept its peers waiting {len(own)} times, for {lost_s:.1f} s in all; all other ranks together for {sum(w.for_s for w in waits) - lost_s:.1f} s",
+                source=f"{rank.source}/blackbox.bin",
+            ),
+            *_sampled(rank),
+        ),
+        fix=f"Give rank {late.rank} the same amount of work between two collectives as its peers, or a machine as fast as theirs.",
+    )
 
 
 def _level(steps: pd.DataFrame) -> Declined:
@@ -297,8 +348,9 @@ RULE = Rule(
     means={"straggler_rank": "All progress; one rank takes much longer than its peers, who wait for it."},
     family="performance",
     outcome="slow",
-    detected="all progress; in at least 80 % of the steps the same rank is the last to have its gradients, and the median lag behind the first is 30 % of a step and 20 ms or more, half a second in all. Where ranks meet in a collective before they compute, by who comes to that last, if its loader takes the longer. Durations on one rank would mislead: where a rank waits for the slow one differs by backend. Steps that some ranks make without a model of their own (under Join, when their data is used up) do not count; nor, on CPUs, do ranks that end their step before the last one is ready for it: they have not waited. Where what the others do grows step by step as well, that is the cause",
+    detected="all progress; in at least 80 % of the steps the same rank is the last to have its gradients, and the median lag behind the first is 30 % of a step and 20 ms or more, half a second in all. Where ranks meet in a collective before they compute, by who comes to that last, if its loader takes the longer. In a loop without an optimizer of torch's, by whom the peers waited for in 80 % of their collectives, for 30 % of the time (at 75 %). Durations on one rank would mislead: where a rank waits for the slow one differs by backend. Steps that some ranks make without a model of their own (under Join, when their data is used up) do not count; nor, on CPUs, do ranks that end their step before the last one is ready for it: they have not waited. Where steps have become many times longer at once, those since then count alone. Where what the others do grows step by step as well, that is the cause",
     fix="Look at what this rank does more than its peers: its data, its host, work that it does alone.",
+    actions=("exclude host", "fix code"),
     check=straggler_rank,
     needs=("black_boxes",),
     confused_with=("slow_compute",),

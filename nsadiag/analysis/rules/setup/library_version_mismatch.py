@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.context import Explanation
-from nsadiag.analysis.explain.explanation import explain, is_stuck
+from nsadiag.analysis.explain.explanation import Explanation, explain, is_stuck
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined
@@ -46,9 +45,8 @@ def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
         yield from blocked_elsewhere(case)
         return
     divergence = case.once(explain)
-    if divergence and (divergence.cls in OF_THE_CODE or set(divergence.guilty) != set(guilty)):
-        source = divergence.evidence[0].source if divergence.evidence else None
-        yield Declined(f"rank {cell.names(divergence.guilty)} {divergence.because}", source)
+    if divergence and (divergence.best.cls in OF_THE_CODE or set(divergence.best.guilty) != set(guilty)):
+        yield divergence.best.declined(cell)
         return
     yield _draft(cell, differing, stated, guilty, divergence)
 
@@ -73,8 +71,8 @@ def _draft(
     others = all_but(cell, guilty)
     name = NAMES.get(library, library)
     one, other = guilty[0], others[0]
-    then = f"; rank {cell.names(guilty)} {divergence.because}" if divergence else ""
-    here = divergence.where if divergence else locations.of_rank_now(cell.rank(one))
+    then = f"; rank {cell.names(guilty)} {divergence.best.because}" if divergence else ""
+    here = divergence.best.where if divergence else locations.of_rank_now(cell.rank(one))
     return Draft(
         outcome=hung_or_crashed(cell),
         # That the versions differ is certain, and that the hang comes of it where no line shows why, is not.
@@ -108,6 +106,7 @@ RULE = Rule(
     family="structure",
     detected="versions of torch, CUDA, HIP or NCCL in the ranks' settings.json differ, and ranks wait for each other or the transport refused what a peer sent. Not where a rank is blocked in itself, raised an exception of its own, or diverged at a branch on the rank or for want of data. With a line where the outliers are also the ranks that left the common path; without one, with less confidence",
     fix="Start all ranks from one image or environment, and compare `python -m torch.utils.collect_env` on their hosts.",
+    actions=("exclude host", "fix code"),
     check=library_version_mismatch,
     needs=("ends",),
     confused_with=(

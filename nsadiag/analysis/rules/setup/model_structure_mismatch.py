@@ -66,7 +66,7 @@ def _outcome(cell: CellEvidence) -> Outcome:
     return "crashed" if _broke(cell) else "wrong"
 
 
-def _place(cell: CellEvidence, rank: RankEvidence, wrapped_at: str) -> Place | None:
+def _place(rank: RankEvidence, wrapped_at: str) -> Place | None:
     """The line that wrapped its model; failing that, where it said that they differ, or was last."""
     said = place_of(first_of(rank.exception)) if rank.exception else None
     return locations.of_text(wrapped_at) or said or locations.of_black_box(rank)
@@ -88,7 +88,7 @@ def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
             parameter=found.names[0] if found.names else None,
             module=found.names[0].rpartition(".")[0] if found.names else None,
             step=odd.end.steps,
-        ).at(_place(case.cell, odd, found.place)),
+        ).at(_place(odd, found.place)),
         peers_at=wait.place if wait else None,
         evidence=(
             Evidence(claim=found.says, source=f"{odd.source}/{found.file}"),

@@ -117,6 +117,7 @@ RULE = Rule(
     outcome="healthy",
     detected="all ranks reached their exit handlers without an exception, or, until `--timeout` or Ctrl-C, every rank that waited for no peer made iterations at its own steady rate",
     fix="",
+    actions=(),
     check=healthy,
     needs=("ends",),
 )

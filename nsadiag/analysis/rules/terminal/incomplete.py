@@ -90,6 +90,7 @@ RULE = Rule(
     outcome="incomplete",
     detected="the job was ended by `--timeout` or Ctrl-C, or attached to, while something moved, and a rank that waits for no peer made no iteration for longer than three of its longest pauses (5 s at least), made fewer than three, or took three times as long for each of late; or one rank has kept its peers waiting for longer than three times the longest wait before. What is known is said: progress, rate, who waited for whom, for how long, and where (at 50 %, with that rank as the guilty one, where all others wait for it)",
     fix="",
+    actions=("wait",),
     check=incomplete,
     needs=("black_boxes",),
     explained_by=("healthy",),

@@ -105,6 +105,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         where=Where().at(here) if here else None,
         evidence=tuple(evidence),
         gaps=() if case.cell.ranks else (NO_RECORDER,),
+        actions=("wait",) if is_suspended(case.cell) else (),
         next="take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
         if case.cell.attached
         else "nsadiag run --probes full --timeout 120 -- <the same command>",
@@ -119,6 +120,7 @@ RULE = Rule(
     outcome="unknown",
     detected="nothing above: what is known, what is missing, and what to try",
     fix="",
+    actions=("stop",),
     check=unknown,
     needs=(),
     explained_by=("healthy", "incomplete"),

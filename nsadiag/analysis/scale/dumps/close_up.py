@@ -74,7 +74,7 @@ def _cut_down(
     crowd: Crowd, rank: int, document: dict[str, Any], meetings: tuple[Meeting, ...], shown: set[int]
 ) -> dict[str, Any]:
     """Groups that share a name get one of their own, and have the members that are shown or left no dump."""
-    names = _names(crowd, meetings)
+    names = _names(meetings)
     columns = {c.process_group: c for c in crowd.ranks[rank].groups}
     config, entries = {}, []
     for column in columns.values():
@@ -115,7 +115,7 @@ def _as_of_today(entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _names(crowd: Crowd, meetings: tuple[Meeting, ...]) -> dict[str, str]:
+def _names(meetings: tuple[Meeting, ...]) -> dict[str, str]:
     names = [m.group.name for m in meetings]
     return {
         m.group.key: m.group.name

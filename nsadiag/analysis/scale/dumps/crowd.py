@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-
-from nsadiag.analysis.outliers import MAJORITY, NOVEL, Behaviour, odd_values, outliers
+from nsadiag.analysis.outliers import MAJORITY, NOVEL, Behaviour, outliers
 from nsadiag.analysis.scale.dumps.columns import STARTED, Group, GroupColumn, RankColumns
 
 
@@ -115,24 +113,6 @@ class Crowd:
             odd=_odd(columns, seq),
             unseen=tuple(r for r in members if r not in self.ranks),
         )
-
-    def disagreements(self) -> Iterable[tuple[Group, int, tuple[int, ...]]]:
-        """Collectives that are over, and in which ranks asked for different things: group, number, the minority."""
-        for group, columns in self.groups.items():
-            longest = max(columns.values(), key=lambda c: len(c.codes))
-            seqs = {seq for column in columns.values() for seq in _differing(longest, column)}
-            for seq in sorted(seqs):
-                if len(set((asked := _asked(columns, seq)).values())) > 1:
-                    yield group, seq, odd_values(asked)
-
-
-def _differing(one: GroupColumn, other: GroupColumn) -> list[int]:
-    """Numbers under which both have an entry, and not the same."""
-    first, last = max(one.first, other.first), min(one.last, other.last)
-    mine, theirs = (c.codes[first - c.first : max(last - c.first + 1, 0)] for c in (one, other))
-    if np.array_equal(mine, theirs):
-        return []
-    return [int(i) + first for i in np.flatnonzero((mine != theirs) & (mine != 0) & (theirs != 0))]
 
 
 def _asked(columns: Mapping[int, GroupColumn], seq: int) -> dict[int, int]:

@@ -83,7 +83,7 @@ def padded(length: int) -> int:
 def layout_of(chunk: bytes, memo: dict[int, Any], first_field: int, *, number: int) -> Layout:
     """The layout of an entry that begins behind the name of its first field. Raises Unreadable, NewString."""
     tokens = _tokens(chunk)
-    pairs = [(-1, -1), *_pairs(chunk, tokens)]
+    pairs = [(-1, -1), *_pairs(tokens)]
     keys = [first_field, *(_index(chunk, begin) for begin, _ in pairs[2::2])]
     fixed, deciding = np.zeros((2, padded(len(chunk))), dtype=np.uint8)
     for begin, code, _ in tokens:
@@ -141,7 +141,7 @@ def _tokens(chunk: bytes) -> list[tuple[int, int, int]]:
 _MARK = (-2, -2)
 
 
-def _pairs(chunk: bytes, tokens: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+def _pairs(tokens: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
     """Begin and end of the first field's value, and of every name and value after it, up to the entry's end.
 
     What follows is the beginning of the next entry, or the change from one batch of them to the next.

@@ -22,6 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.autograd import module_calls
 from nsadiag.worker.probes.autograd.gradients import name_of
@@ -52,7 +53,7 @@ def _bound(function: Callable[..., Any]) -> dict[str, Any]:
     names = getattr(function, "__globals__", {})
     found: dict[str, Any] = {name: names[name] for name in _globals_of(code) if name in names}
     for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
-        with contextlib.suppress(ValueError):  # it has no value any more
+        with tolerated(ValueError):  # it has no value any more
             found[name] = cell.cell_contents
     return {n: v for n, v in found.items() if isinstance(v, torch.nn.Parameter | torch.nn.Module)}
 

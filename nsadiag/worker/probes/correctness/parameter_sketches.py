@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.probes.correctness.shards import Piece
 from nsadiag.worker.probes.correctness.sketches import BUCKETS, sketch_box, sketch_run
 
@@ -21,6 +22,7 @@ def rows_of(pieces: list[Piece], *, values: bool) -> tuple[list[dict[str, Any]],
             sketches.append(_sketch(piece, tensors) if tensors else torch.empty(0, BUCKETS + 1))
             of.append(piece)
         except Exception as error:
+            pass_on(error)
             failed.append(f"{piece.name}: {error!r}")
     return [
         _row(piece, values, iter(numbers)) for piece, numbers in zip(of, _on_the_host(sketches), strict=True)

@@ -25,6 +25,7 @@ from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
+from nsadiag.worker.interruptions import pass_on, tolerated
 from nsadiag.worker.probes.autograd.backward import now
 from nsadiag.worker.probes.autograd.gradients import name_of
 from nsadiag.worker.probes.collectives import async_handles
@@ -220,7 +221,8 @@ def _issued() -> int | None:
     try:
         group: Any = dist.group.WORLD
         return int(group._get_sequence_number_for_group())
-    except Exception:  # a backend that does not count
+    except Exception as error:  # a backend that does not count
+        pass_on(error)
         return None
 
 
@@ -288,7 +290,7 @@ def _at_the_end() -> None:
     rank = session.recorded.rank
     if rank is None or rank.world_size < 2 or _noted == _since:
         return
-    with contextlib.suppress(Exception):
+    with tolerated(Exception):
         append_json_line(rank.directory.replicas, {**_moment(rank), "parameters": []})
 
 

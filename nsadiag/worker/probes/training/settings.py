@@ -18,6 +18,7 @@ import torch.distributed as dist
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.secrets.masking import mask_environment
 from nsadiag.worker import session
+from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.probes.autograd.module_calls import on_root
 from nsadiag.worker.probes.collectives.collectives import on_group
 from nsadiag.worker.probes.patch import harmless
@@ -35,7 +36,7 @@ def _asked(questions: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     """The answers; a question that this torch does not know is left out."""
     answers = {}
     for name, ask in questions.items():
-        with contextlib.suppress(Exception):
+        with tolerated(Exception):
             answers[name] = ask()
     return answers
 

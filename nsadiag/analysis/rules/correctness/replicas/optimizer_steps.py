@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsadiag.analysis.case import Case
+from nsadiag.analysis.explain.candidate import shown
 from nsadiag.analysis.explain.context import Context
-from nsadiag.analysis.explain.result import shown
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.call_paths import apart, passed_by

@@ -68,7 +68,7 @@ def _wrapped(case: Case) -> Iterator[Draft]:
     why = why_parted(case, found, frozenset(known))
     if why.odd is not None:
         found = dataclasses.replace(found, odd=why.odd)
-    yield _finding(case.cell, found, why.says, why.place, why.fix, more=why.more)
+    yield _finding(found, why.says, why.place, why.fix, more=why.more)
 
 
 def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Draft]:
@@ -98,7 +98,7 @@ def _not_reduced(case: Case) -> Iterator[Draft]:
     if found:
         says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: {UNKNOWN_TO_DDP}."
         fix = f"{OF_UNKNOWN} If each rank's own is meant, all is well."
-        yield _finding(case.cell, found, says, thawed(case.cell.code), fix, strength=Strength.LIKELY)
+        yield _finding(found, says, thawed(case.cell.code), fix, strength=Strength.LIKELY)
 
 
 def _beside_the_wrapper(case: Case) -> Iterator[Draft]:
@@ -107,7 +107,7 @@ def _beside_the_wrapper(case: Case) -> Iterator[Draft]:
     if found:
         says = f"{found.parameter} is in no model that DDP wraps: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient."
         fix = "Wrap the whole model in DDP, not a part of it, or reduce by hand what is beside it. If each rank's own is meant, all is well."
-        yield _finding(case.cell, found, says, _wrap_place(case), fix, strength=Strength.WEAK)
+        yield _finding(found, says, _wrap_place(case), fix, strength=Strength.WEAK)
 
 
 def _wrap_place(case: Case) -> Place | None:
@@ -125,7 +125,7 @@ def _not_broadcast(cell: CellEvidence) -> Iterator[Draft]:
         return
     says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP does not broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
     fix = "Reduce what the buffer is updated by (all_reduce the counts and sums), or leave broadcast_buffers on. If each rank's own is meant, all is well."
-    yield _finding(cell, last, says, None, fix, strength=Strength.WEAK)
+    yield _finding(last, says, None, fix, strength=Strength.WEAK)
 
 
 def wrapped_apart(case: Case) -> bool:
@@ -151,16 +151,16 @@ def _by_hand(case: Case) -> Iterator[Draft]:
     elif found.from_start:
         said = f"Gradients are averaged in every step, but the replicas were never equal: {found.parameter} differs before the first step."
         fix = "Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed."
-        yield _finding(case.cell, found, said, seeded_by_rank(case.cell.code) or at, fix)
+        yield _finding(found, said, seeded_by_rank(case.cell.code) or at, fix)
     elif otherwise := skipped(case, found.step):
         odd = dataclasses.replace(found, odd=otherwise.ranks)
         said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {otherwise.says(case.cell.names(odd.odd))}."
         more = otherwise.evidence(case.cell)
-        yield _finding(case.cell, odd, said, otherwise.place or at, otherwise.fix, more=more)
+        yield _finding(odd, said, otherwise.place or at, otherwise.fix, more=more)
     else:
         said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {found.parameter} is not kept equal."
         fix = "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings."
-        yield _finding(case.cell, found, said, at, fix)
+        yield _finding(found, said, at, fix)
 
 
 def _beside_units(case: Case) -> Iterator[Draft]:
@@ -175,7 +175,6 @@ def _beside_units(case: Case) -> Iterator[Draft]:
         return
     ignored = only_keyword(case.cell.code, IGNORED)
     yield _finding(
-        case.cell,
         found,
         f"{found.parameter} is {f'not held by fully_shard, which is given {IGNORED}' if ignored else 'in none of the modules given to fully_shard'}: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient.",
         ignored or only_call(case.cell.code, "fully_shard"),
@@ -198,7 +197,6 @@ def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator
     if found is None or found.from_start:
         return
     yield _finding(
-        case.cell,
         found,
         f"Gradients are averaged in every step, but not that of {found.parameter}: it is equal on all ranks at first, and differs from step {found.step} on.",
         at,
@@ -208,7 +206,6 @@ def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator
 
 
 def _finding(
-    cell: CellEvidence,
     found: Drift,
     summary: str,
     at: Place | None,

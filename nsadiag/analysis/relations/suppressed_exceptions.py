@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.candidates.skipped_rounds import arrival
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_same
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.relations.arrivals import arrival
 from nsadiag.analysis.relations.timeline import Timelines
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.evidence.documents.exceptions import Raised

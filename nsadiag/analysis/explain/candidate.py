@@ -1,0 +1,138 @@
+"""A candidate: one condition on which the sides of a divergence may depend differently, the facts for it, and the ranking of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.evidence.records import Evidence, Place, Strength
+from nsadiag.source.control import Condition
+
+LONGEST = 80
+DEPENDS = {"rank": "the rank", "data": "this rank's own data or state", "input": "whether data are left", "uniform": "counters"}  # fmt: skip
+
+
+class Kind(StrEnum):
+    """What the sides did differently at the condition."""
+
+    BRANCH = "branch"
+    MODULES = "modules run"
+    LOOP_END = "end of a loop's inputs"
+    LOOP_EXIT = "exit of a loop"
+    LOST_STEP = "round without its step"
+    ORDER = "iteration order"
+    GRADIENT_SYNC = "reduction of gradients"
+    FLAG = "flag of a framework"
+
+
+CLASS_OF_KIND = {
+    Kind.MODULES: "divergent_module_execution",
+    Kind.LOOP_END: "uneven_inputs",
+    Kind.ORDER: "collective_order_mismatch",
+    Kind.GRADIENT_SYNC: "grad_sync_mismatch",
+}
+CLASS_OF_PROVENANCE = {  # of the other kinds: what the condition depends on makes the class
+    "rank": "rank_conditional_collective",
+    "input": "uneven_inputs",
+    "data": "data_divergent_control_flow",
+}
+
+
+class Basis(IntEnum):
+    """The record that shows the sides on either side of the condition; a higher one is nearer to the divergence."""
+
+    SOURCE = 1  # one look and the source: the condition may have changed since
+    FRAMEWORK = 2  # what a framework was told, or its loader answered
+    UNITS = 3  # the order of FSDP's units
+    STEPS = 4  # numbers of steps between two calls
+    CALLS = 5  # the first calls that differ
+    ORDER = 6  # both calls, each made by all before
+    PLACE = 7  # where they wait: what depends on the rank alone is the same in every iteration
+
+
+SHOWN_BY = {
+    Basis.SOURCE: "one look and the source",
+    Basis.FRAMEWORK: "what a framework was given",
+    Basis.UNITS: "the order of FSDP's units",
+    Basis.STEPS: "steps between two calls",
+    Basis.CALLS: "the first calls that differ",
+    Basis.ORDER: "calls that all made before",
+    Basis.PLACE: "the lines where ranks wait",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One explanation of why some ranks will never come to what others wait in."""
+
+    kind: Kind
+    basis: Basis
+    condition: Condition | None
+    guilty: tuple[int, ...]
+    blocked: tuple[int, ...]
+    where: Place | None
+    because: str  # the rest of a sentence that begins with the guilty ranks
+    evidence: tuple[Evidence, ...]
+    strength: Strength = Strength.STRONG
+    decisive: str = (
+        ""  # the fact that leaves no other reading: counted rounds, gradients reduced on one side alone
+    )
+    depends_on: str = ""  # where the condition does not say it
+    module: str | None = None
+
+    @property
+    def provenance(self) -> str:
+        """What makes the sides differ, as of conditions in the source."""
+        return self.depends_on or (self.condition.provenance if self.condition else "data")
+
+    @property
+    def cls(self) -> str:
+        """By the kind; where that leaves it open, by what the condition depends on."""
+        return CLASS_OF_KIND.get(self.kind) or CLASS_OF_PROVENANCE[self.provenance]
+
+    @property
+    def score(self) -> tuple[bool, bool, Basis]:
+        """The criteria of the ranking, the weightiest first."""
+        return bool(self.decisive), self.provenance == "rank", self.basis
+
+    def declined(self, cell: CellEvidence) -> Declined:
+        """The candidate as what speaks against another explanation."""
+        source = self.evidence[0].source if self.evidence else None
+        return Declined(f"rank {cell.names(self.guilty)} {self.because}", source)
+
+
+def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """The best first; of equals the one that was found first."""
+    return tuple(sorted(candidates, key=lambda each: each.score, reverse=True))
+
+
+def why_lost(one: Candidate, winner: Candidate) -> str:
+    """The fact by which a candidate is behind the best."""
+    if (one.cls, one.guilty, one.condition) == (winner.cls, winner.guilty, winner.condition):
+        return f"the best says the same, by {SHOWN_BY[winner.basis]}"
+    if bool(one.decisive) != bool(winner.decisive):
+        return winner.decisive
+    if (one.provenance == "rank") != (winner.provenance == "rank"):
+        return f"{named(winner)} depends on the rank, and this on {DEPENDS[one.provenance]}"
+    if one.basis != winner.basis:
+        return f"{SHOWN_BY[one.basis]} show less of a divergence than {SHOWN_BY[winner.basis]}"
+    return f"no better than {named(winner)}, which was found first"
+
+
+def named(one: Candidate) -> str:
+    """The candidate's condition with its line, or its kind where no line is known."""
+    if one.condition is None:
+        return f"the {one.kind}"
+    return f"`{shown(one.condition)}` ({locations.short(one.condition.place)})"
+
+
+def shown(condition: Condition) -> str:
+    """The condition as the source has it, shortened."""
+    if condition.kind == "only":
+        return f"@{condition.test}"
+    word = {"for": "for ... in", "while": "while", "except": "except"}.get(condition.kind, "if")
+    text = f"{word} {condition.test}"
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."

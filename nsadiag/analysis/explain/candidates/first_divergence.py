@@ -1,0 +1,203 @@
+"""The first iteration in which ranks did not do the same: the loop or branch that led some of them elsewhere, before it showed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
+from nsadiag.analysis.explain.candidates.branch import may_part, singled_out
+from nsadiag.analysis.explain.candidates.loop_exit import left_loop
+from nsadiag.analysis.explain.candidates.sides import other_side_strayed
+from nsadiag.analysis.explain.context import Context
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.relations.call_paths import apart, passed_by
+from nsadiag.analysis.relations.timeline import Divergence, TimelineEvent
+from nsadiag.evidence.records import Evidence, Place, Strength
+from nsadiag.evidence.ring.blackbox import Kind as EventKind
+from nsadiag.source.control import Condition
+from nsadiag.source.model import CallPath
+
+# A lot that ranks draw from generators of their own: of two, neither is the odd one.
+DRAWS = re.compile(r"\brandom\b|\brng\b|\b(rand|randn|randint|bernoulli|uniform)\(|generator", re.IGNORECASE)
+
+
+def first_divergence(context: Context) -> Iterator[Candidate]:
+    """A loop that the guilty left, else the condition on which what they did, and the others did not, depends."""
+    found = context.divergence
+    if found is None or _is_usual(context, found):
+        return
+    own_at, theirs_at = _place_of(found.own), _place_of(found.theirs)
+    if own_at is None and theirs_at is None:
+        return
+    paths = _paths(context, found)
+    # An optimizer's step has no line, and is behind such a loop all the same.
+    behind = own_at is not None or (found.theirs is not None and found.common.at == found.theirs.at)
+    both = (paths.theirs, paths.own)
+    if behind and (loop := left_loop(context, found.others, found.guilty, both, found.iteration)):
+        yield loop
+        return
+    condition, entered = _entered(context, paths) if theirs_at is None else _passed(context, found, paths)
+    if condition is not None and condition.kind != "except":
+        yield from _candidate(context, *_sides(context, found, condition, entered), condition)
+
+
+def _is_usual(context: Context, found: Divergence) -> bool:
+    """Whether the ranks have run different lines there all along: that is how the job is meant."""
+    at, was_at = _place_of(found.own), context.timelines.was_at
+    return at is not None and was_at(found.guilty[0], at) > 1 and was_at(found.others[0], at) == 0
+
+
+def _place_of(event: TimelineEvent | None) -> Place | None:
+    return event.place if event else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Paths:
+    """Call paths to what ranks did where their timelines first differ."""
+
+    own: CallPath  # of the guilty; where they did nothing, to where the iteration began
+    theirs: CallPath
+    common: CallPath  # to the last thing that they did alike
+    again: bool  # the others did that once more, in a loop within the iteration
+
+
+def _paths(context: Context, found: Divergence) -> _Paths:
+    anchor = context.call_paths.to(found.anchor.place) if found.anchor.place else ()
+    common = context.call_paths.to(found.common.place) if found.common.place else anchor
+    own_at, theirs_at = _place_of(found.own), _place_of(found.theirs)
+    own = context.call_paths.to(own_at) if own_at else anchor
+    if found.theirs is None or theirs_at is None:
+        return _Paths(own=own, theirs=anchor, common=common, again=False)
+    again = found.common.at == found.theirs.at
+    if again and not context.call_paths.is_sure(theirs_at):
+        again, common = False, anchor  # or once more in a helper, which tells nothing of the way there
+    return _Paths(own=own, theirs=context.call_paths.to(theirs_at), common=common, again=again)
+
+
+def _entered(context: Context, paths: _Paths) -> tuple[Condition | None, bool]:
+    """The condition that led the guilty to a call where the others began the next iteration; and whether they are in it."""
+    within = _parting(context, paths.own, apart(context.program, paths.own, paths.theirs))
+    # What stands in a loop decides: the others went into it as well, as far as anyone knows.
+    branches = [g for g in within if g.differs and not g.is_loop]
+    # The others may have come as far, and turned back before that line.
+    exits = [g for g in passed_by(context.program, paths.own, paths.theirs) if g.differs]
+    if condition := next(iter([*branches, *exits]), None) or deciding(within):
+        return condition, True
+    # They were at the next iteration's forward already, which the guilty passed by.
+    after = apart(context.program, paths.theirs, paths.own)[::-1]
+    return deciding(after + passed_by(context.program, paths.theirs, paths.own)), False
+
+
+def _passed(context: Context, found: Divergence, paths: _Paths) -> tuple[Condition | None, bool]:
+    """The condition by which the guilty missed what the others did; and whether they are in it."""
+    exits = passed_by(context.program, paths.theirs, paths.own if paths.again else paths.common)
+    exits = [g for g in exits if paths.again or _comes_after(context, g, paths.common)]
+    own_at = _place_of(found.own)
+    within = _parting(context, paths.own, apart(context.program, paths.own, paths.theirs)) if own_at else []
+    inner = _parting(context, paths.theirs, apart(context.program, paths.theirs, paths.common)[::-1]) + exits
+    # Whoever did not go round at all more likely never came to the loop.
+    inner = inner if paths.again else sorted(inner, key=lambda g: g.is_loop)
+    near = inner if paths.again else [g for g in inner if not g.is_loop]
+    chosen = deciding(near) or _taken_alone(context, found, within) or deciding(inner) or deciding(within)
+    return chosen, chosen is not None and chosen in within
+
+
+def _parting(context: Context, path: CallPath, around: list[Condition]) -> list[Condition]:
+    return [condition for condition in around if may_part(context, condition, path)]
+
+
+def _taken_alone(context: Context, found: Divergence, within: list[Condition]) -> Condition | None:
+    """The condition behind which only the guilty ever were: it says more than a loop to which they have not come yet."""
+    own = _place_of(found.own)
+    if own is None or context.timelines.was_at(found.others[0], own):
+        return None
+    return next((g for g in within if not g.is_loop and g.differs), None)
+
+
+def _comes_after(context: Context, guard: Condition, common: CallPath) -> bool:
+    """An exit that stands before what both still did was taken by neither."""
+    if not common:
+        return True
+    at, scope_of = common[-1], context.program.scope_of
+    if scope_of(at.file, at.line) != scope_of(guard.file, guard.line):
+        return True
+    return guard.line >= at.line or (guard.leaves_at or 0) >= at.line
+
+
+def deciding(guards: list[Condition]) -> Condition | None:
+    """The first that can differ between ranks; an accumulation's boundary may be counted wrongly."""
+    differing = (g for g in guards if g.differs)
+    return next(differing, None) or next((g for g in guards if _is_boundary(g)), None)
+
+
+def _is_boundary(guard: Condition) -> bool:
+    return "%" in guard.test or "accum" in guard.test or "sync" in guard.test
+
+
+def _sides(
+    context: Context, found: Divergence, guard: Condition, entered: bool
+) -> tuple[Divergence, tuple[int, ...], tuple[int, ...], bool]:
+    """The divergence, the guilty, the others, and whether the guilty are in the branch, by what the condition says."""
+    guilty, others = found.guilty, found.others
+    if guard.provenance == "rank" and len(guilty) == len(others):
+        inside, outside = (guilty, others) if entered else (others, guilty)
+        guilty = singled_out(context, guard, inside, outside)
+        return found, guilty, tuple(r for r in context.members() if r not in guilty), guilty == inside
+    if other_side_strayed(context, found, guard, entered):
+        return dataclasses.replace(found, own=found.theirs, theirs=found.own), others, guilty, not entered
+    return found, guilty, others, entered
+
+
+def _candidate(
+    context: Context,
+    found: Divergence,
+    guilty: tuple[int, ...],
+    others: tuple[int, ...],
+    entered: bool,
+    condition: Condition,
+) -> Iterator[Candidate]:
+    kind = _kind(context, condition, (guilty[0], others[0]), found.iteration)
+    if kind is None:
+        return
+    own, number = found.own, found.iteration + 1
+    did = f"did {own.name or 'backward'} at {locations.short(own.place)}" if own and own.place else "went on"
+    missed = _what(found.theirs)
+    at = f"in iteration {number} at `{shown(condition)}` ({locations.short(condition.place)})"
+    because = f"diverged from the others {at}: {'it' if len(guilty) == 1 else 'they'} {did} where the others ran {missed}"
+    blamed, blocked = guilty, others
+    if len(guilty) == len(others) and DRAWS.search(condition.test):
+        blamed, blocked = tuple(sorted((*guilty, *others))), ()
+        names = context.cell.names
+        because = f"diverged {at}, where each draws a lot of its own: rank {names(guilty)} {did} where rank {names(others)} ran {missed}"
+    claim = f"rank {guilty[0]} {did} in iteration {number}, and not {missed}"
+    yield Candidate(
+        kind=kind,
+        basis=Basis.CALLS,
+        condition=condition,
+        guilty=blamed,
+        blocked=blocked,
+        where=(_place_of(own) if entered else None) or condition.place,
+        strength=Strength.STRONG if condition.differs else Strength.LIKELY,
+        because=because,
+        evidence=(
+            Evidence(claim=claim, source=context.blackbox(guilty[0])),
+            context.stands(others[0]),
+        ),
+    )
+
+
+def _what(event: TimelineEvent | None) -> str:
+    return f"{event.name or 'backward'} at {locations.short(event.place)}" if event and event.place else "the next iteration"  # fmt: skip
+
+
+def _kind(context: Context, condition: Condition, ranks: tuple[int, int], number: int) -> Kind | None:
+    """None of a condition that neither differs between ranks nor counts an accumulation."""
+    steps = {context.timelines.kinds(rank, number).count(int(EventKind.STEP)) for rank in ranks}
+    synced = {context.timelines.synced(rank, number) for rank in ranks}
+    if _is_boundary(condition) and (len(steps) > 1 or len(synced) > 1):
+        return Kind.GRADIENT_SYNC
+    if condition.provenance == "data" and context.in_forward(condition):
+        return Kind.MODULES
+    return Kind.BRANCH if condition.differs else None
