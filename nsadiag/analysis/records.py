@@ -31,6 +31,7 @@ from nsadiag.evidence.documents.training import (
     WrappedModel,
 )
 from nsadiag.evidence.documents.watch import End, Watch
+from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import spans
 from nsadiag.source.model import SourceModel
@@ -52,7 +53,7 @@ class CaptureEvidence:
 
     number: int
     stacks: Threads
-    flight_recorder: dict[str, Any]
+    flight_recorder: Dump
     proc: KernelProcess
     gaps: tuple[Gap, ...]
     source: str  # relative to the run directory

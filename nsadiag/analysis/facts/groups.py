@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.recorder import Dump
 
 Members = frozenset[int]
 UNNAMED = ("", "undefined")
@@ -20,7 +21,7 @@ def raw_name(name: str, description: str) -> str:
     return str(description if description not in UNNAMED else name)
 
 
-def newest_dump(rank: RankEvidence) -> dict[str, Any]:
+def newest_dump(rank: RankEvidence) -> Dump:
     """The flight recorder's, of the last capture that has one."""
     return next((c.flight_recorder for c in reversed(rank.captures) if c.flight_recorder), {})
 
