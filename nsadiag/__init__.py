@@ -1,14 +1,16 @@
-"""nsadiag: who, where and why a distributed PyTorch job hangs, crawls, crashes or trains wrong."""
+"""nsadiag: the rank, the line and the reason when a distributed PyTorch job hangs, crawls, crashes or trains wrong."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nsadiag.version import __version__
+
 if TYPE_CHECKING:
+    from nsadiag.reports.loaded import Run, load
     from nsadiag.worker.inline import watch
 
-__all__ = ["watch"]
-__version__ = "0.1.0"
+__all__ = ["Run", "__version__", "load", "watch"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from nsadiag.worker.inline import watch
 
         return watch
+    if name in ("load", "Run"):
+        from nsadiag.reports import loaded
+
+        return getattr(loaded, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,7 @@ Modelled on the reports of L-BFGS runs that stop at an odd iteration: the optimi
 no step of torch's is ever taken, xx
 Each of them looks like progress; its peer waits in one all-reduce the while.
 
-On plain torchrun: some iterations, then silence at full CPU on rank 1 until gloo's time-out.
+On plain torchrun: some iterations, then silence at full CPU on rank 1 until gloo's timeout.
 
 Promise:
   launch: torchrun --standalone --nproc-per-node 2

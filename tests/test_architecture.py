@@ -21,7 +21,7 @@ EVERY_ROOM_BUT_WORKER = frozenset(
         "agent", "analysis", "cli", "cluster", "commands", "engines", "errors", "evidence", "experiments", "reports", "source", "spec",
     )
 )  # fmt: skip
-# Besides the standard library, the room itself, and nsadiag.errors, which every nsadiag room may import.
+# Besides the standard library, the room itself, nsadiag.version and nsadiag.errors, which every nsadiag room may import.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsa": frozenset(
         {
@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "nsadiag.errors": frozenset(),
+    "nsadiag.version": frozenset(),
     "nsadiag.evidence": frozenset({"numpy"}),
     "nsadiag.source": frozenset({"nsadiag.evidence"}),
     "nsadiag.spec": frozenset({"numpy", "yaml", "pydantic"}),
@@ -58,11 +59,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "nsadiag.source",
         }
     ),
-    "nsadiag.reports": frozenset({"rich", "jinja2", "nsadiag.analysis", "nsadiag.evidence"}),
+    "nsadiag.reports": frozenset({"rich", "jinja2", "pandas", "nsadiag.analysis", "nsadiag.evidence"}),
     "nsadiag.commands": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
     "nsadiag.cli": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
     "nsadiag.__main__": frozenset({"nsadiag.cli"}),
-    "nsadiag": frozenset({"nsadiag.worker"}),
+    "nsadiag": frozenset({"nsadiag.worker", "nsadiag.reports"}),
 }
 # The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command; agents meet in
 # torch's store, in a process of its own.
@@ -141,7 +142,7 @@ def is_allowed(arrow: Arrow) -> bool:
     here, there = room(arrow.module), room(arrow.target)
     if there in sys.stdlib_module_names or there == here:
         return True
-    if here.startswith("nsadiag") and there in ("nsadiag", "nsadiag.errors"):
+    if here.startswith("nsadiag") and there in ("nsadiag", "nsadiag.errors", "nsadiag.version"):
         return True
     if (arrow.module, there) in ANYWHERE:
         return True

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nsadiag import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("", "docs", "docs/classes", "docs/lab", "repro", "nsa", "packaging/nsa")
 PAGES = sorted(page for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
@@ -43,3 +45,37 @@ def test_the_first_pages_stay_short(page: str) -> None:
 def test_the_glossary_has_thirty_words_at_most() -> None:
     rows = [row for row in (ROOT / "docs/glossary.md").read_text().splitlines() if row.startswith("| ")]
     assert 0 < len(rows) - 1 <= 30
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readme_begins_with_an_answer_and_how_to_have_one() -> None:
+    lines = README.splitlines()
+    first = "\n".join(lines[:40])
+    assert len(lines) < 150
+    assert "distributed pytorch" in " ".join(README.split()[2:7]).lower()
+    assert (
+        first.index(" HUNG ")
+        < first.index("pip install")
+        < first.index("nsadiag run -- torchrun --nproc-per-node 8")
+    )
+
+
+def test_the_answer_in_the_readme_is_that_of_the_guide() -> None:
+    guide = (ROOT / "docs/guide.md").read_text().splitlines()
+    answer = README.partition("```console\n")[2].partition("```")[0].splitlines()
+    assert [line for line in answer if line not in guide and "[..." not in line] == []
+
+
+def test_versions_agree() -> None:
+    written = [
+        re.search(
+            r'^version[:=] *"?([\d.]+)',
+            (ROOT / name).read_text().replace("version = ", "version="),
+            re.MULTILINE,
+        )
+        for name in ("pyproject.toml", "CITATION.cff")
+    ]
+    assert [match and match[1] for match in written] == [__version__, __version__]
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()

@@ -66,9 +66,9 @@ def test_everything_that_is_needed_works_here(jobs: Jobs) -> None:
 def test_for_a_person_it_is_a_table_and_colour_only_where_it_belongs(jobs: Jobs) -> None:
     plain = jobs.run("doctor")
     assert plain.stdout.split()[0] in ("READY", "LIMITED") and "\x1b" not in plain.stdout
-    assert "✓  black box" in plain.stdout
+    assert "✓  recorder" in plain.stdout
     narrow = jobs.run("doctor", env={"COLUMNS": "60", "PYTHONIOENCODING": "ascii"})
-    assert "+  black box" in narrow.stdout and narrow.stdout.isascii()
+    assert "+  recorder" in narrow.stdout and narrow.stdout.isascii()
     assert max(len(line.rstrip()) for line in narrow.stdout.splitlines()[1:]) <= 60
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +58,34 @@ def test_the_catalogue_says_what_the_rules_say() -> None:
     assert stated == [(rule.name, rule.family, rule.explained_by, dict(rule.means)) for rule in RULES]
     assert catalogue.classes() == CLASSES
     assert all(each.purpose for each in catalogue.entries())
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    run = unpack(GOLDEN / "local_lock_deadlock_dropped_record.tar.xz", tmp_path)
+    write_json(run.verdict, judge_directory(run.path).to_json())
+    return run.path
+
+
+def piped(*arguments: str, **more: str) -> list[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | more
+    done = subprocess.run(
+        [sys.executable, "-m", "nsadiag", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_into_a_pipe_each_sentence_is_one_line(judged: Path) -> None:
+    lines = piped("report", str(judged))
+    assert [line for line in lines if line != line.rstrip()] == []
+    summary = json.loads((judged / "verdict.json").read_text())["summary"]
+    assert f"  {summary}" in lines
+
+
+def test_columns_break_lines_in_a_pipe_too(judged: Path) -> None:
+    lines = piped("report", str(judged), COLUMNS="60")
+    assert max(len(line) for line in lines if "HUNG" not in line and "  files  " not in line) <= 60

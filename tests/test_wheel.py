@@ -71,9 +71,9 @@ def as_printed(text: str) -> str:
 
 
 @pytest.mark.timeout(MAY_TAKE_S)
-def test_the_demo_of_the_wheel_prints_what_readme_shows(installed: Path, jobs: Jobs) -> None:
+def test_the_demo_of_the_wheel_prints_what_the_guide_shows(installed: Path, jobs: Jobs) -> None:
     done = nsadiag(installed, jobs, "demo")
-    assert as_printed(done.stdout) == as_printed((ROOT / "README.md").read_text())
+    assert as_printed(done.stdout) == as_printed((ROOT / "docs/guide.md").read_text())
 
 
 @pytest.mark.timeout(MAY_TAKE_S)

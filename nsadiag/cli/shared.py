@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from nsadiag import __version__
 from nsadiag.errors import UsageError
+from nsadiag.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from nsadiag.commands.nodes import NodeResult
     from nsadiag.commands.run import RunResult
     from nsadiag.reports import Report
+
+UNBROKEN = 100_000  # columns
+BLANKS = re.compile(r"[ \t]+(?=\n|\Z)")
 
 app = typer.Typer(
     name="nsadiag",
@@ -87,9 +92,26 @@ WAIT = typer.Option("--wait", metavar="SECONDS", help="Time to wait for all node
 
 
 def console(*, stderr: bool = False) -> Console:
+    """As wide as the terminal; into a pipe or a file each sentence is one line, for grep and less, unless COLUMNS is set."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    stream = sys.stderr if stderr else sys.stdout
+    if stream.isatty() or "COLUMNS" in os.environ:
+        return Console(stderr=stderr, highlight=False)
+    return Console(file=cast(TextIO, _Piped(stream)), width=UNBROKEN, highlight=False)
+
+
+class _Piped:
+    """A stream whose lines have no blanks at their ends, with which tables are filled up."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(BLANKS.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def print_directory(directory: Path, *, as_json: bool) -> None:

@@ -14,11 +14,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from nsadiag import __version__
 from nsadiag.commands import runs
 from nsadiag.errors import MachineError, UsageError
 from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, make_private_dir, write_json
 from nsadiag.evidence.secrets.masking import mask_command, mask_environment
+from nsadiag.version import __version__
 
 PACKAGES = (
     "torch",

@@ -1,4 +1,4 @@
-"""The lines of README, "Several nodes", and the job script of docs/clusters.md, run as they are written, on two hosts and under Slurm."""
+"""The lines of the guide, "Several nodes", and the job script of docs/clusters.md, run as they are written, on two hosts and under Slurm."""
 
 import json
 import re
@@ -10,11 +10,9 @@ from support.jobs import wait_until
 from support.slurm import Slurm
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
-SECTION = README.partition("\n## Several nodes\n")[2].partition("\n## ")[0]
-SPEC = next(
-    block for block in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "name: threads" in block
-)
+GUIDE = (ROOT / "docs/guide.md").read_text()
+SECTION = GUIDE.partition("\n## Several nodes\n")[2].partition("\n## ")[0]
+SPEC = next(block for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL) if "name: threads" in block)
 ON_0, ON_1, SLURM = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
 TRAIN = """
 import os, time
@@ -38,7 +36,7 @@ srun torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """With the spec of the README, of which one cell is enough here, and a job that is no model."""
+    """With the spec of the guide, of which one cell is enough here, and a job that is no model."""
     assert "world_size: 2\n" in SPEC and "world_size: 4" in SECTION
     spec = SPEC.replace("world_size: 2\n", "world_size: 4\n")
     # The same, but for its size: two settings of one axis are left, and a script that takes a second.

@@ -54,7 +54,7 @@ class Basis(IntEnum):
 
 
 SHOWN_BY = {
-    Basis.SOURCE: "one look and the source",
+    Basis.SOURCE: "one snapshot and the source",
     Basis.FRAMEWORK: "what a framework was given",
     Basis.UNITS: "the order of FSDP's units",
     Basis.STEPS: "steps between two calls",

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsadiag import __version__
 from nsadiag.commands import output
 from nsadiag.commands.experiments.targets import Origin, find_origin, target_of
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED
@@ -36,6 +35,7 @@ from nsadiag.experiments.shrink import (
     third_parties,
 )
 from nsadiag.experiments.trial import Job, Pace, Slots, Trial, Wanted, slots, torchrun, waited_for
+from nsadiag.version import __version__
 
 CONFIRMATIONS = 2
 TRIES = 5  # how many are run afresh before giving up

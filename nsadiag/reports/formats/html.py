@@ -9,12 +9,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from nsadiag import __version__
 from nsadiag.reports import facts, scaling, scatter, words
 from nsadiag.reports.formats import plot
 from nsadiag.reports.grid import grid_of
 from nsadiag.reports.model import CellReport, MatrixReport, Report
 from nsadiag.reports.sources import source_href
+from nsadiag.version import __version__
 
 
 def render_html(report: Report) -> str:

@@ -1,0 +1,107 @@
+"""A run or matrix directory as a value in Python: its verdict, its ranks, its recording as data frames, its page."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsadiag.errors import UsageError
+from nsadiag.evidence.records import Verdict
+from nsadiag.reports.load import load_report
+from nsadiag.reports.model import CellReport, MatrixReport, RankReport, Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nsadiag.analysis.case import Case
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `nsadiag.load` returns; in a notebook it shows its page."""
+
+    report: Report
+
+    @property
+    def directory(self) -> Path:
+        """The directory that was loaded."""
+        return self.report.directory
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of a run; None where there is none yet. A matrix has one in each of its cells."""
+        return None if isinstance(self.report, MatrixReport) else self.report.verdict
+
+    @property
+    def ranks(self) -> tuple[RankReport, ...]:
+        """The ranks of a run, and how each ended."""
+        return () if isinstance(self.report, MatrixReport) else self.report.ranks
+
+    @property
+    def cells(self) -> tuple[CellReport, ...]:
+        """The cells of a matrix."""
+        return self.report.cells if isinstance(self.report, MatrixReport) else ()
+
+    @cached_property
+    def _case(self) -> Case:
+        if isinstance(self.report, MatrixReport):
+            raise UsageError(
+                f"{self.directory} is a matrix", "load one of its cells: nsadiag.load(DIR / 'cells' / ID)"
+            )
+        from nsadiag.analysis.case import Case  # pandas comes with them
+        from nsadiag.analysis.scale.digests.cell import load_cell
+
+        return Case(load_cell(self.directory))
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """The recorded events of all ranks: one row an event, seconds since the start. Raises UsageError for a matrix."""
+        return self._case.events
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """The steps of all ranks: one row a step, with its phases in seconds. Raises UsageError for a matrix."""
+        return self._case.steps
+
+    @property
+    def calls(self) -> pd.DataFrame:
+        """The newest calls in each rank's flight recorder: one row a collective. Raises UsageError for a matrix."""
+        return self._case.calls
+
+    def to_html(self) -> str:
+        """The page: one file that needs no other."""
+        from nsadiag.reports.formats.html import render_html
+
+        return render_html(self.report)
+
+    def to_markdown(self) -> str:
+        """The report for a repository or an issue."""
+        from nsadiag.reports.formats.markdown import render_markdown
+
+        return render_markdown(self.report)
+
+    def __str__(self) -> str:
+        from nsadiag.reports.terminal.run import render_terminal
+
+        return render_terminal(self.report)
+
+    def __repr__(self) -> str:
+        verdict = self.verdict
+        said = (
+            f"{verdict.outcome}, {verdict.cls}, ranks {list(verdict.guilty_ranks)}"
+            if verdict
+            else "no verdict of its own"
+        )
+        return f"<nsadiag.Run {self.directory}: {said}>"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that neither its style nor the notebook's reaches the other."""
+        return f'<iframe srcdoc="{html.escape(self.to_html())}" style="width:100%;height:40em;border:0" sandbox></iframe>'
+
+
+def load(directory: str | Path) -> Run:
+    """The run or matrix in a directory that nsadiag wrote. Raises UsageError where nsadiag did not write it."""
+    return Run(load_report(Path(directory)))
