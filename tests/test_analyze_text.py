@@ -87,7 +87,7 @@ def test_py_spy_text_of_each_rank_shows_the_one_that_is_elsewhere(tmp_path: Path
     )
     assert verdict.peers_at is not None and verdict.peers_at.line == 18
     assert verdict.confidence <= 0.85
-    assert any("one look" in gap for gap in verdict.gaps)
+    assert any("one snapshot" in gap for gap in verdict.gaps)
 
 
 def test_two_looks_at_the_same_lines_are_surer_than_one(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_an_exit_code_without_a_traceback_is_no_clean_end(tmp_path: Path) -> Non
 
 def test_a_log_of_a_job_that_went_well_is_no_evidence_of_anything(tmp_path: Path) -> None:
     write(tmp_path, rank_0="step 1 loss 2.0\nstep 2 loss 1.9\ndone\n")
-    with pytest.raises(UsageError, match="no traceback, time-out or end of a rank"):
+    with pytest.raises(UsageError, match="no traceback, timeout or end of a rank"):
         judge_foreign(tmp_path)
 
 

@@ -187,7 +187,7 @@ def test_what_a_lost_node_had_is_a_gap_that_names_it(tmp_path: Path) -> None:
     story = Story(node_rank=1, name="hostb", directory="/scratch/run", shared=False, lost_s=12.0)
     merge(run, "hosta", [story])
     gaps = load_cell(tmp_path).gaps
-    assert "hostb: node 1 was lost 12 s after the start: its agent died, or the network to it" in gaps
+    assert "hostb: node 1 stopped responding 12 s into the job: its agent died, or the network to it" in gaps
     assert "hostb: how its ranks ended did not come; what there is lies in /scratch/run there" in gaps
 
 
@@ -216,7 +216,7 @@ def test_ranks_that_lost_their_peers_with_a_host_are_told_from_those_that_failed
     merge(run, "hosta", [story])
     verdict = judge_directory(tmp_path)
     assert (verdict.outcome, verdict.cls, verdict.guilty_ranks) == ("crashed", "rank_killed", (1,))
-    assert "Host hostb was lost 14 s after the start" in verdict.summary
+    assert "Host hostb stopped responding 14 s into the job" in verdict.summary
     assert verdict.where is not None
     assert verdict.where.host == "hostb"
 

@@ -81,7 +81,7 @@ def _in_our_time(
 def _gaps(story: Story, watch: Mapping[str, Any]) -> Iterator[str]:
     at = f"{story.name}: "
     if story.lost_s is not None:
-        yield f"{at}node {story.node_rank} was lost {story.lost_s:.0f} s after the start: {story.why}"
+        yield f"{at}node {story.node_rank} stopped responding {story.lost_s:.0f} s into the job: {story.why}"
     if not watch and not story.shared:
         yield f"{at}how its ranks ended did not come; what there is lies in {story.directory} there"
     elif not watch:

@@ -128,7 +128,7 @@ def test_a_host_that_drops_off_the_network_is_named_and_the_other_sides_evidence
         "network_stall",
         [2, 3],
     )
-    assert "Host node1 was lost" in verdict["summary"] and verdict["blocked_ranks"] == [0, 1]
+    assert "Host node1 stopped responding" in verdict["summary"] and verdict["blocked_ranks"] == [0, 1]
     assert verdict["where"]["host"] == "node1" and verdict["where"]["collective"]["op"] == "all_reduce"
     assert verdict["peers_at"]["line"] == 15
     here, there = hosts[0].path(run.out), hosts[1].path(run.out)
@@ -156,7 +156,7 @@ def test_the_death_of_the_second_hosts_agent_ends_the_run_and_is_told(hosts: Hos
     codes, verdict = run.finish()
     assert codes == [1, -signal.SIGKILL]
     # Its ranks go with it; from node 0 that looks like a host that was lost, and what ended them is left open.
-    assert "Host node1 was lost" in verdict["summary"] and verdict["guilty_ranks"] == [2, 3]
+    assert "Host node1 stopped responding" in verdict["summary"] and verdict["guilty_ranks"] == [2, 3]
     assert any("what ended the ranks on node1 is not known" in gap for gap in verdict["gaps"])
 
 

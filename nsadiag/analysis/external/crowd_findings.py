@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsadiag.analysis.external.agreeing import in_flight, late, stalled, without_a_dump
+from nsadiag.analysis.external.frontier import behind, of_all_members
 from nsadiag.analysis.external.load import Foreign
 from nsadiag.analysis.external.view import NEXT, SHOWN, Asked, View, blocked_by, ranks_first, ranks_text
 from nsadiag.analysis.facts.locations import short
@@ -19,6 +20,9 @@ def crowd_finding(foreign: Foreign) -> Finding | None:
     meeting = view.meeting
     if meeting.odd:
         return _disagreement(view)
+    stuck = [each for m in foreign.close_up.behind if of_all_members(each := View(foreign, m))]
+    if stuck:
+        return behind(stuck)
     if (meeting.missing or meeting.late) and view.is_young:
         return in_flight(view)
     if meeting.missing:
@@ -38,6 +42,8 @@ def _missing(view: View) -> Finding:
         return _cycle(view)
     if len(guilty) >= MAJORITY * len(meeting.waiting):
         return _few_came(view, guilty)
+    elsewhere = view.crowd.missing_elsewhere(meeting) if all(map(view.crowd.idle, guilty)) else ()
+    first, guilty = guilty, tuple(sorted({*guilty, *(r for _, ranks in elsewhere for r in ranks)}))
     peers, last = view.first_waiting, view.last(guilty[0])
     newest = view.newest(guilty[0])
     seen = newest or last
@@ -48,12 +54,18 @@ def _missing(view: View) -> Finding:
         own = view.last(rank)
         claim = _never_issued(view, rank, own)
         evidence.append(Evidence(claim=claim, source=own.source if own else view.file_of(rank)))
+    others = [View(view.foreign, other) for other, _ in elsewhere]
+    evidence += [e for each in others[:SHOWN] for e in each.waiting_evidence(each.first_waiting)]
+    nor = "".join(
+        f"; nor did {ranks_text(ranks)} join {each.name(each.first_waiting)}, in which {len(each.meeting.waiting):,} wait"
+        for each, (_, ranks) in zip(others[:SHOWN], elsewhere, strict=False)
+    )
     return Finding(
         detector="crowd",
         cls="missing_rank",
         outcome="hung",
         strength=_sure_of_missing(view, guilty),
-        summary=f"{ranks_first(guilty)} never joined {view.name(peers)}, in which {len(meeting.waiting):,} of {view.world:,} ranks wait.{left}",
+        summary=f"{ranks_first(first)} never joined {view.name(peers)}, in which {len(meeting.waiting):,} of {view.world:,} ranks wait{nor}.{left}",
         guilty_ranks=guilty,
         blocked_ranks=blocked_by(view, guilty),
         where=Where(collective=peers.collective(meeting.group.name) if peers else None).at(here),
@@ -117,6 +129,8 @@ def _sure_of_missing(view: View, guilty: tuple[int, ...]) -> Strength:
 
 
 def _never_issued(view: View, rank: int, own: Asked | None) -> str:
+    if view.crowd.idle(rank) and own is None:
+        return f"rank {rank} has nothing pending in any group: all that its host enqueued is over"
     if view.by_watchdog(rank):
         return f"rank {rank} writes nothing of a timeout, as the others do"
     last = own.entry["collective_seq_id"] if own else "none"

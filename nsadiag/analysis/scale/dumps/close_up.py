@@ -22,18 +22,32 @@ class CloseUp:
 
     meetings: tuple[Meeting, ...]
     documents: dict[int, dict[str, Any]]
+    behind: tuple[Meeting, ...] = ()  # in which some ranks have not completed what others have
 
 
 def close_up(crowd: Crowd, pool: ProcessPoolExecutor) -> CloseUp:
     """Reads again, and whole, what a person would open."""
-    meetings = that_matter(crowd)
-    ranks = _to_show(crowd, meetings)
-    wanted = [_wanted(crowd, rank, meetings) for rank in ranks]
+    meetings, late = that_matter(crowd), behind(crowd)
+    elsewhere = [m for m, _ in crowd.missing_elsewhere(meetings[0])][:MOST_MEETINGS] if meetings else []
+    seen = tuple({m.group.key: m for m in (*elsewhere, *late, *meetings)}.values())
+    ranks = _to_show(crowd, seen)
+    wanted = [_wanted(crowd, rank, seen) for rank in ranks]
     documents = {}
     for rank, document in zip(ranks, read_closely(pool, wanted), strict=True):
         if not isinstance(document, Refused):
-            documents[rank] = _cut_down(crowd, rank, document, meetings, set(ranks))
-    return CloseUp(meetings=meetings, documents=documents)
+            documents[rank] = _cut_down(crowd, rank, document, seen, set(ranks))
+    return CloseUp(meetings=meetings, documents=documents, behind=late)
+
+
+def behind(crowd: Crowd) -> tuple[Meeting, ...]:
+    """As few of those on the completion frontier as name every rank that is behind."""
+    chosen: list[Meeting] = []
+    named: set[int] = set()
+    for meeting in sorted(crowd.behind, key=lambda m: (-len(m.waiting), m.group.key)):
+        if not named >= {*meeting.waiting} and len(chosen) < MOST_MEETINGS:
+            chosen.append(meeting)
+            named |= {*meeting.waiting}
+    return tuple(chosen)
 
 
 def that_matter(crowd: Crowd) -> tuple[Meeting, ...]:
@@ -53,7 +67,9 @@ def that_matter(crowd: Crowd) -> tuple[Meeting, ...]:
 def _to_show(crowd: Crowd, meetings: tuple[Meeting, ...]) -> tuple[int, ...]:
     if len(crowd.ranks) <= FEW_RANKS:
         return tuple(crowd.ranks)
-    parts = [part for m in meetings for part in (m.deviating, m.conforming)] or [tuple(crowd.ranks)]
+    parts = [part for m in meetings for part in (m.deviating, m.conforming, m.completed)] or [
+        tuple(crowd.ranks)
+    ]
     return tuple(sorted({rank for part in parts for rank in part[:SHOWN_OF_EACH]}))
 
 

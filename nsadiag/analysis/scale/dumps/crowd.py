@@ -18,6 +18,7 @@ class Meeting:
     seq: int
     waiting: tuple[int, ...]  # issued it, and it is not over
     started: tuple[int, ...]  # of those, the ones whose GPU has begun it
+    completed: tuple[int, ...]  # issued it, and it is over
     missing: tuple[int, ...]  # have a dump, and never issued it
     odd: tuple[int, ...]  # issued something else under its number than most
     unseen: tuple[int, ...]  # left no dump
@@ -85,6 +86,31 @@ class Crowd:
             if any(g != meeting.group.key for g in self._waits_in.get(rank, ()))
         }
 
+    def idle(self, rank: int) -> bool:
+        """Whether all that it enqueued is over: what its peers wait for, its host has not issued."""
+        own = self.ranks[rank]
+        return not own.open_transfers and not any(column.open_seqs for column in own.groups)
+
+    def missing_elsewhere(self, meeting: Meeting) -> tuple[tuple[Meeting, tuple[int, ...]], ...]:
+        """Other culprits, by the first group that waits for each: ranks with nothing open, that are missing in other groups."""
+        named = {*meeting.missing}
+        found = []
+        for other in self.meetings:
+            fresh = tuple(r for r in other.missing if r not in named and self.idle(r))
+            if fresh:
+                named.update(fresh)
+                found.append((other, fresh))
+        return tuple(found)
+
+    @cached_property
+    def behind(self) -> tuple[Meeting, ...]:
+        """Collectives on the completion frontier of their group that are over for some members and for others not.
+
+        The frontier is the lowest number that some member has not completed. Whoever has completed it needed all members
+        for it: those that have not are stuck on their own device.
+        """
+        return tuple(m for m in self.meetings if m.completed and not (m.missing or m.odd))
+
     @cached_property
     def _waits_in(self) -> dict[int, set[str]]:
         """Groups by rank in which it waits for a peer that never came, or asked for something else."""
@@ -105,6 +131,7 @@ class Crowd:
             group=group,
             seq=seq,
             waiting=tuple(waiting),
+            completed=tuple(r for r, c in columns.items() if c.last >= seq and r not in waiting),
             started=tuple(r for r, c in waiting.items() if c.open_states[0] == STARTED),
             # A member whose dump has nothing of this group never issued anything in it, or long ago.
             missing=tuple(

@@ -1,0 +1,67 @@
+"""Ranks whose device is stuck, by the completion frontier of each group: peers have completed what they have not."""
+
+from __future__ import annotations
+
+import re
+
+from nsadiag.analysis.external.view import NEXT, SHOWN, View, blocked_by, ranks_text
+from nsadiag.evidence.records import Evidence, Finding, Rejected, Strength, Where
+
+# Of these a member may complete its part without the others: the source of a broadcast, whoever sends to one rank.
+ONE_SIDED = re.compile(
+    r"broadcast|scatter$|(?<!all_)gather$|(?<!all_)reduce$|send|recv|coalesced", re.IGNORECASE
+)
+
+
+def of_all_members(view: View) -> bool:
+    """Whether nobody can complete the collective without all members, and the dumps are not of a moment of a running job."""
+    asked = next((a for r in view.meeting.waiting if (a := view.asked(r))), None)
+    return asked is not None and not ONE_SIDED.search(asked.op) and not view.is_young
+
+
+def behind(views: list[View]) -> Finding:
+    """In one group or in several: each rank that has not completed what a peer has."""
+    view = views[0]
+    guilty = tuple(sorted({rank for each in views for rank in each.meeting.waiting}))
+    shown = [(each, first) for each in views[:SHOWN] if (first := each.asked(each.meeting.waiting[0]))]
+    evidence = [
+        Evidence(
+            claim=f"{ranks_text(each.meeting.completed)} completed {each.name(first)}; {ranks_text(each.meeting.waiting)} issued it, and it is not over there",
+            source=first.source,
+        )
+        for each, first in shown
+    ]
+    said = "; ".join(
+        f"{ranks_text(each.meeting.waiting)} issued {each.name(first)}, which {ranks_text(each.meeting.completed)} completed and {'it' if len(each.meeting.waiting) == 1 else 'they'} did not"
+        for each, first in shown
+    )
+    own = next((first for _, first in shown), None)
+    return Finding(
+        detector="crowd",
+        cls="gpu_kernel_hang",
+        outcome="hung",
+        strength=Strength.LIKELY,
+        summary=f"The device of {ranks_text(guilty)} is stuck: {said}.",
+        guilty_ranks=guilty,
+        blocked_ranks=blocked_by(view, guilty),
+        where=Where(collective=own.collective(view.meeting.group.name) if own else None).at(
+            own.place if own else None
+        ),
+        evidence=tuple(evidence),
+        rejected=(
+            Rejected(
+                cls="missing_rank",
+                because=f"{ranks_text(guilty)} issued it: the host went on, and the device did not",
+            ),
+            Rejected(
+                cls="network_stall",
+                because=f"{ranks_text(view.meeting.completed)} completed it, for which the data of all members had to arrive",
+            ),
+        ),
+        gaps=(
+            "dumps do not tell a kernel that never ends from a device that has failed: look for Xid errors in the host's kernel log",
+        ),
+        fix=f"Look at the GPU of {ranks_text(guilty)} (dmesg for Xid errors, nvidia-smi -q), and at the kernel that was launched last there.",
+        next=NEXT,
+        actions=("exclude host", "retry"),
+    )
