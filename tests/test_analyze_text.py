@@ -119,16 +119,16 @@ def test_all_processes_in_one_file_are_numbered_and_that_is_said(tmp_path: Path)
 
 def test_a_library_is_not_taken_for_the_users_code() -> None:
     (process,) = from_py_spy(WAITS.format(pid=1))
-    files = [frame["filename"] for frame in process.threads[0]["frames"]]
+    files = [frame.filename for frame in process.threads[0].frames]
     assert files[0].endswith("site-packages/torch/distributed/distributed_c10d.py")
     assert files[2:] == ["metrics.py", "train.py", "train.py"]
-    assert process.threads[1]["frames"][0]["filename"].startswith("/usr/lib/python3")
+    assert process.threads[1].frames[0].filename.startswith("/usr/lib/python3")
 
 
 def test_faulthandlers_main_thread_is_the_one_that_began_in_a_module(tmp_path: Path) -> None:
     threads = from_faulthandler(FAULTS)
-    (main,) = [t for t in threads if t["thread_name"] == "MainThread"]
-    assert main["frames"][0]["line"] == 40
+    (main,) = [t for t in threads if t.is_main]
+    assert main.frames[0].line == 40
     write(tmp_path, rank_0=WAITS.format(pid=4711), rank_1=FAULTS, rank_2=WAITS.format(pid=4713))
     assert judge_foreign(tmp_path).guilty_ranks == (1,)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +14,29 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.rules.blocked.livelock_user_code import livelock_user_code
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.documents.watch import RankMotion
 
 
 def draws_at_timeout(folder: Path, **loop: Any) -> CellEvidence:
     """The job of the recording, with a loop in which something goes on."""
     cell = load_cell(unpack(archive_of("livelock_user_code_bisection"), folder).path)
-    looks = [
-        {
-            **look,
-            "judgement": "busy",
-            "motions": [
-                {
-                    **m,
-                    "endless": False,
-                    "loop": m.get("loop")
-                    and {
-                        **m["loop"],
-                        "changes": ["item"],
-                        "asks": ["picked"],
-                        "asks_in_vain_s": 90.0,
-                        **loop,
-                    },
-                }
-                for m in look["motions"]
-            ],
-        }
-        for look in cell.watch["looks"]
-    ]
-    watch = {**cell.watch, "stopped": "timeout", "looks": looks, "longest_quiet_s": 1.0}
-    return dataclasses.replace(cell, watch=watch)
+    asks = {"changes": ("item",), "asks": ("picked",), "asks_in_vain_s": 90.0, **loop}
+
+    def drawing(m: RankMotion) -> RankMotion:
+        return replace(m, endless=False, loop=replace(m.loop, **asks) if m.loop else None)
+
+    looks = tuple(
+        replace(look, judgement="busy", motions=tuple(map(drawing, look.motions)))
+        for look in cell.watch.looks
+    )
+    watch = replace(cell.watch, stopped="timeout", looks=looks, longest_quiet_s=1.0)
+    return replace(cell, watch=watch)
 
 
 def test_what_would_end_the_loop_has_stayed_for_long(tmp_path: Path) -> None:
     cell = draws_at_timeout(tmp_path)
     (found,) = findings(livelock_user_code, Case(cell))
-    guilty = {m["rank"] for look in cell.watch["looks"] for m in look["motions"] if m["loop"]}
+    guilty = {m.rank for look in cell.watch.looks for m in look.motions if m.loop}
     assert (set(found.guilty_ranks), found.outcome, found.confidence) == (guilty, "hung", 0.6)
     assert "new values (item), and picked, which would end it, has been the same for 90 s" in found.summary
 
@@ -68,5 +56,5 @@ def test_a_loop_that_may_get_somewhere_is_left_alone(tmp_path: Path, loop: dict[
 
 def test_what_has_lasted_for_a_few_of_the_jobs_own_pauses_may_be_one_of_them(tmp_path: Path) -> None:
     cell = draws_at_timeout(tmp_path)
-    cell = dataclasses.replace(cell, watch={**cell.watch, "longest_quiet_s": 12.0})
+    cell = replace(cell, watch=replace(cell.watch, longest_quiet_s=12.0))
     assert not findings(livelock_user_code, Case(cell))

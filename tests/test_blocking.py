@@ -23,6 +23,7 @@ from nsadiag.evidence.blocking import (
     wakers,
     within,
 )
+from nsadiag.evidence.documents.kernel import Descriptor
 
 LIB = "/usr/lib/python3.11/"
 TORCH = LIB + "site-packages/torch/"
@@ -150,7 +151,7 @@ def test_a_native_function_tells_what_the_wait_is_for(name: str, state: str | No
 def test_where_a_call_may_wait_for_anything_its_descriptor_tells(
     call: str | None, kind: str | None, state: str | None
 ) -> None:
-    assert state_of(by_kernel(call, {"kind": kind} if kind else None)) == state
+    assert state_of(by_kernel(call, Descriptor(fd=3, kind=kind) if kind else None)) == state
 
 
 def test_what_a_wait_is_for_counts_and_not_what_it_is_made_of() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nsadiag.analysis.documents import Wrap, rows_of
 from nsadiag.analysis.facts.parameters import branch_around
+from nsadiag.evidence.documents.training import Parameter, Tensor, Wrap, WrappedModel
 from nsadiag.source.model import SourceModel
 
 VISION = "vision.0.weight", "vision.0.bias"
@@ -29,6 +30,15 @@ class Model(nn.Module):
 """
 
 
+def parameter(name: str, qualified: str = "") -> Parameter:
+    return Parameter(name=name, shape=(4,), dtype="torch.float32", qualified=qualified)
+
+
+def wrap(model: str, names: Iterable[str]) -> Wrap:
+    tensors = tuple(Tensor(name, (4,), "torch.float32") for name in names)
+    return Wrap(wrapper="DDP", model=model, place="", parameters=tensors)
+
+
 def found(
     methods: str,
     unused: tuple[str, ...] = VISION,
@@ -39,10 +49,8 @@ def found(
     source = MODEL.format(methods=textwrap.indent(textwrap.dedent(methods), "    "))
     cell: Any = SimpleNamespace(code=SourceModel({"/u/model.py": source}))
     rank: Any = SimpleNamespace(
-        ddp=[{"parameters": [{"name": name} for name in known]}],
-        wraps=rows_of(
-            Wrap, [{"model": model, "parameters": [[name, [4], "torch.float32"] for name in known]}]
-        ),
+        ddp=[WrappedModel(parameters=tuple(parameter(name) for name in known))],
+        wraps=(wrap(model, known),),
     )
     at = branch_around(cell, rank, list(unused))
     return source.splitlines()[at.line - 1].strip() if at else None
@@ -140,8 +148,8 @@ class Pair(nn.Module):
     source = textwrap.dedent(MODEL).replace("{methods}", methods)
     cell: Any = SimpleNamespace(code=SourceModel({"/u/model.py": source}))
     rank: Any = SimpleNamespace(
-        ddp=[{"parameters": [{"name": n, "qualified": f"net.{n}"} for n in known]}],
-        wraps=rows_of(Wrap, [{"model": "Model", "parameters": [[n, [4], "torch.float32"] for n in known]}]),
+        ddp=[WrappedModel(parameters=tuple(parameter(name, f"net.{name}") for name in known))],
+        wraps=(wrap("Model", known),),
     )
     at = branch_around(cell, rank, ["net.tower.gate.weight"])
     assert at and source.splitlines()[at.line - 1].strip() == "if x.mean() > 0:"

@@ -15,30 +15,22 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence
 from nsadiag.analysis.rules.blocked.dataloader_worker_fault import dataloader_worker_fault
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.documents.captures import Answer, Answers
+from nsadiag.evidence.documents.watch import Look, RankMotion
 
 
 def silence(folder: Path, looks: int = 4, silent_s: float = 130.0, **worker: Any) -> CellEvidence:
     """The job of the recording at --timeout, with a worker that runs at its line in all looks."""
     cell = load_cell(unpack(archive_of("dataloader_worker_fault_fork_lock"), folder).path)
-    pairs = [
-        {
-            "t_s": 20.0 + 20 * n,
-            "first": 2 * n + 1,
-            "second": 2 * n + 2,
-            "judgement": "busy",
-            "reason": "rank 1 used 1.00 CPUs",
-            "motions": [{"rank": r, "seconds": 2.0, "frames_changed": False} for r in range(2)],
-        }
+    motions = tuple(RankMotion(rank=rank, seconds=2.0) for rank in range(2))
+    pairs = tuple(
+        Look(t_s=20.0 + 20 * n, first=2 * n + 1, second=2 * n + 2, judgement="busy", motions=motions)
         for n in range(looks // 2)
-    ]
-    watch = {
-        **cell.watch,
-        "stopped": "timeout",
-        "looks": pairs,
-        "last_progress_s": 10.0,
-        "ending_s": 10.0 + silent_s,
-        "longest_quiet_s": 1.0,
-    }
+    )
+    watch = dataclasses.replace(
+        cell.watch, stopped="timeout", looks=pairs, last_progress_s=10.0, ending_s=10.0 + silent_s,
+        longest_quiet_s=1.0,
+    )  # fmt: skip
     ranks = [
         dataclasses.replace(r, captures=tuple(_look(r.captures[-1], n + 1, **worker) for n in range(looks)))
         for r in cell.ranks
@@ -55,15 +47,16 @@ def _look(
     calls: Callable[[int], list[list[str]]] = lambda n: [],
 ) -> CaptureEvidence:
     children = tuple(
-        dataclasses.replace(c, proc={**c.proc, "state": state(number)}) for c in capture.children
+        dataclasses.replace(c, proc=dataclasses.replace(c.proc, state=state(number)))
+        for c in capture.children
     )
-    told = {
-        "workers": {
-            "values": {str(c.number): values(number) for c in children},
-            "calls": {str(c.number): calls(number) for c in children},
-        }
-    }
-    return dataclasses.replace(capture, number=number, children=children, answers={"sources": told})
+    told = Answer(
+        answered=True,
+        values={str(c.number): values(number) for c in children},
+        calls={str(c.number): tuple(map(tuple, calls(number))) for c in children},
+    )
+    answers = Answers(sources={"workers": told})
+    return dataclasses.replace(capture, number=number, children=children, answers=answers)
 
 
 def judged(cell: CellEvidence) -> list[tuple[int, ...]]:
@@ -96,7 +89,7 @@ def test_a_person_who_gives_it_up_is_told_what_was_seen_of_the_silence(
 ) -> None:
     """The last look was at 40 s: what has moved since then is no silence that anybody looked at."""
     cell = silence(tmp_path)
-    watch = {**cell.watch, "stopped": "interrupt", "last_progress_s": last_progress_s}
+    watch = dataclasses.replace(cell.watch, stopped="interrupt", last_progress_s=last_progress_s)
     assert judged(dataclasses.replace(cell, watch=watch)) == found
 
 

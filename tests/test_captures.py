@@ -372,17 +372,17 @@ next(batches)
     for number in (1, 2):
         rank.look(number, "proc", "py_spy", "workers")
     looks = load_cell(rank.run.path).rank(0).captures
-    assert "__getitem__" in looks[0].children[0].stacks[0]["frames"][0]["name"]
-    told = [look.answers["sources"]["workers"] for look in looks]
-    assert [(each["seen"], list(each["values"])) for each in told] == 2 * [
+    assert "__getitem__" in looks[0].children[0].main_frames[0].name
+    told = [look.answers.of("workers") for look in looks]
+    assert [(each.seen, list(each.values or ())) for each in told] == 2 * [
         (1, [str(looks[0].children[0].number)])
     ]
     # The same values are told by the same digest, and by nothing else.
-    assert told[0]["values"] == told[1]["values"]
-    (calls,) = told[0]["calls"].values()
+    assert told[0].values == told[1].values
+    (calls,) = (told[0].calls or {}).values()
     assert [function.rpartition(".")[2] for _, function, _ in calls][-1] == "__getitem__"
-    assert told[1]["calls"] == told[0]["calls"], "one and the same call"
-    assert not any(f.get("locals") for f in looks[0].children[0].stacks[0]["frames"])
+    assert told[1].calls == told[0].calls, "one and the same call"
+    assert not any(frame.locals for frame in looks[0].children[0].main_frames)
 
 
 # -- flight-recorder pickles ----------------------------------------------------------------------

@@ -14,6 +14,7 @@ from nsadiag.analysis.facts.exceptions import device_assert, is_told_late
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.rules.exits.rank_exception import rank_exception
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.documents.exceptions import Cause
 
 # As torch 2.11 says it of an index that is out of range, once for each thread of the block.
 SAID = (
@@ -43,7 +44,7 @@ def test_the_first_assertion_of_a_kernel_is_read_off_standard_error() -> None:
     ],
 )
 def test_what_is_heard_of_later_is_told_from_what_the_call_itself_did(message: str, late: bool) -> None:
-    assert is_told_late({"type": "AcceleratorError", "message": message}) == late
+    assert is_told_late(Cause(type="AcceleratorError", message=message)) == late
 
 
 @pytest.mark.parametrize(("message", "late"), [(ASSERTED, True), ("index out of range in self", False)])
@@ -55,7 +56,9 @@ def test_the_verdict_says_that_the_line_is_where_it_was_heard_of(
     assert first is not None
     raised = first.rank.rank
     ranks = tuple(
-        dataclasses.replace(r, exception={**r.exception, "message": message, "cause": None}, stderr_tail=SAID)
+        dataclasses.replace(
+            r, exception=dataclasses.replace(r.exception, message=message, cause=None), stderr_tail=SAID
+        )
         if r.rank == raised and r.exception
         else r
         for r in cell.ranks

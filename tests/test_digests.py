@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 from support.crowds import CannotBeCopied, Crowd
 from support.golden import archive_of, recorded, unpack
 
-from nsadiag.analysis.documents import Sample, SampledFrame
 from nsadiag.analysis.ingest.run_directory import load_ranks, rank_without_evidence
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.scale.digests import alike, chosen, traits
@@ -25,6 +25,8 @@ from nsadiag.analysis.scale.digests.make import digest_of, write_digest
 from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Shown, packed, unpacked
 from nsadiag.analysis.scale.digests.wanted import FEW_RANKS, wanted
 from nsadiag.analysis.verdict import judge, judge_directory
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
+from nsadiag.evidence.documents.training import Sample, SampledFrame
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.spans import ranks_in, spelled
 from nsadiag.reports.formats.issue import render_issue
@@ -258,6 +260,8 @@ def test_every_field_of_a_rank_is_a_trait_or_said_by_another(tmp_path: Path) -> 
     assert {*traits.SUMMED} - {"visited"} == fields - traits.NO_TRAIT_OF_THEIR_OWN
     plain = rank_without_evidence(3)
     for name in ("piles", "threads", "given", "first_steps", "attempts", "samples", "recorded_gradients"):
-        value: Any = (Sample(frames=(SampledFrame("/u/t.py", 3, "f"),)),) if name == "samples" else ["x"]
-        value = ((0, {"type": "E"}),) if name == "attempts" else value
+        value: Any = (
+            (Sample(t_mono_ns=1, frames=(SampledFrame("/u/t.py", 3, "f"),)),) if name == "samples" else ["x"]
+        )
+        value = ((0, replace(NOT_RAISED, type="E")),) if name == "attempts" else value
         assert traits.traits_of(dataclasses.replace(plain, **{name: value})) != traits.traits_of(plain)

@@ -19,6 +19,7 @@ from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_or
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, left_short, misfits
 from nsadiag.analysis.rules.desync.messages.outliers import _jumped, message_outliers
 from nsadiag.analysis.rules.setup.process_group_mismatch import _by_members_alone
+from nsadiag.evidence.documents.training import GroupSettings, Settings
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.loops import counting_loop
 from nsadiag.source.model import SourceModel
@@ -124,8 +125,11 @@ def test_ranks_are_shown_as_ranges() -> None:
 
 
 def rank_that_knows(number: int, **groups: list[int]) -> Any:
-    listed = [{"name": str(i), "description": name, "ranks": r} for i, (name, r) in enumerate(groups.items())]
-    return SimpleNamespace(rank=number, settings={"groups": listed}, captures=())
+    listed = tuple(
+        GroupSettings(name=str(i), description=name, ranks=tuple(r))
+        for i, (name, r) in enumerate(groups.items())
+    )
+    return SimpleNamespace(rank=number, settings=Settings(groups=listed), captures=())
 
 
 def test_groups_of_one_name_and_different_members_are_told_apart() -> None:

@@ -65,7 +65,7 @@ def cell(path: Path, body: str, *first: str) -> CellEvidence:
 )
 def test_a_clean_up_that_fails_gives_way_to_what_it_would_have_let_go_on(body: str, tmp_path: Path) -> None:
     exception = cell(tmp_path, body, 'KeyError("x")').rank(0).exception
-    assert exception and (exception["type"], first_of(exception)["type"]) == ("AttributeError", "KeyError")
+    assert exception and (exception.type, first_of(exception).type) == ("AttributeError", "KeyError")
 
 
 @pytest.mark.parametrize(

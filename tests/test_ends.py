@@ -1,6 +1,7 @@
 """How a rank ended, where its launcher reaped it before anyone could look at the zombie."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from support.golden import archive_of, unpack
@@ -8,8 +9,10 @@ from support.golden import archive_of, unpack
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
+from nsadiag.evidence.documents.exceptions import Leaving
+from nsadiag.evidence.documents.watch import End
 
-UNSEEN = {"pid": 10605, "t_s": 15.7, "exit_code": None, "signal": None, "by_us": False}
+UNSEEN = End(pid=10605, t_s=15.7)
 # As torchrun 2.11 to 2.15 print it.
 TORCHRUN = (
     "E1120 20:26:57.997000 10568 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code})"
@@ -19,26 +22,26 @@ TORCHRUN = (
 
 def test_faulthandler_tells_the_signal() -> None:
     faults = "Fatal Python error: Segmentation fault\n\nExtension modules: torch._C\n"
-    assert told_end(UNSEEN, faults, "")["signal"] == 11
+    assert told_end(UNSEEN, faults, "").signal == 11
 
 
 def test_torchrun_tells_a_signal_or_a_code() -> None:
-    assert told_end(UNSEEN, "", TORCHRUN.format(code=-9))["signal"] == 9
-    assert told_end(UNSEEN, "", TORCHRUN.format(code=3))["exit_code"] == 3
+    assert told_end(UNSEEN, "", TORCHRUN.format(code=-9)).signal == 9
+    assert told_end(UNSEEN, "", TORCHRUN.format(code=3)).exit_code == 3
 
 
 def test_the_exit_of_a_spawned_process_tells_its_code() -> None:
-    assert told_end(UNSEEN, "", "", {"call": "exit", "ended_with": 1})["exit_code"] == 1
+    assert told_end(UNSEEN, "", "", Leaving(call="exit", place="", ended_with=1)).exit_code == 1
     # Whether the user's own call was caught is not known.
-    assert told_end(UNSEEN, "", "", {"call": "exit", "arguments": "(1,)"}) == UNSEEN
+    assert told_end(UNSEEN, "", "", Leaving(call="exit", place="", arguments="(1,)")) == UNSEEN
 
 
 def test_another_process_is_not_taken_for_the_rank() -> None:
-    assert told_end({**UNSEEN, "pid": 1}, "", TORCHRUN.format(code=-9))["signal"] is None
+    assert told_end(replace(UNSEEN, pid=1), "", TORCHRUN.format(code=-9)).signal is None
 
 
 def test_what_was_seen_is_not_changed() -> None:
-    seen = {**UNSEEN, "exit_code": 0}
+    seen = replace(UNSEEN, exit_code=0)
     assert told_end(seen, "Fatal Python error: Aborted", TORCHRUN.format(code=-9)) == seen
 
 

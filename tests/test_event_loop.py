@@ -6,13 +6,18 @@ import asyncio
 import contextlib
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from support.looks import sample, thread
 
-from nsadiag.analysis.documents import Sample, rows_of
+from nsadiag.analysis.records import CaptureEvidence
 from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
+from nsadiag.evidence.documents.captures import Failed, Task
+from nsadiag.evidence.documents.kernel import NO_PROCESS
+from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.ring.reader import RECORD_DTYPE, Recording
 from nsadiag.worker.introspection.event_loop_tasks import report
@@ -97,31 +102,35 @@ def test_without_a_loop_there_is_nothing_to_tell() -> None:
     assert report() == []
 
 
-def frames(*inner: tuple[str, str], line: int = 7) -> list[dict[str, Any]]:
-    own = {"filename": "/home/u/rollout.py", "line": line, "name": "collect"}
-    return [{"filename": ASYNCIO + file, "line": 1, "name": name} for file, name in inner] + [own]
+def frames(*inner: tuple[str, str], line: int = 7) -> list[tuple[str, str, int]]:
+    return [*((name, ASYNCIO + file, 1) for file, name in inner), ("collect", "/home/u/rollout.py", line)]
 
 
-def judged(*rows: dict[str, Any], threads: tuple[dict[str, Any], ...] = ()) -> LoopWait | None:
-    main = {"thread_name": "MainThread", "frames": frames(("base_events.py", "_run_once"))}
-    capture = SimpleNamespace(stacks=[main, *threads], tasks=rows, source="ranks/00000/captures/02")
-    stuck: Any = SimpleNamespace(capture=capture)
+def judged(*rows: Task, threads: tuple[PythonThread, ...] = ()) -> LoopWait | None:
+    main = thread(frames(("base_events.py", "_run_once")), thread_name="MainThread")
+    stuck: Any = SimpleNamespace(capture=capture_of(main, *threads, tasks=rows))
     return stands_for(stuck)
 
 
-def beside(*rows: dict[str, Any], threads: tuple[dict[str, Any], ...] = ()) -> LoopWait | None:
+def beside(*rows: Task, threads: tuple[PythonThread, ...] = ()) -> LoopWait | None:
     """The same of a thread's loop, where the main thread waits at a queue."""
-    main = {"thread_name": "MainThread", "frames": frames()}
-    loop = {"thread_name": "fetcher", "frames": frames(("base_events.py", "_run_once"))}
-    told_by = [{**row, "thread": "fetcher"} for row in rows]
-    capture = SimpleNamespace(stacks=[main, loop, *threads], tasks=told_by, source="ranks/00000/captures/02")
-    stuck: Any = SimpleNamespace(capture=capture)
+    main = thread(frames(), thread_name="MainThread")
+    loop = thread(frames(("base_events.py", "_run_once")), thread_name="fetcher")
+    told_by = tuple(replace(row, thread="fetcher") for row in rows)
+    stuck: Any = SimpleNamespace(capture=capture_of(main, loop, *threads, tasks=told_by))
     assert stands_for(stuck) is None
     return of_a_thread(stuck)
 
 
-def task(name: str, *inner: tuple[str, str], line: int = 7, **more: Any) -> dict[str, Any]:
-    return {"name": name, "main": name == "main", "of": [], "frames": frames(*inner, line=line), **more}
+def capture_of(*threads: PythonThread, tasks: tuple[Task, ...]) -> CaptureEvidence:
+    return CaptureEvidence(
+        number=2, stacks=threads, tasks=tasks, source="ranks/00000/captures/02", proc=NO_PROCESS, gaps=(),
+        flight_recorder={},
+    )  # fmt: skip
+
+
+def task(name: str, *inner: tuple[str, str], line: int = 7, **more: Any) -> Task:
+    return Task(name=name, main=name == "main", frames=thread(frames(*inner, line=line)).frames, **more)
 
 
 GET = ("queues.py", "Queue.get")
@@ -130,14 +139,14 @@ SLEEP = ("tasks.py", "sleep")
 
 
 def test_a_queue_whose_producer_failed_is_a_wait_within_the_process() -> None:
-    failed = {**task("producer", line=30), "failed": {"type": "OSError", "message": ""}}
+    failed = task("producer", line=30, failed=Failed(type="OSError", message=""))
     found = judged(task("main", GET), failed)
     assert found and (found.kind, found.place.line) == ("inside", 7)
     assert "producer ended by OSError" in found.why and ":30" in found.why
 
 
 def test_who_awaits_a_task_waits_for_what_that_one_waits_for() -> None:
-    found = judged(task("main", of=["reader"]), task("reader", READ, line=12))
+    found = judged(task("main", of=("reader",)), task("reader", READ, line=12))
     assert found and (found.kind, found.place.line, found.name) == ("outside", 12, "reader")
 
 
@@ -150,7 +159,7 @@ def test_a_loop_in_which_something_goes_on_by_itself_is_left_alone() -> None:
     assert judged(task("main", GET), task("ticker", SLEEP)) is None
     # A future that anybody may set; a thread of an executor that works; tasks that nobody told of.
     assert judged(task("main")) is None
-    worker = {"thread_name": "asyncio_0", "frames": frames()}
+    worker = thread(frames(), thread_name="asyncio_0")
     assert judged(task("main", GET), threads=(worker,)) is None
     assert judged() is None
 
@@ -161,42 +170,40 @@ def test_a_loop_of_another_thread_waits_for_what_its_tasks_wait_for() -> None:
     # One that runs for ever has no task for which it was begun.
     found = beside(task("a", READ, line=12), task("b", GET))
     assert found and (found.kind, found.place.line) == ("outside", 12)
-    failed = {**task("producer", line=30), "failed": {"type": "OSError", "message": ""}}
+    failed = task("producer", line=30, failed=Failed(type="OSError", message=""))
     found = beside(task("main", GET), failed)
     assert found and found.kind == "inside" and "producer ended by OSError" in found.why
     assert beside(task("main", READ), task("ticker", SLEEP)) is None
-    assert beside(task("main", READ), threads=({"thread_name": "worker", "frames": frames()},)) is None
+    assert beside(task("main", READ), threads=(thread(frames(), thread_name="worker"),)) is None
 
 
 PUT = ("queues.py", "Queue.put")
 OPEN = ("locks.py", "Event.wait")
 
 
-def awaits(*rows: dict[str, Any], trains_in: str = "") -> tuple[int, str] | None:
+def awaits(*rows: Task, trains_in: str = "") -> tuple[int, str] | None:
     """The line and what is awaited there; `trains_in`: a function that samples have shown on the way to a collective."""
     stack = [["/home/u/rollout.py", 64, "update"], ["/home/u/rollout.py", 79, f"Learner.{trains_in}"]]
     names = {1: "default_pg\t/home/u/rollout.py:64:update"}
     events = np.zeros(1 if trains_in else 0, RECORD_DTYPE)
     events["kind"], events["phase"], events["c"] = Kind.COLLECTIVE, Phase.BEGIN, 1
     recording = Recording(header=None, events=events, names=names)
-    capture = SimpleNamespace(stacks=[{}], tasks=rows, source="ranks/00002/captures/02")
-    rank: Any = SimpleNamespace(
-        captures=(capture,), samples=rows_of(Sample, [{"frames": stack}]), recording=recording
-    )
+    capture = capture_of(NO_THREAD, tasks=rows)
+    rank: Any = SimpleNamespace(captures=(capture,), samples=(sample(*stack),), recording=recording)
     found = now_awaits(rank)
     return (found[0].line, found[1]) if found else None
 
 
 def test_a_rank_whose_event_loop_goes_on_is_at_the_line_that_its_own_task_awaits() -> None:
-    found = awaits(task("main", of=["learner"]), task("learner", OPEN, line=46), task("ticker", SLEEP))
+    found = awaits(task("main", of=("learner",)), task("learner", OPEN, line=46), task("ticker", SLEEP))
     assert found == (46, "Event.wait, in task learner")
     assert awaits(task("main", waits_for="Future", line=12)) == (12, "Future, in task main")
 
 
 def test_of_tasks_that_are_awaited_together_the_one_that_trains_counts_or_the_one_at_no_queue() -> None:
-    both = task("main", of=["feed", "learner"])
+    both = task("main", of=("feed", "learner"))
     put, opened = task("feed", PUT, line=25), task("learner", OPEN, line=46)
     assert awaits(both, put, opened) == (46, "Event.wait, in task learner")
-    feeding = {**put, "frames": [*put["frames"][:-1], {**put["frames"][-1], "name": "Feed.run"}]}
+    feeding = replace(put, frames=(*put.frames[:-1], replace(put.frames[-1], name="Feed.run")))
     assert awaits(both, feeding, opened, trains_in="run") == (25, "Queue.put, in task feed")
-    assert awaits(task("main", of=["a", "b"]), task("a", OPEN, line=3), task("b", OPEN, line=4)) is None
+    assert awaits(task("main", of=("a", "b")), task("a", OPEN, line=3), task("b", OPEN, line=4)) is None

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.golden import archive_of, unpack
+from support.looks import process
 
 from nsadiag.agent.captures.kernel.file_locks import holder
 from nsadiag.agent.captures.kernel.pipes import far_end
@@ -33,6 +34,7 @@ from nsadiag.agent.stillness.motion import Motion
 from nsadiag.agent.stillness.timed_waits import naps
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge as verdict_of
+from nsadiag.evidence.documents.kernel import KernelProcess
 
 PEER = Motion(
     rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0,
@@ -87,9 +89,9 @@ def test_a_loop_that_takes_one_connection_after_the_other_is_a_server(tmp_path: 
 
 def test_a_servers_thread_beside_a_main_thread_that_waits_for_threads_counts_for_a_minute() -> None:
     get = ("get", "/usr/lib/python3.11/queue.py", 171)
-    assert patience({}, {}, [LOCK, get, MAIN], [[SELECT, SERVE]])[1] == PACED_S
-    assert patience({}, {}, [LOCK, get, MAIN], [[LOCK, get]]) == (None, 0.0)
-    assert patience({}, {}, [MAIN], [[SELECT, SERVE]]) == (None, 0.0)
+    assert patience(process(), process(), [LOCK, get, MAIN], [[SELECT, SERVE]])[1] == PACED_S
+    assert patience(process(), process(), [LOCK, get, MAIN], [[LOCK, get]]) == (None, 0.0)
+    assert patience(process(), process(), [MAIN], [[SELECT, SERVE]]) == (None, 0.0)
 
 
 def test_who_waits_at_a_queue_beside_a_servers_thread_may_only_be_idle(tmp_path: Path) -> None:
@@ -127,26 +129,26 @@ def test_who_waits_at_a_queue_beside_an_event_loop_waits_for_what_its_tasks_wait
 
 
 def test_an_answer_over_the_network_may_take_its_time_and_not_for_ever() -> None:
-    assert asks({"wchan": "wait_woken"}, [RECV, ASK, MAIN], [])
-    assert asks({"wchan": "wait_woken"}, [MAIN], [])  # a driver of a database, in C
+    assert asks(process(wchan="wait_woken"), [RECV, ASK, MAIN], [])
+    assert asks(process(wchan="wait_woken"), [MAIN], [])  # a driver of a database, in C
     assert judged(8.0, outside="asks", outside_s=ANSWER_S) == "asleep"
     assert judged(ANSWER_S + 1.0, outside="asks", outside_s=ANSWER_S) == "still"
 
 
 def test_a_thread_that_asks_counts_where_the_main_thread_waits_for_threads() -> None:
-    assert asks({}, [LOCK, MAIN], [[RECV, ASK, MAIN]])
-    assert not asks({}, [LOCK, MAIN], [[LOCK, MAIN]])
-    assert not asks({}, [MAIN], [[RECV, ASK, MAIN]])
+    assert asks(process(), [LOCK, MAIN], [[RECV, ASK, MAIN]])
+    assert not asks(process(), [LOCK, MAIN], [[LOCK, MAIN]])
+    assert not asks(process(), [MAIN], [[RECV, ASK, MAIN]])
     loop = ("_run_once", "/usr/lib/python3.11/asyncio/base_events.py", 1884)
-    assert asks({}, [SELECT, loop, MAIN], [])
-    assert asks({}, [LOCK, MAIN], [[SELECT, loop]])  # the loop of a thread of its own
-    assert not asks({}, [LOCK, MAIN], [[SELECT, MAIN]])
+    assert asks(process(), [SELECT, loop, MAIN], [])
+    assert asks(process(), [LOCK, MAIN], [[SELECT, loop]])  # the loop of a thread of its own
+    assert not asks(process(), [LOCK, MAIN], [[SELECT, MAIN]])
 
 
 def test_a_child_that_asks_counts_where_the_main_thread_waits_for_children() -> None:
     pool = [LOCK, ("get", "/usr/lib/python3.11/multiprocessing/pool.py", 768), MAIN]
     loader = [("poll", "/usr/lib/python3.11/multiprocessing/connection.py", 257), ("_try_get_data", "/lib/torch/utils/data/dataloader.py", 1), MAIN]  # fmt: skip
-    asking, idle = ({"children": [{"pid": 7, "wchan": wchan}]} for wchan in ("wait_woken", "pipe_read"))
+    asking, idle = (process(children=[{"pid": 7, "wchan": wchan}]) for wchan in ("wait_woken", "pipe_read"))
     assert asks(asking, pool, [])
     assert not asks(idle, pool, [])
     assert not asks(asking, [LOCK, MAIN], [])
@@ -155,8 +157,10 @@ def test_a_child_that_asks_counts_where_the_main_thread_waits_for_children() -> 
 
 def test_what_torch_waits_for_comes_of_a_peer() -> None:
     store = ("_env_rendezvous_handler", "/lib/torch/distributed/rendezvous.py", 258)
-    assert not asks({"wchan": "wait_woken"}, [store, MAIN], [])
-    assert not asks({"wchan": "wait_woken"}, [("get", "/lib/nsadiag/worker/probes/store.py", 40), MAIN], [])
+    assert not asks(process(wchan="wait_woken"), [store, MAIN], [])
+    assert not asks(
+        process(wchan="wait_woken"), [("get", "/lib/nsadiag/worker/probes/store.py", 40), MAIN], []
+    )
 
 
 def test_a_long_time_limit_deserves_no_less_patience_than_a_short_one() -> None:
@@ -167,8 +171,8 @@ def test_a_long_time_limit_deserves_no_less_patience_than_a_short_one() -> None:
 
 
 def test_a_tool_that_wakes_keeps_its_own_pace_and_one_that_never_does_is_stuck() -> None:
-    then = {"children": [{"pid": 7, "turns": 100}, {"pid": 8, "turns": 5}]}
-    now = {"children": [{"pid": 7, "turns": 108}, {"pid": 8, "turns": 5}, {"pid": 9, "turns": 3}]}
+    then = process(children=[{"pid": 7, "turns": 100}, {"pid": 8, "turns": 5}])
+    now = process(children=[{"pid": 7, "turns": 108}, {"pid": 8, "turns": 5}, {"pid": 9, "turns": 3}])
     assert turns_of_tools(then, now, RUN, []) == 8
     assert turns_of_tools(then, now, [LOCK, MAIN], [RUN]) == 8
     assert turns_of_tools(then, now, [LOCK, MAIN], [[LOCK, MAIN]]) == 0
@@ -182,12 +186,12 @@ def test_a_tool_that_wakes_keeps_its_own_pace_and_one_that_never_does_is_stuck()
 def test_who_stands_at_a_pipe_waits_for_the_child_that_holds_its_other_end() -> None:
     """Whatever the user's own line is: `proc.stdout.read(4)` shows no frame of a library."""
 
-    def at(moment_s: float, **child: object) -> dict[str, object]:
+    def at(moment_s: float, **child: object) -> KernelProcess:
         rows = [
             {"pid": 7, "cpu_s": 0.0, **child},
             {"pid": 8, "sleeps_until_mono_ns": 90 * 10**9, "turns": moment_s},
         ]
-        return {"t_mono_ns": int(moment_s * 1e9), "wchan": "pipe_read", "pipe_held_by": [7], "children": rows}
+        return process(t_mono_ns=int(moment_s * 1e9), wchan="pipe_read", pipe_held_by=[7], children=rows)
 
     assert patience(at(10, turns=100), at(12, turns=108), [MAIN], [])[1] == PACED_S
     assert patience(at(10, turns=100), at(12, turns=100), [MAIN], []) == (None, 0.0)
@@ -195,11 +199,8 @@ def test_who_stands_at_a_pipe_waits_for_the_child_that_holds_its_other_end() -> 
     assert naps(at(10, **until), at(12, **until), [MAIN])[0] == 18.0
     assert naps(at(10), at(12), [MAIN])[0] is None  # a tracker of its own, that sleeps
     assert patience(at(10), at(12, wchan="wait_woken"), [MAIN], [])[1] == ANSWER_S
-    nobody = {"pipe_held_by": []}
-    assert patience({**at(10, turns=100), **nobody}, {**at(12, turns=108), **nobody}, [MAIN], []) == (
-        None,
-        0.0,
-    )
+    looks = [dataclasses.replace(at(t, turns=t), pipe_held_by=()) for t in (10, 12)]
+    assert patience(*looks, [MAIN], []) == (None, 0.0)
 
 
 FAMILY = """
@@ -279,7 +280,7 @@ def asks_itself(event, path):
 def test_who_naps_between_questions_to_the_world_is_believed_for_a_while(tmp_path: Path) -> None:
     file = tmp_path / "waits.py"
     file.write_text(POLLS)
-    naps = {"sleeps_until_mono_ns": 1}
+    naps = process(sleeps_until_mono_ns=1)
 
     def asked(function: str) -> str | None:
         lines = POLLS.splitlines()
@@ -293,7 +294,7 @@ def test_who_naps_between_questions_to_the_world_is_believed_for_a_while(tmp_pat
     assert asked("asks_nobody") is None
     assert asked("asks_itself") is None
     assert polls(naps, [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) == "indefinitely"
-    assert polls({}, [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) is None
+    assert polls(process(), [("acquire", "/lib/site-packages/filelock/_api.py", 330), MAIN]) is None
 
 
 def test_who_asks_for_a_child_time_and_again_sleeps_as_long_as_the_child(tmp_path: Path) -> None:
@@ -301,17 +302,16 @@ def test_who_asks_for_a_child_time_and_again_sleeps_as_long_as_the_child(tmp_pat
     file.write_text("def result(p):\n    while p.poll() is None:\n        time.sleep(2)\n")
     frames = [("result", str(file), 3), MAIN]
 
-    def at(moment_s: float, **child: object) -> dict[str, object]:
-        nap_ns = int((moment_s + 1.5) * 1e9)
-        return {
-            "t_mono_ns": int(moment_s * 1e9),
-            "sleeps_until_mono_ns": nap_ns,
-            "children": [{"pid": 7, **child}],
-        }
+    def at(moment_s: float, **child: object) -> KernelProcess:
+        return process(
+            t_mono_ns=int(moment_s * 1e9),
+            sleeps_until_mono_ns=int((moment_s + 1.5) * 1e9),
+            children=[{"pid": 7, **child}],
+        )
 
     until = {"sleeps_until_mono_ns": 126 * 10**9}
     assert polls_children(at(102.0), frames)
-    assert not polls_children({**at(102.0), "children": []}, frames)
+    assert not polls_children(dataclasses.replace(at(102.0), children=()), frames)
     assert naps(at(100.0, **until), at(102.0, **until), frames, asks_for_child=True)[0] == 24.0
     assert naps(at(100.0, **until), at(102.0, **until), frames)[0] is None
     assert turns_of_tools(at(100.0, turns=5), at(102.0, turns=9), frames, []) == 4
@@ -396,8 +396,8 @@ def test_a_real_wait_for_a_lock_names_its_holder(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_waited_for_as_long_as_its_holder_works() -> None:
-    def held(pid: int, cpu_s: float) -> dict[str, object]:
-        return {"lock_held_by": {"pid": pid, "cpu_s": cpu_s, "command": "convert"}}
+    def held(pid: int, cpu_s: float) -> KernelProcess:
+        return process(lock_held_by={"pid": pid, "cpu_s": cpu_s, "command": "convert"})
 
     words, most_s = patience(held(7, 1.0), held(7, 2.5), [MAIN], [])
     assert words and "7" in words and most_s == PACED_S

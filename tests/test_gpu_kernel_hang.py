@@ -28,7 +28,7 @@ def test_the_share_of_a_process_is_what_its_looks_had_at_the_median(
     tmp_path: Path, shares: list[float | None], found: bool
 ) -> None:
     cell = load_cell(unpack(archive_of("gpu_kernel_hang_flag_wait"), tmp_path).path)
-    look = cell.watch["looks"][-1]
-    looks = [{**look, "motions": [{**m, "gpu_pct": pct} for m in look["motions"]]} for pct in shares]
-    cell = dataclasses.replace(cell, watch={**cell.watch, "looks": looks})
+    look, change = cell.watch.looks[-1], dataclasses.replace
+    looks = tuple(change(look, motions=tuple(change(m, gpu_pct=pct) for m in look.motions)) for pct in shares)
+    cell = change(cell, watch=change(cell.watch, looks=looks))
     assert bool(findings(gpu_kernel_hang, Case(cell))) == found

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.golden import archive_of, unpack
 from support.jobs import Jobs, wait_until
+from support.looks import process, thread
 
 from nsadiag.agent.captures.kernel.sleeping import waits_until
 from nsadiag.agent.captures.kernel.spawner import spawner
@@ -23,6 +24,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.blocked import hung_ranks, may_be_idle
 from nsadiag.analysis.rules.blocked.local_lock_deadlock import _why
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.documents.kernel import KernelProcess
 from nsadiag.evidence.layout import RunDir
 
 LIB = "/usr/lib/python3.12"
@@ -34,6 +36,7 @@ POLL = [
     GET,
 ]
 WAIT = [("Condition.wait", f"{LIB}/threading.py", 359), ("Queue.get", f"{LIB}/queue.py", 180)]
+FEED = ("feed", "/home/u/feed.py", 3)
 WORKER = [("_bootstrap", f"{LIB}/multiprocessing/process.py", 314)]
 BY_TORCHRUN = [("_wrap", "/x/torch/distributed/elastic/multiprocessing/api.py", 700), *WORKER]
 
@@ -43,20 +46,20 @@ CONSUMER = Motion(
 )  # fmt: skip
 
 
-def proc(t_s: float, *, turns: int = 5, starter: int | None = None, **more: Any) -> dict[str, Any]:
+def proc(t_s: float, *, turns: int = 5, starter: int | None = None, **more: Any) -> KernelProcess:
     """A look at a process; `starter`: how often the one that started it had woken."""
     of_it = {"turns": starter, "cpu_s": 1.0, "family_cpu_s": 1.0, "sleeps_until_mono_ns": []}
-    return {
-        "t_mono_ns": int(t_s * 1e9), "status": {"voluntary_ctxt_switches": str(turns)},
-        "spawner": of_it if starter is not None else None, **more
-    }  # fmt: skip
+    return process(
+        t_mono_ns=int(t_s * 1e9), status={"voluntary_ctxt_switches": str(turns)},
+        spawner=of_it if starter is not None else None, **more
+    )  # fmt: skip
 
 
 def idle(frames: list[Any], first: Any, second: Any, *others: Any) -> tuple[str | None, float]:
     return idleness(first, second, [*frames, MAIN], [*frames, MAIN], list(others))
 
 
-def limited(t_s: float, **more: Any) -> dict[str, Any]:
+def limited(t_s: float, **more: Any) -> KernelProcess:
     """Woken between the looks, and waiting for another second at both."""
     return proc(t_s, turns=int(t_s), waits_until_mono_ns=int((t_s + 0.7) * 1e9), **more)
 
@@ -69,7 +72,9 @@ def test_a_worker_of_a_pool_that_asks_again_and_again_is_idle_as_long_as_its_sta
     assert idleness(first, second, [*POLL, MAIN, *WORKER], stack, [])[1] == ALWAYS_S
     quiet = limited(9.0, starter=10)
     assert idleness(first, quiet, stack, stack, [])[1] == LONG_S
-    sleeps = {**quiet, "spawner": {**quiet["spawner"], "sleeps_until_mono_ns": [20 * 10**9]}}
+    assert quiet.spawner
+    starter = dataclasses.replace(quiet.spawner, sleeps_until_mono_ns=(20 * 10**9,))
+    sleeps = dataclasses.replace(quiet, spawner=starter)
     assert idleness(first, sleeps, stack, stack, [])[1] == ALWAYS_S
     launched = [GET, MAIN, *BY_TORCHRUN]  # which only watches
     assert idleness(first, second, launched, launched, []) == (None, 0.0)
@@ -84,12 +89,7 @@ def test_a_worker_that_waits_without_a_limit_hangs_with_its_starter() -> None:
 
 def test_a_wait_that_nobody_is_left_to_answer_is_no_idleness() -> None:
     assert idle(WAIT, limited(7.0), limited(9.0)) == (None, 0.0)
-    main = [{"filename": f[1], "name": f[0], "line": f[2]} for f in WAIT]
-    user = {"filename": "/home/u/feed.py", "name": "feed", "line": 3}
-    stuck, feeds = (
-        {"os_thread_id": 7, "frames": [*main, user]},
-        {"os_thread_id": 7, "frames": [user]},
-    )
+    stuck, feeds = thread([*WAIT, FEED], os_thread_id=7), thread([FEED], os_thread_id=7)
     assert idle(WAIT, limited(7.0), limited(9.0), stuck) == (None, 0.0)
     assert idle(WAIT, limited(7.0), limited(9.0), feeds)[1] == LONG_S
     naps = [{"tid": 7, "sleeps_until_mono_ns": 20 * 10**9}]
@@ -112,12 +112,12 @@ def test_a_wait_with_a_limit_at_a_socket_or_file_is_idle_whatever_line_waits_the
 
 
 def test_a_wait_without_a_limit_or_with_one_of_days_or_of_torchs_is_no_consumers() -> None:
-    thread = {"os_thread_id": 7, "frames": [{"filename": "/home/u/feed.py", "name": "feed", "line": 3}]}
-    assert idle(WAIT, proc(7.0), proc(9.0), thread) == (None, 0.0)
+    feeds = thread([FEED], os_thread_id=7)
+    assert idle(WAIT, proc(7.0), proc(9.0), feeds) == (None, 0.0)
     day = {"waits_until_mono_ns": 86_400 * 10**9}
-    assert idle(WAIT, proc(7.0, **day), proc(9.0, **day), thread) == (None, 0.0)
+    assert idle(WAIT, proc(7.0, **day), proc(9.0, **day), feeds) == (None, 0.0)
     loader = [*WAIT, ("_try_get_data", "/x/torch/utils/data/dataloader.py", 1243)]
-    assert idle(loader, limited(7.0), limited(9.0), thread) == (None, 0.0)
+    assert idle(loader, limited(7.0), limited(9.0), feeds) == (None, 0.0)
 
 
 def test_consumers_are_idle_only_where_no_rank_waits_for_peers_or_hangs_beside_them() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.jobs import wait_until
+from support.looks import process
 
 from nsadiag.agent.captures.kernel.sleeping import locked_for_good
 from nsadiag.agent.processes import stat_fields
@@ -17,6 +18,8 @@ from nsadiag.agent.stillness.judgement import judge
 from nsadiag.agent.stillness.lost_workers import lost_worker
 from nsadiag.agent.stillness.motion import Motion
 from nsadiag.analysis.rules.blocked.dataloader_worker_fault import _locked
+from nsadiag.evidence.documents.kernel import KernelProcess
+from nsadiag.evidence.documents.training import Loader
 
 FORKED = """
 import multiprocessing, os, sys, threading, time
@@ -69,11 +72,11 @@ FRAMES = [
     ("_MultiProcessingDataLoaderIter._try_get_data", LOADER, 1291),
     ("train", "/home/u/train.py", 9),
 ]
-LOADERS = [{"workers": []}, {"workers": [7, 8]}]
+LOADERS = [Loader(place="train.py:3"), Loader(place="train.py:9", workers=(7, 8))]
 
 
-def look(*locked: int) -> dict[str, Any]:
-    return {"children": [{"pid": pid, "locked_for_good": pid in locked} for pid in (7, 8, 9)]}
+def look(*locked: int) -> KernelProcess:
+    return process(children=[{"pid": pid, "locked_for_good": pid in locked} for pid in (7, 8, 9)])
 
 
 def test_a_rank_waits_for_a_worker_of_its_loader_that_is_locked_at_both_looks() -> None:
@@ -81,7 +84,7 @@ def test_a_rank_waits_for_a_worker_of_its_loader_that_is_locked_at_both_looks() 
     assert lost_worker(look(7), look(8), FRAMES, LOADERS) is None
     assert lost_worker(look(9), look(9), FRAMES, LOADERS) is None, "no worker of a loader"
     assert lost_worker(look(8), look(8), FRAMES[2:], LOADERS) is None, "it does not wait for a batch"
-    assert lost_worker({}, {}, FRAMES, []) is None
+    assert lost_worker(process(), process(), FRAMES, []) is None
 
 
 WRITES = Motion(
@@ -102,7 +105,9 @@ def test_as_long_as_another_worker_computes_or_the_gpu_does_it_is_at_work() -> N
 
 
 def test_the_verdict_says_so_of_the_worker_that_is_locked() -> None:
-    stuck: Any = SimpleNamespace(capture=SimpleNamespace(proc=look(8), source="ranks/00000/captures/02"))
+    stuck: Any = SimpleNamespace(
+        capture=SimpleNamespace(proc=dataclasses.asdict(look(8)), source="ranks/00000/captures/02")
+    )
     worker: Any = SimpleNamespace(number=8)
     (told,) = _locked(stuck, worker)
     assert "release the lock" in told.claim and told.source == "ranks/00000/captures/02/proc.json"

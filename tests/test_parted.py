@@ -15,8 +15,8 @@ import torch
 from support.events import events
 from support.findings import findings
 from support.jobs import Jobs
+from support.looks import sample
 
-from nsadiag.analysis.documents import Sample, rows_of, typed
 from nsadiag.analysis.facts.locations import most_seen, waits_for_peers
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.manual_averaging import averaged as names_averaged
@@ -34,6 +34,7 @@ from nsadiag.analysis.rules.correctness.replicas.replica_drift import (
 )
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_back
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.documents.training import Bucket, Parameter, WrappedModel
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import thawed
@@ -407,9 +408,9 @@ def test_a_wrapper_that_is_passed_by_from_some_step_on_is_told() -> None:
 def test_samples_that_wait_for_peers_are_none_of_the_work_and_a_lambda_counts_for_its_line() -> None:
     wait = ["/v/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"]
     sort, inner, other = (["/u/t.py", *rest] for rest in ((8, "sample"), (8, "sample.<lambda>"), (5, "push")))
-    assert waits_for_peers(typed(Sample, {"frames": [wait, sort]}))
-    assert not waits_for_peers(typed(Sample, {"frames": [sort, wait]}))
-    seen = most_seen(rows_of(Sample, [{"frames": [each]} for each in (other, other, sort, inner, sort)]))
+    assert waits_for_peers(sample(wait, sort))
+    assert not waits_for_peers(sample(sort, wait))
+    seen = most_seen(map(sample, (other, other, sort, inner, sort)))
     assert seen and (seen.line, seen.function) == (8, "sample")
 
 
@@ -492,16 +493,16 @@ def test_ranks_that_have_other_numbers_of_batches_under_join_are_no_replicas_tha
 def test_of_two_models_in_ddp_the_one_that_parts_is_asked_whether_it_was_reduced(tmp_path: Path) -> None:
     both = cell(tmp_path, {0: [[1.0]], 1: [[2.0]]})
 
-    def model(name: str, elements: int, rebuilt: bool) -> dict[str, Any]:
-        buckets = [{"elements": elements}]
-        return {
-            "parameters": [{"name": name}],
-            "buckets": buckets,
-            "rebuilt_buckets": buckets if rebuilt else [],
-        }
+    def model(name: str, elements: int, rebuilt: bool) -> WrappedModel:
+        buckets = (Bucket(index=0, parameters=(0,), elements=elements),)
+        parameter = Parameter(name=name, shape=(elements,), dtype="torch.float32")
+        return WrappedModel(
+            parameters=(parameter,), buckets=buckets, rebuilt_buckets=buckets if rebuilt else ()
+        )
 
-    for rank in both.ranks:
-        rank.ddp.extend([model("net.weight", 30, True), model("out.weight", 8, False)])
+    models = (model("net.weight", 30, True), model("out.weight", 8, False))
+    ranks = tuple(dataclasses.replace(rank, ddp=models) for rank in both.ranks)
+    both = dataclasses.replace(both, ranks=ranks)
     none: Any = SimpleNamespace(cell=both, calls=pd.DataFrame(columns=["op", "input_sizes"]))
     assert not _were_reduced(none, "out.weight")
     assert not _were_reduced(none, "weight")  # a part called by itself: as large as what was compared

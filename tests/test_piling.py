@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from nsadiag.analysis.documents import Registered, rows_of
 from nsadiag.analysis.facts.registrations import largest_pile
 from nsadiag.analysis.ingest.run_directory import rank_without_evidence
+from nsadiag.evidence.documents.training import Registered
+from nsadiag.evidence.documents.values import rows_of
 from nsadiag.worker.probes.training.registrations import ROOM, _piles, piling
 
 STEPS = 40

@@ -1,8 +1,8 @@
 """Places that events carry by number: those that `user_place` would write out."""
 
 import pytest
+from support.looks import sample
 
-from nsadiag.analysis.documents import Sample, typed
 from nsadiag.analysis.facts.locations import all_of_faults, in_a_step
 from nsadiag.worker.place import Places, is_user_code, user_place
 
@@ -88,8 +88,8 @@ def test_of_two_deaths_in_a_log_the_first_is_told() -> None:
 
 def test_what_hangs_on_an_optimizers_step_is_not_between_steps() -> None:
     own, torchs = ["/home/ada/train.py", 59, "main"], "/lib/python3.12/site-packages/torch/optim/optimizer.py"
-    assert in_a_step(typed(Sample, {"frames": [["/x/hooks.py", 3, "after"], [torchs, 541, "wrapper"], own]}))
-    assert not in_a_step(typed(Sample, {"frames": [["/home/ada/dumps.py", 3, "write"], own]}))
+    assert in_a_step(sample(["/x/hooks.py", 3, "after"], [torchs, 541, "wrapper"], own))
+    assert not in_a_step(sample(["/home/ada/dumps.py", 3, "write"], own))
 
 
 def test_a_library_is_one_in_whatever_folder_it_was_installed() -> None:

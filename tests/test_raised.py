@@ -10,6 +10,8 @@ import pytest
 from support.jobs import Jobs
 
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, headline, memory_of, place_of
+from nsadiag.evidence.documents.exceptions import Cause, Raised, TracebackFrame
+from nsadiag.evidence.documents.values import value_of
 from nsadiag.evidence.layout import RunDir, read_json, read_json_lines
 
 RANK = ("env", "RANK=0", "WORLD_SIZE=1", "python")
@@ -67,7 +69,7 @@ def test_what_a_handler_swallows_is_noted_with_its_line(jobs: Jobs, tmp_path: Pa
     for by, words in (("print", "printed"), ("logging", "logged"), ("traceback", "formatted")):
         row = noted["handled", by]
         assert row["message"] == repr(words)
-        assert place_of(row).code == f'{{}}["{words}"]'  # type: ignore[union-attr]
+        assert place_of(value_of(Raised, row)).code == f'{{}}["{words}"]'  # type: ignore[union-attr]
     assert noted["thread", "writer"]["message"] == "'in a thread'"
 
 
@@ -99,8 +101,8 @@ def test_a_port_that_somebody_else_holds_is_the_ranks_own_failure() -> None:
     taken = (
         "The server socket has failed to listen on any local network address. port: 29500, name: EADDRINUSE"
     )
-    assert not follows_a_peer({"type": "DistNetworkError", "message": taken})
-    assert follows_a_peer({"type": "DistNetworkError", "message": "failed to recv, got 0 bytes"})
+    assert not follows_a_peer(Cause(type="DistNetworkError", message=taken))
+    assert follows_a_peer(Cause(type="DistNetworkError", message="failed to recv, got 0 bytes"))
 
 
 LEAVES = """
@@ -130,9 +132,9 @@ def test_a_signal_that_a_rank_sends_itself_is_told_with_its_line(jobs: Jobs, tmp
     assert "itself" in verdict["summary"]
 
 
-def raised(kind: str, message: str, cause: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    frames = [{"file": f"/home/me/{kind}.py", "line": 7, "function": "f", "code": kind}]
-    return {"type": kind, "message": message, "frames": frames, "cause": cause, **more}
+def raised(kind: str, message: str, cause: Cause | None = None, **more: Any) -> Cause:
+    frame = TracebackFrame(file=f"/home/me/{kind}.py", line=7, function="f", code=kind)
+    return Cause(type=kind, message=message, frames=(frame,), cause=cause, **more)
 
 
 def test_of_a_chain_the_one_that_was_meant_counts() -> None:
@@ -185,5 +187,5 @@ def test_an_allocator_that_has_nothing_left_is_told_from_other_errors(
 
 def test_a_first_line_that_says_nothing_yet_is_told_with_the_next() -> None:
     message = 'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "w". '
-    said = headline({"type": "RuntimeError", "message": message})
+    said = headline(Cause(type="RuntimeError", message=message))
     assert said == 'RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: "w".'

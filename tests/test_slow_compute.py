@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 from support.findings import findings
 from support.golden import archive_of, unpack
+from support.looks import thread
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.trend import Slowing, _given_more, grows, grows_at_best, slowing
 from nsadiag.analysis.rules.performance.slow_compute import slow_compute
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
 
@@ -63,7 +65,7 @@ def test_one_look_at_what_is_done_before_a_long_loop_does_not_hide_the_loop(tmp_
     rank = cell.ranks[0]
 
     def looked_at(*codes: str) -> str | None:
-        looks = [replace(rank.captures[-1], stacks=[thread_at(cell.sources, code)]) for code in codes]
+        looks = [replace(rank.captures[-1], stacks=(thread_at(cell.sources, code),)) for code in codes]
         seen = replace(cell, ranks=(replace(rank, captures=tuple(looks), samples=()),))
         found = findings(slow_compute, Case(seen))[0]
         (text,) = cell.sources.values()
@@ -80,12 +82,11 @@ def test_one_look_at_what_is_done_before_a_long_loop_does_not_hide_the_loop(tmp_
     assert looked_at(before) == before
 
 
-def thread_at(sources: dict[str, str], code: str) -> dict[str, object]:
+def thread_at(sources: dict[str, str], code: str) -> PythonThread:
     """The main thread, at that line of the one script."""
     (file, text), *_ = sources.items()
     line = next(n for n, each in enumerate(text.splitlines(), 1) if code in each)
-    frame = {"name": "DeltaRule.forward", "filename": file, "line": line}
-    return {"thread_name": "MainThread", "frames": [frame]}
+    return thread([("DeltaRule.forward", file, line)], thread_name="MainThread")
 
 
 @pytest.mark.parametrize("slowed", [(0, 14), (10, 34), (24, 40)])

@@ -177,7 +177,7 @@ def test_clocks_five_seconds_apart_do_not_change_the_order_of_events(tmp_path: P
     expected = [seen[0], seen[1] + 5 * second]
     assert [int(rank.recording.events["t_ns"][0]) for rank in ranks] == expected
     assert [(rank.exception or {})["t_mono_ns"] for rank in ranks] == expected
-    assert [rank.end["t_s"] for rank in ranks] == [10.5, 10.5]
+    assert [rank.end.t_s for rank in ranks] == [10.5, 10.5]
 
 
 def test_what_a_lost_node_had_is_a_gap_that_names_it(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import sys
 import time
 
 import pytest
+from support import looks
+from support.looks import process
 
 from nsadiag.agent.captures.kernel.sleeping import waits_until
 from nsadiag.agent.stillness.activity import Activity, Usage, usage, work
@@ -17,6 +19,8 @@ from nsadiag.agent.stillness.judgement import judge
 from nsadiag.agent.stillness.motion import Motion, gpu_pct, joining
 from nsadiag.agent.stillness.timed_waits import limit_s, naps, same_nap
 from nsadiag.agent.watching.sampler import is_torn, where_it_works
+from nsadiag.evidence.documents.kernel import KernelProcess
+from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
 
 WAITING = Motion(
     rank=0, seconds=2.0, cpu_share=0.003, frames_changed=False, io_bytes=1200, events=0, collectives=0, waits_for_peers=True
@@ -137,44 +141,46 @@ def test_a_rank_that_has_slept_away_its_credit_is_still() -> None:
 
 
 def test_two_naps_in_a_row_are_a_poll_and_no_sleep() -> None:
-    first, second = {"sleeps_until_mono_ns": 10 * 10**9}, {"sleeps_until_mono_ns": 12 * 10**9}
-    assert same_nap(first, {**second, "t_mono_ns": 9 * 10**9}) is None
-    assert same_nap(first, {**first, "t_mono_ns": 9 * 10**9}) == 1.0
-    assert same_nap({}, {"t_mono_ns": 9 * 10**9}) is None
+    now = {"t_mono_ns": 9 * 10**9}
+    first = process(sleeps_until_mono_ns=10 * 10**9)
+    assert same_nap(first, process(now, sleeps_until_mono_ns=12 * 10**9)) is None
+    assert same_nap(first, process(now, sleeps_until_mono_ns=10 * 10**9)) == 1.0
+    assert same_nap(process(), process(now)) is None
 
 
 def test_a_new_sleep_that_is_longer_than_the_looks_are_apart_counts_for_a_while() -> None:
     """A rank that asks a server again, with a pause that grows: the looks saw the end of one and the next."""
     sleeps = [("call", "/home/u/train.py", 28)]
-    first = {"t_mono_ns": 7 * 10**9, "sleeps_until_mono_ns": 8 * 10**9}
-    second = {"t_mono_ns": 9 * 10**9, "sleeps_until_mono_ns": 17 * 10**9}
+    first = process(t_mono_ns=7 * 10**9, sleeps_until_mono_ns=8 * 10**9)
+    second = process(t_mono_ns=9 * 10**9, sleeps_until_mono_ns=17 * 10**9)
     assert naps(first, second, sleeps) == (None, 8.0)
-    assert naps(first, {**second, "sleeps_until_mono_ns": 10 * 10**9}, sleeps) == (None, None)
+    assert naps(first, dataclasses.replace(second, sleeps_until_mono_ns=10 * 10**9), sleeps) == (None, None)
     again = dataclasses.replace(IDLE, helper_wakes_in_s=8.0, silent_s=9.0)
     assert judge([again])[0] == "asleep"
     assert judge([again], nap_credit_s=300.0 - 62.0)[0] == "still"
 
 
 def test_the_nap_of_a_child_counts_where_the_rank_waits_for_its_children() -> None:
-    first = {"t_mono_ns": 0, "children": [{"pid": 7, "sleeps_until_mono_ns": 12 * 10**9}, {"pid": 8}]}
-    second = {**first, "t_mono_ns": 2 * 10**9}
-    assert same_nap(first, second, children=second["children"]) == 10.0
+    first = process(children=[{"pid": 7, "sleeps_until_mono_ns": 12 * 10**9}, {"pid": 8}])
+    second = dataclasses.replace(first, t_mono_ns=2 * 10**9)
+    assert same_nap(first, second, children=second.children) == 10.0
     assert same_nap(first, second) is None  # a tracker that sleeps beside the training
-    woke = {**second, "children": [{"pid": 7, "sleeps_until_mono_ns": 13 * 10**9}]}
-    assert same_nap(first, woke, children=woke["children"]) is None
+    woke = process(t_mono_ns=2 * 10**9, children=[{"pid": 7, "sleeps_until_mono_ns": 13 * 10**9}])
+    assert same_nap(first, woke, children=woke.children) is None
 
 
 WAIT = [("Condition.wait", "/lib/python3.11/threading.py", 331), ("run", "/home/u/train.py", 15)]
 
 
-def in_wait(**more: object) -> dict[str, object]:
-    return {"pid": 5, "threads": [{"tid": 5}, {"tid": 6, "sleeps_until_mono_ns": 30 * 10**9}], **more}
+def in_wait(**more: object) -> KernelProcess:
+    threads = [{"tid": 5}, {"tid": 6, "sleeps_until_mono_ns": 30 * 10**9}]
+    return process({"pid": 5, "threads": threads, **more})
 
 
 def test_a_wait_for_an_event_with_a_time_limit_is_a_sleep_that_ends() -> None:
     first, second = (in_wait(t_mono_ns=t * 10**9, waits_until_mono_ns=12 * 10**9) for t in (7, 9))
     assert naps(first, second, WAIT)[0] == 3.0
-    assert naps(first, {**second, "waits_until_mono_ns": 15 * 10**9}, WAIT)[0] is None
+    assert naps(first, dataclasses.replace(second, waits_until_mono_ns=15 * 10**9), WAIT)[0] is None
     # torch polls with limits of its own: its peers, or its loader's workers.
     polls = [WAIT[0], ("_try_get_data", "/lib/torch/utils/data/dataloader.py", 1243), WAIT[1]]
     assert naps(first, second, polls)[0] is None
@@ -200,24 +206,24 @@ def test_a_task_that_sleeps_in_the_event_loop_of_another_thread_counts_for_a_whi
     )
     assert naps(first, second, WAIT, loops={6}) == (None, 4.0)
     assert naps(first, second, WAIT) == (None, None)  # a thread of torch, that asks again and again
-    often = {**second, "threads": [{"tid": 6, "wait_limit_s": 0.5}]}
+    often = in_wait(t_mono_ns=9 * 10**9, threads=[{"tid": 6, "wait_limit_s": 0.5}])
     assert naps(first, often, WAIT, loops={6}) == (None, None)
     assert naps(first, second, [("step", "/home/u/train.py", 3)], loops={6})[1] is None
 
 
 def test_the_nap_of_a_child_counts_for_a_while_where_an_event_loop_waits_for_whatever_comes() -> None:
     loop = [("select", "/lib/selectors.py", 468), ("_run_once", "/lib/asyncio/base_events.py", 1884)]
-    first = {"pid": 5, "t_mono_ns": 7 * 10**9, "children": [{"pid": 6, "sleeps_until_mono_ns": 30 * 10**9}]}
-    second = {**first, "t_mono_ns": 9 * 10**9}
+    first = process(pid=5, t_mono_ns=7 * 10**9, children=[{"pid": 6, "sleeps_until_mono_ns": 30 * 10**9}])
+    second = dataclasses.replace(first, t_mono_ns=9 * 10**9)
     assert naps(first, second, loop) == (None, 21.0)
     assert naps(first, second, loop[:1]) == (None, None)  # a socket that somebody else waits for
 
 
 def test_a_wait_with_a_limit_counts_as_long_as_one_such_wait_can_last() -> None:
     waits = [("select", "/lib/selectors.py", 468), ("_run_once", "/lib/asyncio/base_events.py", 1884)]
-    known = {"wait_limit_s": 20.0}
+    known = process(wait_limit_s=20.0)
     assert limit_s(known, known, waits) == 20.0
-    assert limit_s(known, {"wait_limit_s": None}, waits) is None
+    assert limit_s(known, process(), waits) is None
     assert (
         limit_s(known, known, [*waits[:1], ("_try_get_data", "/lib/torch/utils/data/dataloader.py", 1)])
         is None
@@ -250,9 +256,9 @@ def test_the_kernel_says_until_when_a_lock_is_waited_for() -> None:
 
 
 def test_a_glance_that_was_torn_names_no_line() -> None:
-    assert is_torn({"filename": "__doc__", "line": -15073507})
-    assert is_torn({"filename": "/home/u/train.py", "line": -1})
-    assert not is_torn({"filename": "<string>", "line": 0})
+    assert is_torn(StackFrame(name="f", filename="__doc__", line=-15073507))
+    assert is_torn(StackFrame(name="f", filename="/home/u/train.py", line=-1))
+    assert not is_torn(StackFrame(name="f", filename="<string>", line=0))
 
 
 def test_a_rank_whose_peers_wait_with_a_time_limit_is_not_asleep() -> None:
@@ -437,20 +443,20 @@ def test_what_was_done_since_the_last_sample_is_seen_though_none_was_due() -> No
     assert activity.note({0: at(19.3, 49_152)}) == set()
 
 
-def thread(name: str | None, *frames: str) -> dict[str, object]:
-    return {"thread_name": name, "frames": [{"name": frame} for frame in frames]}
+def thread(name: str | None, *functions: str) -> PythonThread:
+    return looks.thread([(function, "train.py", 1) for function in functions], thread_name=name)
 
 
 def test_a_hook_that_runs_on_autograds_thread_is_where_the_rank_works() -> None:
     main = thread("MainThread", "_engine_run_backward", "backward", "main")
     own = thread("uploader", "wait", "_upload", "run", "_bootstrap_inner", "_bootstrap")
     hook = thread(None, "histogram", "<lambda>")
-    names = [frame["name"] for frame in where_it_works([main, own, hook])]
+    names = [frame.name for frame in where_it_works((main, own, hook))]
     assert names == ["histogram", "<lambda>", "_engine_run_backward", "backward", "main"]
-    assert where_it_works([main, own]) == main["frames"]
+    assert where_it_works((main, own)) == main.frames
     elsewhere = thread("MainThread", "forward", "main")
-    assert where_it_works([elsewhere, hook]) == elsewhere["frames"]
-    assert where_it_works([hook]) == []
+    assert where_it_works((elsewhere, hook)) == elsewhere.frames
+    assert where_it_works((hook,)) == ()
 
 
 def test_a_child_that_a_rank_waits_for_is_busy_on_what_a_crowded_machine_leaves_it() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.analysis.documents import Missing, MissingNow, typed
 from nsadiag.analysis.facts.parameters import without_gradient_now
+from nsadiag.evidence.documents.training import Missing, MissingNow
+from nsadiag.evidence.documents.values import value_of
 
 TRAIN = """
     import os
@@ -79,7 +80,7 @@ def test_a_bucket_that_never_fills_before_the_optimizer_has_seen_it_is_told_by_w
 def test_all_or_none_or_several_optimizers_tell_nothing(
     told: dict[str, Any], expected: list[str] | None
 ) -> None:
-    look = SimpleNamespace(ungraded=typed(MissingNow, told), source="ranks/00001/captures/02")
+    look = SimpleNamespace(ungraded=value_of(MissingNow, told), source="ranks/00001/captures/02")
     rows = (Missing(step=1, missing=("a", "c")), Missing(step=3, missing=("a",)))
     rank: Any = SimpleNamespace(captures=[look], ungraded=rows)
     found = without_gradient_now(rank)

@@ -24,6 +24,7 @@ from nsadiag.agent.checkup.process import FAULTHANDLER, STACKS, with_faulthandle
 from nsadiag.agent.namespaces import pid_of
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
+from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json, write_private
 from nsadiag.evidence.stacks import stacks_in
 from nsadiag.reports import load_report
@@ -80,9 +81,9 @@ def test_a_dump_of_faulthandler_is_read_as_stacks(tmp_path: Path) -> None:
     write_private(capture.traceback, DUMP)
     write_json(capture.proc, {"t_mono_ns": 1, "pid": 4711, "state": "S", "cpu_s": 1.0})
     aside, main = stacks_in(capture)
-    assert (main["thread_name"], main["os_thread_id"], main["owns_gil"]) == ("MainThread", 4711, False)
-    assert [f["line"] for f in main["frames"]] == [45, 66]
-    assert aside["frames"][-1] == {"name": "_upload", "filename": "/job/train.py", "line": 37}
+    assert (main.thread_name, main.os_thread_id, main.owns_gil) == ("MainThread", 4711, False)
+    assert [frame.line for frame in main.frames] == [45, 66]
+    assert aside.frames[-1] == StackFrame(name="_upload", filename="/job/train.py", line=37)
 
 
 def test_speedscope_shows_the_stacks_that_faulthandler_wrote(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_a_thread_in_c_keeps_the_lock_where_python_does_not_answer(tmp_path: Pat
     make_private_dir(capture.path)
     write_private(capture.traceback, DUMP)
     write_json(capture.gaps, [{"capture": "python", "gap": "no answer in 2 s"}])
-    assert [t["owns_gil"] for t in stacks_in(capture)] == [False, True]
+    assert [t.owns_gil for t in stacks_in(capture)] == [False, True]
 
 
 def test_stacks_of_py_spy_are_taken_first(tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_stacks_of_py_spy_are_taken_first(tmp_path: Path) -> None:
     make_private_dir(capture.path)
     write_private(capture.traceback, DUMP)
     write_json(capture.py_spy, [{"thread_name": "MainThread", "frames": []}])
-    assert stacks_in(capture) == [{"thread_name": "MainThread", "frames": []}]
+    assert stacks_in(capture) == (PythonThread(thread_name="MainThread", frames=()),)
 
 
 def test_a_verdict_on_a_rank_that_nobody_could_see_is_less_sure(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_where_py_spy_is_refused_the_rank_itself_says_where_it_is(refusing: Path
         stacks = NonblockingStacks(lambda rank: with_torch.target().socket or tmp_path)
         for _ in range(2):
             threads = stacks.at(0, with_torch.pid, with_locals=True)
-            assert [t["thread_name"] for t in threads].count("MainThread") == 1
+            assert [t.thread_name for t in threads].count("MainThread") == 1
         assert not stacks.shows_variables(with_torch.pid)
 
 

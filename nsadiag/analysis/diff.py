@@ -14,6 +14,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.errors import UsageError
+from nsadiag.evidence.documents.training import Settings
 from nsadiag.evidence.layout import RankDir, RunDir, read_json
 from nsadiag.evidence.spans import spans
 
@@ -22,6 +23,7 @@ Section = Literal["run", "versions", "environment", "settings", "verdict", "timi
 OF_THE_PROCESS = re.compile(
     r"^(\w*_)?(RANK|WORLD_SIZE|PORT|PROCID|LOCALID|NODEID)$|^(NSADIAG|TORCHELASTIC|SLURM)_|^PYTHONPATH$|^TORCH_FR_|_DIR$|_PIPE_FILE$"
 )
+UNKNOWN = Settings()
 NOT_SETTINGS = {"environment", "versions", "t_wall_ns", "step", "when"}
 TIMES = {"step_s": "step, s", "forward_s": "forward, s", "backward_s": "backward, s"}
 # Sums of parameters are taken in double: what differs by more was trained differently.
@@ -129,11 +131,11 @@ def _flat(document: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(document, dict) and document:
         for key, value in document.items():
             yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(document, list) and document and isinstance(document[0], dict):
+    elif isinstance(document, list | tuple) and document and isinstance(document[0], dict):
         for number, value in enumerate(document):
             yield from _flat(value, f"{prefix}[{number}]")
     else:
-        yield prefix, document
+        yield prefix, list(document) if isinstance(document, tuple) else document
 
 
 def _by_value(documents: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
@@ -151,7 +153,9 @@ def _by_value(documents: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _merged(side: Side, key: str) -> dict[str, Any]:
     own = {} if side.alone else dict(side.run.get(key, {}))
-    return own | _by_value({r.rank: dict(r.settings.get(key, {})) for r in side.ranks if r.settings})
+    return own | _by_value(
+        {r.rank: dict(getattr(r.settings, key) or {}) for r in side.ranks if r.settings != UNKNOWN}
+    )
 
 
 def _environment(side: Side) -> dict[str, Any]:
@@ -162,9 +166,11 @@ def _environment(side: Side) -> dict[str, Any]:
 
 def _settings(side: Side) -> dict[str, Any]:
     documents = {
-        r.rank: dict(_flat({k: v for k, v in r.settings.items() if k not in NOT_SETTINGS}))
+        r.rank: dict(
+            _flat({k: v for k, v in asdict(r.settings).items() if v is not None and k not in NOT_SETTINGS})
+        )
         for r in side.ranks
-        if r.settings
+        if r.settings != UNKNOWN
     }
     return _by_value(documents)
 

@@ -8,7 +8,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap
+from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
+from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
+from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, StackFrame, Threads
+from nsadiag.evidence.documents.training import (
+    Graph,
+    Loader,
+    Missing,
+    MissingNow,
+    ModelInput,
+    Recomputed,
+    Registered,
+    Sample,
+    Settings,
+    StartedThread,
+    Sums,
+    Unheld,
+    Unit,
+    Unwaited,
+    Wrap,
+    WrappedModel,
+)
+from nsadiag.evidence.documents.watch import End, Watch
+from nsadiag.evidence.recorder import Dump
 from nsadiag.evidence.ring.reader import Recording
 from nsadiag.evidence.spans import spans
 from nsadiag.source.model import SourceModel
@@ -29,16 +52,36 @@ class CaptureEvidence:
     """One look at one rank."""
 
     number: int
-    stacks: list[dict[str, Any]]  # py-spy's threads
-    flight_recorder: dict[str, Any]
-    proc: dict[str, Any]
-    gaps: list[dict[str, Any]]
+    stacks: Threads
+    flight_recorder: Dump
+    proc: KernelProcess
+    gaps: tuple[Gap, ...]
     source: str  # relative to the run directory
-    answers: dict[str, Any] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
     native: str = ""  # py-spy's text, with the native frames among the Python ones
-    tasks: tuple[dict[str, Any], ...] = ()  # of the main thread's event loop, or of those of other threads
+    tasks: tuple[Task, ...] = ()  # of the main thread's event loop, or of those of other threads
     ungraded: MissingNow | None = None  # parameters in DDP that had no gradient then
     children: tuple[CaptureEvidence, ...] = ()  # processes that the rank started; `number` is the pid
+
+    @cached_property
+    def main_thread(self) -> PythonThread:
+        """The main thread; the first one where none is called that, and one without frames where there is none at all."""
+        return next((t for t in self.stacks if t.is_main), self.stacks[0] if self.stacks else NO_THREAD)
+
+    @property
+    def main_frames(self) -> tuple[StackFrame, ...]:
+        """The main thread's, innermost first."""
+        return self.main_thread.frames
+
+    @property
+    def main_lines(self) -> list[tuple[str, int]]:
+        """File and line of each of the main thread's frames."""
+        return self.main_thread.lines
+
+    @property
+    def other_threads(self) -> list[PythonThread]:
+        """The threads beside the main one."""
+        return [thread for thread in self.stacks if thread is not self.main_thread]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,40 +91,39 @@ class RankEvidence:
     rank: int
     meta: dict[str, Any]
     recording: Recording
-    exception: dict[str, Any] | None
+    exception: Raised | None
     faults: str
-    ddp: list[dict[str, Any]]
-    # nodes of the autograd graph by type and by module, of the step it was last counted in
-    graph: dict[str, Any]
+    ddp: tuple[WrappedModel, ...]
+    graph: Graph | None
     # checkpointed functions that backward ran with other modules than forward
-    recomputed: list[dict[str, Any]]
+    recomputed: tuple[Recomputed, ...]
     recorded_gradients: list[str] | None  # the parameters that are looked at, where it is not all of them
-    units: list[dict[str, Any]]  # FSDP's
-    loaders: list[dict[str, Any]]  # with the pids of their workers
-    settings: dict[str, Any]
-    end: dict[str, Any]
-    leaving: dict[str, Any] | None  # where it called exit, if it did
-    raised: list[dict[str, Any]]  # exceptions that did not end it
-    signals: list[dict[str, Any]]  # that it sent
+    units: tuple[Unit, ...]  # FSDP's
+    loaders: tuple[Loader, ...]  # with the pids of their workers
+    settings: Settings
+    end: End
+    leaving: Leaving | None  # where it called exit, if it did
+    raised: tuple[Raised, ...]  # exceptions that did not end it
+    signals: tuple[SentSignal, ...]  # that it sent
     wraps: tuple[Wrap, ...]  # models as they were handed to DDP or FSDP1
     ungraded: tuple[Missing, ...]  # parameters that an optimizer found without a gradient, at each change
-    unwaited: list[dict[str, Any]]  # asynchronous collectives that the user never waited for
+    unwaited: tuple[Unwaited, ...]  # asynchronous collectives that the user never waited for
     replicas: tuple[Sums, ...]  # sums of some parameters, now and then
     evaluated: tuple[Sums, ...]  # sums over models that it evaluated, now and then
-    given: list[dict[str, Any]]  # sums over what the model was given, now and then
-    unheld: list[dict[str, Any]]  # parameters with gradients that are in no optimizer
+    given: tuple[ModelInput, ...]  # sums over what the model was given, now and then
+    unheld: tuple[Unheld, ...]  # parameters with gradients that are in no optimizer
     first_steps: list[dict[str, Any]]  # what the probe `parity` recorded of them, where it was asked for
     piles: tuple[
         Registered, ...
     ]  # what the user's lines have registered: hooks, handlers, groups of parameters
-    threads: list[dict[str, Any]]  # started, that the interpreter waits for at its end
+    threads: tuple[StartedThread, ...]  # started, that the interpreter waits for at its end
     samples: tuple[Sample, ...]  # innermost user line, now and then, while it ran
     captures: tuple[CaptureEvidence, ...]
     stderr_tail: str
     gaps: tuple[str, ...]
     source: str
     # The exception that ended each predecessor, where the launcher restarted the rank, with the attempt's number.
-    attempts: tuple[tuple[int, dict[str, Any]], ...] = ()
+    attempts: tuple[tuple[int, Raised], ...] = ()
     damaged: tuple[str, ...] = ()  # documents that are not whole: what they would have said is not "nothing"
 
     @property
@@ -96,12 +138,12 @@ class CellEvidence:
     path: Path
     world_size: int
     ranks: tuple[RankEvidence, ...]
-    watch: dict[str, Any]
+    watch: Watch
     launcher_stderr: str
     processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
     gaps: tuple[str, ...]
-    oom: tuple[dict[str, Any], ...] = ()  # what each node's kernel says of processes ended for want of memory
-    unnamed: tuple[dict[str, Any], ...] = ()  # exceptions of processes that had not said which rank they are
+    oom: tuple[OomReport, ...] = ()  # what each node's kernel says of processes ended for want of memory
+    unnamed: tuple[Raised, ...] = ()  # exceptions of processes that had not said which rank they are
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
     parity: dict[str, Any] = field(default_factory=dict)  # how it compares with its control, in a matrix
     # Where there are very many ranks: all of them, those of one kind together, of which `ranks` holds some.
@@ -160,20 +202,20 @@ class CellEvidence:
     @property
     def stopped(self) -> str | None:
         """The reason for which the agent ended the job: hang, timeout, interrupt; None if it ended by itself."""
-        return self.watch.get("stopped")
+        return self.watch.stopped
 
     @property
     def attached(self) -> bool:
         """Whether the job was looked at while it ran, and neither started nor ended by us."""
-        return bool(self.watch.get("attached"))
+        return self.watch.attached
 
     @property
     def launcher_exit_code(self) -> int | None:
-        return self.watch.get("launcher_exit_code")
+        return self.watch.launcher_exit_code
 
     @property
     def started_mono_ns(self) -> int:
-        return int(self.watch.get("started_mono_ns", 0))
+        return self.watch.started_mono_ns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,10 +61,10 @@ def _has_source(cell: CellEvidence, file: str | None) -> bool:
 
 
 def _times(cell: CellEvidence, verdict_s: float | None) -> Times:
-    still = next((look for look in cell.watch.get("looks", []) if look["judgement"] == "still"), None)
+    still = next((look for look in cell.watch.looks if look.judgement == "still"), None)
     return Times(
-        onset_s=cell.watch.get("last_progress_s") if still else None,
-        detected_s=still["t_s"] if still else None,
+        onset_s=cell.watch.last_progress_s if still else None,
+        detected_s=still.t_s if still else None,
         verdict_s=verdict_s,
     )
 

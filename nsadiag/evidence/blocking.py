@@ -13,7 +13,9 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from nsadiag.evidence.documents.kernel import Descriptor
 
 State = Literal[
     "collective",  # in a collective, or a wait for one
@@ -242,12 +244,12 @@ def by_native(names: Iterable[str]) -> Blocking | None:
     return next((row for row, name in rows if re.match(row.native, name)), None)
 
 
-def by_kernel(call: str | None, descriptor: dict[str, Any] | None = None) -> Blocking | None:
+def by_kernel(call: str | None, descriptor: Descriptor | None = None) -> Blocking | None:
     """The row of a system call, with the state that its descriptor tells."""
     row = next((row for row in KERNEL_CALLS if row.syscall == call), None)
     if row is not None and row.state:
         return row
-    state = BY_DESCRIPTOR.get((descriptor or {}).get("kind", ""))
+    state = BY_DESCRIPTOR.get(descriptor.kind if descriptor else "")
     if call is None or state is None:
         return row
     return dataclasses.replace(row or Blocking(syscall=call, waker=Waker.NOBODY), state=state)

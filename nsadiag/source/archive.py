@@ -10,9 +10,8 @@ import contextlib
 import itertools
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from nsadiag.evidence.documents.files import read_text
 from nsadiag.evidence.layout import (
@@ -84,19 +83,15 @@ def kept_names(run: RunDir) -> dict[str, str]:
 
 def _named(run: RunDir) -> Iterator[str]:
     for rank in run.ranks():
-        yield from _frames([read_json(rank.exception, {}), *read_json_lines(rank.raised)], "file")
+        for raised in (read_json(rank.exception, {}), *read_json_lines(rank.raised)):
+            yield from (frame["file"] for frame in raised.get("frames", ()) if frame["file"])
         for capture in rank.captures():
             for each in (capture, *capture.children()):
-                yield from _frames(stacks_in(each), "filename")
+                yield from (f.filename for t in stacks_in(each) for f in t.frames if f.filename)
         for name in read_names(rank.blackbox).values():
             yield from (match["file"] for match in PLACE.finditer(name))
         for sample in read_json_lines(rank.samples):
             yield from (frame[0] for frame in sample["frames"])
-
-
-def _frames(threads: Iterable[dict[str, Any]], key: str) -> Iterator[str]:
-    for thread in threads:
-        yield from (frame[key] for frame in thread.get("frames", ()) if frame[key])
 
 
 def is_source(file: str) -> bool:

@@ -13,6 +13,8 @@ from typing import Any
 from nsadiag.analysis.ingest.run_directory import load_ranks
 from nsadiag.analysis.scale.digests.make import digest_of
 from nsadiag.analysis.scale.digests.shape import Digest, Shown
+from nsadiag.evidence.documents.values import rows_of
+from nsadiag.evidence.documents.watch import RankMotion
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.pickles import read_pickle
 from nsadiag.evidence.ring.blackbox import HEADER
@@ -118,7 +120,9 @@ class Crowd:
             self.write_rank(scratch, rank)
         looks = read_json(self.run.watch, {}).get("looks", [])
         motions, look = (looks[-1]["motions"], looks[-1]["second"]) if looks else ([], 0)
-        of_few = digest_of(load_ranks(scratch, self.few), host="", look=look, motions=motions)
+        of_few = digest_of(
+            load_ranks(scratch, self.few), host="", look=look, motions=rows_of(RankMotion, motions)
+        )
         for first in range(0, self.world_size, per_node):
             ranks = tuple(range(first, min(first + per_node, self.world_size)))
             yield self._of_node(of_few, f"node{first // per_node:05d}", ranks)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.agent.captures.python.py_spy import nonblocking_stacks
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.processes import Process
+from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.secrets.masking import mask_text
 
 # torch's functions that are given a rank, innermost first, each with where its arguments say that ranks meet.
@@ -34,21 +34,21 @@ def init_arguments(process: Process) -> InitArguments | None:
         threads = nonblocking_stacks(process.pid, with_locals=True)
     except (CaptureError, ValueError):
         return None
-    frames = [f for thread in threads for f in thread["frames"] if TORCH in f["filename"]]
-    if not any(f["name"] == GROUP for f in frames):
+    frames = [f for thread in threads for f in thread.frames if TORCH in f.filename]
+    if not any(f.name == GROUP for f in frames):
         return None
     for frame in frames:
-        if frame["name"] in (STORE, GROUP):
+        if frame.name in (STORE, GROUP):
             told = _arguments(frame)
             if told:
                 return told
     return None
 
 
-def _arguments(frame: dict[str, Any]) -> InitArguments | None:
-    known = {local["name"]: str(local["repr"]).strip("\"'") for local in frame.get("locals") or []}
+def _arguments(frame: StackFrame) -> InitArguments | None:
+    known = {local.name: str(local.repr).strip("\"'") for local in frame.locals or ()}
     rank, size = known.get("rank", ""), known.get("world_size", "")
     if not (rank.isdigit() and size.isdigit()):
         return None
-    where = f"{known.get('hostname')}:{known.get('port')}" if frame["name"] == STORE else known["init_method"]
+    where = f"{known.get('hostname')}:{known.get('port')}" if frame.name == STORE else known["init_method"]
     return InitArguments(rank=int(rank), world_size=int(size), at=where)

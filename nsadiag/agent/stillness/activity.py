@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nsadiag.agent.processes import TICKS_PER_S, cpu_s, queued_s, stat_fields
 from nsadiag.evidence.blocking import Waker, by_wchan
+from nsadiag.evidence.documents.kernel import KernelProcess
 
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 # Of one CPU. Ranks that only wait were seen at 0.003, pollers at up to 0.02; a rank that computes on a crowded
@@ -121,24 +121,23 @@ def usage(pid: int) -> Usage | None:
     )
 
 
-def recorded(proc: dict[str, Any]) -> Usage | None:
+def recorded(proc: KernelProcess | None) -> Usage | None:
     """The same from a capture's proc.json, as far as that knows it."""
-    if not proc:
+    if proc is None:
         return None
-    main: dict[str, Any] = next((t for t in proc.get("threads", []) if t["tid"] == proc["pid"]), {})
-    children = proc.get("children", [])
+    main = proc.main
     return Usage(
-        t_s=proc["t_mono_ns"] / 1e9,
-        cpu_s=float(proc["cpu_s"]) + sum(float(child["cpu_s"]) for child in children),
-        main_cpu_s=float(main.get("cpu_s", 0.0)),
-        io_bytes=sum(int(proc.get("io", {}).get(key, 0)) for key in ("rchar", "wchar")),
+        t_s=proc.seconds,
+        cpu_s=proc.cpu_s + sum(child.cpu_s for child in proc.children),
+        main_cpu_s=main.cpu_s if main else 0.0,
+        io_bytes=sum((proc.io or {}).get(key, 0) for key in ("rchar", "wchar")),
         main_io_bytes=0,
         child_io_bytes=0,
         waits_for_child=False,
-        state=str(main.get("state") or proc["state"]),
+        state=main.state if main and main.state else proc.state,
         in_kernel=False,
         disk_kib=0,
-        queued_s=sum(float(row.get("queued_s") or 0.0) for row in (main, *children)),
+        queued_s=sum(row.queued_s or 0.0 for row in (main, *proc.children) if row),
     )
 
 

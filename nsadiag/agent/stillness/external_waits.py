@@ -15,6 +15,7 @@ from nsadiag.evidence.blocking import (
     wakers,
     within,
 )
+from nsadiag.evidence.documents.kernel import KernelChild, KernelProcess
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.loop_exits import LoopSource, loop_around
 from nsadiag.source.polling import ASKS_CHILDREN, ASKS_INSIDE, ASKS_OUTSIDE
@@ -30,7 +31,7 @@ Stack = list[tuple[Any, ...]]  # (function, file, line), innermost first
 
 
 def patience(
-    before: dict[str, Any], after: dict[str, Any], frames: Stack, others: list[Stack]
+    before: KernelProcess, after: KernelProcess, frames: Stack, others: list[Stack]
 ) -> tuple[str | None, float]:
     """The wait for something outside the job, in words, and the silence in seconds in which that is no hang; None and 0 if nothing.
 
@@ -77,14 +78,14 @@ def _loop(frame: tuple[Any, ...]) -> LoopSource | None:
     return loop_around(str(file), str(function), {int(line)}) if is_user(str(file)) else None
 
 
-def asks(proc: dict[str, Any], frames: Stack, others: list[Stack]) -> bool:
+def asks(proc: KernelProcess, frames: Stack, others: list[Stack]) -> bool:
     """Whether the main thread waits, itself or by a thread or child, for whoever is at the other end of a network.
 
     `others`: the stacks of the threads at the second look.
     """
     files = _files(frames)
     by_children = _within(Waker.CHILD, files) or polls_children(proc, frames)
-    children = proc.get("children", []) if by_children else at_the_pipe(proc)
+    children = proc.children if by_children else at_the_pipe(proc)
     if any(_awaits_answer(child) for child in children):
         return True
     if files and wakers(files[0]) & Waker.THREAD:
@@ -95,7 +96,7 @@ def asks(proc: dict[str, Any], frames: Stack, others: list[Stack]) -> bool:
     return _within(Waker.OUTSIDE, files) or in_kernel
 
 
-def turns_of_tools(before: dict[str, Any], after: dict[str, Any], frames: Stack, others: list[Stack]) -> int:
+def turns_of_tools(before: KernelProcess, after: KernelProcess, frames: Stack, others: list[Stack]) -> int:
     """Number of times that children woke, between two looks, of a main thread that waits for a tool, itself or by another thread.
 
     What waits for good never wakes; what keeps a pace of its own does, and uses next to no CPU.
@@ -105,31 +106,27 @@ def turns_of_tools(before: dict[str, Any], after: dict[str, Any], frames: Stack,
         return 0
     beside = others if wakers(files[0]) & Waker.THREAD else []
     runs = any(_within(Waker.TOOL, each) for each in (files, *map(_files, beside)))
-    tools = after.get("children", []) if runs or polls_children(after, frames) else at_the_pipe(after)
-    then, now = (
-        {child["pid"]: child.get("turns") for child in children}
-        for children in (before.get("children", []), tools)
-    )
+    tools = after.children if runs or polls_children(after, frames) else at_the_pipe(after)
+    then, now = ({child.pid: child.turns for child in children} for children in (before.children, tools))
     return sum(turns - (then.get(pid) or turns) for pid, turns in now.items() if turns)
 
 
-def lock_of(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, float] | None:
+def lock_of(before: KernelProcess, after: KernelProcess) -> tuple[str, float] | None:
     """The wait for a lock on a file, with its holder, and how long that may take; None where the main thread waits for none."""
-    then, now = (proc.get("lock_held_by") or {} for proc in (before, after))
-    if not now or now.get("pid") != then.get("pid"):
+    then, now = before.lock_held_by, after.lock_held_by
+    if then is None or now is None or now.pid != then.pid:
         return None
-    used_s = now["cpu_s"] - then["cpu_s"]
-    who = f"waits for a lock on a file that process {now['pid']} holds"
-    return (f"{who} and works", PACED_S) if used_s > 0 else (who, ANSWER_S)
+    who = f"waits for a lock on a file that process {now.pid} holds"
+    return (f"{who} and works", PACED_S) if now.cpu_s > then.cpu_s else (who, ANSWER_S)
 
 
 def _files(frames: Stack) -> list[str]:
     return [str(frame[1]) for frame in frames]
 
 
-def _awaits_answer(proc: dict[str, Any]) -> bool:
+def _awaits_answer(proc: KernelProcess | KernelChild) -> bool:
     """Whether the kernel lets it wait for an answer over the network."""
-    called = by_wchan(proc.get("wchan"))
+    called = by_wchan(proc.wchan)
     return called is not None and Waker.OUTSIDE in called.waker
 
 
@@ -139,15 +136,15 @@ def _within(waker: Waker, files: list[str]) -> bool:
     return any(wakers(file) & waker for file in inner) and bool(caller) and not has_own_limits(caller)
 
 
-def polls_children(proc: dict[str, Any], frames: Stack) -> bool:
+def polls_children(proc: KernelProcess, frames: Stack) -> bool:
     """Whether the main thread naps in a loop of the user's that asks for processes of its own: what they do is what it does."""
-    loop = _loop(frames[0]) if frames and proc.get("sleeps_until_mono_ns") and proc.get("children") else None
+    loop = _loop(frames[0]) if frames and proc.sleeps_until_mono_ns and proc.children else None
     return loop is not None and ASKS_CHILDREN.search(loop.text) is not None
 
 
-def polls(proc: dict[str, Any], frames: Stack) -> str | None:
+def polls(proc: KernelProcess, frames: Stack) -> str | None:
     """`with a limit` or `for ever`, where the main thread naps in a loop of the user's, or a library, that asks the world."""
-    if not frames or not proc.get("sleeps_until_mono_ns"):
+    if not frames or not proc.sleeps_until_mono_ns:
         return None
     if polling_library(str(frames[0][1])):
         return "indefinitely"

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from nsadiag.agent.stillness.activity import BUSY_SHARE
 from nsadiag.agent.stillness.external_waits import ALWAYS_S, PACED_S, Stack
 from nsadiag.agent.stillness.timed_waits import in_event_loop
 from nsadiag.evidence.blocking import Waker, by_wchan, has_own_limits, is_library, is_lock, wakers
+from nsadiag.evidence.documents.kernel import KernelChild, KernelProcess, KernelThread
+from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.user_code import is_user
 
 # On the stack of a process that another one started to work for it; torchrun only watches those that it starts.
@@ -26,7 +29,7 @@ LONG_S = 300.0
 
 
 def idleness(
-    before: dict[str, Any], after: dict[str, Any], then: Stack, now: Stack, others: list[dict[str, Any]]
+    before: KernelProcess, after: KernelProcess, then: Stack, now: Stack, others: Sequence[PythonThread]
 ) -> tuple[str | None, float]:
     """The work that an idle main thread waits for, in words, and the silence in seconds in which that is no hang.
 
@@ -56,31 +59,30 @@ def _wait(frames: Stack) -> tuple[Stack, tuple[Any, ...] | None]:
     return inner, caller[:2]
 
 
-def _limits(row: dict[str, Any], t_mono_ns: int) -> list[float]:
+def _limits(row: KernelProcess | KernelThread, t_mono_ns: int) -> list[float]:
     """Seconds for which a thread waits at most, as far as anything limits it."""
-    moments = [row.get("sleeps_until_mono_ns"), row.get("waits_until_mono_ns")]
-    return [(at - t_mono_ns) / 1e9 for at in moments if at] + [s for s in [row.get("wait_limit_s")] if s]
+    moments = [row.sleeps_until_mono_ns, row.waits_until_mono_ns]
+    return [(at - t_mono_ns) / 1e9 for at in moments if at] + [s for s in [row.wait_limit_s] if s]
 
 
-def _has_limit(proc: dict[str, Any]) -> bool:
-    return any(limit <= LIMIT_S for limit in _limits(proc, proc.get("t_mono_ns", 0)))
+def _has_limit(proc: KernelProcess) -> bool:
+    return any(limit <= LIMIT_S for limit in _limits(proc, proc.t_mono_ns))
 
 
-def _woke(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    then, now = (int(proc.get("status", {}).get("voluntary_ctxt_switches") or 0) for proc in (before, after))
-    return now > then
+def _woke(before: KernelProcess, after: KernelProcess) -> bool:
+    return after.voluntary_switches > before.voluntary_switches
 
 
 def _brought(
-    before: dict[str, Any], after: dict[str, Any], frames: Stack, inner: Stack
+    before: KernelProcess, after: KernelProcess, frames: Stack, inner: Stack
 ) -> tuple[str | None, float]:
     """Work by the process that started this one, or from a child of its own, over a queue, pipe or event between processes."""
     # One that naps, between questions to whatever its starter shares with it, is in no frame of the library.
     if inner and not any(wakers(str(frame[1])) & Waker.LOCAL for frame in inner):
         return None, 0.0
-    then, now = before.get("spawner") or {}, after.get("spawner") or {}
+    then, now = before.spawner, after.spawner
     if now and is_a_worker(frames):
-        lives = now["turns"] > then.get("turns", now["turns"]) or _uses_cpu(before, after) or _sleeps(after)
+        lives = (then is not None and now.turns > then.turns) or _uses_cpu(before, after) or _sleeps(after)
         return "work by the process that started it", ALWAYS_S if lives else LONG_S
     return None, 0.0
 
@@ -91,55 +93,52 @@ def is_a_worker(frames: Stack) -> bool:
     return any(map(WORKER.search, files)) and not any(map(OF_A_LAUNCHER.search, files))
 
 
-def _uses_cpu(before: dict[str, Any], after: dict[str, Any]) -> bool:
+def _uses_cpu(before: KernelProcess, after: KernelProcess) -> bool:
     """Whether the process that started the rank, or another one of its family, computes."""
-    seconds = (after.get("t_mono_ns", 0) - before.get("t_mono_ns", 0)) / 1e9
+    seconds = after.seconds - before.seconds
     then, now = (
-        sum(float((proc.get("spawner") or {}).get(key, 0.0)) for key in ("cpu_s", "family_cpu_s"))
-        for proc in (before, after)
+        proc.spawner.cpu_s + proc.spawner.family_cpu_s if proc.spawner else 0.0 for proc in (before, after)
     )
-    return bool(seconds > 0 and (now - then) / seconds > BUSY_SHARE)
+    return seconds > 0 and (now - then) / seconds > BUSY_SHARE
 
 
-def _sleeps(proc: dict[str, Any]) -> bool:
+def _sleeps(proc: KernelProcess) -> bool:
     """Whether a thread of the process that started the rank is in a sleep that ends."""
-    ends = (proc.get("spawner") or {}).get("sleeps_until_mono_ns", ())
-    return any((end - proc.get("t_mono_ns", 0)) / 1e9 <= LIMIT_S for end in ends)
+    ends = proc.spawner.sleeps_until_mono_ns if proc.spawner else ()
+    return any((end - proc.t_mono_ns) / 1e9 <= LIMIT_S for end in ends)
 
 
 def _elsewhere(
-    before: dict[str, Any], after: dict[str, Any], inner: Stack, others: list[dict[str, Any]]
+    before: KernelProcess, after: KernelProcess, inner: Stack, others: Sequence[PythonThread]
 ) -> tuple[str | None, float]:
     """Others who may end such a wait: a child or thread that is not itself blocked on a lock, or the world."""
-    if any(_child_moves(before, after, child) for child in after.get("children", [])):
+    if any(_child_moves(before, after, child) for child in after.children):
         return "something of a child that is not stuck itself", LONG_S
     files = [str(frame[1]) for frame in inner]
     asks_world = any(wakers(file) & Waker.OUTSIDE for file in files) or in_event_loop(files)
     # At a file, whichever it is: sockets and select wait in C, under the user's own line.
-    if asks_world or (after.get("wait_limit_s") and not any(wakers(file) & Waker.LOCAL for file in files)):
+    if asks_world or (after.wait_limit_s and not any(wakers(file) & Waker.LOCAL for file in files)):
         return "something that comes in over a socket or file", LONG_S
     if any(_may_answer(thread, after) for thread in others):
         return "another thread, which may still answer", LONG_S
     return None, 0.0
 
 
-def _child_moves(before: dict[str, Any], after: dict[str, Any], child: dict[str, Any]) -> bool:
+def _child_moves(before: KernelProcess, after: KernelProcess, child: KernelChild) -> bool:
     """Whether it woke between the looks, or is in a sleep that ends."""
-    then = next((c for c in before.get("children", []) if c["pid"] == child["pid"]), child)
-    ends = child.get("sleeps_until_mono_ns")
-    woke = (child.get("turns") or 0) > (then.get("turns") or 0)
-    return woke or bool(ends and (ends - after.get("t_mono_ns", 0)) / 1e9 <= LIMIT_S)
+    then = next((c for c in before.children if c.pid == child.pid), child)
+    ends = child.sleeps_until_mono_ns
+    woke = (child.turns or 0) > (then.turns or 0)
+    return woke or bool(ends and (ends - after.t_mono_ns) / 1e9 <= LIMIT_S)
 
 
-def _may_answer(thread: dict[str, Any], after: dict[str, Any]) -> bool:
+def _may_answer(thread: PythonThread, after: KernelProcess) -> bool:
     """Whether a thread of the user's goes on by itself: it sleeps, waits with a limit, or for anything but a lock."""
-    files = [str(frame["filename"]) for frame in thread["frames"]]
+    files = [frame.filename for frame in thread.frames]
     if not any(map(is_user, files)):
         return False
-    row: dict[str, Any] = next(
-        (t for t in after.get("threads", []) if t.get("tid") == thread.get("os_thread_id")), {}
-    )
-    limits = _limits(row, after.get("t_mono_ns", 0))
-    called = by_wchan(row.get("wchan"))
+    row = next((t for t in after.threads if t.tid == thread.os_thread_id), None)
+    limits = _limits(row, after.t_mono_ns) if row else []
+    called = by_wchan(row.wchan) if row else None
     at_a_lock = is_lock(files[0]) or (called is not None and called.state == "lock")
     return any(limit <= LIMIT_S for limit in limits) or not at_a_lock

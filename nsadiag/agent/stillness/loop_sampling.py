@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,8 @@ from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.stillness.activity import RUNNABLE
 from nsadiag.agent.stillness.loop_introspection import Ask, Rounds
+from nsadiag.evidence.documents.kernel import KernelProcess
+from nsadiag.evidence.documents.python_stacks import PythonThread, frames_of_main
 from nsadiag.evidence.user_code import is_installed, is_user
 from nsadiag.source.loop_exits import Frame, LoopSource, loop_around
 
@@ -102,7 +105,7 @@ class Loops:
         for rank, pid in pids.items():
             try:
                 found = sample_of(self._stacks.at(rank, pid, with_locals=True))
-            except (CaptureError, ValueError, KeyError):
+            except (CaptureError, ValueError):
                 continue
             if found and not self._stacks.shows_variables(pid):
                 found = replace(found, values=())
@@ -181,34 +184,31 @@ class Loops:
         )
 
 
-def running_in(proc: dict[str, Any]) -> int | None:
+def running_in(proc: KernelProcess) -> int | None:
     """By a capture's proc.json: the rank itself if it runs, else the first of its children of Python that does."""
-    if proc.get("state") == RUNNABLE:
-        return int(proc["pid"])
-    children = (c for c in proc.get("children", []) if c["state"] == RUNNABLE and "python" in c["command"])
-    return next((int(c["pid"]) for c in children), None)
+    if proc.state == RUNNABLE:
+        return proc.pid
+    return next((c.pid for c in proc.children if c.state == RUNNABLE and "python" in c.command), None)
 
 
-def cpu_share_of(pid: int, before: dict[str, Any], after: dict[str, Any]) -> float:
+def cpu_share_of(pid: int, before: KernelProcess, after: KernelProcess) -> float:
     """Share of one CPU used by the main thread of the rank, or by one of its children, between two captures."""
-    used = [
-        next((float(row["cpu_s"]) for row in (*proc.get("threads", []), *proc.get("children", []))
-              if row.get("tid", row.get("pid")) == pid), 0.0)
+    then, now = (
+        {**{c.pid: c.cpu_s for c in proc.children}, **{t.tid: t.cpu_s for t in proc.threads}}.get(pid, 0.0)
         for proc in (before, after)
-    ]  # fmt: skip
-    seconds = (after.get("t_mono_ns", 0) - before.get("t_mono_ns", 0)) / 1e9
-    return (used[1] - used[0]) / seconds if seconds > 0 else 0.0
+    )
+    seconds = after.seconds - before.seconds
+    return (now - then) / seconds if seconds > 0 else 0.0
 
 
-def sample_of(threads: list[dict[str, Any]]) -> Sample | None:
+def sample_of(threads: Iterable[PythonThread]) -> Sample | None:
     """The main thread of what py-spy says."""
-    main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
-    if main is None or not main["frames"]:
+    frames = frames_of_main(threads)[::-1]
+    if not frames:
         return None
-    frames = main["frames"][::-1]
     return Sample(
-        frames=tuple((f["filename"], f["name"], f["line"]) for f in frames),
-        values=tuple({v["name"]: str(v.get("repr")) for v in f.get("locals") or []} for f in frames),
+        frames=tuple((f.filename, f.name, f.line) for f in frames),
+        values=tuple({v.name: str(v.repr) for v in f.locals or ()} for f in frames),
     )
 
 

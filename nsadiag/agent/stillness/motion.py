@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nsadiag.agent.stillness.activity import IO_RATE, STOPPED, Usage, recorded, unqueued_s, work
 from nsadiag.agent.stillness.device_queue import held_up, queue_of
-from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, patience, polls_children
+from nsadiag.agent.stillness.external_waits import IDLE_S, PACED_S, Stack, patience, polls_children
 from nsadiag.agent.stillness.idle_consumers import idleness
 from nsadiag.agent.stillness.lost_workers import lost_worker
 from nsadiag.agent.stillness.timed_waits import in_event_loop, limit_s, naps, waited_for
+from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelChild, KernelProcess
+from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame, frames_of_main
+from nsadiag.evidence.documents.training import Loader
+from nsadiag.evidence.documents.types import read_rows, read_value
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json
 from nsadiag.evidence.stacks import stacks_in
 from nsadiag.evidence.user_code import is_user
@@ -114,26 +119,20 @@ class Motion:
         return f"used {self.main_cpu_share:.2f} CPUs, at other lines each time"
 
 
-def main_frames(capture: CaptureDir) -> list[tuple[Any, ...]]:
+def main_frames(capture: CaptureDir) -> Stack:
     """The main thread's stack as (function, file, line), to compare."""
-    threads = stacks_in(capture)
-    main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
-    return _frames(main) if main else []
+    return _stack(frames_of_main(stacks_in(capture)))
 
 
-def _others(capture: CaptureDir) -> list[dict[str, Any]]:
-    """The threads beside the main one."""
-    return [t for t in stacks_in(capture) if t.get("thread_name") != "MainThread"]
-
-
-def _event_loops(threads: list[dict[str, Any]]) -> set[int]:
+def _event_loops(threads: list[PythonThread]) -> set[int]:
     """Those that stand in an event loop of their own."""
-    found = {t.get("os_thread_id") for t in threads if in_event_loop([f["filename"] for f in t["frames"]])}
-    return {int(tid) for tid in found if tid}
+    return {
+        t.os_thread_id for t in threads if t.os_thread_id and in_event_loop([f.filename for f in t.frames])
+    }
 
 
-def _frames(thread: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return [(f["name"], f["filename"], f["line"]) for f in thread["frames"]]
+def _stack(frames: Iterable[StackFrame]) -> Stack:
+    return [(frame.name, frame.filename, frame.line) for frame in frames]
 
 
 def gpu_pct(gpu: dict[str, Any], pid: int) -> float | None:
@@ -175,20 +174,21 @@ class Seen:
 def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[str, Any]]) -> Motion | None:
     """Compares two captures; None if the process could not be looked at twice. `gpus`: one document a capture."""
     a, b = rank.capture(looks[0]), rank.capture(looks[1])
-    procs = read_json(a.proc, {}), read_json(b.proc, {})
-    before, after = seen.before or recorded(procs[0]), seen.after or recorded(procs[1])
+    looked = read_value(KernelProcess, a.proc), read_value(KernelProcess, b.proc)
+    before, after = seen.before or recorded(looked[0]), seen.after or recorded(looked[1])
     if before is None or after is None:
         return None
+    procs = looked[0] or NO_PROCESS, looked[1] or NO_PROCESS
     seconds, free_s = max(after.t_s - before.t_s, 1e-3), unqueued_s(before, after)
     counts = [sum(issued(read_json(c.flight_recorder, {})).values()) for c in (a, b)]
     then, now = main_frames(a), main_frames(b)
-    busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].get("pid", 0))) is not None]
+    busy = [pct for gpu in gpus if (pct := gpu_pct(gpu, procs[1].pid)) is not None]
     stands = now if [f[:2] for f in then] == [f[:2] for f in now] else []
-    others = _others(b)
+    others = [thread for thread in stacks_in(b) if not thread.is_main]
     own_nap_s, helper_nap_s = naps(
         *procs, now, asks_for_child=polls_children(procs[1], stands), loops=_event_loops(others)
     )
-    outside, outside_s = patience(*procs, stands, [_frames(thread) for thread in others])
+    outside, outside_s = patience(*procs, stands, [_stack(thread.frames) for thread in others])
     idle, idle_s = idleness(*procs, then, now, others)
     return Motion(
         rank=rank.rank,
@@ -199,7 +199,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         frames_changed=bool(then and now) and then != now,
         functions_changed=bool(then and now) and [f[:2] for f in then] != [f[:2] for f in now],
         io_bytes=after.io_bytes - before.io_bytes,
-        grown_mib=float(procs[1].get("rss_mib") or 0.0) - float(procs[0].get("rss_mib") or 0.0),
+        grown_mib=(procs[1].rss_mib or 0.0) - (procs[0].rss_mib or 0.0),
         stopped=before.state in STOPPED and after.state in STOPPED,
         did=work(before, after),
         gpu_pct=min(busy) if busy else None,
@@ -213,16 +213,15 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         outside_s=outside_s,
         idle=idle,
         idle_s=idle_s,
-        lost_worker=lost_worker(*procs, stands, read_json(rank.loaders, [])),
+        lost_worker=lost_worker(*procs, stands, read_rows(Loader, rank.loaders)),
         waits_for_peers=False,
     )
 
 
-def _children_cpu_s(before: dict[str, Any], children: list[dict[str, Any]]) -> float:
+def _children_cpu_s(before: KernelProcess, children: Iterable[KernelChild]) -> float:
     """CPU seconds, between two looks, of these children, as the second one shows them, if they lived at both."""
-    then = {child["pid"]: float(child["cpu_s"]) for child in before.get("children", [])}
-    now = {child["pid"]: float(child["cpu_s"]) for child in children}
-    return sum(used - then[pid] for pid, used in now.items() if pid in then)
+    then = {child.pid: child.cpu_s for child in before.children}
+    return sum(child.cpu_s - then[child.pid] for child in children if child.pid in then)
 
 
 def _stands_in(rank: RankDir, looks: tuple[int, int]) -> str | None:

@@ -6,28 +6,29 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from nsadiag.evidence.blocking import Waker, by_wchan, has_own_limits, is_lock, wakers, within
+from nsadiag.evidence.documents.kernel import KernelChild, KernelProcess
 
 # When a process began is known to a tick of the kernel only.
 ONE_SLEEP_NS = 20_000_000
 
 
 def same_nap(
-    before: dict[str, Any], after: dict[str, Any], *, children: Sequence[dict[str, Any]] = ()
+    before: KernelProcess, after: KernelProcess, *, children: Sequence[KernelChild] = ()
 ) -> float | None:
     """Seconds, after the second look, until the main thread wakes; None if it woke in between, or does not sleep.
 
     The same of `children`, by their rows of the second look, where the rank goes on when one of them does.
     """
-    naps = {None: (before.get("sleeps_until_mono_ns"), after.get("sleeps_until_mono_ns"))}
-    then = {c["pid"]: c.get("sleeps_until_mono_ns") for c in before.get("children", [])}
-    naps |= {c["pid"]: (then.get(c["pid"]), c.get("sleeps_until_mono_ns")) for c in children}
-    ends = [second for first, second in naps.values() if second and _is_one(first, second)]
-    return (min(ends) - after["t_mono_ns"]) / 1e9 if ends else None
+    then = {child.pid: child.sleeps_until_mono_ns for child in before.children}
+    naps = [(before.sleeps_until_mono_ns, after.sleeps_until_mono_ns)]
+    naps += [(then.get(child.pid), child.sleeps_until_mono_ns) for child in children]
+    ends = [second for first, second in naps if second and _is_one(first, second)]
+    return (min(ends) - after.t_mono_ns) / 1e9 if ends else None
 
 
 def naps(
-    before: dict[str, Any],
-    after: dict[str, Any],
+    before: KernelProcess,
+    after: KernelProcess,
     frames: list[tuple[Any, ...]],
     *,
     asks_for_child: bool = False,
@@ -39,35 +40,31 @@ def naps(
     whether a process of its own has ended. `loops`: other threads that stand in an event loop of theirs.
     """
     files = [str(frame[1]) for frame in frames]
-    children = after.get("children", []) if asks_for_child else waited_for(after, frames)
+    children = after.children if asks_for_child else waited_for(after, frames)
     own = same_nap(before, after, children=children)
     if not files or not (is_lock(files[0]) or in_event_loop(files)):
         return own, None if own is not None else _long_nap(before, after)
     caller = next((file for file in files if not is_lock(file)), "")
-    limits = [proc.get("waits_until_mono_ns") for proc in (before, after)]
-    if _is_one(*limits) and not has_own_limits(caller):
-        own = (limits[1] - after["t_mono_ns"]) / 1e9
+    until = after.waits_until_mono_ns
+    if until and _is_one(before.waits_until_mono_ns, until) and not has_own_limits(caller):
+        own = (until - after.t_mono_ns) / 1e9
     then, now = _naps_beside(before), _naps_beside(after)
-    ends = [
-        (end - after["t_mono_ns"]) / 1e9 for tid, end in now.items() if end and _is_one(then.get(tid), end)
-    ]
+    ends = [(end - after.t_mono_ns) / 1e9 for tid, end in now.items() if end and _is_one(then.get(tid), end)]
     return own, min([*ends, *_timers(before, after, loops)], default=None)
 
 
-def waited_for(proc: dict[str, Any], frames: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+def waited_for(proc: KernelProcess, frames: list[tuple[Any, ...]]) -> Sequence[KernelChild]:
     """The processes of its own for which the main thread waits: what they do is then what it does."""
-    rows: list[dict[str, Any]] = proc.get("children", [])
-    called = by_wchan(proc.get("wchan"))
+    called = by_wchan(proc.wchan)
     # A worker that waits to ask again is late, not stuck.
     if (called and called.state == "process") or any(wakers(str(f[1])) & Waker.CHILD for f in frames):
-        return rows
+        return proc.children
     return at_the_pipe(proc)
 
 
-def at_the_pipe(proc: dict[str, Any]) -> list[dict[str, Any]]:
+def at_the_pipe(proc: KernelProcess) -> list[KernelChild]:
     """Those that can let it go on where it stands at a pipe, whatever line of whose code reads or writes there."""
-    holders = proc.get("pipe_held_by") or ()
-    return [child for child in proc.get("children", []) if child["pid"] in holders]
+    return [child for child in proc.children if child.pid in (proc.pipe_held_by or ())]
 
 
 def in_event_loop(files: list[str]) -> bool:
@@ -79,31 +76,30 @@ def in_event_loop(files: list[str]) -> bool:
     )
 
 
-def _timers(before: dict[str, Any], after: dict[str, Any], loops: Collection[int]) -> list[float]:
+def _timers(before: KernelProcess, after: KernelProcess, loops: Collection[int]) -> list[float]:
     """Longest waits of other threads' event loops, where a task of theirs sleeps for longer than the looks are apart.
 
     As with sleeps, a loop that asks more often than that only polls.
     """
-    apart_s = (after["t_mono_ns"] - before["t_mono_ns"]) / 1e9 if loops else 0.0
-    limits = [thread.get("wait_limit_s") for thread in after.get("threads", []) if thread["tid"] in loops]
+    apart_s = after.seconds - before.seconds
+    limits = [thread.wait_limit_s for thread in after.threads if thread.tid in loops]
     return [limit for limit in limits if limit and limit > apart_s]
 
 
-def _long_nap(before: dict[str, Any], after: dict[str, Any]) -> float | None:
+def _long_nap(before: KernelProcess, after: KernelProcess) -> float | None:
     """Seconds left of a sleep, longer than the looks are apart, that it was not in at the first look.
 
     A poll naps for less, and asks more often; what backs off from a server that refuses sleeps longer each time.
     """
-    until, now = after.get("sleeps_until_mono_ns"), after.get("t_mono_ns", 0)
+    until, now = after.sleeps_until_mono_ns, after.t_mono_ns
     left = (until - now) / 1e9 if until else 0.0
-    return left if left > (now - before.get("t_mono_ns", now)) / 1e9 else None
+    return left if left > (now - (before.t_mono_ns or now)) / 1e9 else None
 
 
-def _naps_beside(proc: dict[str, Any]) -> dict[int, int | None]:
+def _naps_beside(proc: KernelProcess) -> dict[int, int | None]:
     """The times at which threads other than the main one wake, and children, by their ids."""
-    threads = {t["tid"]: t.get("sleeps_until_mono_ns") for t in proc.get("threads", [])}
-    threads.pop(proc.get("pid"), None)
-    return threads | {c["pid"]: c.get("sleeps_until_mono_ns") for c in proc.get("children", [])}
+    threads = {t.tid: t.sleeps_until_mono_ns for t in proc.threads if t.tid != proc.pid}
+    return threads | {child.pid: child.sleeps_until_mono_ns for child in proc.children}
 
 
 def _is_one(first: int | None, second: int | None) -> bool:
@@ -111,12 +107,12 @@ def _is_one(first: int | None, second: int | None) -> bool:
     return first is not None and second is not None and abs(first - second) < ONE_SLEEP_NS
 
 
-def limit_s(before: dict[str, Any], after: dict[str, Any], frames: list[tuple[Any, ...]]) -> float | None:
+def limit_s(before: KernelProcess, after: KernelProcess, frames: list[tuple[Any, ...]]) -> float | None:
     """Longest wait of the main thread where it stood both times: for a socket, a pipe, a timer of its event loop.
 
     None where torch waits.
     """
     files = [str(frame[1]) for frame in frames]
     caller = within(files)[1]
-    known: list[float] = [proc.get("wait_limit_s") or 0.0 for proc in (before, after)]
+    known: list[float] = [proc.wait_limit_s or 0.0 for proc in (before, after)]
     return known[0] if files and all(known) and not has_own_limits(caller) else None

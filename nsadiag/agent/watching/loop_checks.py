@@ -10,7 +10,9 @@ from nsadiag.agent.captures.worker_server import WorkerServer
 from nsadiag.agent.stillness.loop_sampling import Loops, cpu_share_of, running_in
 from nsadiag.agent.stillness.motion import Stance
 from nsadiag.agent.watching.state import RankState
-from nsadiag.evidence.layout import ROUNDS_HANDLER, RunDir, read_json
+from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
+from nsadiag.evidence.documents.types import read_value
+from nsadiag.evidence.layout import ROUNDS_HANDLER, RankDir, RunDir
 
 
 class LoopChecks:
@@ -26,7 +28,7 @@ class LoopChecks:
         self._loops.begin()
         self._ranks, self._running = ranks, {}
         for number, rank in ranks.items():
-            pid = running_in(read_json(rank.directory.capture(capture).proc, {}))
+            pid = running_in(_process(rank.directory, capture))
             if rank.process and pid and number not in but:
                 self._running[number] = pid
 
@@ -53,7 +55,7 @@ class LoopChecks:
             loop = self._loops.reported(stance.rank, lambda: asked.ask_json(ROUNDS_HANDLER))
         if loop is None or pid is None or stance.motion is None:
             return stance
-        procs = (read_json(self._directory.rank(stance.rank).capture(n).proc, {}) for n in looks)
+        procs = (_process(self._directory.rank(stance.rank), number) for number in looks)
         moved = dataclasses.replace(
             stance.motion,
             loop=dataclasses.asdict(loop),
@@ -61,3 +63,7 @@ class LoopChecks:
             endless=loop.is_endless(longest_pause_s),
         )
         return dataclasses.replace(stance, motion=moved)
+
+
+def _process(rank: RankDir, capture: int) -> KernelProcess:
+    return read_value(KernelProcess, rank.capture(capture).proc) or NO_PROCESS

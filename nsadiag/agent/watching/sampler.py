@@ -6,10 +6,10 @@ import contextlib
 import json
 import resource
 import time
-from typing import Any
 
 from nsadiag.agent.captures.python.nonblocking_stacks import NonblockingStacks
 from nsadiag.agent.captures.target import CaptureError
+from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
 from nsadiag.evidence.layout import RankDir, open_private
 
 MIN_INTERVAL_S = 0.5
@@ -18,6 +18,8 @@ MIN_INTERVAL_S = 0.5
 PAUSE_PER_COST, MORE_EACH_TIME = 20, 10
 AT_MOST = 400  # samples a rank
 MOST_LINES = 10**7  # of a file
+
+Frames = tuple[StackFrame, ...]
 
 
 class Sampler:
@@ -41,7 +43,7 @@ class Sampler:
         self._taken += 1
         self._next = time.monotonic() + max(MIN_INTERVAL_S, pause * (_cpu_s() - began_s))
 
-    def _append(self, directory: RankDir, threads: list[dict[str, Any]]) -> None:
+    def _append(self, directory: RankDir, threads: Threads) -> None:
         frames = where_it_works(threads)
         if not frames or any(is_torn(frame) for frame in frames):
             return
@@ -49,8 +51,8 @@ class Sampler:
             json.dumps(
                 {
                     "t_mono_ns": time.monotonic_ns(),
-                    "frames": [[f["filename"], f["line"], f["name"]] for f in frames],
-                    "beside": [[f["filename"], f["line"], f["name"]] for f in other_lines(threads)],
+                    "frames": _rows(frames),
+                    "beside": _rows(other_lines(threads)),
                 }
             )
             + "\n"
@@ -59,35 +61,35 @@ class Sampler:
             file.write(line)
 
 
+def _rows(frames: Frames) -> list[tuple[str, int, str]]:
+    return [(frame.filename, frame.line, frame.name) for frame in frames]
+
+
 def _cpu_s() -> float:
     """CPU time of this thread, and of the children that have ended: on a busy machine the clock would count waiting as cost."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + children.ru_utime + children.ru_stime
 
 
-def is_torn(frame: dict[str, Any]) -> bool:
+def is_torn(frame: StackFrame) -> bool:
     """Whether it was read while the thread was changing it: a sample does not stop the process."""
-    file, line = str(frame["filename"]), int(frame["line"])
-    return not (0 <= line <= MOST_LINES and any(mark in file for mark in "/<."))
+    return not (0 <= frame.line <= MOST_LINES and any(mark in frame.filename for mark in "/<."))
 
 
-def where_it_works(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def where_it_works(threads: Threads) -> Frames:
     """The main thread's frames, innermost first; on top of them those of autograd's own thread, if backward is there.
 
     For a GPU's backward torch has a thread in C++, in which Python's hooks run while the main thread waits.
     """
-    main: list[dict[str, Any]] = next(
-        (t["frames"] for t in threads if t.get("thread_name") == "MainThread"), []
-    )
-    if not main or main[0]["name"] != "_engine_run_backward":
+    main = frames_of_main(threads)
+    if not main or main[0].name != "_engine_run_backward":
         return main
-    others = (t["frames"] for t in threads if t.get("thread_name") != "MainThread")
+    others = (thread.frames for thread in threads if not thread.is_main)
     # A thread of Python's own begins in threading.py; py-spy may name the class, too.
-    return next((f + main for f in others if f and not f[-1]["name"].endswith("_bootstrap")), main)
+    return next((f + main for f in others if f and not f[-1].name.endswith("_bootstrap")), main)
 
 
-def other_lines(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def other_lines(threads: Threads) -> Frames:
     """The frames of a thread of the user's own that has the interpreter while the main thread trains."""
-    owner = next((t for t in threads if t.get("owns_gil") and t.get("thread_name") != "MainThread"), None)
-    frames: list[dict[str, Any]] = (owner or {}).get("frames", [])
-    return frames if frames and frames[-1]["name"].endswith("_bootstrap") else []
+    frames = next((thread.frames for thread in threads if thread.owns_gil and not thread.is_main), ())
+    return frames if frames and frames[-1].name.endswith("_bootstrap") else ()

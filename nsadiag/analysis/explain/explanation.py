@@ -75,8 +75,8 @@ def explain(case: Case) -> Explanation | None:
     if best.condition is not None:
         claim = f"`{shown(best.condition)}` depends on {DEPENDS[best.condition.provenance]}"
         evidence.append(Evidence(claim=claim, source=context.cited(best.condition.place)))
-    if looks := case.cell.watch.get("looks"):
-        evidence.append(Evidence(claim=looks[-1]["reason"], source="watch.json#looks"))
+    if last := case.cell.watch.last_look:
+        evidence.append(Evidence(claim=last.reason, source="watch.json#looks"))
     return Explanation(
         best=best,
         peers_at=context.here(best.blocked[0]) if best.blocked else None,

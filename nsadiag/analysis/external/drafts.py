@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,11 @@ from nsadiag.analysis.external.nccl_log import Init
 from nsadiag.analysis.external.recognise import TORCHRUN_LOG, Gathered, rank_of
 from nsadiag.analysis.ingest.run_directory import LOG_TAIL_BYTES
 from nsadiag.analysis.records import CaptureEvidence
+from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.documents.files import read_tail
+from nsadiag.evidence.documents.kernel import NO_PROCESS
+from nsadiag.evidence.documents.python_stacks import Threads
+from nsadiag.evidence.documents.watch import NO_END, End
 from nsadiag.evidence.stacks import from_faulthandler
 
 MOST_LOG_BYTES = 32 * 2**20
@@ -39,8 +42,8 @@ class Draft:
     """One rank while its files are found one after another."""
 
     captures: list[CaptureEvidence] = field(default_factory=list)
-    exceptions: list[dict[str, Any]] = field(default_factory=list)
-    end: dict[str, Any] = field(default_factory=dict)
+    exceptions: list[Raised] = field(default_factory=list)
+    end: End = NO_END
     timed_out: list[tuple[watchdog.TimedOut, str]] = field(default_factory=list)
     stderr_tail: str = ""
     faults: str = ""
@@ -157,24 +160,32 @@ def _put_log(drafts: Drafts, facts: logs.LogFacts, source: str, own: int, text: 
         drafts[timed_out.rank].timed_out.append((timed_out, source))
         drafts[timed_out.rank].source = drafts[timed_out.rank].source or source
     for ended in facts.ended:
-        how = {"signal": -ended.code} if ended.code < 0 else {"exit_code": ended.code}
-        drafts[ended.rank].end = {"pid": ended.pid, "t_s": ended.t_s or 0.0, **how}
+        drafts[ended.rank].end = End(
+            pid=ended.pid,
+            t_s=ended.t_s or 0.0,
+            signal=-ended.code if ended.code < 0 else None,
+            exit_code=ended.code if ended.code >= 0 else None,
+        )
         drafts[ended.rank].source = drafts[ended.rank].source or source
     for rank in facts.ranks:
         drafts[rank].source = drafts[rank].source or source
 
 
-def _exception(raised: logs.Raised, source: str) -> dict[str, Any]:
-    cause = {**_exception(raised.cause, source), "meant": raised.meant} if raised.cause else None
-    return {
-        "type": raised.type,
-        "message": raised.message,
-        "thread": "MainThread",
-        "t_mono_ns": 0,
-        "frames": list(raised.frames),
-        "source": f"{source}#line {raised.line}",
-        "cause": cause,
-    }
+def _exception(raised: logs.Raised, source: str) -> Raised:
+    return Raised(
+        type=raised.type,
+        message=raised.message,
+        thread="MainThread",
+        t_mono_ns=0,
+        frames=raised.frames,
+        source=f"{source}#line {raised.line}",
+        cause=_cause(raised.cause, raised.meant) if raised.cause else None,
+    )
+
+
+def _cause(raised: logs.Raised, meant: bool) -> Cause:
+    earlier = _cause(raised.cause, raised.meant) if raised.cause else None
+    return Cause(type=raised.type, message=raised.message, frames=raised.frames, cause=earlier, meant=meant)
 
 
 def read_errors(gathered: Gathered, drafts: Drafts) -> None:
@@ -198,7 +209,7 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
         exception = _exception(told, relative(path, gathered.root))
         moment = str(extra.get("timestamp", ""))
         if moment.isdigit():
-            exception["t_mono_ns"] = int(moment) * 10**9
+            exception = replace(exception, t_mono_ns=int(moment) * 10**9)
         if rank >= 0:
             drafts[rank].exceptions.insert(0, exception)
             drafts[rank].source = drafts[rank].source or relative(path, gathered.root)
@@ -207,16 +218,16 @@ def read_errors(gathered: Gathered, drafts: Drafts) -> None:
 def capture_of(
     *,
     source: str,
-    stacks: Iterable[dict[str, Any]] = (),
+    stacks: Threads = (),
     flight_recorder: dict[str, Any] | None = None,
     native: str = "",
 ) -> CaptureEvidence:
     return CaptureEvidence(
         number=1,
-        stacks=list(stacks),
+        stacks=stacks,
         flight_recorder=flight_recorder or {},
-        proc={},
-        gaps=[],
+        proc=NO_PROCESS,
+        gaps=(),
         source=source,
         native=native,
     )

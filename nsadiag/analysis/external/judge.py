@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
 from nsadiag.analysis.external.agreeing import all_over
 from nsadiag.analysis.external.crowd_findings import crowd_finding
@@ -16,6 +15,7 @@ from nsadiag.analysis.external.told import communicator_finding, ended_with_code
 from nsadiag.analysis.judgement.conclude import verdict_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.errors import UsageError
+from nsadiag.evidence.documents.watch import NO_END, Look, Watch
 from nsadiag.evidence.records import Evidence, Finding, Progress, Rejected, Times, Verdict
 
 LOOKS_FOR = (
@@ -67,7 +67,7 @@ def _finding(foreign: Foreign) -> tuple[Finding, tuple[str, ...]]:
     stuck = dataclasses.replace(cell, watch=_watch(foreign))
     found, failed = resolve(Case(stuck)).outcome
     if found.cls in ("rank_exited_early", "unknown", "healthy") and (first := _first_with_a_code(cell)):
-        return ended_with_code(foreign, (first.rank,), int(first.end["exit_code"])), failed
+        return ended_with_code(foreign, (first.rank,), first.end.exit_code or 0), failed
     if by_dumps is None or found.cls not in ("unknown", "healthy"):
         return _of_all(found, by_dumps, foreign), failed
     return by_dumps, failed
@@ -88,23 +88,23 @@ def _of_all(found: Finding, by_dumps: Finding | None, foreign: Foreign) -> Findi
 
 def _first_with_a_code(cell: CellEvidence) -> RankEvidence | None:
     """It did not end of its own accord, but by something that its own log would tell."""
-    coded = [r for r in cell.ranks if r.end.get("exit_code") and not r.exception]
-    return min(coded, key=lambda r: float(r.end["t_s"]), default=None)
+    coded = [r for r in cell.ranks if r.end.exit_code and not r.exception]
+    return min(coded, key=lambda r: r.end.t_s or 0.0, default=None)
 
 
 def _says_why(cell: CellEvidence) -> bool:
-    return any(r.exception or r.end or any(c.stacks for c in r.captures) for r in cell.ranks)
+    return any(r.exception or r.end != NO_END or any(c.stacks for c in r.captures) for r in cell.ranks)
 
 
-def _watch(foreign: Foreign) -> dict[str, Any]:
+def _watch(foreign: Foreign) -> Watch:
     """Assume that a job whose stacks or dumps were taken is stuck, where nothing shows that it moves."""
     cell = foreign.cell
     broke = _broke(cell)
     looks = looks_of(cell)
     if broke or looks == "moved":
-        return {**cell.watch, "launcher_exit_code": 1 if broke else None}
-    look = {"judgement": "still", "reason": GAPS[looks], "t_s": 0.0, "motions": [], "first": 1, "second": 1}
-    return {**cell.watch, "stopped": "hang", "looks": [look]}
+        return dataclasses.replace(cell.watch, launcher_exit_code=1 if broke else None)
+    look = Look(judgement="still", reason=GAPS[looks], t_s=0.0, first=1, second=1)
+    return dataclasses.replace(cell.watch, stopped="hang", looks=(look,))
 
 
 def _believable(found: Finding, foreign: Foreign) -> Finding:
@@ -136,7 +136,7 @@ def _still_true(item: Rejected, foreign: Foreign) -> Rejected | None:
 
 
 def _broke(cell: CellEvidence) -> bool:
-    return any(r.exception or r.end for r in cell.ranks)
+    return any(r.exception or r.end != NO_END for r in cell.ranks)
 
 
 def _open(found: Finding, cell: CellEvidence, looks: Looks) -> Finding:
@@ -191,7 +191,7 @@ def _place_in(file: Path, place: str, item: Evidence, cell: CellEvidence) -> str
             entries = capture.flight_recorder.get("entries", [])
             if entry and capture.source == relative and int(entry[1]) < len(entries):
                 return f"entries[{entries[int(entry[1])].get('index', entry[1])}]"
-        told = str((rank.exception or {}).get("source", ""))
+        told = rank.exception.source if rank.exception else ""
         if "exception.json" in item.source and told.startswith(f"{relative}#"):
             return told.partition("#")[2]
     return "" if entry else place

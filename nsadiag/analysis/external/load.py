@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from typing import Any
 
 from nsadiag.analysis.external import logs, watchdog
 from nsadiag.analysis.external.drafts import (
@@ -27,6 +26,8 @@ from nsadiag.analysis.scale.dumps.columns import RankColumns
 from nsadiag.analysis.scale.dumps.crowd import Crowd, merged
 from nsadiag.analysis.scale.dumps.pool import Refused, read_all, readers
 from nsadiag.errors import MachineError
+from nsadiag.evidence.documents.exceptions import Cause
+from nsadiag.evidence.documents.watch import NO_END, Watch
 from nsadiag.evidence.spans import spans
 
 MOST_REFUSED = 5
@@ -69,7 +70,7 @@ def load_foreign(gathered: Gathered) -> Foreign:
         path=gathered.root,
         world_size=world,
         ranks=ranks,
-        watch={"started_mono_ns": began_ns},
+        watch=Watch(started_mono_ns=began_ns),
         launcher_stderr="",
         processes=(),
         gaps=tuple(gaps),
@@ -81,17 +82,17 @@ def _order(drafts: Drafts) -> int:
     """Times from torchrun, where a log has none; those that nobody told come last. Returns the first."""
     for draft in drafts.values():
         # NCCL's watchdog ended it, because a peer did not come.
-        draft.end = {} if draft.timed_out else draft.end
-        for exception in draft.exceptions:
-            exception["t_mono_ns"] = exception["t_mono_ns"] or int(draft.end.get("t_s", 0) * 10**9)
-    told = [e["t_mono_ns"] for d in drafts.values() for e in d.exceptions if e["t_mono_ns"]]
-    told += [int(d.end["t_s"] * 10**9) for d in drafts.values() if d.end.get("t_s")]
+        draft.end = NO_END if draft.timed_out else draft.end
+        ended_ns = int((draft.end.t_s or 0) * 10**9)
+        draft.exceptions = [replace(e, t_mono_ns=e.t_mono_ns or ended_ns) for e in draft.exceptions]
+    told = [e.t_mono_ns for d in drafts.values() for e in d.exceptions if e.t_mono_ns]
+    told += [int(d.end.t_s * 10**9) for d in drafts.values() if d.end.t_s]
     began_ns = min(told, default=0)
     for draft in drafts.values():
-        if draft.end:
-            draft.end = {**draft.end, "t_s": max(draft.end["t_s"] - began_ns / 1e9, 0.0)}
-        for exception in draft.exceptions:
-            exception["t_mono_ns"] = exception["t_mono_ns"] or max(told, default=0)
+        if draft.end.t_s is not None:
+            draft.end = replace(draft.end, t_s=max(draft.end.t_s - began_ns / 1e9, 0.0))
+        last_ns = max(told, default=0)
+        draft.exceptions = [replace(e, t_mono_ns=e.t_mono_ns or last_ns) for e in draft.exceptions]
     return began_ns
 
 
@@ -145,5 +146,5 @@ def _rank(number: int, draft: Draft) -> RankEvidence:
     )
 
 
-def _follows(exception: dict[str, Any]) -> bool:
-    return follows_a_peer(exception) or bool(logs.BARRIER.search(exception["message"]))
+def _follows(exception: Cause) -> bool:
+    return follows_a_peer(exception) or bool(logs.BARRIER.search(exception.message))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from nsadiag.analysis.external.watchdog import TimedOut, timed_out
+from nsadiag.evidence.documents.exceptions import TracebackFrame
 
 # torchrun, torch.distributed and NCCL put these before lines of several ranks in one log.
 PREFIX = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:? ?")
@@ -35,7 +35,7 @@ class Raised:
     rank: int | None
     type: str
     message: str
-    frames: tuple[dict[str, Any], ...]  # outermost first
+    frames: tuple[TracebackFrame, ...]  # outermost first
     line: int  # of the log, where it begins
     cause: Raised | None = None
     meant: bool = False  # raised `from` the cause
@@ -87,7 +87,7 @@ def read_log(text: str) -> LogFacts:
 
 def _tracebacks(lines: list[str]) -> list[Raised]:
     """Each with what it was raised from as its cause."""
-    open_: dict[int | None, tuple[int, list[dict[str, Any]]]] = {}
+    open_: dict[int | None, tuple[int, list[TracebackFrame]]] = {}
     chained: dict[int | None, tuple[Raised, bool]] = {}
     found: list[Raised] = []
     for number, line in enumerate(lines, 1):
@@ -121,15 +121,14 @@ def _tracebacks(lines: list[str]) -> list[Raised]:
     return found
 
 
-def _read_line(said: str, frames: list[dict[str, Any]]) -> re.Match[str] | None:
+def _read_line(said: str, frames: list[TracebackFrame]) -> re.Match[str] | None:
     """A frame, its code, or the exception itself, which ends the traceback."""
     frame = FRAME.match(said)
     if frame:
-        frames.append(
-            {"file": frame["file"], "line": int(frame["line"]), "function": frame["function"], "code": ""}
-        )
-    elif said.startswith("    ") and frames and not frames[-1]["code"] and said.strip(" ^~"):
-        frames[-1]["code"] = said.strip()
+        file, line_number, function = frame["file"], int(frame["line"]), frame["function"]
+        frames.append(TracebackFrame(file=file, line=line_number, function=function))
+    elif said.startswith("    ") and frames and not frames[-1].code and said.strip(" ^~"):
+        frames[-1] = replace(frames[-1], code=said.strip())
     elif frames and not said.startswith(" "):
         return RAISED.match(said)
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.records import Strength
@@ -35,9 +35,4 @@ def looks_of(cell: CellEvidence) -> Looks:
 
 
 def _lines(rank: RankEvidence) -> list[list[tuple[str, int]]]:
-    return [_main(capture.stacks) for capture in rank.captures if capture.stacks]
-
-
-def _main(threads: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    main = next((t for t in threads if t.get("thread_name") == "MainThread"), threads[0])
-    return [(f["filename"], f["line"]) for f in main.get("frames", [])]
+    return [capture.main_lines for capture in rank.captures if capture.stacks]

@@ -6,11 +6,13 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame, Threads
 from nsadiag.evidence.documents.types import fitting
-from nsadiag.evidence.stacks import Threads, with_a_main_thread
+from nsadiag.evidence.documents.values import rows_of
+from nsadiag.evidence.stacks import with_a_main_thread
 
 PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 RANK_IN_COMMAND = re.compile(r"--(?:local[-_])?rank[= ](\d+)")
@@ -50,32 +52,23 @@ def from_py_spy(text: str) -> Iterator[ProcessStacks]:
 
 
 def _py_spy_threads(text: str) -> Threads:
-    threads: Threads = []
+    found: list[tuple[PythonThread, list[StackFrame]]] = []
     for line in text.splitlines():
         thread, frame = THREAD.match(line), FRAME.match(line)
         if thread:
             state = thread["state"] or ""
-            threads.append(
-                {
-                    "thread_name": thread["name"],
-                    "active": "active" in state,
-                    "owns_gil": "gil" in state,
-                    "frames": [],
-                }
+            row = PythonThread(
+                thread_name=thread["name"], active="active" in state, owns_gil="gil" in state, frames=()
             )
-        elif frame and threads:
-            threads[-1]["frames"].append(
-                {
-                    "name": frame["name"],
-                    "filename": whole_path(frame["file"]),
-                    "line": int(frame["line"] or 0),
-                }
-            )
-    return with_a_main_thread([t for t in threads if t["frames"]])
+            found.append((row, []))
+        elif frame and found:
+            file, line_number = whole_path(frame["file"]), int(frame["line"] or 0)
+            found[-1][1].append(StackFrame(name=frame["name"], filename=file, line=line_number))
+    return with_a_main_thread([replace(row, frames=tuple(frames)) for row, frames in found if frames])
 
 
 def _has_native(threads: Threads) -> bool:
-    return any(".so" in f["filename"] or not f["line"] for t in threads for f in t["frames"])
+    return any(".so" in f.filename or not f.line for t in threads for f in t.frames)
 
 
 def whole_path(file: str) -> str:
@@ -105,7 +98,7 @@ def from_json(text: str) -> Threads:
                 "frames": [{**f, "name": str(f.get("name")), "line": _line(f.get("line"))} for f in kept],
             }
         )
-    return with_a_main_thread(fitting("py_spy.json", threads, []))
+    return with_a_main_thread(rows_of(PythonThread, fitting("py_spy.json", threads, [])))
 
 
 def _line(value: Any) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.documents.training import Bucket, WrappedModel
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # What was not recorded is missing (None), never "no".
@@ -39,43 +40,41 @@ def buckets_of(
     arrivals = _arrivals(events, begin)
     reductions = None if calls is None else _reductions(cell, rank, calls, begin)
     for index, model in enumerate(rank.ddp):
-        names = [p.get("qualified", p["name"]) for p in model["parameters"]]
+        names = [parameter.full_name for parameter in model.parameters]
         for bucket in _in_force(cell, rank, index, events, begin):
-            members = [names[i] for i in bucket["parameters"] if i < len(names)]
+            members = [names[i] for i in bucket.parameters if i < len(names)]
             yield {
                 "rank": rank.rank,
                 "model": index,
-                "bucket": bucket["index"],
-                "elements": bucket["elements"],
+                "bucket": bucket.index,
+                "elements": bucket.elements,
                 "parameters": members,
                 **_filled(_looked_at(members, rank.recorded_gradients), arrivals),
-                **_reduced(bucket["elements"], reductions),
+                **_reduced(bucket.elements, reductions),
             }
 
 
 def _in_force(
     cell: CellEvidence, rank: RankEvidence, index: int, events: pd.DataFrame, begin: float
-) -> list[dict[str, Any]]:
+) -> tuple[Bucket, ...]:
     """As first assigned, or as rebuilt, where that was before this backward; an event that the ring lost was."""
     model = rank.ddp[index]
     rebuilt = events.loc[
         (events.kind == Kind.BUCKET) & (events.name == "rebuilt") & (events.b == index), "t_s"
     ]
-    if not model.get("rebuilt_buckets") or (len(rebuilt) and float(rebuilt.iloc[-1]) > begin):
-        return list(model.get("buckets", []))
-    return list(_authority(cell, rank, index)["rebuilt_buckets"])
+    if not model.rebuilt_buckets or (len(rebuilt) and float(rebuilt.iloc[-1]) > begin):
+        return model.buckets
+    return _authority(cell, rank, index).rebuilt_buckets
 
 
-def _authority(cell: CellEvidence, rank: RankEvidence, index: int) -> dict[str, Any]:
+def _authority(cell: CellEvidence, rank: RankEvidence, index: int) -> WrappedModel:
     """All ranks use the order of the group's first one; DDP's own log names it on any of them."""
     own = rank.ddp[index]
-    if own.get("rebuilt_says") == "log":
+    if own.rebuilt_says == "log":
         return own
-    same = {
-        r.rank: r.ddp[index] for r in cell.ranks if len(r.ddp) > index and r.ddp[index].get("rebuilt_buckets")
-    }
-    logged = [model for model in same.values() if model.get("rebuilt_says") == "log"]
-    return logged[0] if logged else same.get((own.get("ranks") or [0])[0], own)
+    same = {r.rank: r.ddp[index] for r in cell.ranks if len(r.ddp) > index and r.ddp[index].rebuilt_buckets}
+    logged = [model for model in same.values() if model.rebuilt_says == "log"]
+    return logged[0] if logged else same.get(own.ranks[0] if own.ranks else 0, own)
 
 
 def _arrivals(events: pd.DataFrame, begin: float) -> dict[str, float] | None:

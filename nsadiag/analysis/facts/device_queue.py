@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Literal
+from typing import Literal
 
 from nsadiag.analysis.facts.groups import Groups, newest_dump, raw_name
 from nsadiag.analysis.facts.transfers import Transfer
 from nsadiag.analysis.records import CellEvidence, RankEvidence
-from nsadiag.evidence.recorder import TRANSFER, Entry, is_nccl, members, pending
+from nsadiag.evidence.recorder import TRANSFER, Dump, Entry, is_nccl, members, pending
 
 # Native frames of a host that waits for its GPU, or for room in its queue: CUDA's, and torch's around them.
 WAITS = re.compile(r"^(cu[A-Z]\w+|cuda[A-Z]\w+|at::native::_local_scalar_dense_cuda|c10::cuda::)")
@@ -73,7 +73,7 @@ def _is_call(row: Transfer, end: tuple[str, int]) -> bool:
     return not row.op.endswith(".wait") and (row.direction, row.peer) == end
 
 
-def end_of(dump: dict[str, Any], entry: Entry) -> tuple[str, int]:
+def end_of(dump: Dump, entry: Entry) -> tuple[str, int]:
     """Direction, and the peer as a global rank."""
     found = TRANSFER.search(str(entry["profiling_name"]))
     assert found is not None

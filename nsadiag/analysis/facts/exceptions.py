@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from nsadiag.analysis.facts import locations
+from nsadiag.evidence.documents.exceptions import Cause
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
 
@@ -53,56 +53,54 @@ DEVICE_ASSERT = re.compile(
     r"^\S+\.cuh?:\d+: (?P<kernel>.+?): block: .*? Assertion `(?P<what>.+?)` failed", re.MULTILINE
 )
 
-Raised = dict[str, Any]
 
-
-def follows_a_peer(exception: Raised) -> bool:
+def follows_a_peer(exception: Cause) -> bool:
     """Whether the exception only says that a peer is gone."""
-    message = exception["message"]
-    says_so = exception["type"] in FOLLOWER_TYPES or FOLLOWS_A_PEER.search(message)
+    message = exception.message
+    says_so = exception.type in FOLLOWER_TYPES or FOLLOWS_A_PEER.search(message)
     return bool(says_so) and not PORT_TAKEN.search(message)
 
 
-def is_of_the_world(exception: Raised) -> bool:
+def is_of_the_world(exception: Cause) -> bool:
     """Whether it is of a socket of the user's own, or of a library's, as HTTP clients have: who is at its other end may be no peer."""
-    files = [str(frame["file"]) for frame in exception.get("frames", ())]
+    files = [frame.file for frame in exception.frames]
     if not files or is_of_a_collective(exception) or any(TO_PEERS.search(file) for file in files):
         return False
     # What C++ raises is a RuntimeError, at the user's line.
-    return not is_user(files[-1]) or exception["type"] in OF_SOCKETS
+    return not is_user(files[-1]) or exception.type in OF_SOCKETS
 
 
-def first_of(exception: Raised) -> Raised:
+def first_of(exception: Cause) -> Cause:
     """The exception that it was raised from; and the one on its way up when a clean-up failed, for want of a peer or for its own sake."""
     current = exception
-    while (earlier := current.get("cause")) and earlier.get("frames"):
-        if LOST_WORKER.search(current["message"]):
+    while (earlier := current.cause) and earlier.frames:
+        if LOST_WORKER.search(current.message):
             break  # a connection that was refused then was one to the worker, and to no peer
-        is_first = earlier.get("meant") or earlier.get("displaced")
+        is_first = earlier.meant or earlier.displaced
         if not is_first and (not follows_a_peer(current) or follows_a_peer(earlier)):
             break
         current = earlier
     return current
 
 
-def is_of_a_collective(exception: Raised) -> bool:
+def is_of_a_collective(exception: Cause) -> bool:
     """Whether the backend's own words say that ranks met in different collectives."""
-    return exception["type"] == "DistBackendError" or bool(OF_A_COLLECTIVE.search(exception["message"]))
+    return exception.type == "DistBackendError" or bool(OF_A_COLLECTIVE.search(exception.message))
 
 
-def place_of(exception: Raised) -> Place | None:
+def place_of(exception: Cause) -> Place | None:
     """The innermost user line: of the loader's worker that raised it, of the traceback, of the call that it left."""
-    original = ORIGINAL.search(exception["message"])
+    original = ORIGINAL.search(exception.message)
     if original:
         found = [m for m in TEXT_FRAME.finditer(original["text"]) if is_user(m["file"])]
         if found:
             return locations.place(found[-1]["file"], int(found[-1]["line"]), found[-1]["function"])
-    return locations.of_exception(exception) or locations.of_text(str(exception.get("place") or ""))
+    return locations.of_exception(exception) or locations.of_text(exception.place)
 
 
-def headline(exception: Raised) -> str:
+def headline(exception: Cause) -> str:
     """Its type and first line; of one that a loader's worker raised, the worker's own last line."""
-    message = str(exception["message"]).strip()
+    message = exception.message.strip()
     original = ORIGINAL.search(message)
     if original:
         last = original["text"].strip().splitlines()[-1].strip()
@@ -110,12 +108,12 @@ def headline(exception: Raised) -> str:
     first, *more = [line.strip() for line in message.splitlines() if line.strip()] or [""]
     # "Error(s) in loading state_dict for Net:" says nothing yet.
     first = f"{first} {more[0]}" if first.endswith(":") and more else first
-    return f"{exception['type']}: {first}"[:300]
+    return f"{exception.type}: {first}"[:300]
 
 
-def is_told_late(exception: Raised) -> bool:
+def is_told_late(exception: Cause) -> bool:
     """Whether it is of a kernel that was launched before the line that raised."""
-    return bool(LATE.search(str(exception["message"])))
+    return bool(LATE.search(exception.message))
 
 
 def device_assert(stderr: str) -> str | None:
@@ -124,16 +122,16 @@ def device_assert(stderr: str) -> str | None:
     return f"{found['kernel']}: assertion `{found['what']}` failed"[:300] if found else None
 
 
-def is_same(one: Raised, other: Raised) -> bool:
+def is_same(one: Cause, other: Cause) -> bool:
     """Whether both tell of one exception, as it passed two places."""
-    return (one["type"], one["message"]) == (other["type"], other["message"])
+    return (one.type, one.message) == (other.type, other.message)
 
 
-def memory_of(exception: Raised) -> str | None:
+def memory_of(exception: Cause) -> str | None:
     """`gpu` or `host`, if an allocator says that it has nothing left to give."""
-    message = str(exception["message"])
+    message = exception.message
     if GPU_OOM.search(message) and not ABSURD.search(message):
         return "gpu"
-    if exception["type"] == "MemoryError" or HOST_OOM.search(message):
+    if exception.type == "MemoryError" or HOST_OOM.search(message):
         return "host"
     return None

@@ -6,10 +6,11 @@ import dataclasses
 import re
 import signal
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_of_the_world, is_same
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.documents.exceptions import NOT_RAISED, Raised
 
 # What C++ says before it ends a process for a collective's sake.
 GAVE_UP = re.compile(
@@ -62,7 +63,7 @@ def _is_the_worlds(found: list[Break]) -> bool:
 
 
 def _by_sigterm(one: Break) -> bool:
-    return one.kind == "killed" and one.rank.end.get("signal") == signal.SIGTERM
+    return one.kind == "killed" and one.rank.end.signal == signal.SIGTERM
 
 
 def _by_itself(one: Break) -> bool:
@@ -73,56 +74,56 @@ def _by_itself(one: Break) -> bool:
 
 def says_mismatch(rank: RankEvidence) -> bool:
     """Whether the rank ended because its peer had sent something else than it was waiting for."""
-    return bool(
-        MISMATCH.search((rank.exception or {}).get("message", "")) or MISMATCH.search(rank.stderr_tail)
-    )
+    return bool(MISMATCH.search((rank.exception or NOT_RAISED).message) or MISMATCH.search(rank.stderr_tail))
 
 
 def _of_rank(cell: CellEvidence, rank: RankEvidence) -> list[Break]:
     end = rank.end
     found = []
-    if rank.exception and rank.exception.get("thread") == "MainThread":
+    if rank.exception and rank.exception.in_main_thread:
         t_s = (_first_seen_ns(rank, rank.exception) - cell.started_mono_ns) / 1e9
-        ending_s = cell.watch.get("ending_s")
+        ending_s = cell.watch.ending_s
         # What a rank says while we end it is no more a break than its death.
         if ending_s is None or t_s < ending_s:
             # What was raised `from None` in its place may not say it.
-            hidden = rank.exception.get("hidden")
+            hidden = rank.exception.hidden
             follows = follows_a_peer(first_of(rank.exception)) or bool(hidden and follows_a_peer(hidden))
             found.append(Break(rank=rank, kind="exception", t_s=t_s, follows_a_peer=follows))
-    if end.get("signal") and not end.get("by_us") and not end.get("clean"):
-        follows = end["signal"] == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
-        found.append(Break(rank=rank, kind="killed", t_s=end["t_s"], follows_a_peer=follows))
-    elif end.get("t_s") is not None and not end.get("by_us") and not found and not _died_of_it(rank):
-        found.append(Break(rank=rank, kind="exited", t_s=end["t_s"], follows_a_peer=_gave_up_a_peer(rank)))
+    if end.signal and not end.by_us and not end.clean:
+        follows = end.signal == signal.SIGTERM or bool(found) or _gave_up_waiting(rank)
+        found.append(Break(rank=rank, kind="killed", t_s=end.t_s or 0.0, follows_a_peer=follows))
+    elif end.t_s is not None and not end.by_us and not found and not _died_of_it(rank):
+        found.append(
+            Break(rank=rank, kind="exited", t_s=end.t_s or 0.0, follows_a_peer=_gave_up_a_peer(rank))
+        )
     return found
 
 
 def _gave_up_a_peer(rank: RankEvidence) -> bool:
     """Whether it ended with an error because a peer was gone: what wraps its work caught that, and said so by its exit."""
-    last = next((row for row in reversed(rank.raised) if row.get("thread") == "MainThread"), None)
-    told = (rank.leaving or {}).get("ended_with")
+    last = next((row for row in reversed(rank.raised) if row.in_main_thread), None)
+    told = rank.leaving.ended_with if rank.leaving else None
     return bool(told and last and follows_a_peer(first_of(last)))
 
 
-def _first_seen_ns(rank: RankEvidence, exception: dict[str, Any]) -> int:
+def _first_seen_ns(rank: RankEvidence, exception: Raised) -> int:
     """The time at which it was raised, as far as anyone saw: a `finally` may have held it back for long."""
     chain = [exception, first_of(exception)]
-    seen = [row["t_mono_ns"] for row in rank.raised if any(is_same(row, each) for each in chain)]
+    seen = [row.t_mono_ns for row in rank.raised if any(is_same(row, each) for each in chain)]
     # The same words much earlier are another exception, that was swallowed.
-    near = [t for t in seen if exception["t_mono_ns"] - t < HELD_BACK_NS]
-    return int(min([*near, exception["t_mono_ns"]]))
+    near = [t for t in seen if exception.t_mono_ns - t < HELD_BACK_NS]
+    return int(min([*near, exception.t_mono_ns]))
 
 
 def _died_of_it(rank: RankEvidence) -> bool:
     """Whether the main thread's exception ended it, at whatever time."""
-    return bool(rank.exception) and (rank.exception or {}).get("thread") == "MainThread"
+    return bool(rank.exception) and (rank.exception or NOT_RAISED).in_main_thread
 
 
 def _gave_up_waiting(rank: RankEvidence) -> bool:
     """Ended by itself because a collective took too long, or its peer was gone: NCCL's watchdog does that, or gloo in a thread."""
     last_words = "\n".join(rank.stderr_tail.splitlines()[-40:])
-    return rank.end.get("signal") == signal.SIGABRT and bool(GAVE_UP.search(last_words))
+    return rank.end.signal == signal.SIGABRT and bool(GAVE_UP.search(last_words))
 
 
 def earliest_failure(cell: CellEvidence) -> Break | None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.recorder import Dump
 
 Members = frozenset[int]
 UNNAMED = ("", "undefined")
@@ -20,7 +21,7 @@ def raw_name(name: str, description: str) -> str:
     return str(description if description not in UNNAMED else name)
 
 
-def newest_dump(rank: RankEvidence) -> dict[str, Any]:
+def newest_dump(rank: RankEvidence) -> Dump:
     """The flight recorder's, of the last capture that has one."""
     return next((c.flight_recorder for c in reversed(rank.captures) if c.flight_recorder), {})
 
@@ -82,10 +83,9 @@ class Groups:
 def _known_to(rank: RankEvidence) -> dict[str, Members]:
     """By raw name. Where one name means several groups to the same rank, it is left out."""
     said: dict[str, set[Members]] = {}
-    for group in rank.settings.get("groups", []):
-        if group.get("ranks"):
-            name = raw_name(str(group.get("name")), str(group.get("description") or ""))
-            said.setdefault(name, set()).add(frozenset(int(r) for r in group["ranks"]))
+    for group in rank.settings.groups:
+        if group.ranks:
+            said.setdefault(raw_name(group.name, group.description), set()).add(frozenset(group.ranks))
     for config in newest_dump(rank).get("pg_config", {}).values():
         name = raw_name(str(config.get("name")), str(config.get("desc") or ""))
         # A number of gloo's is no name: pg_config counts other than the entries do.

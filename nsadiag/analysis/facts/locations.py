@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.documents.exceptions import Cause
+from nsadiag.evidence.documents.python_stacks import StackFrame, Threads, frames_of_main
+from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.evidence.ring.reader import Recording
@@ -32,38 +33,31 @@ FAULT_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 place = model.place
 
 
-def of_stack(stacks: list[dict[str, Any]]) -> Place | None:
-    """The innermost user line of the main thread (py-spy lists the innermost frame first)."""
-    main = next((t for t in stacks if t.get("thread_name") == "MainThread"), stacks[0] if stacks else None)
-    return of_frames((main or {}).get("frames", []))
-
-
-def of_frames(frames: list[dict[str, Any]]) -> Place | None:
+def of_frames(frames: Iterable[StackFrame]) -> Place | None:
     """The innermost user line of one thread's frames, innermost first."""
     for frame in frames:
-        if is_user(frame["filename"]):
-            return place(frame["filename"], frame["line"], frame["name"])
+        if is_user(frame.filename):
+            return place(frame.filename, frame.line, frame.name)
     return None
 
 
-def of_wait(stacks: list[dict[str, Any]]) -> tuple[str, str, int] | None:
+def of_wait(threads: Threads) -> tuple[str, str, int] | None:
     """The call into torch.distributed, or the backward pass, in which the main thread stands, and the user's line of it."""
-    main = next((t for t in stacks if t.get("thread_name") == "MainThread"), None)
-    frames = (main or {}).get("frames", [])
+    frames = frames_of_main(threads)
     call = call_in(frames)
-    user = next((f for f in frames if is_user(f["filename"])), None)
-    return (call, user["filename"], user["line"]) if call and user else None
+    user = next((f for f in frames if is_user(f.filename)), None)
+    return (call, user.filename, user.line) if call and user else None
 
 
-def call_in(frames: list[dict[str, Any]]) -> str | None:
+def call_in(frames: Sequence[StackFrame]) -> str | None:
     """The call into torch.distributed, or the backward pass, that a thread is in; None if it is in neither."""
     return next((op for f in reversed(frames) if (op := _waits_in(f))), None)
 
 
-def _waits_in(frame: dict[str, Any]) -> str | None:
-    if frame["filename"].endswith("torch/distributed/distributed_c10d.py"):
-        return None if frame["name"] == "wrapper" else str(frame["name"])
-    if frame["name"] == "_engine_run_backward":
+def _waits_in(frame: StackFrame) -> str | None:
+    if frame.filename.endswith("torch/distributed/distributed_c10d.py"):
+        return None if frame.name == "wrapper" else frame.name
+    if frame.name == "_engine_run_backward":
         return "backward"
     return None
 
@@ -71,17 +65,17 @@ def _waits_in(frame: dict[str, Any]) -> str | None:
 def of_rank_now(rank: RankEvidence) -> Place | None:
     """The rank's line when it was last looked at; by its black box where no stack could be had."""
     for capture in reversed(rank.captures):
-        found = of_stack(capture.stacks)
+        found = of_frames(capture.main_frames)
         if found:
             return found
     return of_black_box(rank)
 
 
-def of_exception(exception: dict[str, Any]) -> Place | None:
+def of_exception(exception: Cause) -> Place | None:
     """The innermost user line of the traceback (outermost frame first)."""
-    for frame in reversed(exception.get("frames", [])):
-        if is_user(frame["file"]):
-            return place(frame["file"], frame["line"], frame["function"], frame["code"])
+    for frame in reversed(exception.frames):
+        if is_user(frame.file):
+            return place(frame.file, frame.line, frame.function, frame.code)
     return None
 
 

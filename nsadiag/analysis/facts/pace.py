@@ -81,13 +81,13 @@ class Pace:
 
 def pace_of(cell: CellEvidence, rank: RankEvidence) -> Pace:
     """By the steps of its optimizer; without one, by the iterations of its loop."""
-    steps = rank.end.get("steps") or 0
+    steps = rank.end.steps or 0
     events = rank.recording.events
     own = events[events["kind"] == Kind.STEP]
     is_stepping = bool(steps or len(own))
     times, counted = (own["t_ns"], len(own)) if is_stepping else _iterations(rank)
     # Who followed the job has seen all of them, also those that the ring has lost.
-    told = steps if is_stepping else rank.end.get("iterations")
+    told = steps if is_stepping else rank.end.iterations
     return Pace(
         rank=rank.rank,
         unit="step" if is_stepping else "iteration",
@@ -105,15 +105,11 @@ def _since_start_s(cell: CellEvidence, t_ns: npt.NDArray[Any]) -> npt.NDArray[np
 
 def seen_until_s(cell: CellEvidence) -> float:
     """The end of the observation: when nsadiag began to end the job, or last looked at it, or when it was over."""
-    looks = cell.watch.get("looks") or []
-    last = looks[-1] if looks else {}
-    looked_s = float(last.get("t_s") or 0.0) + max(
-        (float(m.get("seconds") or 0.0) for m in last.get("motions") or ()), default=0.0
-    )
-    for told in (cell.watch.get("ending_s"), cell.watch.get("ended_s")):
+    for told in (cell.watch.ending_s, cell.watch.ended_s):
         if told is not None:
-            return float(told)
-    return looked_s
+            return told
+    last = cell.watch.last_look
+    return last.t_s + max((motion.seconds for motion in last.motions), default=0.0) if last else 0.0
 
 
 def _iterations(rank: RankEvidence) -> tuple[npt.NDArray[Any], int]:
@@ -127,7 +123,7 @@ def _iterations(rank: RankEvidence) -> tuple[npt.NDArray[Any], int]:
     counter = Iterations(is_wrapped=bool(rank.ddp or rank.units or rank.wraps))
     kinds, phases = own["kind"].tolist(), own["phase"].tolist()
     began = [counter.take(kind, phase) is not None for kind, phase in zip(kinds, phases, strict=True)]
-    told = rank.end.get("iterates_by")
+    told = rank.end.iterates_by
     anchor = next((kind for kind in ANCHORS if kind.name.lower() == told), counter.anchor)
     if anchor is None:
         return np.empty(0, np.int64), 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nsadiag.analysis.documents import Missing, Wrap
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.documents.training import Missing, Wrap
 from nsadiag.evidence.records import Place
 from nsadiag.source.modules import branch_in
 
@@ -28,8 +28,8 @@ def unused_in(rank: RankEvidence, message: str) -> list[str]:
     indices = INDICES.search(message)
     if not indices or not rank.ddp:
         return []
-    parameters = rank.ddp[-1]["parameters"]
-    return [parameters[int(i)]["name"] for i in indices[1].split() if int(i) < len(parameters)]
+    parameters = rank.ddp[-1].parameters
+    return [parameters[int(i)].name for i in indices[1].split() if int(i) < len(parameters)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def branch_around(cell: CellEvidence, rank: RankEvidence, unused: list[str]) -> 
 
 def _model_of(rank: RankEvidence, unused: list[str]) -> tuple[Wrap, list[str]] | None:
     """The wrapped model that has them all, and their names within it."""
-    within = {p.get("qualified", p["name"]): p["name"] for ddp in rank.ddp for p in ddp["parameters"]}
+    within = {p.full_name: p.name for model in rank.ddp for p in model.parameters}
     names = [within.get(name, name) for name in unused]
     for row in reversed(rank.wraps):
         if names and {*names} <= {parameter.name for parameter in row.parameters}:

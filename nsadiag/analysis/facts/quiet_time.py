@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 
 LEAST_S = 20.0
@@ -12,25 +11,22 @@ PAUSES = 10.0  # longest pauses of the job so far
 
 def is_short(cell: CellEvidence) -> bool:
     """Whether the job had been silent for less than a minute at the last look, as far as anybody watched it."""
-    looks = cell.watch.get("looks", [])
-    motions = looks[-1].get("motions", []) if looks else []
-    return 0 < max((m.get("silent_s") or 0.0 for m in motions), default=0.0) < LONG_S
+    last = cell.watch.last_look
+    return 0 < max((motion.silent_s for motion in last.motions), default=0.0) < LONG_S if last else False
 
 
 def in_one_place_s(cell: CellEvidence, rank: RankEvidence) -> float:
     """Seconds of silence in which every look showed the same lines; 0 if that is no longer than a pause may be."""
-    stands = [
-        [(f["filename"], f["line"]) for f in main_thread(c).get("frames", [])] for c in in_silence(cell, rank)
-    ]
-    looks = [m for look in cell.watch.get("looks", []) for m in look["motions"] if m["rank"] == rank.rank]
-    moved_on = any(stand != stands[-1] for stand in stands) or any(m["frames_changed"] for m in looks[-2:])
+    stands = [capture.main_lines for capture in in_silence(cell, rank)]
+    looks = [m for look in cell.watch.looks if (m := look.of(rank.rank))]
+    moved_on = any(stand != stands[-1] for stand in stands) or any(m.frames_changed for m in looks[-2:])
     if len(stands) < 2 or len(looks) < 2 or moved_on:
         return 0.0
-    ended, moved = cell.watch.get("ending_s") or cell.watch.get("ended_s"), cell.watch.get("last_progress_s")
+    ended, moved = cell.watch.ending_s or cell.watch.ended_s, cell.watch.last_progress_s
     if ended is None or moved is None:
         return 0.0
-    lasted = float(ended) - float(moved)
-    limit = max(LEAST_S, PAUSES * float(cell.watch.get("longest_quiet_s") or 0.0))
+    lasted = ended - moved
+    limit = max(LEAST_S, PAUSES * (cell.watch.longest_quiet_s or 0.0))
     return lasted if lasted > limit else 0.0
 
 
@@ -42,14 +38,12 @@ def in_silence(cell: CellEvidence, rank: RankEvidence) -> list[CaptureEvidence]:
 
 def _seen_before_silence(cell: CellEvidence) -> int:
     """Number of the last capture of a look that was over when something last moved; 0 without one."""
-    moved = cell.watch.get("last_progress_s")
+    moved = cell.watch.last_progress_s
     return max(
         (
-            look.get("second", 0)
-            for look in cell.watch.get("looks", [])
-            if moved is not None
-            and look.get("t_s", moved) + max((m.get("seconds", 0.0) for m in look["motions"]), default=0.0)
-            < moved
+            look.second
+            for look in cell.watch.looks
+            if moved is not None and look.t_s + max((m.seconds for m in look.motions), default=0.0) < moved
         ),
         default=0,
     )
@@ -57,14 +51,12 @@ def _seen_before_silence(cell: CellEvidence) -> int:
 
 def python_answered(rank: RankEvidence) -> str | None:
     """The newest look at which Python of the rank answered though one thread seemed to keep its interpreter lock."""
-    looks = (
-        c for c in reversed(rank.captures) if c.answers.get("sources", {}).get("python", {}).get("answered")
-    )
+    looks = (c for c in reversed(rank.captures) if c.answers.of("python").answered)
     found = next(looks, None)
     return f"{found.source}/answers.json#sources.python" if found else None
 
 
 def python_silent(rank: RankEvidence) -> str | None:
     """The look at which it did not answer."""
-    found = next((c for c in rank.captures if any(g.get("capture") == "python" for g in c.gaps)), None)
+    found = next((c for c in rank.captures if any(gap.capture == "python" for gap in c.gaps)), None)
     return f"{found.source}/gaps.json" if found else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nsadiag.analysis.documents import Registered
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.documents.training import Registered
 from nsadiag.evidence.records import Place
 
 MIN_STEPS = 8  # that registered there

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from nsadiag.analysis.facts import device_queue, locations
 from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
-from nsadiag.evidence.blocking import SYSCALLS, State, by_frames, by_kernel, by_native, by_wchan
+from nsadiag.evidence.blocking import (
+    MACHINES,
+    SYSCALLS,
+    State,
+    by_frames,
+    by_kernel,
+    by_native,
+    by_wchan,
+    syscall_name,
+)
+from nsadiag.evidence.documents.kernel import Descriptor, KernelProcess
+from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, StackFrame
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.evidence.user_code import is_user
@@ -44,7 +56,7 @@ class ThreadState:
         str, ...
     ]  # functions within the innermost user frame, innermost first, native ones where known
     call: str | None  # the system call in which it waits
-    descriptor: dict[str, Any] | None  # what that call is about: kind, path or peer
+    descriptor: Descriptor | None  # what that call is about: kind, path or peer
     event: str | None  # name and detail of the innermost open event of the black box
     same: bool  # whether both looks show the same lines
     running: bool  # on a CPU, or ready for one
@@ -62,22 +74,20 @@ def thread_state_of(rank: RankEvidence) -> ThreadState | None:
     if not shown:
         return None
     last = shown[-1]
-    main = main_thread(last)
-    frames = main.get("frames", [])
-    user = tuple(
-        locations.place(f["filename"], f["line"], f["name"]) for f in frames if is_user(f["filename"])
-    )
+    main = last.main_thread
+    frames = main.frames
+    user = tuple(locations.place(f.filename, f.line, f.name) for f in frames if is_user(f.filename))
     inner = _inner_python(frames)
     native = native_within(last)
     call = syscall_of(last.proc)
     descriptor = _descriptor(last.proc, call)
     event = open_event(rank)
-    state = str(last.proc.get("state", ""))
-    same = len(shown) > 1 and _lines(shown[-2]) == _lines(last)
+    state = last.proc.state
+    same = len(shown) > 1 and shown[-2].main_lines == last.main_lines
     doing = _doing(inner, native, call, descriptor, event, state)
     if doing == "lock" and not same and len(shown) > 1:
         # A signal that comes time and again puts its handler on top of itself, where all of them wait for one lock.
-        same = without_repeats(_lines(shown[-2])) == without_repeats(_lines(last))
+        same = without_repeats(shown[-2].main_lines) == without_repeats(last.main_lines)
     if doing in BY_DEVICE:
         doing = device_queue.holds_up(rank, native, running=state == "R", same=same) or doing
     return ThreadState(
@@ -85,31 +95,15 @@ def thread_state_of(rank: RankEvidence) -> ThreadState | None:
         doing=doing,
         place=user[0] if user else None,
         frames=user,
-        inner=tuple(native) or tuple(f["name"] for f in inner),
+        inner=tuple(native) or tuple(f.name for f in inner),
         call=call[0] if call else None,
         descriptor=descriptor,
         event=event,
         same=same,
         running=state == "R",
-        owns_gil=bool(main.get("owns_gil")),
+        owns_gil=main.owns_gil,
         source=last.source,
     )
-
-
-def main_thread(capture: CaptureEvidence) -> dict[str, Any]:
-    """py-spy's main thread; empty if there is none."""
-    stacks = capture.stacks
-    return next((t for t in stacks if t.get("thread_name") == "MainThread"), stacks[0] if stacks else {})
-
-
-def other_threads(capture: CaptureEvidence) -> list[dict[str, Any]]:
-    """py-spy's other threads."""
-    main = main_thread(capture)
-    return [thread for thread in capture.stacks if thread is not main]
-
-
-def _lines(capture: CaptureEvidence) -> list[tuple[str, int]]:
-    return [(f["filename"], f["line"]) for f in main_thread(capture).get("frames", [])]
 
 
 def without_repeats(lines: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -124,10 +118,10 @@ def without_repeats(lines: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return kept
 
 
-def _inner_python(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _inner_python(frames: Iterable[StackFrame]) -> list[StackFrame]:
+    found: list[StackFrame] = []
     for frame in frames:
-        if is_user(frame["filename"]):
+        if is_user(frame.filename):
             return found
         found.append(frame)
     return found
@@ -135,10 +129,10 @@ def _inner_python(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def native_within(capture: CaptureEvidence) -> list[str]:
     """Names of all frames within the innermost user frame of the main thread, innermost first; empty without native stacks."""
-    user = next((f for f in main_thread(capture).get("frames", []) if is_user(f["filename"])), None)
+    user = next((f for f in capture.main_frames if is_user(f.filename)), None)
     names: list[str] = []
     for match in _native_frames(capture.native):
-        if user and (match["name"], match["line"]) == (user["name"], str(user["line"])):
+        if user and (match["name"], match["line"]) == (user.name, str(user.line)):
             return names
         names.append(match["name"])
     # The innermost user frame was not met: another moment, or a stack that only C made.
@@ -155,42 +149,32 @@ def _native_frames(text: str) -> list[re.Match[str]]:
         if thread:
             if inside and found:
                 break
-            inside = thread["name"] == "MainThread"
+            inside = thread["name"] == MAIN_THREAD
         elif inside and (frame := NATIVE_FRAME.match(line)):
             found.append(frame)
     return found
 
 
-def syscall_of(proc: dict[str, Any]) -> tuple[str, int] | None:
+def syscall_of(proc: KernelProcess) -> tuple[str, int] | None:
     """The system call of the main thread by name, and its first argument; None if it runs, or we may not know."""
-    words = str(proc.get("syscall") or "").split()
-    if words == ["running"] and proc.get("wchan") == "hrtimer_nanosleep":
+    words = (proc.syscall or "").split()
+    if words == ["running"] and proc.wchan == "hrtimer_nanosleep":
         # Whoever naps time and again may wake between two questions.
         return "clock_nanosleep", 0
     if not words:
         # Only who may trace the process is told the call; where it sleeps in the kernel, its user is.
-        asleep = str(proc.get("wchan") or "")
-        row = by_wchan(asleep)
+        row = by_wchan(proc.wchan)
         return (row.syscall, -1) if row else None
     if len(words) < 2 or not words[0].isdigit():
         return None
-    number = int(words[0])
-    # The two tables do not overlap in what matters here: a futex is 202 on one, and accept on the other.
-    column = 1 if _is_arm(proc) else 0
-    name = next((n for n, row in SYSCALLS.items() if row[column] == number), None)
+    name = syscall_name(int(words[0]), proc.machine or MACHINES[0])
     return (name, int(words[1], 0)) if name else None
 
 
-def _is_arm(proc: dict[str, Any]) -> bool:
-    return proc.get("machine") == "aarch64"
-
-
-def _descriptor(proc: dict[str, Any], call: tuple[str, int] | None) -> dict[str, Any] | None:
+def _descriptor(proc: KernelProcess, call: tuple[str, int] | None) -> Descriptor | None:
     if call is None or SYSCALLS[call[0]][2] != "fd":
         return None
-    rows = (proc.get("fds") or {}).get("open", [])
-    found: dict[str, Any] | None = next((row for row in rows if row.get("fd") == call[1]), None)
-    return found
+    return next((row for row in proc.fds.open if row.fd == call[1]), None)
 
 
 def open_event(rank: RankEvidence) -> str | None:
@@ -202,10 +186,10 @@ def open_event(rank: RankEvidence) -> str | None:
 
 
 def _doing(
-    inner: list[dict[str, Any]],
+    inner: list[StackFrame],
     native: list[str],
     call: tuple[str, int] | None,
-    descriptor: dict[str, Any] | None,
+    descriptor: Descriptor | None,
     event: str | None,
     state: str,
 ) -> Doing:
@@ -222,15 +206,15 @@ def _doing(
     return (row.state if row else None) or "unknown"
 
 
-def _by_stacks(inner: list[dict[str, Any]], native: list[str], event: str | None) -> State | None:
+def _by_stacks(inner: list[StackFrame], native: list[str], event: str | None) -> State | None:
     """By both stacks within the user's line, and where these leave open what torch does, by the innermost open event."""
-    shown, called = by_frames([(f["name"], f["filename"]) for f in inner]), by_native(native)
+    shown, called = by_frames([(f.name, f.filename) for f in inner]), by_native(native)
     state = shown.state if shown else None
     if state in ("rendezvous", "transfer"):
         return state
     if event and event.startswith("store.") and (inner or native):
         return "store"
-    waits = any(f["name"].endswith("wait") and "nsadiag/worker/probes/" in f["filename"] for f in inner)
+    waits = any(f.name.endswith("wait") and "nsadiag/worker/probes/" in f.filename for f in inner)
     if waits:
         return (
             "transfer" if event and re.match(r"(i?send|i?recv|batch_isend)\w*\.wait", event) else "collective"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import Any
+from dataclasses import replace
+
+from nsadiag.evidence.documents.exceptions import Leaving
+from nsadiag.evidence.documents.watch import End
 
 FATAL = {
     "Segmentation fault": signal.SIGSEGV,
@@ -17,18 +20,16 @@ FATAL = {
 TORCHRUN_SAW = re.compile(r"exitcode:? *:? *(-?\d+)\)? .*?\(?pid: (\d+)\)")
 
 
-def told_end(
-    end: dict[str, Any], faults: str, launcher: str, leaving: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def told_end(end: End, faults: str, launcher: str, leaving: Leaving | None = None) -> End:
     """The rank's end; where its launcher reaped it before we could look, as faulthandler, torchrun or its last call tell it."""
-    if end.get("t_s") is None or end.get("signal") is not None or end.get("exit_code") is not None:
+    if end.t_s is None or end.signal is not None or end.exit_code is not None:
         return end
     for words, number in FATAL.items():
         if f"Fatal Python error: {words}" in faults:
-            return {**end, "signal": int(number)}
+            return replace(end, signal=int(number))
     for code, pid in TORCHRUN_SAW.findall(launcher):
-        if int(pid) == end.get("pid"):
-            return {**end, "signal": -int(code)} if int(code) < 0 else {**end, "exit_code": int(code)}
+        if int(pid) == end.pid:
+            return replace(end, signal=-int(code)) if int(code) < 0 else replace(end, exit_code=int(code))
     # Of its own call to exit nobody knows whether it was caught; multiprocessing's ends the process.
-    code = (leaving or {}).get("ended_with")
-    return {**end, "exit_code": code} if isinstance(code, int) else end
+    code = leaving.ended_with if leaving else None
+    return replace(end, exit_code=code) if code is not None else end

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from nsadiag.analysis.documents import Missing, MissingNow, Registered, Sample, Sums, Wrap, rows_of, typed
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
+from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
-from nsadiag.evidence.documents.types import Gaps, fitting
+from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess, OomReport
+from nsadiag.evidence.documents.training import (
+    Graph,
+    Loader,
+    Missing,
+    MissingNow,
+    ModelInput,
+    Recomputed,
+    Registered,
+    Sample,
+    Settings,
+    StartedThread,
+    Sums,
+    Unheld,
+    Unit,
+    Unwaited,
+    Wrap,
+    WrappedModel,
+)
+from nsadiag.evidence.documents.types import Gaps, fitting, read_rows, read_value
+from nsadiag.evidence.documents.values import table_of
+from nsadiag.evidence.documents.watch import NO_END, End, Watch
 from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, read_json, read_json_lines
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.ring.reader import read_blackbox
@@ -20,6 +42,7 @@ from nsadiag.evidence.stacks import stacks_in
 from nsadiag.source.archive import read_sources
 
 LOG_TAIL_BYTES = 64 * 1024
+Moment = TypeVar("Moment", Raised, SentSignal, Sample)
 # What faulthandler says when a signal kills the process, and what torchrun says of a rank that it reaped before us.
 
 
@@ -30,7 +53,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
     ranks = load_ranks(run, chosen.ranks, launcher)
     declared = max((int(r.meta.get("world_size", 1)) for r in ranks), default=0)
     unfit: Gaps = []
-    told, watch = read_json(run.run, {}, unfit), read_json(run.watch, {}, unfit)
+    told, watch = read_json(run.run, {}, unfit), read_value(Watch, run.watch, unfit) or Watch()
     cell = CellEvidence(
         path=path,
         world_size=max(declared, chosen.world_size),
@@ -45,12 +68,14 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
         ),
         gaps=(
             *chosen.gaps,
-            *(watch.get("gaps") or []),
+            *(watch.gaps or ()),
             *(told.get("gaps") or []),
             *_node_gaps(path, unfit),
         ),
-        oom=tuple(read_json(p, {}, unfit) for p in sorted(path.glob(f"nodes/*/{OOM}"))),
-        unnamed=tuple(read_json_lines(run.unnamed, unfit)),
+        oom=tuple(
+            read_value(OomReport, p, unfit) or OomReport() for p in sorted(path.glob(f"nodes/*/{OOM}"))
+        ),
+        unnamed=read_rows(Raised, run.unnamed, unfit),
         sources=read_sources(run),
         parity=read_json(run.parity, {}),
     )
@@ -67,19 +92,24 @@ def load_ranks(run: RunDir, ranks: Iterable[int], launcher: str | None = None) -
 
 
 def each_rank(
-    run: RunDir, ranks: Iterable[int], launcher: str | None = None, ends: dict[str, Any] | None = None
+    run: RunDir, ranks: Iterable[int], launcher: str | None = None, ends: Mapping[str, End] | None = None
 ) -> Iterator[RankEvidence]:
     """The same one by one, where all of them together would be too much."""
-    ends = read_json(run.ends, {}) if ends is None else ends
+    ends = read_ends(run.ends) if ends is None else ends
     launcher = _launcher_stderr(run) if launcher is None else launcher
     nodes = Nodes(run)
     for directory in (run.rank(rank) for rank in sorted(ranks)):
         if directory.path.is_dir():
             host = str(read_json(directory.meta, {}).get("host"))
             words = nodes.launcher_stderr(host, launcher)
-            rank = _load_rank(directory, run.path, ends.get(str(directory.rank), {}), words)
+            rank = _load_rank(directory, run.path, ends.get(str(directory.rank), NO_END), words)
             offset_ns = nodes.offset_ns(host)
             yield in_time_of_node_0(rank, offset_ns) if offset_ns else rank
+
+
+def read_ends(path: Path) -> dict[str, End]:
+    """How ranks ended, by their numbers; empty where nobody wrote it down."""
+    return table_of(End, read_json(path, {}))
 
 
 class Nodes:
@@ -119,18 +149,15 @@ def in_time_of_node_0(rank: RankEvidence, offset_ns: int) -> RankEvidence:
     return replace(
         rank,
         recording=replace(recording, header=header, events=events),
-        exception=_shifted(rank.exception, offset_ns) if rank.exception else rank.exception,
-        leaving=_shifted(rank.leaving, offset_ns) if rank.leaving else rank.leaving,
-        raised=[_shifted(row, offset_ns) for row in rank.raised],
-        signals=[_shifted(row, offset_ns) for row in rank.signals],
-        samples=tuple(replace(s, t_mono_ns=s.t_mono_ns + offset_ns) for s in rank.samples),
+        exception=_shifted(rank.exception, offset_ns) if rank.exception else None,
+        raised=tuple(_shifted(row, offset_ns) for row in rank.raised),
+        signals=tuple(_shifted(row, offset_ns) for row in rank.signals),
+        samples=tuple(_shifted(sample, offset_ns) for sample in rank.samples),
     )
 
 
-def _shifted(row: Any, offset_ns: int) -> Any:
-    if isinstance(row, dict) and isinstance(row.get("t_mono_ns"), int):
-        return {**row, "t_mono_ns": row["t_mono_ns"] + offset_ns}
-    return row
+def _shifted(row: Moment, offset_ns: int) -> Moment:
+    return replace(row, t_mono_ns=row.t_mono_ns + offset_ns)
 
 
 def _launcher_stderr(run: RunDir) -> str:
@@ -146,42 +173,42 @@ def _node_gaps(path: Path, unfit: Gaps) -> list[str]:
     return found
 
 
-def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: str) -> RankEvidence:
+def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankEvidence:
     unfit: Gaps = []
     faults = tail_of(directory.faults, LOG_TAIL_BYTES)
     recording = read_blackbox(directory.blackbox)
     captures = tuple(_load_capture(c, root, unfit) for c in directory.captures())
     told = read_json_lines(directory.gaps, unfit)
-    leaving = read_json(directory.leaving, None, unfit)
+    leaving = read_value(Leaving, directory.leaving, unfit)
     missed = [gap for look in captures[-1:] for gap in look.gaps]
     rank = RankEvidence(
         rank=directory.rank,
         meta=read_json(directory.meta, {}, unfit),
         recording=recording,
-        exception=read_json(directory.exception, None, unfit),
+        exception=read_value(Raised, directory.exception, unfit),
         faults=faults,
-        ddp=read_json(directory.ddp, [], unfit),
-        graph=read_json(directory.graph, {}, unfit),
-        recomputed=read_json_lines(directory.recomputed, unfit),
+        ddp=read_rows(WrappedModel, directory.ddp, unfit),
+        graph=read_value(Graph, directory.graph, unfit),
+        recomputed=read_rows(Recomputed, directory.recomputed, unfit),
         recorded_gradients=read_json(directory.recorded_gradients, None, unfit),
-        units=read_json(directory.units, [], unfit),
-        loaders=read_json(directory.loaders, [], unfit),
-        settings=read_json(directory.settings, {}, unfit),
+        units=read_rows(Unit, directory.units, unfit),
+        loaders=read_rows(Loader, directory.loaders, unfit),
+        settings=read_value(Settings, directory.settings, unfit) or Settings(),
         end=told_end(end, faults, launcher, leaving),
         leaving=leaving,
-        raised=read_json_lines(directory.raised, unfit),
-        signals=read_json_lines(directory.signals, unfit),
-        wraps=rows_of(Wrap, read_json(directory.wraps, [], unfit)),
-        ungraded=rows_of(Missing, read_json_lines(directory.ungraded, unfit)),
-        unwaited=read_json_lines(directory.unwaited, unfit),
-        replicas=rows_of(Sums, read_json_lines(directory.replicas, unfit)),
-        evaluated=rows_of(Sums, read_json_lines(directory.evaluated, unfit)),
-        given=read_json_lines(directory.given, unfit),
-        unheld=read_json_lines(directory.unheld, unfit),
+        raised=read_rows(Raised, directory.raised, unfit),
+        signals=read_rows(SentSignal, directory.signals, unfit),
+        wraps=read_rows(Wrap, directory.wraps, unfit),
+        ungraded=read_rows(Missing, directory.ungraded, unfit),
+        unwaited=read_rows(Unwaited, directory.unwaited, unfit),
+        replicas=read_rows(Sums, directory.replicas, unfit),
+        evaluated=read_rows(Sums, directory.evaluated, unfit),
+        given=read_rows(ModelInput, directory.given, unfit),
+        unheld=read_rows(Unheld, directory.unheld, unfit),
         first_steps=read_json_lines(directory.parity, unfit),
-        piles=rows_of(Registered, read_json_lines(directory.piles, unfit)),
-        threads=read_json_lines(directory.threads, unfit),
-        samples=rows_of(Sample, read_json_lines(directory.samples, unfit)),
+        piles=read_rows(Registered, directory.piles, unfit),
+        threads=read_rows(StartedThread, directory.threads, unfit),
+        samples=read_rows(Sample, directory.samples, unfit),
         captures=captures,
         stderr_tail=tail_of(directory.stderr, LOG_TAIL_BYTES),
         gaps=(),
@@ -189,7 +216,7 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
         source=str(directory.path.relative_to(root)),
     )
     cut = _cut(directory)
-    gaps = [*(row["gap"] for row in told), *recording.gaps, *(row["gap"] for row in missed)]
+    gaps = [*(row["gap"] for row in told), *recording.gaps, *(row.gap for row in missed)]
     gaps += [f"{name} is damaged" for name in cut]
     gaps += [str(each) for each in unfit if each.name not in cut]
     return replace(
@@ -199,9 +226,9 @@ def _load_rank(directory: RankDir, root: Path, end: dict[str, Any], launcher: st
     )
 
 
-def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, dict[str, Any]]]:
+def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, Raised]]:
     for path in numbered(directory.path / "attempts"):
-        exception = read_json(path / directory.exception.name)
+        exception = read_value(Raised, path / directory.exception.name)
         if exception is not None:
             yield int(path.name), exception
 
@@ -209,7 +236,7 @@ def _ends_of_attempts(directory: RankDir) -> Iterator[tuple[int, dict[str, Any]]
 def rank_without_evidence(number: int) -> RankEvidence:
     """A rank that left nothing: for evidence that comes from elsewhere."""
     nowhere = RunDir(path=Path("/nonexistent")).rank(number)
-    return replace(_load_rank(nowhere, nowhere.path, {}, ""), gaps=())
+    return replace(_load_rank(nowhere, nowhere.path, NO_END, ""), gaps=())
 
 
 def _cut(directory: RankDir) -> tuple[str, ...]:
@@ -230,18 +257,18 @@ def _load_capture(directory: CaptureDir, root: Path, unfit: Gaps) -> CaptureEvid
         number=directory.number,
         stacks=stacks_in(directory, unfit),
         flight_recorder=flight_recorder,
-        proc=read_json(directory.proc, {}, unfit),
-        gaps=[*read_json(directory.gaps, [], unfit), *unread],
+        proc=read_value(KernelProcess, directory.proc, unfit) or NO_PROCESS,
+        gaps=(*read_rows(Gap, directory.gaps, unfit), *unread),
         source=str(directory.path.relative_to(root)),
-        answers=read_json(directory.answers, {}, unfit),
+        answers=read_value(Answers, directory.answers, unfit) or Answers(),
         native=tail_of(directory.native, LOG_TAIL_BYTES),
-        tasks=tuple(read_json(directory.tasks, [], unfit)),
-        ungraded=typed(MissingNow | None, read_json(directory.ungraded, None, unfit) or None),
+        tasks=read_rows(Task, directory.tasks, unfit),
+        ungraded=read_value(MissingNow, directory.ungraded, unfit),
         children=tuple(_load_capture(child, root, unfit) for child in directory.children()),
     )
 
 
-def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[dict[str, Any], list[Gap]]:
     """The JSON dump, else the pickle; and the gap, if there is a pickle that cannot be read."""
     document = read_json(directory.flight_recorder, None, unfit)
     if document is not None:
@@ -251,5 +278,5 @@ def _flight_recorder(directory: CaptureDir, unfit: Gaps) -> tuple[dict[str, Any]
     except OSError:
         return {}, []
     except PickleRefused as error:
-        return {}, [{"capture": "fr_pickle", "gap": f"{directory.flight_recorder_pickle.name}: {error}"}]
+        return {}, [Gap(capture="fr_pickle", gap=f"{directory.flight_recorder_pickle.name}: {error}")]
     return fitting(directory.flight_recorder.name, document, {}, unfit), []

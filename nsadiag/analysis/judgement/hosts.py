@@ -13,5 +13,4 @@ def hosts_of(cell: CellEvidence) -> dict[int, str]:
 
 def lost_hosts(cell: CellEvidence) -> dict[str, float]:
     """Nodes that were lost while the job ran, and when."""
-    nodes = cell.watch.get("nodes") or []
-    return {str(node["name"]): float(node["lost_s"]) for node in nodes if node.get("lost_s") is not None}
+    return {node.name: node.lost_s for node in cell.watch.nodes if node.lost_s is not None}

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.evidence.records import Finding, Place, Where
 from nsadiag.evidence.user_code import is_library, is_user
@@ -46,7 +45,7 @@ def _of(rank: RankEvidence) -> Place | None:
 def _stacks(rank: RankEvidence) -> Iterator[list[Frame]]:
     """Stacks of the exception that ended it, then of the last snapshot; innermost first."""
     if rank.exception:
-        yield [(f["file"], int(f["line"]), f["function"]) for f in rank.exception.get("frames", [])[::-1]]
+        yield [(f.file, int(f.line), f.function) for f in rank.exception.frames[::-1]]
     if rank.last_capture:
-        frames = main_thread(rank.last_capture).get("frames", [])
-        yield [(f["filename"], int(f["line"]), f["name"]) for f in frames]
+        frames = rank.last_capture.main_frames
+        yield [(f.filename, f.line, f.name) for f in frames]

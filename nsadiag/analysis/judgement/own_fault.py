@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import linecache
 import re
-from typing import Any
+from collections.abc import Iterable
 
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.records import Evidence, Finding, Strength
 from nsadiag.evidence.user_code import INSTALLED, STANDARD, is_ours
 from nsadiag.source.archive import is_source
@@ -21,9 +21,9 @@ def instead(cell: CellEvidence, cause: Finding) -> Finding:
         return cause
     for rank in cell.ranks:
         capture = rank.last_capture
-        frame = _at_our_lock(main_thread(capture).get("frames", [])) if capture else None
+        frame = _at_our_lock(capture.main_frames) if capture else None
         if rank.rank in cause.guilty_ranks and capture and frame:
-            at = f"{frame['filename'].rpartition('/nsadiag/')[2]}:{frame['line']}"
+            at = f"{frame.filename.rpartition('/nsadiag/')[2]}:{frame.line}"
             return Finding(
                 detector="own_fault",
                 cls="unknown",
@@ -33,7 +33,7 @@ def instead(cell: CellEvidence, cause: Finding) -> Finding:
                 blocked_ranks=cause.blocked_ranks,
                 evidence=(
                     Evidence(
-                        claim=f"the innermost frame that is not Python's own is nsadiag's {frame['name']}",
+                        claim=f"the innermost frame that is not Python's own is nsadiag's {frame.name}",
                         source=f"{capture.source}/py_spy.json",
                     ),
                 ),
@@ -43,12 +43,12 @@ def instead(cell: CellEvidence, cause: Finding) -> Finding:
     return cause
 
 
-def _at_our_lock(frames: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _at_our_lock(frames: Iterable[StackFrame]) -> StackFrame | None:
     """The innermost frame that is not the standard library's, if it is ours, and its line takes a lock."""
-    inner = next((f for f in frames if not _is_pythons(f["filename"])), None)
-    if inner is None or not is_ours(inner["filename"]):
+    inner = next((f for f in frames if not _is_pythons(f.filename)), None)
+    if inner is None or not is_ours(inner.filename):
         return None
-    file, line = inner["filename"], int(inner["line"])
+    file, line = inner.filename, inner.line
     return inner if is_source(file) and TAKES.search(linecache.getline(file, line)) else None
 
 

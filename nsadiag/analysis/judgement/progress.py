@@ -24,7 +24,7 @@ def peer_waits_in(case: Case) -> tuple[PeerWait, ...]:
 
 def done_by(case: Case) -> Progress:
     """Steps of an optimizer; of a loop in which none was seen to step, its iterations."""
-    told = [int(r.end["steps"]) for r in case.cell.ranks if r.end.get("steps") is not None]
+    told = [r.end.steps for r in case.cell.ranks if r.end.steps is not None]
     done, predicted_s = max(told, default=None), _predicted_s(case.cell.path)
     pace = case.once(furthest)
     if pace is None or pace.unit == "step" or not pace.done:
@@ -48,6 +48,6 @@ def _rate(cell: CellEvidence, steps: pd.DataFrame, done: int) -> float | None:
     step_s = float(steps[steps.step.isin(newest)].step_s.median()) if len(steps) else 0.0
     if step_s > 0:
         return 1 / step_s
-    elapsed_s = float(cell.watch.get("ended_s") or 0.0)
+    elapsed_s = cell.watch.ended_s or 0.0
     # Of one step nobody knows how long it took: the job's start is in that time, and its end.
     return done / elapsed_s if done > 1 and elapsed_s > 0 else None

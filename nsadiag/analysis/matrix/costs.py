@@ -20,7 +20,7 @@ def costs(cell: CellEvidence) -> dict[str, float | int | None]:
     exits = events[(events.kind == Kind.PROCESS) & (events.phase == Phase.END)]
     began = _began_s(cell)
     return {
-        "steps": max((int(r.end.get("steps") or 0) for r in cell.ranks), default=0),
+        "steps": max((int(r.end.steps or 0) for r in cell.ranks), default=0),
         "step_s_median": _median(steps.step_s),
         "forward_s_median": _median(steps.forward_s),
         "backward_s_median": _median(steps.backward_s),
@@ -55,6 +55,6 @@ def _peak_device_mib(cell: CellEvidence) -> float | None:
 
 def _quiet_s(cell: CellEvidence) -> float | None:
     """The longest pause without event or work, those of the start included."""
-    pauses = [cell.watch.get("longest_quiet_s"), cell.watch.get("longest_start_quiet_s")]
-    known = [float(pause) for pause in pauses if pause is not None]
+    pauses = [cell.watch.longest_quiet_s, cell.watch.longest_start_quiet_s]
+    known = [pause for pause in pauses if pause is not None]
     return round(max(known), 3) if known else None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.thread_state import ThreadState, other_threads
+from nsadiag.analysis.facts.thread_state import ThreadState
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.evidence.documents.kernel import KernelChild
+from nsadiag.evidence.documents.python_stacks import PythonThread
+from nsadiag.evidence.documents.watch import End
 from nsadiag.evidence.records import Collective, Place
 from nsadiag.evidence.user_code import is_user
 
@@ -47,8 +49,8 @@ def hung_ranks(case: Case) -> list[BlockedRank]:
 
 def may_be_idle(cell: CellEvidence, blocked: BlockedRank) -> bool:
     """Whether it asks again and again, with a time limit, for work that somebody may still bring, and nobody waits for it."""
-    moved = cell.watch["looks"][-1].get("motions") or ()
-    return not blocked.waiters and any(m["rank"] == blocked.number and m.get("idle") for m in moved)
+    moved = cell.watch.looks[-1].of(blocked.number)
+    return not blocked.waiters and moved is not None and bool(moved.idle)
 
 
 def blocked_ranks(case: Case) -> list[BlockedRank]:
@@ -100,21 +102,21 @@ def _collective(case: Case, number: int) -> Collective | None:
     return None
 
 
-def was_alive(end: dict[str, Any]) -> bool:
+def was_alive(end: End) -> bool:
     """Whether it ran when it was looked at; a rank that was left running has no end."""
-    return end.get("t_s") is None or bool(end.get("by_us"))
+    return not end.ended_itself
 
 
-def living_children(blocked: BlockedRank) -> list[dict[str, Any]]:
+def living_children(blocked: BlockedRank) -> list[KernelChild]:
     """Processes that the rank has started and that have not ended."""
-    return [c for c in blocked.capture.proc.get("children", []) if c.get("state") != "Z"]
+    return [c for c in blocked.capture.proc.children if c.is_alive]
 
 
-def user_threads(capture: CaptureEvidence) -> list[tuple[dict[str, Any], Place]]:
+def user_threads(capture: CaptureEvidence) -> list[tuple[PythonThread, Place]]:
     """Threads beside the main one that run the user's code, each with its innermost line of it."""
     found = []
-    for thread in other_threads(capture):
-        at = next((f for f in thread["frames"] if is_user(f["filename"])), None)
+    for thread in capture.other_threads:
+        at = next((f for f in thread.frames if is_user(f.filename)), None)
         if at:
-            found.append((thread, locations.place(at["filename"], at["line"], at["name"])))
+            found.append((thread, locations.place(at.filename, at.line, at.name)))
     return found

@@ -10,6 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import follows_a_peer
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.relations.timeline import Timelines
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.control import Condition, Program
@@ -78,7 +79,7 @@ class CallPaths:
 
 
 def _came_to_its_end(rank: RankEvidence) -> bool:
-    ended = rank.end.get("t_s") is not None and not rank.end.get("by_us") and rank.end.get("signal") is None
+    ended = rank.end.ended_itself and rank.end.signal is None
     return ended and rank.exception is None
 
 
@@ -86,22 +87,18 @@ def _now(rank: RankEvidence, case: Case, still: bool) -> CallPath:
     state = case.thread_states.get(rank.rank)
     if still and state is not None and state.frames:
         return tuple(reversed(state.frames))
-    frames = (rank.exception or {}).get("frames", [])
+    frames = (rank.exception or NOT_RAISED).frames
     if frames:
-        return tuple(
-            locations.place(f["file"], f["line"], f["function"], f["code"])
-            for f in frames
-            if is_user(f["file"])
-        )
+        return tuple(locations.place(f.file, f.line, f.function, f.code) for f in frames if is_user(f.file))
     return tuple(reversed(locations.all_of_faults(rank.faults)))
 
 
 def _lost_a_peer(rank: RankEvidence, since_ns: int) -> CallPath:
     """The call path on which it learnt that a peer is gone, if a launcher ended it before that could end it."""
-    row = rank.raised[-1] if rank.raised else {}
-    if row.get("thread") != "MainThread" or row.get("t_mono_ns", 0) < since_ns or not follows_a_peer(row):
+    row = rank.raised[-1] if rank.raised else NOT_RAISED
+    if not row.in_main_thread or row.t_mono_ns < since_ns or not follows_a_peer(row):
         return ()
-    return tuple(found for at in reversed(row.get("stack", [])) if (found := locations.of_text(at)))
+    return tuple(found for at in reversed(row.stack) if (found := locations.of_text(at)))
 
 
 def _sampled(ranks: Iterable[RankEvidence]) -> Iterable[CallPath]:

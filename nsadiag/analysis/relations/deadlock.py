@@ -8,15 +8,15 @@ continue by itself: it is in no such set, and neither is who waits for it alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.thread_state import ThreadState, other_threads
+from nsadiag.analysis.facts.thread_state import ThreadState
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.call_mismatch import in_black_boxes, in_recorders
 from nsadiag.analysis.relations.wait_graph import Graph, graph_of
 from nsadiag.evidence.blocking import Waker, by_frames, by_wchan
+from nsadiag.evidence.documents.python_stacks import PythonThread
 
 # Waits that another thread of the process ends, and nobody else.
 FOR_THREADS = ("lock", "queue")
@@ -82,23 +82,22 @@ def _is_locked(cell: CellEvidence, rank: RankEvidence, at: ThreadState | None) -
     if at is None or at.doing not in FOR_THREADS or not at.same or _has_limit(cell, rank.rank):
         return False
     capture = [c for c in rank.captures if c.stacks][-1]
-    children = [c for c in capture.proc.get("children", []) if c.get("state") != "Z"]
-    return not children and not any(_may_act(thread, capture) for thread in other_threads(capture))
+    children = [c for c in capture.proc.children if c.is_alive]
+    return not children and not any(_may_act(thread, capture) for thread in capture.other_threads)
 
 
 def _has_limit(cell: CellEvidence, rank: int) -> bool:
-    motions = (cell.watch.get("looks") or [{}])[-1].get("motions") or ()
-    mine: dict[str, Any] = next((m for m in motions if m.get("rank") == rank), {})
-    return any(mine.get(key) for key in ("limit_s", "wakes_in_s", "helper_wakes_in_s", "idle", "outside"))
+    last = cell.watch.last_look
+    mine = last.of(rank) if last else None
+    return mine is not None and mine.may_wake
 
 
-def _may_act(thread: dict[str, Any], capture: CaptureEvidence) -> bool:
+def _may_act(thread: PythonThread, capture: CaptureEvidence) -> bool:
     """Whether a thread could still do something by itself: all but those that wait for other threads without a limit."""
-    rows = capture.proc.get("threads", [])
-    seen: dict[str, Any] = next((row for row in rows if row.get("tid") == thread.get("os_thread_id")), {})
-    if seen.get("sleeps_until_mono_ns") or seen.get("wait_limit_s"):
+    seen = next((row for row in capture.proc.threads if row.tid == thread.os_thread_id), None)
+    if seen and (seen.sleeps_until_mono_ns or seen.wait_limit_s):
         return True
-    row = by_frames([(f["name"], f["filename"]) for f in thread["frames"]]) or by_wchan(seen.get("wchan"))
+    row = by_frames([(f.name, f.filename) for f in thread.frames]) or by_wchan(seen.wchan if seen else None)
     return row is None or bool(row.waker & ~Waker.THREAD)
 
 

@@ -142,12 +142,12 @@ def _waiting_now(case: Case) -> Iterator[tuple[int, int, str | None, str | None]
 
 def _newest_s(cell: CellEvidence) -> dict[int, float]:
     """By rank, the time of the last event of its main thread; of the newest before we began to end the job."""
-    ending_s, found = cell.watch.get("ending_s"), {}
+    ending_s, found = cell.watch.ending_s, dict[int, float]()
     for rank in cell.ranks:
         events = rank.recording.events
         own = events[events["thread"] == (-1 if rank.recording.pid is None else rank.recording.pid)]
         t_s = (own["t_ns"] - cell.started_mono_ns) / 1e9
-        t_s = t_s[t_s <= float(ending_s)] if ending_s is not None else t_s
+        t_s = t_s[t_s <= ending_s] if ending_s is not None else t_s
         if len(t_s):
             found[rank.rank] = float(t_s[-1])
     return found

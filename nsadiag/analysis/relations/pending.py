@@ -44,16 +44,16 @@ class Wait:
 
 def is_still(cell: CellEvidence) -> bool:
     """Whether the last look found that nothing moved any more."""
-    looks = cell.watch.get("looks", [])
-    return bool(looks) and looks[-1]["judgement"] == "still"
+    looks = cell.watch.looks
+    return bool(looks) and looks[-1].judgement == "still"
 
 
 def was_given_up(cell: CellEvidence) -> bool:
     """Whether it was ended in a silence that was looked at: by --timeout, or by a person who had waited long enough."""
-    looks, moved_s = cell.watch.get("looks") or [], cell.watch.get("last_progress_s")
+    looks, moved_s = cell.watch.looks, cell.watch.last_progress_s
     if cell.stopped != "interrupt" or not looks or moved_s is None:
         return cell.stopped == "timeout"
-    return float(looks[-1]["t_s"]) > float(moved_s)
+    return looks[-1].t_s > moved_s
 
 
 def ran_together(cell: CellEvidence) -> bool:
@@ -64,8 +64,8 @@ def ran_together(cell: CellEvidence) -> bool:
 
 def is_suspended(cell: CellEvidence) -> bool:
     """Whether the last look found every rank stopped by a signal: what suspends a whole job is outside it."""
-    motions = (cell.watch.get("looks") or [{}])[-1].get("motions") or []
-    return bool(motions) and all(motion.get("stopped") for motion in motions)
+    last = cell.watch.last_look
+    return last is not None and bool(last.motions) and all(motion.stopped for motion in last.motions)
 
 
 def waits(case: Case) -> list[Wait]:

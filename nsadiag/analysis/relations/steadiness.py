@@ -73,13 +73,13 @@ def moves(case: Case) -> str | None:
 
     A CPU that is used at one and the same line is no motion.
     """
-    looks = case.cell.watch.get("looks", [])
-    if not looks or looks[-1]["judgement"] not in ("progress", "busy", "asleep"):
+    last = case.cell.watch.last_look
+    if last is None or last.judgement not in ("progress", "busy", "asleep"):
         return None
     if not case.cell.attached or case.once(paces) or longest_now(case):
         return None
-    moved = any(m["frames_changed"] or m["io_bytes"] or m["gpu_pct"] for m in looks[-1]["motions"])
-    return str(looks[-1]["reason"]) if moved or looks[-1]["judgement"] != "busy" else None
+    moved = any(motion.frames_changed or motion.io_bytes or motion.gpu_pct for motion in last.motions)
+    return last.reason if moved or last.judgement != "busy" else None
 
 
 def kept_waiting(case: Case, wait: PeerWait) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer, is_same
@@ -14,6 +13,7 @@ from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.arrivals import arrival
 from nsadiag.analysis.relations.timeline import Timelines
 from nsadiag.analysis.relations.wait_graph import graph_of
+from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # In these a rank meets its peers: whoever leaves one early is out of step from there on.
@@ -25,7 +25,7 @@ class Swallowed:
     """One that explains why its rank is not where its peers are."""
 
     rank: RankEvidence
-    row: dict[str, Any]
+    row: Raised
     line: int  # of raised.jsonl; 0 where leaving.json tells of it
     t_s: float
     why: str  # what ties it to the failure
@@ -40,17 +40,17 @@ def in_flight(case: Case) -> Swallowed | None:
     waited_for = {edge.waited_for for edge in case.once(graph_of).edges}
     found = []
     for rank, line, row in _rows(case.cell):
-        if row["how"] != "in flight" or not _is_open(case, rank, row):
+        if row.how != "in flight" or not _is_open(case, rank, row):
             continue
         # Whoever waits where its peers do too is not the one that left them.
         if case.once(graph_of).edges and rank.rank not in waited_for:
             continue
-        why = f"with it on its way up, rank {rank.rank} entered {row['during']}, and never left it"
+        why = f"with it on its way up, rank {rank.rank} entered {row.during}, and never left it"
         found.append(_swallowed(case.cell, rank, line, row, why))
     return min(found, key=lambda s: s.t_s, default=None)
 
 
-def _is_open(case: Case, rank: RankEvidence, row: dict[str, Any]) -> bool:
+def _is_open(case: Case, rank: RankEvidence, row: Raised) -> bool:
     """Whether the collective that it was seen in has begun and not ended, or else the next that it met on its way up.
 
     Under NCCL a barrier is over for the host at once, and what comes after it in the same `finally` holds the rank.
@@ -59,8 +59,8 @@ def _is_open(case: Case, rank: RankEvidence, row: dict[str, Any]) -> bool:
     mine = events[events["rank"] == rank.rank]
     calls = mine[mine.kind.isin((Kind.COLLECTIVE, Kind.PROCESS_GROUP))]
     # Groups are counted as well, from one on.
-    named = calls[(calls.name == row["during"]) & (calls.a == row.get("number"))]
-    same = named[named.group.str.startswith(str(row.get("group")))]
+    named = calls[(calls.name == row.during) & (calls.a == row.number)]
+    same = named[named.group.str.startswith(row.group)]
     begun, ended = (bool((same.phase == phase).any()) for phase in (Phase.BEGIN, Phase.END))
     if not ended:
         return begun
@@ -80,9 +80,9 @@ def gone_on(case: Case) -> Swallowed | None:
     """The earliest that a rank swallowed, and whose steps it now lacks, or after which it did no more."""
     everywhere = _on_every_rank(case.cell)
     steps = _backwards(case)
-    rows: dict[int, list[tuple[RankEvidence, int, dict[str, Any]]]] = defaultdict(list)
+    rows: dict[int, list[tuple[RankEvidence, int, Raised]]] = defaultdict(list)
     for rank, line, row in _rows(case.cell):
-        if row["how"] != "in flight" and _key(row) not in everywhere and _is_cause(case.cell, rank, row):
+        if row.how != "in flight" and _key(row) not in everywhere and _is_cause(case.cell, rank, row):
             rows[rank.rank].append((rank, line, row))
     found = []
     for number, mine in rows.items():
@@ -101,9 +101,7 @@ def gone_on(case: Case) -> Swallowed | None:
     return min(found, key=lambda s: s.t_s, default=None)
 
 
-def _rounds_missing(
-    cell: CellEvidence, number: int, rows: list[tuple[RankEvidence, int, dict[str, Any]]]
-) -> int:
+def _rounds_missing(cell: CellEvidence, number: int, rows: list[tuple[RankEvidence, int, Raised]]) -> int:
     """The number of steps that the rank left out since all were last at the line at which it waits; 0 unless by as many exceptions.
 
     What it had met before that had cost it nothing: it had tried again. Nor does it wait for what the others do meanwhile:
@@ -112,7 +110,7 @@ def _rounds_missing(
     came = arrival(Timelines(cell.ranks), tuple(r.rank for r in cell.ranks))
     if came is None or came.early != (number,):
         return 0
-    since = sum(row["t_mono_ns"] > came.last_ns for _, _, row in rows)
+    since = sum(row.t_mono_ns > came.last_ns for _, _, row in rows)
     return since if since == came.usual - came.since else 0
 
 
@@ -121,20 +119,20 @@ def _backwards(case: Case) -> dict[int, int]:
     events = case.events
     begun = events[(events.kind == Kind.BACKWARD) & (events.phase == Phase.BEGIN)].groupby("rank").size()
     # The ring of a long run has lost its first ones: then steps alone count.
-    short = all(int(rank.end.get("steps") or 0) <= int(begun.get(rank.rank, 0)) for rank in case.cell.ranks)
-    return {r.rank: int(begun.get(r.rank, 0) if short else r.end.get("steps") or 0) for r in case.cell.ranks}
+    short = all(int(rank.end.steps or 0) <= int(begun.get(rank.rank, 0)) for rank in case.cell.ranks)
+    return {r.rank: int(begun.get(r.rank, 0) if short else r.end.steps or 0) for r in case.cell.ranks}
 
 
-def _tie(case: Case, rank: RankEvidence, row: dict[str, Any], behind: int, count: int) -> str | None:
+def _tie(case: Case, rank: RankEvidence, row: Raised, behind: int, count: int) -> str | None:
     """The tie that makes it the cause: the steps that are missing, or the silence since."""
-    t_s = (row["t_mono_ns"] - case.cell.started_mono_ns) / 1e9
+    t_s = (row.t_mono_ns - case.cell.started_mono_ns) / 1e9
     events = case.events
     mine = events[(events["rank"] == rank.rank) & (events.t_s > t_s)]
     stepped = int((mine.kind == Kind.STEP).sum())
-    if row["how"] == "thread":
+    if row.how == "thread":
         waits = case.thread_states.get(rank.rank)
         if waits and waits.doing in ("queue", "lock", "pipe", "sleep", "unknown", "python"):
-            return f"its thread {row['thread']!r} died of it, and the main thread waits ({waits.doing})"
+            return f"its thread {row.thread!r} died of it, and the main thread waits ({waits.doing})"
         return None
     waited_for = {edge.waited_for for edge in case.once(graph_of).edges}
     if stepped == 0 and (rank.rank in waited_for or has_left(rank)):
@@ -142,7 +140,7 @@ def _tie(case: Case, rank: RankEvidence, row: dict[str, Any], behind: int, count
     # One that stands within itself, steps later, stands there for another reason.
     if not has_left(rank) and not _stands_among_peers(case, rank):
         return None
-    if row["how"] == "left" and row["during"] in SHARED and behind >= 0:
+    if row.how == "left" and row.during in SHARED and behind >= 0:
         return f"rank {rank.rank} went on without its part of that step, which its peers did"
     if behind == count:
         return f"rank {rank.rank} went on, and ran {behind} backward pass{'es' if behind > 1 else ''} less than its peers"
@@ -156,24 +154,23 @@ def _stands_among_peers(case: Case, rank: RankEvidence) -> bool:
 
 def has_left(rank: RankEvidence) -> bool:
     """Whether it ended before anybody ended the job."""
-    return rank.end.get("t_s") is not None and not rank.end.get("by_us")
+    return rank.end.ended_itself
 
 
-def _is_cause(cell: CellEvidence, rank: RankEvidence, row: dict[str, Any]) -> bool:
+def _is_cause(cell: CellEvidence, rank: RankEvidence, row: Raised) -> bool:
     """Not the one that ended the rank, none that only says a peer is gone, and none after the first break."""
-    ended_it = rank.exception and rank.exception.get("thread") == "MainThread"
+    ended_it = rank.exception and rank.exception.in_main_thread
     if ended_it and rank.exception and is_same(rank.exception, row):
         return False
-    t_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
-    ending_s = cell.watch.get("ending_s")
+    t_s = (row.t_mono_ns - cell.started_mono_ns) / 1e9
+    ending_s = cell.watch.ending_s
     first = next((b.t_s for b in breaks(cell) if b.rank.rank != rank.rank), None)
     late = (ending_s is not None and t_s >= ending_s) or (first is not None and t_s > first)
     return not late and not follows_a_peer(first_of(row))
 
 
-def _key(row: dict[str, Any]) -> tuple[str, int, int]:
-    innermost = row["frames"][-1] if row["frames"] else {}
-    return (row["type"], int(innermost.get("line") or 0), int(row["step"]))
+def _key(row: Raised) -> tuple[str, int, int]:
+    return row.type, row.frames[-1].line if row.frames else 0, row.step
 
 
 def _on_every_rank(cell: CellEvidence) -> set[tuple[str, int, int]]:
@@ -182,20 +179,27 @@ def _on_every_rank(cell: CellEvidence) -> set[tuple[str, int, int]]:
     return set.intersection(*seen) if len(seen) > 1 else set()
 
 
-def _rows(cell: CellEvidence) -> Iterator[tuple[RankEvidence, int, dict[str, Any]]]:
+def _rows(cell: CellEvidence) -> Iterator[tuple[RankEvidence, int, Raised]]:
     for rank in cell.ranks:
         for line, row in enumerate(rank.raised, start=1):
             yield rank, line, row
-        handling = (rank.leaving or {}).get("handling")
-        if handling and rank.leaving:
-            more = {"how": "handled", "during": rank.leaving["call"], "place": rank.leaving["place"]}
+        left = rank.leaving
+        if left and left.handling:
+            steps = rank.end.steps or 0
             yield (
                 rank,
                 0,
-                {**handling, **more, "thread": "MainThread", "step": int(rank.end.get("steps") or 0)},
+                replace(
+                    left.handling,
+                    how="handled",
+                    during=left.call,
+                    place=left.place,
+                    thread="MainThread",
+                    step=steps,
+                ),
             )
 
 
-def _swallowed(cell: CellEvidence, rank: RankEvidence, line: int, row: dict[str, Any], why: str) -> Swallowed:
-    t_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
+def _swallowed(cell: CellEvidence, rank: RankEvidence, line: int, row: Raised, why: str) -> Swallowed:
+    t_s = (row.t_mono_ns - cell.started_mono_ns) / 1e9
     return Swallowed(rank=rank, row=row, line=line, t_s=t_s, why=why)

@@ -31,7 +31,7 @@ def at_line(place: Place | None) -> str:
 
 def last_look(cell: CellEvidence) -> Evidence:
     """The last snapshot of the whole job, and its reason for calling it still."""
-    return Evidence(claim=str(cell.watch["looks"][-1]["reason"]), source="watch.json#looks")
+    return Evidence(claim=cell.watch.looks[-1].reason, source="watch.json#looks")
 
 
 def place_of(case: Case, ranks: Iterable[int]) -> Place | None:
@@ -62,7 +62,7 @@ def inside_rank(
         summary=summary,
         guilty_ranks=(blocked.number,),
         blocked_ranks=blocked.waiters,
-        where=Where(collective=blocked.collective, step=blocked.rank.end.get("steps")).at(
+        where=Where(collective=blocked.collective, step=blocked.rank.end.steps).at(
             where or blocked.state.place
         ),
         peers_at=peers[0] if peers else None,

@@ -13,6 +13,7 @@ from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import blocked_ranks
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import at_line
+from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.spans import spans
 
 # Of a main thread, as it was last looked at.
@@ -47,23 +48,23 @@ def these(ranks: Sequence[int]) -> str:
 
 def not_still(cell: CellEvidence) -> Iterator[Declined]:
     """The last snapshot found something that moved, or there was none."""
-    looks = cell.watch.get("looks") or []
+    looks = cell.watch.looks
     if not looks:
-        quiet_s = cell.watch.get("longest_quiet_s")
+        quiet_s = cell.watch.longest_quiet_s
         longest = f" (the longest silence was {float(quiet_s):.1f} s)" if quiet_s is not None else ""
         yield Declined(
             f"no snapshot found the job still: it was never silent for long enough{longest}", "watch.json"
         )
     elif not is_still(cell):
-        found = looks[-1].get("reason") or looks[-1]["judgement"]
+        found = looks[-1].reason or looks[-1].judgement
         yield Declined(f"the job was not still at the last snapshot: {found}", "watch.json#looks")
 
 
 def hung(cell: CellEvidence) -> Declined:
     """A job that was ended as hung, which no slow one is."""
-    looks = cell.watch.get("looks") or [{}]
+    last = cell.watch.last_look
     return Declined(
-        f"nothing moved any more: {looks[-1].get('reason') or 'the job was ended as hung'}",
+        f"nothing moved any more: {(last.reason if last else '') or 'the job was ended as hung'}",
         "watch.json#looks",
     )
 
@@ -88,9 +89,9 @@ def other_break(cell: CellEvidence) -> Iterator[Declined]:
 def _without_a_break(cell: CellEvidence) -> str:
     if followed := sorted({b.rank.rank for b in breaks(cell) if b.follows_a_peer}):
         return f"{these(followed)} ended only because a peer was gone or did not come in time"
-    if ended := [r.rank for r in cell.ranks if r.end.get("by_us")]:
+    if ended := [r.rank for r in cell.ranks if r.end.by_us]:
         return f"{these(ended)} lived until nsadiag ended the job"
-    if done := [r.rank for r in cell.ranks if r.end.get("t_s") is not None]:
+    if done := [r.rank for r in cell.ranks if r.end.t_s is not None]:
         return f"{these(done)} came to the end of the script"
     return "no rank is known to have ended"
 
@@ -118,7 +119,7 @@ def _lacks(cell: CellEvidence, need: str) -> list[int]:
     if need == "flight_recorders":
         return [r.rank for r in cell.ranks if not newest_dump(r)]
     if need == "ends":
-        return [r.rank for r in cell.ranks if not r.end]
+        return [r.rank for r in cell.ranks if r.end == NO_END]
     return []
 
 
@@ -132,5 +133,5 @@ def lacking(cell: CellEvidence, needs: Sequence[str]) -> Iterator[Declined]:
             yield Declined(f"no {WORDS[need]} of {these(without)}")
     if "sources" in needs and not cell.sources:
         yield Declined("no source of the user's is at hand")
-    if "looks" in needs and not cell.watch.get("looks"):
+    if "looks" in needs and not cell.watch.looks:
         yield Declined("no snapshot was taken in a silence", "watch.json")

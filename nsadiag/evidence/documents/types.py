@@ -6,9 +6,13 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.exceptions import Cause, Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import read_evidence
+from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
+from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.documents.shapes import (
     NOTHING,
     Shape,
@@ -28,8 +32,29 @@ from nsadiag.evidence.documents.shapes import (
     text,
     whole,
 )
+from nsadiag.evidence.documents.training import (
+    Graph,
+    Loader,
+    Missing,
+    MissingNow,
+    ModelInput,
+    Recomputed,
+    Registered,
+    Sample,
+    Settings,
+    StartedThread,
+    Sums,
+    Unheld,
+    Unit,
+    Unwaited,
+    Wrap,
+    WrappedModel,
+)
+from nsadiag.evidence.documents.values import row_of, rows_of, value_of
+from nsadiag.evidence.documents.watch import End, Watch
 from nsadiag.evidence.spans import MOST_RANKS
 
+T = TypeVar("T")
 NAMED_FAULTS = 3
 LONGEST_LINE = 4 << 20
 HALF = r"\\u[dD][{}][0-9a-fA-F]{{2}}"
@@ -57,30 +82,8 @@ WORLD = between(1, MOST_RANKS)
 PID = between(1, 2**31)
 TEXTS, COUNTS, RANKS, NUMBERS = rows(text), rows(count), rows(RANK), rows(number)
 SIZES = rows(rows(whole))
-FRAMES = rows(record({"file": text, "line": count, "function": text}, {"code": text}))
-CAUSE = nested(
-    lambda cause: record(
-        {"type": text, "message": text}, {"meant": flag, "frames": FRAMES, "cause": maybe(cause)}
-    )
-)
-RAISED: dict[str, Shape] = {
-    "type": text,
-    "message": text,
-    "thread": text,
-    "t_mono_ns": whole,
-    "frames": FRAMES,
-}
-RAISED_MAY: dict[str, Shape] = {
-    "module": text, "t_wall_ns": whole, "cause": maybe(CAUSE), "hidden": maybe(CAUSE), "place": text, "how": text,
-    "during": text, "step": count, "group": text, "number": count, "stack": TEXTS, "pid": PID, "argv": TEXTS,
-    "spawned_as": maybe(count), "source": text,
-}  # fmt: skip
-EXCEPTION = record(RAISED, RAISED_MAY)
-STACK_FRAME = record({"name": text, "filename": text, "line": count})
-THREAD = record(
-    {"frames": rows(STACK_FRAME)},
-    {"pid": PID, "os_thread_id": maybe(count), "thread_name": maybe(text), "active": flag, "owns_gil": flag},
-)
+CAUSE = nested(lambda cause: row_of(Cause, cause=maybe(cause)))
+EXCEPTION = row_of(Raised, cause=maybe(CAUSE), hidden=maybe(CAUSE))
 ENTRY = record(
     {"process_group": of(text, text), "collective_seq_id": whole, "profiling_name": text},
     {
@@ -100,129 +103,6 @@ DUMP = record(
         "pg_status": table(anything),
     },
 )
-PARAMETER = record({"name": text, "shape": rows(count), "dtype": text}, {"qualified": text})
-BUCKETS = rows(record({"index": count, "parameters": COUNTS}, {"elements": count, "bytes": count}))
-MODEL = record(
-    {"parameters": rows(PARAMETER)},
-    {
-        "settings": table(anything), "comm_hook": text, "ranks": RANKS, "buckets": BUCKETS, "rebuilt_buckets": BUCKETS,
-        "rebuilt_says": text, "group": text, "logged": table(anything), "bucket_cap_mb": number, "bucket_sizes": text,
-        "rebuilt_bucket_sizes": text,
-    },
-)  # fmt: skip
-UNIT = record(
-    {"unit": text, "kind": text, "parameters": rows(PARAMETER), "group": text, "ranks": RANKS},
-    {"mesh": maybe(table(anything)), "sharding_strategy": text},
-)
-CHILD = record(
-    {"pid": PID, "state": text, "cpu_s": number},
-    {
-        "command": text, "sleeps_until_mono_ns": maybe(whole), "wchan": maybe(text), "turns": maybe(count),
-        "parent": count, "queued_s": maybe(number), "locked_for_good": flag,
-    },
-)  # fmt: skip
-KERNEL_THREAD = record(
-    {"tid": count, "state": text, "cpu_s": number},
-    {
-        "name": text, "wchan": maybe(text), "sleeps_until_mono_ns": maybe(whole), "queued_s": maybe(number),
-        "waits_until_mono_ns": maybe(whole), "wait_limit_s": maybe(number),
-    },
-)  # fmt: skip
-OPEN = record(
-    {"fd": count, "kind": text},
-    {
-        "local": text, "peer": maybe(text), "state": text, "unsent": count, "unread": count, "inode": count,
-        "path": text, "position": count,
-    },
-)  # fmt: skip
-PROCESS = record(
-    {"t_mono_ns": whole, "pid": PID, "state": text, "cpu_s": number},
-    {
-        "rss_mib": maybe(number), "wchan": maybe(text), "syscall": maybe(text), "kernel_stack": maybe(text),
-        "sleeps_until_mono_ns": maybe(whole), "waits_until_mono_ns": maybe(whole), "wait_limit_s": maybe(number),
-        "oom_score": maybe(whole), "status": table(text), "io": table(whole), "threads": rows(KERNEL_THREAD),
-        "children": rows(CHILD), "fds": record({}, {"count": count, "kinds": table(count), "open": rows(OPEN)}),
-        "lock_held_by": maybe(record({"pid": PID, "cpu_s": number}, {"command": text, "path": text})),
-        "pipe_held_by": maybe(COUNTS),
-        "spawner": maybe(record(
-            {"pid": PID, "turns": count},
-            {"cpu_s": number, "family_cpu_s": number, "sleeps_until_mono_ns": rows(whole)},
-        )),
-    },
-)  # fmt: skip
-SOURCE = record(
-    {"answered": flag},
-    {"ms": number, "why": text, "paused": flag, "seen": count, "of": count, "failures": rows(anything)},
-)
-OWNER = record({}, {"thread": maybe(text), "os_thread_id": count, "function": maybe(text), "file": maybe(text), "line": maybe(count)})  # fmt: skip
-ANSWERS = record(
-    {},
-    {
-        "sources": table(SOURCE),
-        "state": maybe(text),
-        "gil_known": flag,
-        "gil_owner": maybe(OWNER),
-        "reads_as": text,
-    },
-)
-GAP = record({"gap": text}, {"capture": text, "seconds": number, "evidence": table(anything)})
-TASK = record(
-    {"name": text},
-    {
-        "main": flag, "waits_for": maybe(text), "of": TEXTS, "frames": rows(STACK_FRAME),
-        "failed": record({"type": text, "message": text}),
-    },
-)  # fmt: skip
-MISSING = record(
-    {"missing": TEXTS}, {"of": count, "count": count, "step": count, "t_mono_ns": whole, "optimizer": count}
-)
-END = record(
-    {},
-    {
-        "pid": PID, "t_s": maybe(number), "exit_code": maybe(whole), "signal": maybe(whole), "by_us": flag,
-        "clean": flag, "steps": maybe(count), "iterations": maybe(count),
-        "iterates_by": maybe(text), "how": text,
-    },
-)  # fmt: skip
-LOOP = record(
-    {"file": text, "function": text, "line": count, "lines": COUNTS, "stacks": count, "samples": count},
-    {"changes": TEXTS, "decided": flag, "seconds": number, "hidden": flag},
-)
-MOTION = record(
-    {"rank": RANK},
-    {
-        "seconds": number, "cpu_share": number, "main_cpu_share": number, "frames_changed": flag,
-        "functions_changed": flag, "io_bytes": whole, "stopped": flag, "did": maybe(text), "gpu_pct": maybe(number),
-        "events": count, "collectives": whole, "wakes_in_s": maybe(number), "waits_for_peers": flag,
-        "grown_mib": number, "loop": maybe(LOOP), "loop_cpu_share": number, "endless": flag,
-        "child_cpu_share": number, "helper_wakes_in_s": maybe(number), "limit_s": maybe(number), "silent_s": number,
-        "outside": maybe(text), "outside_s": number, "idle": maybe(text), "idle_s": number,
-    },
-)  # fmt: skip
-LOOK = record(
-    {"judgement": text, "t_s": number, "first": count, "second": count},
-    {"reason": text, "motions": rows(MOTION)},
-)
-NODE = record(
-    {},
-    {
-        "node_rank": count,
-        "name": text,
-        "directory": text,
-        "shared": flag,
-        "lost_s": maybe(number),
-        "ranks": RANKS,
-    },
-)
-WATCH = record(
-    {},
-    {
-        "started_mono_ns": whole, "launcher_exit_code": maybe(whole), "ended_s": maybe(number),
-        "last_progress_s": maybe(number), "longest_quiet_s": maybe(number), "longest_start_quiet_s": maybe(number),
-        "patience_s": maybe(number), "stopped": maybe(text), "ending_s": maybe(number), "left_alive": maybe(COUNTS),
-        "looks": rows(LOOK), "gaps": maybe(TEXTS), "nodes": rows(NODE), "attached": flag,
-    },
-)  # fmt: skip
 META = record(
     {},
     {
@@ -231,31 +111,14 @@ META = record(
         "memory": table(maybe(count)), "text_hash": text, "guessed": flag, "started_wall_ns": whole,
     },
 )  # fmt: skip
-SUMMED = of(text, rows(count), measured, measured)
-PLACE = either(of(text, count, text), of(text, count))
-SAMPLE = record({"t_mono_ns": whole, "frames": rows(PLACE)}, {"beside": rows(PLACE)})
-SUMS = record(
-    {"step": count, "parameters": rows(SUMMED)},
-    {
-        "t_mono_ns": whole, "elements": count, "since": count, "subject": of(count, count), "issued": maybe(whole),
-        "backwards": count, "shadowed": count, "written": COUNTS, "left_out": COUNTS, "rates": rows(measured),
-        "buffers": rows(SUMMED), "model": text, "call": count, "place": text,
-    },
-)  # fmt: skip
 TENSORS = rows(
     record({"dtype": text, "tensors": count, "elements": count}, {"device": text, "requires_grad": flag})
 )
-SETTINGS = record(
+MODEL = record(
     {},
-    {
-        "when": text, "step": count, "t_wall_ns": whole, "versions": table(anything), "flags": table(anything),
-        "attention": table(anything), "autocast": table(table(anything)), "autocast_now": table(table(anything)),
-        "model": record({}, {"parameters": TENSORS, "buffers": TENSORS, "gradients": TENSORS, "training": rows(flag), "roots": TEXTS}),
-        "optimizer": maybe(record({}, {"type": text, "groups": rows(table(anything))})),
-        "groups": rows(record({"name": text, "ranks": RANKS}, {"description": text, "backend": text, "timeout_s": table(number)})),
-        "environment": table(text),
-    },
-)  # fmt: skip
+    {"parameters": TENSORS, "buffers": TENSORS, "gradients": TENSORS, "training": rows(flag), "roots": TEXTS},
+)
+OPTIMIZER = record({}, {"type": text, "groups": rows(table(anything))})
 PROCESS_ON_GPU = record({"pid": PID}, {"memory_mib": maybe(number), "sm_pct": maybe(number)})
 DEVICE = record(
     {},
@@ -276,13 +139,6 @@ GPUS = record(
         "xid_gap": maybe(text),
     },
 )
-OOM = record(
-    {},
-    {
-        "grown": rows(record({"oom_kills_before": count, "oom_kills": count}, {"used_bytes": maybe(count), "limit_bytes": maybe(count)})),
-        "kernel": rows(record({"pid": PID, "line": text})),
-    },
-)  # fmt: skip
 FACTS = record(
     {},
     {
@@ -379,59 +235,53 @@ SHRINKING = record(
 
 # By the name of the file. A document that is not here is a mapping, or a list where that is asked for.
 DOCUMENTS: dict[str, Shape] = {
-    "answers.json": ANSWERS,
+    "answers.json": row_of(Answers),
     "bisect.json": BISECTION,
     "cell.json": CELL,
     "clock.json": record({}, {"mono_offset_ns": whole, "wall_offset_ns": whole, "rtt_ns": whole}),
-    "ddp.json": rows(MODEL),
-    "ends.json": table(END, key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
+    "ddp.json": rows(row_of(WrappedModel)),
+    "ends.json": table(row_of(End), key=lambda rank: rank.isascii() and rank.isdigit() and len(rank) < 8),
     "exception.json": EXCEPTION,
     "fr.json": DUMP,
-    "gaps.json": rows(GAP),
+    "gaps.json": rows(row_of(Gap)),
     "gpu.json": GPUS,
-    "graph.json": record({}, {"step": count, "nodes": count, "capped": flag, "types": table(count), "modules": table(count)}),
+    "graph.json": row_of(Graph),
     "index.json": table(text),
     "job.json": record({}, {"id": maybe(either(text, count))}),
-    "leaving.json": record({"call": text, "place": text}, {"arguments": text, "handling": maybe(EXCEPTION), "ended_with": maybe(whole)}),
-    "loaders.json": rows(record({"place": text}, {"pid": PID, "workers": COUNTS, "dataset": text, "iterator": text, "t_wall_ns": whole})),
+    "leaving.json": row_of(Leaving, handling=maybe(EXCEPTION)),
+    "loaders.json": rows(row_of(Loader)),
     "meta.json": META,
-    "oom.json": OOM,
-    "proc.json": PROCESS,
-    "py_spy.json": rows(THREAD),
+    "oom.json": row_of(OomReport),
+    "proc.json": row_of(KernelProcess),
+    "py_spy.json": rows(row_of(PythonThread)),
     "recorded_gradients.json": TEXTS,
     "run.json": RUN,
-    "settings.json": SETTINGS,
+    "settings.json": row_of(Settings, model=MODEL, optimizer=maybe(OPTIMIZER)),
     "shrink.json": SHRINKING,
-    "tasks.json": rows(TASK),
-    "ungraded.json": record({}, {"step": count, "optimizers": count, "models": rows(MISSING)}),
-    "units.json": rows(UNIT),
+    "tasks.json": rows(row_of(Task)),
+    "ungraded.json": row_of(MissingNow),
+    "units.json": rows(row_of(Unit)),
     "verdict.json": VERDICT,
-    "watch.json": WATCH,
-    "wraps.json": rows(
-        record(
-            {"wrapper": text, "model": text, "place": text, "parameters": rows(of(text, rows(count), text))},
-            {"t_mono_ns": whole, "ranks": RANKS, "buffers": rows(of(text, rows(count), text))},
-        )
-    ),
+    "watch.json": row_of(Watch),
+    "wraps.json": rows(row_of(Wrap)),
 }  # fmt: skip
 LINES: dict[str, Shape] = {
-    "evaluated.jsonl": SUMS,
+    "evaluated.jsonl": row_of(Sums),
     "gaps.jsonl": record({"gap": text}),
-    "given.jsonl": record({"step": count, "tensors": rows(of(rows(count), measured, measured))}),
+    "given.jsonl": row_of(ModelInput),
     "names.jsonl": record({"id": count, "name": text}),
     "parity.jsonl": FIRST_STEP,
-    "piles.jsonl": record({"kind": text, "place": text, "step": count, "steps": count, "alive": count, "made": count}),
+    "piles.jsonl": row_of(Registered),
     "raised.jsonl": EXCEPTION,
-    "recomputed.jsonl": record({"function": text, "place": text, "step": count}, {"defined": text, "forward": TEXTS, "recomputed": TEXTS}),
-    "replicas.jsonl": SUMS,
-    "samples.jsonl": SAMPLE,
-    "signals.jsonl": record({"call": text, "to": whole, "signal": whole, "place": text}, {"t_mono_ns": whole}),
-    "threads.jsonl": record({"name": text, "place": text}, {"tid": maybe(count), "step": count}),
-    "ungraded.jsonl": MISSING,
-    "unheld.jsonl": record({"step": count, "optimizer": text, "of": count, "graded": count, "stale_count": count,
-                            "unheld_count": count, "alike": flag, "stale": SIZES, "unheld": rows(SUMMED)}),
+    "recomputed.jsonl": row_of(Recomputed),
+    "replicas.jsonl": row_of(Sums),
+    "samples.jsonl": row_of(Sample),
+    "signals.jsonl": row_of(SentSignal),
+    "threads.jsonl": row_of(StartedThread),
+    "ungraded.jsonl": row_of(Missing),
+    "unheld.jsonl": row_of(Unheld),
     "unnamed.jsonl": EXCEPTION,
-    "unwaited.jsonl": record({"op": text, "group": text, "number": count, "place": text}, {"issued_step": count, "step": count, "dropped": flag, "parameter": maybe(text)}),
+    "unwaited.jsonl": row_of(Unwaited),
 }  # fmt: skip
 
 
@@ -465,6 +315,17 @@ def fitting(name: str, document: Any, default: Any = None, gaps: Gaps | None = N
     if faults:
         _note(gaps, Path(name), f"holds what it should not{_named(faults)}")
     return found
+
+
+def read_value(kind: type[T], path: Path, gaps: Gaps | None = None) -> T | None:
+    """The document as a value; None where there is none."""
+    document = read(path, None, gaps)
+    return None if document is None else value_of(kind, document)
+
+
+def read_rows(kind: type[T], path: Path, gaps: Gaps | None = None) -> tuple[T, ...]:
+    """The rows of a list, or of a file of lines, as values."""
+    return rows_of(kind, read_lines(path, gaps) if path.suffix == ".jsonl" else read(path, [], gaps))
 
 
 def read_lines(path: Path, gaps: Gaps | None = None) -> list[Any]:

@@ -77,10 +77,9 @@ def without_ours(traceback: str) -> str:
 
 def _main_stack(rank: RankEvidence) -> str:
     """Innermost first; of an exception its traceback."""
-    if rank.exception and rank.exception.get("traceback"):
-        return without_ours(str(rank.exception["traceback"]))
-    threads = rank.last_capture.stacks if rank.last_capture else []
-    main = next((t for t in threads if t.get("thread_name") == "MainThread"), threads[0] if threads else {})
-    frames = [f for f in main.get("frames", []) if not is_ours(f["filename"])]
-    lines = [f"{f['name']} ({f['filename']}:{f['line']})" for f in frames[:FRAMES_SHOWN]]
+    if rank.exception and rank.exception.traceback:
+        return without_ours(rank.exception.traceback)
+    seen = rank.last_capture.main_frames if rank.last_capture else ()
+    frames = [f for f in seen if not is_ours(f.filename)]
+    lines = [f"{f.name} ({f.filename}:{f.line})" for f in frames[:FRAMES_SHOWN]]
     return "\n".join([*lines, *(["..."] if len(frames) > FRAMES_SHOWN else [])])

@@ -51,11 +51,11 @@ def render_speedscope(report: Report) -> str:
 
 def _stacks(rank: int, look: CaptureEvidence) -> list[list[Frame]]:
     """Outermost first, the main thread's before the others."""
-    threads = sorted(look.stacks, key=lambda t: t.get("thread_name") != "MainThread")
+    threads = sorted(look.stacks, key=lambda thread: not thread.is_main)
     found = []
     for thread in threads:
-        stack = [(str(f["name"]), str(f["filename"]), int(f["line"])) for f in thread.get("frames", [])]
-        title = thread.get("thread_name") or f"thread {thread.get('thread_id')}"
+        stack = [(f.name, f.filename, f.line) for f in thread.frames]
+        title = thread.thread_name or f"thread {thread.thread_id}"
         # The rank goes innermost, so that ranks at the same place lie under one frame.
         found.append([(str(title), "", 0), *stack[::-1], (f"rank {rank}", "", 0)])
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,7 @@ def proc(target: Target) -> None:
         "cpu_s": cpu_s(fields),
         "rss_mib": int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20,
         "wchan": _text(folder / "wchan"),
+        "machine": platform.machine(),
         "syscall": syscall,
         "lock_held_by": _holder(target.pid, syscall),
         # Of its children, those without which the pipe at which the main thread stands stays as it is.

@@ -15,7 +15,10 @@ from nsadiag.agent.captures.kernel.proc import proc
 from nsadiag.agent.captures.python.py_spy import nonblocking_stacks, python_stack
 from nsadiag.agent.captures.target import CaptureError, NotApplicable, Target
 from nsadiag.evidence.blocking import is_loader
-from nsadiag.evidence.layout import make_private_dir, read_json
+from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
+from nsadiag.evidence.documents.python_stacks import StackFrame, frames_of_main
+from nsadiag.evidence.documents.types import read_value
+from nsadiag.evidence.layout import make_private_dir
 from nsadiag.evidence.stacks import stacks_in
 
 MOST = 8  # a rank
@@ -23,6 +26,8 @@ MOST_RUNNING = 4  # the same, at a look that a healthy job gets as well
 LOOP = "torch/utils/data/_utils/worker.py"
 # Values may be secret: whether they are the same as a look before is all that is told of them.
 KEY = os.urandom(16)
+
+Frames = tuple[StackFrame, ...]
 
 
 def children(target: Target) -> dict[str, Any]:
@@ -35,10 +40,10 @@ def children(target: Target) -> dict[str, Any]:
 
 def workers(target: Target) -> dict[str, Any]:
     """The same of those that run while the rank waits in its loader: whether they get anywhere, several looks tell."""
-    if not any(is_loader(f["filename"]) for f in _main_frames(stacks_in(target.directory))):
+    if not any(is_loader(f.filename) for f in frames_of_main(stacks_in(target.directory))):
         raise NotApplicable("the rank does not wait for a batch of its loader")
-    rows = read_json(target.directory.proc, {}).get("children", [])
-    found = sorted(int(row["pid"]) for row in rows if row.get("state") == "R" and _is_python(row["pid"]))
+    rows = (read_value(KernelProcess, target.directory.proc) or NO_PROCESS).children
+    found = sorted(row.pid for row in rows if row.state == "R" and _is_python(row.pid))
     if not found:
         raise NotApplicable("no worker of its loader runs")
     called = {str(pid): frames for pid in found[:MOST_RUNNING] if (frames := _called(pid))}
@@ -49,44 +54,31 @@ def workers(target: Target) -> dict[str, Any]:
     }
 
 
-def _called(pid: int) -> list[dict[str, Any]]:
+def _called(pid: int) -> Frames:
     """Functions that the loader's loop has called in that process, innermost first, with the variables."""
     try:
-        frames = _main_frames(nonblocking_stacks(pid, with_locals=True))
-    except (CaptureError, ValueError, KeyError):
-        return []
-    depth = next((n for n, frame in enumerate(frames) if frame["filename"].endswith(LOOP)), 0)
+        frames = frames_of_main(nonblocking_stacks(pid, with_locals=True))
+    except (CaptureError, ValueError):
+        return ()
+    depth = next((n for n, frame in enumerate(frames) if frame.filename.endswith(LOOP)), 0)
     return frames[:depth]
 
 
-def _values(frames: list[dict[str, Any]]) -> str:
+def _values(frames: Frames) -> str:
     """A digest of what the variables hold: a loop in one line changes them."""
-    return _digest(
-        [
-            [f["filename"], f["line"], [(v["name"], v.get("repr")) for v in f.get("locals") or []]]
-            for f in frames
-        ]
-    )
+    return _digest([[f.filename, f.line, [(v.name, v.repr) for v in f.locals or ()]] for f in frames])
 
 
-def _calls(frames: list[dict[str, Any]]) -> list[list[str]]:
+def _calls(frames: Frames) -> list[list[str]]:
     """File, function and a digest of the arguments, outermost first: what is the same at two looks is one and the same call."""
     return [
-        [
-            str(f["filename"]),
-            str(f["name"]),
-            _digest([(v["name"], v.get("repr")) for v in f.get("locals") or [] if v.get("arg")]),
-        ]
+        [f.filename, f.name, _digest([(v.name, v.repr) for v in f.locals or () if v.arg])]
         for f in reversed(frames)
     ]
 
 
 def _digest(held: list[Any]) -> str:
     return hashlib.blake2b(json.dumps(held).encode(), key=KEY, digest_size=8).hexdigest()
-
-
-def _main_frames(threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return next((list(t["frames"]) for t in threads if t.get("thread_name") == "MainThread"), [])
 
 
 def _look_at(target: Target, found: list[int], most: int) -> dict[str, Any]:

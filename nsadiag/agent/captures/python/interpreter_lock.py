@@ -6,10 +6,12 @@ at. What answers in Python then has got the lock in between: no single call keep
 
 from __future__ import annotations
 
-from typing import Any
-
 from nsadiag.agent.captures.target import NotApplicable, Target
-from nsadiag.evidence.layout import PYTHON_HANDLER, CaptureDir, RankDir, read_json
+from nsadiag.evidence.documents.captures import Gap
+from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
+from nsadiag.evidence.documents.python_stacks import PythonThread
+from nsadiag.evidence.documents.types import read_rows, read_value
+from nsadiag.evidence.layout import PYTHON_HANDLER, CaptureDir, RankDir
 from nsadiag.evidence.stacks import stacks_in
 
 TIMEOUT_S = 2.0  # many times what a call takes that seems quick to a person
@@ -23,38 +25,34 @@ def python(target: Target) -> None:
     rank, number = RankDir(path=target.directory.path.parents[1]), target.directory.number
     before = rank.capture(number - 1)
     if target.directory.py_spy.exists():
-        owner = _owner(target.directory)
-        if owner is None or owner != _owner(before):
+        owner, earlier = _owner(target.directory), _owner(before)
+        if owner is None or earlier is None or _at(owner) != _at(earlier):
             raise NotApplicable(
                 "no thread held the interpreter lock at the same lines in the previous snapshot"
             )
-        if _state(target.directory, owner[0]) != "R":
+        if _state(target.directory, owner.os_thread_id) != "R":
             raise NotApplicable("who holds the interpreter lock sleeps: nobody else gets it")
     elif not before.path.exists() or _lines(target.directory) != _lines(before):
         raise NotApplicable("the main thread was at other lines in the previous snapshot")
-    if any(gap["capture"] == "python" for look in rank.captures() for gap in read_json(look.gaps, [])):
+    if any(gap.capture == "python" for look in rank.captures() for gap in read_rows(Gap, look.gaps)):
         raise NotApplicable("it was asked before, and did not answer")
     target.server.ask_json(PYTHON_HANDLER, TIMEOUT_S)
 
 
-def _owner(directory: CaptureDir) -> Any:
-    return next(
-        (
-            (thread.get("os_thread_id"), [(frame["filename"], frame["line"]) for frame in thread["frames"]])
-            for thread in read_json(directory.py_spy, [])
-            if thread.get("owns_gil")
-        ),
-        None,
-    )
+def _owner(directory: CaptureDir) -> PythonThread | None:
+    return next((t for t in read_rows(PythonThread, directory.py_spy) if t.owns_gil), None)
 
 
-def _lines(directory: CaptureDir) -> Any:
+def _at(thread: PythonThread) -> tuple[int | None, list[tuple[str, int]]]:
+    return thread.os_thread_id, thread.lines
+
+
+def _lines(directory: CaptureDir) -> list[tuple[str, int]] | None:
     """The main thread's; None where nobody could see its stack."""
-    threads = (t for t in stacks_in(directory) if t["thread_name"] == "MainThread")
-    return next(([(frame["filename"], frame["line"]) for frame in t["frames"]] for t in threads), None)
+    return next((thread.lines for thread in stacks_in(directory) if thread.is_main), None)
 
 
-def _state(directory: CaptureDir, thread: Any) -> str | None:
+def _state(directory: CaptureDir, thread: int | None) -> str | None:
     """The kernel's word for what that thread does."""
-    threads = read_json(directory.proc, {}).get("threads", [])
-    return next((str(each["state"]) for each in threads if each.get("tid") == thread), None)
+    process = read_value(KernelProcess, directory.proc) or NO_PROCESS
+    return next((each.state for each in process.threads if each.tid == thread), None)

@@ -18,10 +18,10 @@ def ungraded(target: Target) -> dict[str, Any]:
     threads = stacks_in(target.directory)
     if not threads:
         raise NotApplicable("whether the rank is in a backward pass is not known: no stacks")
-    if any(frame["name"] == IN_BACKWARD for thread in threads for frame in thread["frames"]):
+    if any(frame.name == IN_BACKWARD for thread in threads for frame in thread.frames):
         raise NotApplicable("the rank is in a backward pass")
     # It would not answer before that thread lets go, and a thread of the server would be lost to the question.
-    if any(thread.get("owns_gil") for thread in threads):
+    if any(thread.owns_gil for thread in threads):
         raise NotApplicable("a thread of the rank holds the interpreter lock")
     told = target.server.ask_json(UNGRADED_HANDLER)
     write_json(target.directory.ungraded, told)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from nsadiag.agent.captures.failure import Refused
 from nsadiag.agent.captures.python.py_spy import nonblocking_stacks
 from nsadiag.agent.captures.target import CaptureError
 from nsadiag.agent.captures.worker_server import WorkerServer
+from nsadiag.evidence.documents.python_stacks import Threads
 from nsadiag.evidence.stacks import from_faulthandler
 
 ANSWER_S = 1.0
@@ -24,7 +24,7 @@ class NonblockingStacks:
         self._refused: set[int] = set()  # pids
         self._silent: set[int] = set()
 
-    def at(self, rank: int, pid: int, *, with_locals: bool = False) -> list[dict[str, Any]]:
+    def at(self, rank: int, pid: int, *, with_locals: bool = False) -> Threads:
         """All threads; of the rank's own word without variables. Raises CaptureError where neither tells."""
         try:
             if pid not in self._refused:
@@ -45,7 +45,7 @@ class NonblockingStacks:
     def shows_variables(self, pid: int) -> bool:
         return pid not in self._refused
 
-    def _by_server(self, rank: int) -> list[dict[str, Any]]:
+    def _by_server(self, rank: int) -> Threads:
         """Stacks from torch's server, which takes the interpreter lock: safe while the rank runs."""
         assert self._socket_of is not None
         text = WorkerServer(self._socket_of(rank)).ask("dump_traceback", timeout_s=ANSWER_S)

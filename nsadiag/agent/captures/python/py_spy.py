@@ -14,6 +14,8 @@ from typing import Any
 
 from nsadiag.agent.captures.failure import Refused
 from nsadiag.agent.captures.target import CaptureError, Target
+from nsadiag.evidence.documents.python_stacks import PythonThread, Threads
+from nsadiag.evidence.documents.values import rows_of
 from nsadiag.evidence.layout import write_json, write_private
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.evidence.secrets.published import MASK, is_secret_name
@@ -106,14 +108,13 @@ def _shown(thread: dict[str, Any]) -> dict[str, Any]:
     return {**thread, "process_info": None}
 
 
-def nonblocking_stacks(pid: int, *, with_locals: bool = False) -> list[dict[str, Any]]:
+def nonblocking_stacks(pid: int, *, with_locals: bool = False) -> Threads:
     """The threads' stacks without pausing the process: may fail or be slightly torn, and costs the job nothing.
 
     Values of variables are for who asks, and are not to be written down.
     """
     arguments = ["--json", "--nonblocking", *(["--locals"] if with_locals else [])]
-    threads = json.loads(_dump(pid, arguments, TIMEOUT_S))
-    return list(threads)
+    return rows_of(PythonThread, json.loads(_dump(pid, arguments, TIMEOUT_S)))
 
 
 def native_stack(target: Target) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from nsadiag.analysis.explain.candidate import Basis, Candidate, Kind, shown
 from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source.patterns.metrics import Logged, logged, watched_by
@@ -33,8 +32,8 @@ def framework_values(context: Context) -> Iterator[Candidate]:
 def _kinds_on_stack(context: Context, rank: int) -> set[str]:
     """Classes of libraries whose methods the main thread is in."""
     capture = context.cell.rank(rank).last_capture
-    frames = main_thread(capture).get("frames", []) if capture else []
-    names = (str(f["name"]).split(".")[:-1] for f in frames if not is_user(f["filename"]))
+    frames = capture.main_frames if capture else []
+    names = (f.name.split(".")[:-1] for f in frames if not is_user(f.filename))
     return {part for parts in names for part in parts if part != "<locals>"}
 
 

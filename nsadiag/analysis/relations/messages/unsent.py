@@ -48,13 +48,13 @@ def shortfalls(case: Case) -> Iterator[Shortfall]:
 
 
 def _steps(cell: CellEvidence, rank: int) -> int:
-    return int(cell.rank(rank).end.get("steps") or 0)
+    return int(cell.rank(rank).end.steps or 0)
 
 
 def failed_in_transfer(rank: RankEvidence) -> bool:
     """Whether what ended it was raised by a send or a receive."""
-    frames = first_of(rank.exception)["frames"] if rank.exception else []
-    return any(is_transfer(f["function"], f["file"]) for f in frames)
+    frames = first_of(rank.exception).frames if rank.exception else []
+    return any(is_transfer(f.function, f.file) for f in frames)
 
 
 def _calls(case: Case) -> pd.DataFrame:

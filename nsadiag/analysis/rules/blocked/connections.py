@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence.documents.kernel import Descriptor
 
 MAPPED = "::ffff:"  # an IPv4 address as IPv6 sockets show it
 
@@ -23,34 +23,32 @@ class Link:
 
 def stalled_links(cell: CellEvidence) -> list[Link]:
     """Connections on which the same bytes wait in both of the last snapshots, and nothing was read or sent."""
-    owners = {
-        (_plain(row["local"]), _plain(row["peer"])): rank.rank for rank in cell.ranks for row in _last(rank)
-    }
+    owners = {(_plain(row.local), _plain(row.peer)): rank.rank for rank in cell.ranks for row in _last(rank)}
     found = []
     for rank in cell.ranks:
-        before = {(row["local"], row["peer"]): row for row in _last(rank, back=2)}
+        before = {(row.local, row.peer): row for row in _last(rank, back=2)}
         for row in _last(rank):
-            earlier = before.get((row["local"], row["peer"]))
-            if row.get("unsent") and earlier and earlier.get("unsent") == row["unsent"]:
+            earlier = before.get((row.local, row.peer))
+            if row.unsent and earlier and earlier.unsent == row.unsent:
                 found.append(
                     Link(
                         rank=rank.rank,
-                        peer=owners.get((_plain(row["peer"]), _plain(row["local"]))),
-                        to=row["peer"],
-                        bytes=int(row["unsent"]),
+                        peer=owners.get((_plain(row.peer), _plain(row.local))),
+                        to=row.peer,
+                        bytes=row.unsent,
                         source=f"{rank.captures[-1].source}/proc.json#fds",
                     )
                 )
     return found
 
 
-def _last(rank: RankEvidence, *, back: int = 1) -> list[dict[str, Any]]:
+def _last(rank: RankEvidence, *, back: int = 1) -> list[Descriptor]:
     """Its established connections in the last snapshot, or one before it."""
-    shown = [c for c in rank.captures if c.proc]
+    shown = [c for c in rank.captures if c.proc.pid]
     if len(shown) < back:
         return []
-    rows = (shown[-back].proc.get("fds") or {}).get("open", [])
-    return [r for r in rows if r.get("kind") == "tcp" and r.get("peer") and r.get("state") == "ESTABLISHED"]
+    rows = shown[-back].proc.fds.open
+    return [row for row in rows if row.kind == "tcp" and row.peer and row.state == "ESTABLISHED"]
 
 
 def _plain(address: str) -> str:

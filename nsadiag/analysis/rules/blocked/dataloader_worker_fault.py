@@ -11,13 +11,13 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import LOST_WORKER, first_of
 from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.facts.quiet_time import in_one_place_s, in_silence
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CaptureEvidence, CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, hung_ranks
 from nsadiag.analysis.relations.pending import was_given_up
 from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 LEAST_LOOKS = 4  # two pairs: what one pair shows may be one slow sample
@@ -39,10 +39,10 @@ def _running(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvidence,
     """The worker that ran at the same lines, with the same values, at every snapshot since anything last moved."""
     looks = in_silence(cell, blocked.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
-        lines, at = _lines(child), locations.of_frames(_of_worker(child))
+        lines, at = child.main_lines, locations.of_frames(_of_worker(child))
         same = [
             any(
-                c.number == child.number and c.proc.get("state") == "R" and _lines(c) == lines
+                c.number == child.number and c.proc.state == "R" and c.main_lines == lines
                 for c in look.children
             )
             for look in looks
@@ -71,13 +71,12 @@ def _in_one_call(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvide
 
 def _calls(look: CaptureEvidence, pid: int) -> list[tuple[str, ...]]:
     """The calls of the loader's loop in the worker, outermost first, each with what stands for its arguments."""
-    told = look.answers.get("sources", {}).get("workers", {}).get("calls", {}).get(str(pid), [])
-    return [tuple(call) for call in told]
+    return list((look.answers.of("workers").calls or {}).get(str(pid), ()))
 
 
 def _at_depth(look: CaptureEvidence, pid: int, depth: int) -> Place | None:
     """The user's innermost line of the worker's outermost `depth` calls."""
-    frames = next((_of_worker(c) for c in look.children if c.number == pid), [])
+    frames = next((_of_worker(c) for c in look.children if c.number == pid), ())
     return locations.of_frames(frames[max(len(frames) - depth, 0) :])
 
 
@@ -90,31 +89,26 @@ def _loop(cell: CellEvidence, seen: list[Place]) -> Place | None:
 
 def _values(look: CaptureEvidence, pid: int) -> str | None:
     """A digest of the values of its variables."""
-    told: str | None = look.answers.get("sources", {}).get("workers", {}).get("values", {}).get(str(pid))
-    return told
+    return (look.answers.of("workers").values or {}).get(str(pid))
 
 
-def _lines(child: CaptureEvidence) -> list[tuple[str, int]]:
-    return [(str(f["filename"]), int(f["line"])) for f in main_thread(child).get("frames", [])]
-
-
-def _of_worker(child: CaptureEvidence) -> list[dict[str, object]]:
+def _of_worker(child: CaptureEvidence) -> tuple[StackFrame, ...]:
     """The frames that the loader's loop has called in this process; none if it is no worker of a loader."""
-    return _above_worker(main_thread(child).get("frames", []))
+    return _above_worker(child.main_frames)
 
 
-def _above_worker(frames: list[dict[str, object]]) -> list[dict[str, object]]:
+def _above_worker(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
     """The frames that the worker's loop has called: below it stand those that forked it."""
     for number, frame in enumerate(frames):
-        if str(frame["filename"]).endswith("_utils/worker.py"):
+        if frame.filename.endswith("_utils/worker.py"):
             return frames[:number]
-    return []
+    return ()
 
 
 def _gone(blocked: BlockedRank) -> list[int]:
     """Workers of the loaders that the kernel no longer lists, or lists as dead."""
-    known = {pid for loader in blocked.rank.loaders[-1:] for pid in loader.get("workers", [])}
-    living = {c["pid"] for c in blocked.capture.proc.get("children", []) if c.get("state") != "Z"}
+    known = {pid for loader in blocked.rank.loaders[-1:] for pid in loader.workers}
+    living = {c.pid for c in blocked.capture.proc.children if c.is_alive}
     return sorted(known - living)
 
 
@@ -128,7 +122,7 @@ def dataloader_worker_fault(case: Case) -> Iterator[Draft | Declined]:
             yield _stuck(case.cell, blocked, *worker)
         elif gone:
             yield _dead(case.cell, blocked, gone)
-        elif any(gap.get("capture") == "children" for gap in blocked.capture.gaps):
+        elif any(gap.capture == "children" for gap in blocked.capture.gaps):
             yield _unseen(case.cell, blocked)
     for blocked in blocked_ranks(case) if was_given_up(case.cell) else ():
         lasted = in_one_place_s(case.cell, blocked.rank) if blocked.state.doing == "loader" else 0.0
@@ -148,15 +142,15 @@ def _waits(blocked: BlockedRank) -> Evidence:
 
 def _locked(blocked: BlockedRank, worker: CaptureEvidence) -> tuple[Evidence, ...]:
     """A worker of which the kernel shows all threads at locks of its own memory."""
-    rows = [c for c in blocked.capture.proc.get("children", []) if c["pid"] == worker.number]
-    if not any(row.get("locked_for_good") for row in rows):
+    rows = [c for c in blocked.capture.proc.children if c.pid == worker.number]
+    if not any(row.locked_for_good for row in rows):
         return ()
     claim = "no thread is left in the worker that could release the lock: one of the rank's held it at the fork, or it holds it itself"
     return (Evidence(claim=claim, source=f"{blocked.capture.source}/proc.json"),)
 
 
 def _stuck(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at: Place) -> Draft:
-    state, locked = worker.proc.get("state"), _locked(blocked, worker)
+    state, locked = worker.proc.state, _locked(blocked, worker)
     held = " It waits for a lock that no thread of it is left to release." if locked else ""
     return inside_rank(
         cell,
@@ -210,7 +204,7 @@ def _busy(
                 else f"{worker.source}/py_spy.json",
             ),
             Evidence(
-                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s",
                 source="watch.json",
             ),
         ),
@@ -260,8 +254,8 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
     if first is None or raised is None:
         return
     exception = first_of(raised)
-    said = LOST_WORKER.search(exception["message"])
-    late = LATE.search(exception["message"])
+    said = LOST_WORKER.search(exception.message)
+    late = LATE.search(exception.message)
     if not said and not late:
         return
     number = first.rank.rank
@@ -272,12 +266,12 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
         summary=f"A DataLoader worker of rank {number} {how}; the loader raised in the rank.",
         guilty_ranks=(number,),
         blocked_ranks=all_but(cell, (number,)),
-        where=Where(step=first.rank.end.get("steps")).at(
+        where=Where(step=first.rank.end.steps).at(
             locations.of_exception(exception) or locations.of_exception(raised)
         ),
         evidence=(
             Evidence(
-                claim=f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception['message'].splitlines()[0][:200]}",
+                claim=f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception.message.splitlines()[0][:200]}",
                 source=f"{first.rank.source}/exception.json",
             ),
         ),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.thread_state import other_threads
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank, user_threads
+from nsadiag.evidence.documents.captures import Task
+from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.user_code import is_user
 
@@ -45,8 +46,8 @@ class LoopWait:
 
 def stands_for(blocked: BlockedRank) -> LoopWait | None:
     """None where the rank waits in no loop, its tasks are not known, or one of them will go on by itself."""
-    rows = [row for row in blocked.capture.tasks if "frames" in row and "thread" not in row]
-    if not any(row.get("main") for row in rows) or user_threads(blocked.capture):
+    rows = [row for row in blocked.capture.tasks if row.thread is None]
+    if not any(row.main for row in rows) or user_threads(blocked.capture):
         # What an executor's thread does, the loop waits for; the threads' own stacks tell more.
         return None
     return _told(rows, f"{blocked.capture.source}/tasks.json")
@@ -54,10 +55,10 @@ def stands_for(blocked: BlockedRank) -> LoopWait | None:
 
 def of_a_thread(blocked: BlockedRank) -> LoopWait | None:
     """The same of the one other thread that runs a loop; None where another thread of the user's does something, too."""
-    rows = [row for row in blocked.capture.tasks if "frames" in row and "thread" in row]
+    rows = [row for row in blocked.capture.tasks if row.thread is not None]
     loops = loops_beside(blocked.capture)
     works = any(thread not in loops for thread, _ in user_threads(blocked.capture))
-    if len(loops) != 1 or works or len({row["thread"] for row in rows}) != 1:
+    if len(loops) != 1 or works or len({row.thread for row in rows}) != 1:
         return None
     return _told(rows, f"{blocked.capture.source}/tasks.json")
 
@@ -69,38 +70,38 @@ def now_awaits(rank: RankEvidence) -> tuple[Place, str, str] | None:
     """
     shown = [c for c in rank.captures if c.stacks][-1:]
     capture = next(iter(shown), None)
-    rows = [row for row in capture.tasks if "frames" in row and "thread" not in row] if capture else []
-    waiting = {str(row["name"]): row for row in rows if "failed" not in row}
-    begun = [row for row in waiting.values() if row.get("main")]
+    rows = [row for row in capture.tasks if row.thread is None] if capture else []
+    waiting = {row.name: row for row in rows if row.failed is None}
+    begun = [row for row in waiting.values() if row.main]
     ends = [end for row in begun for end in _ends(row, waiting, set())]
     one = next((found for few in _likely(rank, ends) if len(found := list(few)) == 1), None)
-    user = next((f for f in one[0]["frames"] if is_user(f["filename"])), None) if one else None
+    user = next((f for f in one[0].frames if is_user(f.filename)), None) if one else None
     if not one or not capture or not user:
         return None
     inner = _inner(one[0])
-    what = str(inner[-1]["name"]) if inner else str(one[0].get("waits_for") or "what nobody tells")
-    at = locations.place(user["filename"], user["line"], user["name"])
-    return at, f"{what}, in task {one[0]['name']}", f"{capture.source}/tasks.json"
+    what = inner[-1].name if inner else (one[0].waits_for or "what nobody tells")
+    at = locations.place(user.filename, user.line, user.name)
+    return at, f"{what}, in task {one[0].name}", f"{capture.source}/tasks.json"
 
 
-def _likely(rank: RankEvidence, ends: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _likely(rank: RankEvidence, ends: list[Task]) -> Iterator[list[Task]]:
     """Fewer and fewer of them: all; those in a function that led to collectives before; those that wait for no other task's turn."""
     yield ends
     last = locations.of_black_box(rank)
     stacks = [{(f.file, f.function.rpartition(".")[2]) for f in s.frames} for s in rank.samples]
     trains = {each for stack in stacks if last and (last.file, last.function) in stack for each in stack}
-    yield [row for row in ends if any(_named(frame) in trains for frame in row["frames"])]
-    yield [row for row in ends if not any(QUEUES.search(str(frame["filename"])) for frame in _inner(row))]
+    yield [row for row in ends if any(_named(frame) in trains for frame in row.frames)]
+    yield [row for row in ends if not any(QUEUES.search(frame.filename) for frame in _inner(row))]
 
 
-def _named(frame: dict[str, Any]) -> tuple[str, str]:
-    return str(frame["filename"]), str(frame["name"]).rpartition(".")[2]
+def _named(frame: StackFrame) -> tuple[str, str]:
+    return frame.filename, frame.name.rpartition(".")[2]
 
 
-def _told(rows: list[dict[str, Any]], source: str) -> LoopWait | None:
+def _told(rows: list[Task], source: str) -> LoopWait | None:
     """The wait that keeps the task for which the loop was begun; of one that runs indefinitely, that of any."""
-    waiting = {str(row["name"]): row for row in rows if "failed" not in row}
-    begun = [row for row in waiting.values() if row.get("main")] or list(waiting.values())
+    waiting = {row.name: row for row in rows if row.failed is None}
+    begun = [row for row in waiting.values() if row.main] or list(waiting.values())
     ends = [end for row in begun for end in _ends(row, waiting, set())]
     others = [row for row in waiting.values() if row not in ends]
     if not ends or any(_kind(row) in ("sleep", "unknown") for row in [*ends, *others]):
@@ -115,75 +116,70 @@ def _told(rows: list[dict[str, Any]], source: str) -> LoopWait | None:
     return _wait(ends[0], _why(rows, others), Strength.STRONG, source)
 
 
-def loops_beside(capture: CaptureEvidence) -> list[dict[str, Any]]:
+def loops_beside(capture: CaptureEvidence) -> list[PythonThread]:
     """Threads, beside the main one, that wait in an event loop for whichever of its tasks goes on next."""
     return [
         thread
-        for thread in other_threads(capture)
-        if thread["frames"]
-        and WAITS.search(str(thread["frames"][0]["filename"]))
-        and any("/asyncio/" in str(frame["filename"]) for frame in thread["frames"])
+        for thread in capture.other_threads
+        if thread.frames
+        and WAITS.search(thread.frames[0].filename)
+        and any("/asyncio/" in frame.filename for frame in thread.frames)
     ]
 
 
-def _ends(row: dict[str, Any], waiting: dict[str, dict[str, Any]], seen: set[str]) -> list[dict[str, Any]]:
+def _ends(row: Task, waiting: dict[str, Task], seen: set[str]) -> list[Task]:
     """The tasks at the end of who awaits whom; those that only await one another in a circle end in the first."""
-    seen.add(str(row["name"]))
-    following = [waiting[name] for name in row.get("of", []) if name in waiting and name not in seen]
+    seen.add(row.name)
+    following = [waiting[name] for name in row.of if name in waiting and name not in seen]
     found = [end for each in following for end in _ends(each, waiting, seen)]
     return found or [row]
 
 
-def _kind(row: dict[str, Any]) -> Kind:
+def _kind(row: Task) -> Kind:
     """By the functions within its innermost user line."""
-    inner = [str(frame["filename"]) for frame in _inner(row)]
+    inner = [frame.filename for frame in _inner(row)]
     if any(LIBRARIES.search(file) or OUTSIDE.search(file) for file in inner):
         return "outside"
     if any(INSIDE.search(file) for file in inner):
         return "inside"
     if inner and SLEEPS.search(inner[0]):
         # sleep(), wait_for() and wait() end by themselves, or with those that they wait for.
-        return "inside" if row.get("of") else "sleep"
+        return "inside" if row.of else "sleep"
     # A circle of tasks that await one another, or a future: whoever should set it may be anybody.
-    return "inside" if row.get("of") else "unknown"
+    return "inside" if row.of else "unknown"
 
 
-def _inner(row: dict[str, Any]) -> list[dict[str, Any]]:
-    frames: list[dict[str, Any]] = row["frames"]
-    return frames[: next((n for n, f in enumerate(frames) if is_user(f["filename"])), 0)]
+def _inner(row: Task) -> tuple[StackFrame, ...]:
+    return row.frames[: next((n for n, f in enumerate(row.frames) if is_user(f.filename)), 0)]
 
 
-def _wait(row: dict[str, Any], why: str, strength: Strength, source: str) -> LoopWait | None:
-    user = next((f for f in row["frames"] if is_user(f["filename"])), None)
+def _wait(row: Task, why: str, strength: Strength, source: str) -> LoopWait | None:
+    user = next((f for f in row.frames if is_user(f.filename)), None)
     if user is None:
         return None
     kind = _kind(row)
     inner = _inner(row)
-    called = str(inner[-1]["name"]) if inner else "another task"
+    called = inner[-1].name if inner else "another task"
     return LoopWait(
-        name=str(row["name"]),
+        name=row.name,
         kind=kind,
-        place=locations.place(user["filename"], user["line"], user["name"]),
-        says=f"{called}, in task {row['name']}",
+        place=locations.place(user.filename, user.line, user.name),
+        says=f"{called}, in task {row.name}",
         why=why,
         strength=strength,
         source=source,
     )
 
 
-def _why(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
+def _why(rows: list[Task], others: list[Task]) -> str:
     """The fate of the tasks that should have let it go on."""
-    failed = [row for row in rows if "failed" in row]
+    failed = [(row, row.failed) for row in rows if row.failed]
     if failed:
-        row, more = failed[0], len(failed) - 1
-        user = next((f for f in row["frames"] if is_user(f["filename"])), None)
-        at = (
-            f" at {locations.short(locations.place(user['filename'], user['line'], user['name']))}"
-            if user
-            else ""
-        )
+        (row, error), more = failed[0], len(failed) - 1
+        user = next((f for f in row.frames if is_user(f.filename)), None)
+        at = f" at {locations.short(locations.place(user.filename, user.line, user.name))}" if user else ""
         also = f", and {more} more" if more else ""
-        return f"task {row['name']} ended by {row['failed']['type']}{at}{also}, and those that wait do not ask for it"
+        return f"task {row.name} ended by {error.type}{at}{also}, and those that wait do not ask for it"
     if others:
         return f"its {len(others)} other task{'s' if len(others) > 1 else ''} wait for one another as well"
     return "no other task is left in the loop that could let it go on"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import is_short
-from nsadiag.analysis.facts.thread_state import Doing, main_thread
+from nsadiag.analysis.facts.thread_state import Doing
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, living_children, user_threads
 from nsadiag.analysis.relations.pending import is_still
@@ -18,6 +18,7 @@ from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.blocking import polling_library
+from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source import loops
 
@@ -49,24 +50,24 @@ def external_wait(case: Case) -> Iterator[Draft | Declined]:
 
 def _sleeps_on(cell: CellEvidence) -> bool:
     """Whether it has slept in every snapshot of a silence: one long sleep would have been the same in all."""
-    looks = [look for look in cell.watch.get("looks", []) if look["judgement"] == "asleep"]
-    return len(looks) > 1 and cell.watch["looks"][-1]["judgement"] == "asleep"
+    looks = [look for look in cell.watch.looks if look.judgement == "asleep"]
+    return len(looks) > 1 and cell.watch.looks[-1].judgement == "asleep"
 
 
 def _waits_for(case: Case, blocked: BlockedRank) -> tuple[str, str, Strength] | None:
     """The thing that it waits for, what to do about it, and how strong that is."""
     state = blocked.state
     if state.call in LOCKS:
-        path = (state.descriptor or {}).get("path")
-        held_by = blocked.capture.proc.get("lock_held_by") or {}
-        holder = f", which process {held_by['pid']} holds ({held_by['command'][:80]})" if held_by else ""
+        path = state.descriptor.path if state.descriptor else ""
+        held_by = blocked.capture.proc.lock_held_by
+        holder = f", which process {held_by.pid} holds ({held_by.command[:80]})" if held_by else ""
         return (
             f"a lock on {path or 'a file'}{holder}",
             "Find who holds the lock (lslocks), and lock with a timeout.",
             Strength.STRONG,
         )
     if state.doing == "socket" and not _in_event_loop(blocked):
-        peer = (state.descriptor or {}).get("peer") or _peer(blocked)
+        peer = (state.descriptor.peer if state.descriptor else "") or _peer(blocked)
         return (
             f"an answer from {peer or 'a socket'}",
             "Give the request a timeout, and retry.",
@@ -114,19 +115,19 @@ def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
 
 def _in_event_loop(blocked: BlockedRank) -> bool:
     """A loop of asyncio waits for all of its tasks at once: which of them, and for what, is not on the stack."""
-    return any("/asyncio/" in f["filename"] for f in main_thread(blocked.capture).get("frames", []))
+    return any("/asyncio/" in f.filename for f in blocked.capture.main_frames)
 
 
 def _peer(blocked: BlockedRank) -> str | None:
     """The address it is connected to, if there is but one that is no peer's: torch's own hold other threads up."""
-    rows = (blocked.capture.proc.get("fds") or {}).get("open", [])
-    found = {r.get("peer") for r in rows if r.get("kind") == "tcp" and r.get("state") == "SYN_SENT"}
+    rows = blocked.capture.proc.fds.open
+    found = {row.peer for row in rows if row.kind == "tcp" and row.state == "SYN_SENT"}
     return str(found.pop()) if len(found) == 1 else None
 
 
 def _child(blocked: BlockedRank) -> str:
     living = living_children(blocked)
-    words = str(living[0].get("command", ""))[:80] if len(living) == 1 else ""
+    words = living[0].command[:80] if len(living) == 1 else ""
     return f" ({words})" if words else ""
 
 
@@ -162,10 +163,10 @@ def _polls(cell: CellEvidence, blocked: BlockedRank) -> tuple[str, str, Strength
 
 def _library(blocked: BlockedRank) -> str | None:
     """The library's function that naps within the user's line."""
-    frames = main_thread(blocked.capture).get("frames", [])
+    frames = blocked.capture.main_frames
     for frame in frames[: _user_index(frames, blocked.state.place)]:
-        if library := polling_library(frame["filename"]):
-            return f"{frame['name']} of {library}"
+        if library := polling_library(frame.filename):
+            return f"{frame.name} of {library}"
     return None
 
 
@@ -178,17 +179,11 @@ def _may_come_of_a_peer(case: Case, blocked: BlockedRank) -> bool:
 def _through_a_thread(blocked: BlockedRank) -> tuple[str, str, Strength] | None:
     """The main thread waits for another of its threads, and that one for the world."""
     for thread, at in user_threads(blocked.capture):
-        inner = [f["filename"] for f in thread["frames"][: _user_index(thread["frames"], at)]]
-        kernel = next(
-            (
-                t.get("wchan")
-                for t in blocked.capture.proc.get("threads", [])
-                if t["tid"] == thread["os_thread_id"]
-            ),
-            None,
-        )
+        inner = [f.filename for f in thread.frames[: _user_index(thread.frames, at)]]
+        rows = blocked.capture.proc.threads
+        kernel = next((row.wchan for row in rows if row.tid == thread.os_thread_id), None)
         if any(file.endswith(OUTSIDE_FRAMES) for file in inner) or kernel in OUTSIDE_WCHAN:
-            name = thread.get("thread_name")
+            name = thread.thread_name
             return (
                 f"its thread {name}, which waits for the world at {locations.short(at)}",
                 "Give what that thread asks for a timeout, and let it tell the main thread when it gives up.",
@@ -209,10 +204,8 @@ def _through_a_loop(blocked: BlockedRank) -> tuple[str, str, Strength] | None:
     )
 
 
-def _user_index(frames: list[dict[str, Any]], at: Place | None) -> int:
-    return next(
-        (n for n, f in enumerate(frames) if at and (f["filename"], f["line"]) == (at.file, at.line)), 0
-    )
+def _user_index(frames: Sequence[StackFrame], at: Place | None) -> int:
+    return next((n for n, f in enumerate(frames) if at and (f.filename, f.line) == (at.file, at.line)), 0)
 
 
 def _how_sure(cell: CellEvidence, strength: Strength) -> Strength:

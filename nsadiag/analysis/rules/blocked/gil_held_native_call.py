@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -14,41 +13,39 @@ from nsadiag.analysis.relations.pending import is_still, was_given_up
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.drafts import inside_rank, last_look
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 FIX = "Release the GIL around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound what it is given."
 
 
-def _owner(capture: CaptureEvidence) -> dict[str, Any] | None:
-    return next((t for t in capture.stacks if t.get("owns_gil")), None)
+def _owner(capture: CaptureEvidence) -> PythonThread | None:
+    return next((t for t in capture.stacks if t.owns_gil), None)
 
 
-def _holds(blocked: BlockedRank) -> tuple[dict[str, Any], Place] | None:
+def _holds(blocked: BlockedRank) -> tuple[PythonThread, Place] | None:
     """The thread that owned the lock, at the same line, in the last two snapshots; and its innermost user line."""
     shown = [c for c in blocked.rank.captures if c.stacks][-2:]
     owners = [_owner(capture) for capture in shown]
     if len(shown) < 2 or owners[0] is None or owners[1] is None:
         return None
-    if owners[0].get("os_thread_id") != owners[1].get("os_thread_id"):
+    if owners[0].os_thread_id != owners[1].os_thread_id:
         return None
-    if [(f["filename"], f["line"]) for f in owners[0]["frames"]] != [
-        (f["filename"], f["line"]) for f in owners[1]["frames"]
-    ]:
+    if owners[0].lines != owners[1].lines:
         return None
-    at = locations.of_frames(owners[1]["frames"])
+    at = locations.of_frames(owners[1].frames)
     return (owners[1], at) if at else None
 
 
-def _state(blocked: BlockedRank, thread: dict[str, Any]) -> str | None:
+def _state(blocked: BlockedRank, thread: PythonThread) -> str | None:
     """The kernel's word for what that thread does."""
-    threads = blocked.capture.proc.get("threads", [])
-    found = next((t for t in threads if t.get("tid") == thread.get("os_thread_id")), None)
-    return str(found["state"]) if found else None
+    threads = blocked.capture.proc.threads
+    return next((t.state for t in threads if t.tid == thread.os_thread_id), None)
 
 
-def _about(blocked: BlockedRank, thread: dict[str, Any], at: Place) -> Evidence:
+def _about(blocked: BlockedRank, thread: PythonThread, at: Place) -> Evidence:
     return Evidence(
-        claim=f"thread {thread.get('thread_name')} owns the GIL at {locations.short(at)} in both snapshots",
+        claim=f"thread {thread.thread_name} owns the GIL at {locations.short(at)} in both snapshots",
         source=f"{blocked.capture.source}/answers.json#gil_owner",
     )
 
@@ -74,7 +71,7 @@ def gil_held_native_call(case: Case) -> Iterator[Draft | Declined]:
 def _unowned(case: Case) -> Iterator[Declined]:
     for blocked in blocked_ranks(case)[:4]:
         owner = _owner(blocked.capture)
-        said = f"thread {owner.get('thread_name')} owned" if owner else "no thread owned"
+        said = f"thread {owner.thread_name} owned" if owner else "no thread owned"
         yield Declined(f"{said} the GIL of rank {blocked.number} at the last snapshot", blocked.source)
 
 
@@ -92,7 +89,7 @@ def _without_stacks(case: Case) -> Iterator[Draft]:
             summary=f"Some thread of rank {rank.rank} holds the GIL in a native call{last}: no Python thread of it can run.",
             guilty_ranks=(rank.rank,),
             blocked_ranks=tuple(sorted(r for r in graph.waiters if rank.rank in graph.reached_from(r))),
-            where=Where(step=rank.end.get("steps")).at(at),
+            where=Where(step=rank.end.steps).at(at),
             evidence=(
                 Evidence(
                     claim="torch's server answers in C++, and not where it needs the GIL, in both snapshots",
@@ -106,11 +103,11 @@ def _without_stacks(case: Case) -> Iterator[Draft]:
 
 
 def _answers_in_c_alone(capture: CaptureEvidence) -> bool:
-    silent = any(g.get("capture") == "traceback" and "no answer" in str(g.get("gap")) for g in capture.gaps)
+    silent = any(gap.capture == "traceback" and "no answer" in gap.gap for gap in capture.gaps)
     return silent and bool(capture.flight_recorder)
 
 
-def _blocked(cell: CellEvidence, blocked: BlockedRank, thread: dict[str, Any], at: Place) -> Draft:
+def _blocked(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Place) -> Draft:
     number = blocked.number
     return inside_rank(
         cell,
@@ -129,9 +126,7 @@ def _blocked(cell: CellEvidence, blocked: BlockedRank, thread: dict[str, Any], a
     )
 
 
-def _busy(
-    cell: CellEvidence, blocked: BlockedRank, thread: dict[str, Any], at: Place, lasted: float
-) -> Draft:
+def _busy(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Place, lasted: float) -> Draft:
     number, silent = blocked.number, python_silent(blocked.rank)
     asked = (
         [Evidence(claim="no Python of the rank answered when it was asked", source=silent)] if silent else []
@@ -146,7 +141,7 @@ def _busy(
             _about(blocked, thread, at),
             *asked,
             Evidence(
-                claim=f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                claim=f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s",
                 source="watch.json",
             ),
         ),

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.quiet_time import in_one_place_s
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks
 from nsadiag.analysis.relations.pending import is_still, was_given_up
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.watch import RankMotion
 from nsadiag.evidence.records import Evidence, Strength
 
 WAITS_FOR_GPU = re.compile(
@@ -35,22 +34,22 @@ def _waits_for_gpu(blocked: BlockedRank) -> str | None:
     native = next((name for name in blocked.state.inner if WAITS_FOR_GPU.search(name)), None)
     if native:
         return native
-    frames = main_thread(blocked.capture).get("frames", [])
-    called = next((f["name"] for f in frames[:3] if PYTHON_WAITS.search(f["filename"])), None)
+    frames = blocked.capture.main_frames
+    called = next((f.name for f in frames[:3] if PYTHON_WAITS.search(f.filename)), None)
     asks = ASKS_DEVICE.search((blocked.state.place and blocked.state.place.code) or "")
     return called or (asks[0].strip(".(") if asks else None)
 
 
-def _motions(cell: CellEvidence, rank: int) -> list[dict[str, Any]]:
+def _motions(cell: CellEvidence, rank: int) -> list[RankMotion]:
     """The rank's, of every snapshot since anything last moved."""
-    moved = float(cell.watch.get("last_progress_s") or 0.0)
-    looks = [look for look in cell.watch.get("looks", []) if look.get("t_s", moved) >= moved]
-    return [m for look in looks for m in look.get("motions", []) if m["rank"] == rank]
+    moved = cell.watch.last_progress_s or 0.0
+    looks = [look for look in cell.watch.looks if look.t_s >= moved]
+    return [motion for look in looks if (motion := look.of(rank))]
 
 
-def _busy_pct(motions: list[dict[str, Any]]) -> float:
+def _busy_pct(motions: list[RankMotion]) -> float:
     """Median share of the GPU that the process had; 0 where nobody could say."""
-    known = [float(m["gpu_pct"]) for m in motions if m.get("gpu_pct") is not None]
+    known = [m.gpu_pct for m in motions if m.gpu_pct is not None]
     return statistics.median(known) if known else 0.0
 
 
@@ -72,7 +71,7 @@ def gpu_kernel_hang(case: Case) -> Iterator[Draft | Declined]:
         if blocked.state.waits_for_peers:
             continue
         call, lasted = _waits_for_gpu(blocked), in_one_place_s(case.cell, blocked.rank)
-        if call is None and not motions[-1].get("main_cpu_share", 0) > 0.5:
+        if call is None and not (motions[-1].main_cpu_share or 0.0) > 0.5:
             continue
         # A busy GPU is work until it has been at it for far longer than anything before.
         if not (lasted and (is_still(case.cell) or was_given_up(case.cell))) or _has_queued(

@@ -27,8 +27,8 @@ def _what(blocked: BlockedRank) -> str | None:
         return None
     if event.startswith(CHECKPOINT):
         return event
-    path = (state.descriptor or {}).get("path")
-    if path and (state.descriptor or {}).get("kind") == "file":
+    path = state.descriptor.path if state.descriptor else ""
+    if path and state.descriptor and state.descriptor.kind == "file":
         return f"{state.call or 'a call'} on {path}"
     opens = state.call == "openat" or "os_open" in state.inner or "_io_FileIO___init___impl" in state.inner
     if opens:
@@ -44,21 +44,21 @@ def io_stall(case: Case) -> Iterator[Draft | Declined]:
         if what is None or blocked.state.place is None:
             continue
         proc, at = blocked.capture.proc, locations.short(blocked.state.place)
-        wchan = str(proc.get("wchan") or "")
+        wchan = proc.wchan or ""
         pipe = wchan in NAMED_PIPE
         in_kernel = f" in {wchan}" if wchan not in ("", "0") else ""
         number = blocked.number
         yield inside_rank(
             case.cell,
             blocked,
-            strength=Strength.STRONG if blocked.state.call or proc.get("state") == "D" else Strength.LIKELY,
+            strength=Strength.STRONG if blocked.state.call or proc.state == "D" else Strength.LIKELY,
             summary=f"Rank {number} is blocked in {what} at {at}: not a byte was moved between the two snapshots.",
             evidence=(
                 Evidence(
                     claim=f"rank {number} is in {what}, at {at}, in both snapshots", source=blocked.source
                 ),
                 Evidence(
-                    claim=f"the kernel has its main thread in state {proc.get('state')}{in_kernel}; its I/O counters stand",
+                    claim=f"the kernel has its main thread in state {proc.state}{in_kernel}; its I/O counters stand",
                     source=f"{blocked.capture.source}/proc.json",
                 ),
             ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -17,64 +16,63 @@ from nsadiag.analysis.relations.steadiness import kept_waiting
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.watch import Loop, RankMotion
 from nsadiag.evidence.records import Evidence, Strength
 from nsadiag.source import loops
 
 FIX = "Make sure that each round changes what the loop's condition asks, or let the loop give up after a number of rounds, with an error that says so."
 
 
-def _motion(cell: CellEvidence, rank: int) -> dict[str, Any]:
+def _motion(cell: CellEvidence, rank: int) -> RankMotion | None:
     """The rank's, in the last snapshot; when time was up, in the last that showed its loop: a busy machine hides it in some."""
-    looks = [
-        m for look in cell.watch.get("looks", []) for m in look.get("motions", []) if m.get("rank") == rank
-    ]
+    looks = [motion for look in cell.watch.looks if (motion := look.of(rank))]
     if not is_still(cell):
-        looks = [motion for motion in looks if motion.get("loop")]
-    return looks[-1] if looks else {}
+        looks = [motion for motion in looks if motion.loop]
+    return looks[-1] if looks else None
 
 
-def _goes_round(cell: CellEvidence, motion: dict[str, Any]) -> bool:
-    """Whether the watch called it endless; or, when time was up, whether it had shown nothing new for long."""
-    loop = motion.get("loop")
-    if not loop:
-        return False
+def _endless(cell: CellEvidence, motion: RankMotion | None) -> Loop | None:
+    """The loop, where the watch called it endless; or, when time was up, where it had shown nothing new for long."""
+    loop = motion.loop if motion else None
+    if loop is None or motion is None:
+        return None
     if is_still(cell):
-        return bool(motion.get("endless"))
-    limit = max(LEAST_S, PAUSES * float(cell.watch.get("longest_quiet_s") or 0.0))
-    return was_given_up(cell) and not loop["changes"] and loop["seconds"] > limit
+        return loop if motion.endless else None
+    limit = max(LEAST_S, PAUSES * (cell.watch.longest_quiet_s or 0.0))
+    return loop if was_given_up(cell) and not loop.changes and loop.seconds > limit else None
 
 
 def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
     for blocked in blocked_ranks(case):
         motion = _motion(case.cell, blocked.number)
-        if not _goes_round(case.cell, motion):
+        loop = _endless(case.cell, motion)
+        if loop is None or motion is None:
             yield from _around_one_line(case.cell, blocked)
             yield from _asks_in_vain(case.cell, blocked, motion)
             yield from _keeps_its_peers_waiting(case, blocked, motion)
-            if motion.get("main_cpu_share") is not None:
-                used = f"used {motion['main_cpu_share']:.2f} CPUs"
+            if motion and motion.main_cpu_share is not None:
+                used = f"used {motion.main_cpu_share:.2f} CPUs"
                 yield Declined(
                     f"the main thread of rank {blocked.number} {used} at the last snapshot",
                     "watch.json#looks",
                 )
             continue
-        loop, sure = motion["loop"], is_still(case.cell)
-        number = blocked.number
-        at = locations.place(loop["file"], loop["line"], loop["function"])
-        sees = "the variables that decide when it ends" if loop["decided"] else "any variable in it"
+        sure, number = is_still(case.cell), blocked.number
+        at = locations.place(loop.file, loop.line, loop.function)
+        sees = "the variables that decide when it ends" if loop.decided else "any variable in it"
         yield inside_rank(
             case.cell,
             blocked,
-            strength=(Strength.STRONG if loop["decided"] else Strength.LIKELY) if sure else Strength.WEAK,
-            summary=f"Rank {number} spins in the loop at {locations.short(at)} without getting anywhere: for {loop['seconds']:.0f} s none of {sees} took a new value.",
+            strength=(Strength.STRONG if loop.decided else Strength.LIKELY) if sure else Strength.WEAK,
+            summary=f"Rank {number} spins in the loop at {locations.short(at)} without getting anywhere: for {loop.seconds:.0f} s none of {sees} took a new value.",
             where=at,
             evidence=(
                 Evidence(
-                    claim=f"{loop['samples']} samples of the last snapshot show {loop['stacks']} stacks, all in that loop (lines {', '.join(map(str, loop['lines']))}), and no new value in {sees}",
+                    claim=f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {', '.join(map(str, loop.lines))}), and no new value in {sees}",
                     source="watch.json#looks",
                 ),
                 Evidence(
-                    claim=f"its main thread used {motion.get('loop_cpu_share', motion['main_cpu_share']):.2f} CPUs, wrote no event and read or wrote {motion['io_bytes']} bytes",
+                    claim=f"its main thread used {motion.main_cpu_share if motion.loop_cpu_share is None else motion.loop_cpu_share:.2f} CPUs, wrote no event and read or wrote {motion.io_bytes} bytes",
                     source="watch.json#looks",
                 ),
             ),
@@ -101,7 +99,7 @@ def _around_one_line(cell: CellEvidence, blocked: BlockedRank) -> Iterator[Draft
         where=at,
         evidence=(
             Evidence(
-                claim=f"every snapshot since the silence began shows that line; the longest pause of this job before was {cell.watch.get('longest_quiet_s', 0):.1f} s",
+                claim=f"every snapshot since the silence began shows that line; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s",
                 source="watch.json#looks",
             ),
             Evidence(
@@ -114,29 +112,33 @@ def _around_one_line(cell: CellEvidence, blocked: BlockedRank) -> Iterator[Draft
     )
 
 
-def _asks_in_vain(cell: CellEvidence, blocked: BlockedRank, motion: dict[str, Any]) -> Iterator[Draft]:
+def _asks_in_vain(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion | None) -> Iterator[Draft]:
     """A loop, when time was up, that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
-    loop = motion.get("loop") or {}
-    lasted = float(loop.get("asks_in_vain_s") or 0.0)
-    longest = float(cell.watch.get("longest_quiet_s") or 0.0)
-    if not was_given_up(cell) or loop.get("hidden") or lasted <= max(LONG_S, PAUSES * longest):
+    loop = motion.loop if motion else None
+    longest = cell.watch.longest_quiet_s or 0.0
+    if (
+        not was_given_up(cell)
+        or loop is None
+        or loop.hidden
+        or loop.asks_in_vain_s <= max(LONG_S, PAUSES * longest)
+    ):
         return
-    number, at = blocked.number, locations.place(loop["file"], loop["line"], loop["function"])
-    asks = ", ".join(loop["asks"])
-    tries = f"it tries new values ({', '.join(loop['changes'])}), and " if loop["changes"] else ""
+    number, at = blocked.number, locations.place(loop.file, loop.line, loop.function)
+    asks = ", ".join(loop.asks)
+    tries = f"it tries new values ({', '.join(loop.changes)}), and " if loop.changes else ""
     yield inside_rank(
         cell,
         blocked,
         strength=Strength.WEAK,
-        summary=f"Rank {number} spins in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {lasted:.0f} s.",
+        summary=f"Rank {number} spins in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {loop.asks_in_vain_s:.0f} s.",
         where=at,
         evidence=(
             Evidence(
-                claim=f"samples of every snapshot since show one and the same call of {loop['function']}, in that loop, with no new value of {asks}",
+                claim=f"samples of every snapshot since show one and the same call of {loop.function}, in that loop, with no new value of {asks}",
                 source="watch.json#looks",
             ),
             Evidence(
-                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {longest:.1f} s",
+                claim=f"that lasted {loop.asks_in_vain_s:.0f} s; the longest pause of this job before was {longest:.1f} s",
                 source="watch.json",
             ),
         ),
@@ -145,16 +147,16 @@ def _asks_in_vain(cell: CellEvidence, blocked: BlockedRank, motion: dict[str, An
     )
 
 
-def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, motion: dict[str, Any]) -> Iterator[Draft]:
+def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, motion: RankMotion | None) -> Iterator[Draft]:
     """A `while` in which the rank calls its model, or writes other events, again and again: each round looks like progress.
 
     Only the peers' wait says that none of it is an iteration: a line search, say, whose loss is nan.
     """
-    wait, loop = case.once(peer_waits).by_rank.get(blocked.number), motion.get("loop")
+    wait, loop = case.once(peer_waits).by_rank.get(blocked.number), motion.loop if motion else None
     longest_s = case.once(peer_waits).longest_s
-    if case.cell.stopped not in ("timeout", "interrupt") or wait is None or not loop or loop["changes"]:
+    if case.cell.stopped not in ("timeout", "interrupt") or wait is None or not loop or loop.changes:
         return
-    at = locations.place(loop["file"], loop["line"], loop["function"])
+    at = locations.place(loop.file, loop.line, loop.function)
     around = loops.while_at(case.cell.code, at)
     if around is None or wait.now_s <= max(LEAST_S, PAUSES * longest_s):
         return
@@ -167,7 +169,7 @@ def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, motion: dict[str,
         where=at,
         evidence=(
             Evidence(
-                claim=f"{loop['samples']} samples of the last snapshot show {loop['stacks']} stacks, all in that loop (lines {', '.join(map(str, loop['lines']))}), and no new value of a variable in it",
+                claim=f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {', '.join(map(str, loop.lines))}), and no new value of a variable in it",
                 source="watch.json#looks",
             ),
             Evidence(

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.thread_state import other_threads
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import (
     BlockedRank,
@@ -22,6 +21,7 @@ from nsadiag.analysis.rules.exits.child_exceptions import has_dead, waits_for_ch
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.blocking import is_server
+from nsadiag.evidence.documents.python_stacks import frames_of_main
 from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.source import loops
 
@@ -46,7 +46,7 @@ def _crossed(cell: CellEvidence, blocked: BlockedRank) -> tuple[str, Place] | No
     wanted = {name.rpartition(".")[2] for name in loops.wanted(cell.code, at)} if at else set()
     for thread, place in user_threads(blocked.capture):
         if wanted & {name.rpartition(".")[2] for name in loops.held(cell.code, place)}:
-            return str(thread.get("thread_name")), place
+            return str(thread.thread_name), place
     return None
 
 
@@ -95,7 +95,7 @@ def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
 
 def _may_be_idle(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
     """A server without a request, or a consumer without work."""
-    if any(is_server(str(f["filename"])) for t in other_threads(blocked.capture) for f in t["frames"]):
+    if any(is_server(f.filename) for t in blocked.capture.other_threads for f in t.frames):
         return Why(
             "no thread of the process does anything that could let it go on, but one is a server's, without a request",
             "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
@@ -114,7 +114,7 @@ def _by_threads(blocked: BlockedRank) -> Why | None:
     """Threads of the process that could answer, and do not."""
     in_loops = loops_beside(blocked.capture)
     others = [
-        f"{t.get('thread_name')} at {locations.short(p)}"
+        f"{t.thread_name} at {locations.short(p)}"
         for t, p in user_threads(blocked.capture)
         if t not in in_loops
     ]
@@ -126,7 +126,7 @@ def _by_threads(blocked: BlockedRank) -> Why | None:
         )
     if not in_loops:
         return None
-    owner, task = in_loops[0].get("thread_name"), of_a_thread(blocked)
+    owner, task = in_loops[0].thread_name, of_a_thread(blocked)
     if task and task.kind == "inside":
         return Why(
             f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
@@ -160,13 +160,7 @@ def _by_children(blocked: BlockedRank) -> Why | None:
 
 
 def _waits_for_a_pool(blocked: BlockedRank) -> bool:
-    for thread in blocked.capture.stacks:
-        files = [str(frame["filename"]) for frame in thread["frames"]]
-        if thread.get("thread_name") == "MainThread" and any(
-            f.endswith("multiprocessing/pool.py") for f in files
-        ):
-            return True
-    return False
+    return any(f.filename.endswith("multiprocessing/pool.py") for f in frames_of_main(blocked.capture.stacks))
 
 
 def _asks_itself(cell: CellEvidence, blocked: BlockedRank) -> str | None:

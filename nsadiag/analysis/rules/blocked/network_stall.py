@@ -85,7 +85,7 @@ def _finding(case: Case, wait: Wait, links: list[Link]) -> Draft:
         + (f": {between}." if between else "."),
         guilty_ranks=guilty,
         blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),
-        where=Where(collective=collective, step=case.cell.rank(rank).end.get("steps")).at(here),
+        where=Where(collective=collective, step=case.cell.rank(rank).end.steps).at(here),
         evidence=(
             *(
                 Evidence(

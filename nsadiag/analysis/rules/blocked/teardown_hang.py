@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
-from nsadiag.analysis.facts.thread_state import main_thread, other_threads
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks, user_threads
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.records import Evidence, Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -26,10 +25,10 @@ SCRIPT = ("<module>", "_run_code", "_run_module_as_main")
 def _how(case: Case, blocked: BlockedRank) -> str | None:
     """A sign that the rank is past its work; None if there is none."""
     state = blocked.state
-    frames = main_thread(blocked.capture).get("frames", [])
+    frames = blocked.capture.main_frames
     if state.doing == "leaving":
         return "the interpreter waits for a thread that does not end"
-    if frames and frames[-1]["name"] not in SCRIPT:
+    if frames and frames[-1].name not in SCRIPT:
         return "an exit handler runs"
     if any("destroy_process_group" in name for name in (*state.inner, state.event or "")):
         return "destroy_process_group() does not return"
@@ -50,10 +49,9 @@ def _destroyed(blocked: BlockedRank) -> bool:
 
 def _peers_are_through(cell: CellEvidence, blocked: BlockedRank) -> bool:
     others = [r for r in cell.ranks if r.rank != blocked.number]
-    steps = blocked.rank.end.get("steps")
+    steps = blocked.rank.end.steps
     return bool(others) and all(
-        r.end.get("clean") and not r.end.get("by_us") and r.exception is None and r.end.get("steps") == steps
-        for r in others
+        r.end.clean and not r.end.by_us and r.exception is None and r.end.steps == steps for r in others
     )
 
 
@@ -64,35 +62,35 @@ def _line(blocked: BlockedRank) -> tuple[Place | None, str]:
     if _waits_for_a_feeder(blocked):
         # Threads that run the user's code are not what it waits for.
         return _start_of_the_feeder(blocked), "its queue's feeder thread, started by the first put"
-    joined = {row.get("tid") for row in blocked.rank.threads}
+    joined = {row.tid for row in blocked.rank.threads}
     threads = user_threads(blocked.capture)
-    for thread, place in sorted(threads, key=lambda each: each[0].get("os_thread_id") not in joined):
-        return place, f"thread {thread.get('thread_name')}"
+    for thread, place in sorted(threads, key=lambda each: each[0].os_thread_id not in joined):
+        return place, f"thread {thread.thread_name}"
     for child in blocked.capture.children:
-        at = locations.of_stack(child.stacks)
+        at = locations.of_frames(child.main_frames)
         if at:
             return at, f"its child process {child.number}"
     for row in blocked.rank.threads:
-        if row["tid"] in _living(blocked) and row["name"] != FEEDER:
-            return locations.of_text(row["place"]), f"thread {row['name']}, started"
+        if row.tid in _living(blocked) and row.name != FEEDER:
+            return locations.of_text(row.place), f"thread {row.name}, started"
     return None, "the main thread"
 
 
 def _waits_for_a_feeder(blocked: BlockedRank) -> bool:
-    return any(f["name"].endswith("_finalize_join") for f in main_thread(blocked.capture).get("frames", []))
+    return any(f.name.endswith("_finalize_join") for f in blocked.capture.main_frames)
 
 
-def _living(blocked: BlockedRank) -> dict[int, dict[str, Any]]:
-    return {t["os_thread_id"]: t for t in other_threads(blocked.capture) if t.get("os_thread_id")}
+def _living(blocked: BlockedRank) -> dict[int, PythonThread]:
+    return {t.os_thread_id: t for t in blocked.capture.other_threads if t.os_thread_id}
 
 
 def _start_of_the_feeder(blocked: BlockedRank) -> Place | None:
     """The first put into the queue whose feeder is in the middle of a write; where none is, of any that lives."""
     living = _living(blocked)
-    feeders = [row for row in blocked.rank.threads if row["name"] == FEEDER and row["tid"] in living]
-    writing = [r for r in feeders if any("send" in f["name"] for f in living[r["tid"]]["frames"])]
+    feeders = [row for row in blocked.rank.threads if row.name == FEEDER and row.tid in living]
+    writing = [r for r in feeders if r.tid and any("send" in f.name for f in living[r.tid].frames)]
     for row in writing or feeders:
-        return locations.of_text(row["place"])
+        return locations.of_text(row.place)
     return None
 
 
@@ -113,7 +111,7 @@ def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
             evidence=(
                 Evidence(claim=f"{how}{where}, in both snapshots", source=blocked.source),
                 Evidence(
-                    claim=f"rank {number} has done {blocked.rank.end.get('steps')} steps, and no rank waits for it in a collective",
+                    claim=f"rank {number} has done {blocked.rank.end.steps} steps, and no rank waits for it in a collective",
                     source="ends.json",
                 ),
             ),

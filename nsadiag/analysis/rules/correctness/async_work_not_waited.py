@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -12,21 +11,20 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.rules.correctness.buffer_hazards import read_early
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Unwaited
 from nsadiag.evidence.records import Evidence, Outcome, Strength, Where
 
 # Of handles that are only known to be dropped: one at the end of a run may belong to nothing any more.
 MIN_DROPPED = 3
 
 
-def _deciding(rank: RankEvidence) -> tuple[dict[str, Any], int, int] | None:
+def _deciding(rank: RankEvidence) -> tuple[Unwaited, int, int] | None:
     """The row to show, its line, and how many handles of its place there are."""
-    by_place = Counter(row["place"] for row in rank.unwaited)
-    read = [(n, row) for n, row in enumerate(rank.unwaited, start=1) if row["parameter"]]
-    dropped = [
-        (n, row) for n, row in enumerate(rank.unwaited, start=1) if by_place[row["place"]] >= MIN_DROPPED
-    ]
+    by_place = Counter(row.place for row in rank.unwaited)
+    read = [(n, row) for n, row in enumerate(rank.unwaited, start=1) if row.parameter]
+    dropped = [(n, row) for n, row in enumerate(rank.unwaited, start=1) if by_place[row.place] >= MIN_DROPPED]
     for line, row in (*read, *dropped):
-        return row, line, by_place[row["place"]]
+        return row, line, by_place[row.place]
     return None
 
 
@@ -48,13 +46,13 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
     rank, (row, line, count) = case.cell.rank(guilty[0]), shown[guilty[0]]
     drifted = drift(case.cell)
     used = (
-        f"the optimizer used the gradient of {row['parameter']} before"
-        if row["parameter"]
+        f"the optimizer used the gradient of {row.parameter} before"
+        if row.parameter
         else "its handle was dropped"
     )
     evidence = [
         Evidence(
-            claim=f"{row['op']} {row['number']} of {row['group']}, started at step {row['issued_step']}: {used}, and nobody had waited for it",
+            claim=f"{row.op} {row.number} of {row.group}, started at step {row.issued_step}: {used}, and nobody had waited for it",
             source=f"{rank.source}/unwaited.jsonl#{line}",
         ),
         Evidence(claim=f"{count} such handles of this line", source=f"{rank.source}/unwaited.jsonl"),
@@ -63,14 +61,12 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
         evidence.append(Evidence(claim=drifted.says, source=drifted.source))
     yield Draft(
         outcome=_outcome(case.cell),
-        strength=Strength.CONCLUSIVE if row["parameter"] else Strength.STRONG if drifted else Strength.LIKELY,
-        summary=f"{row['op']} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used} it was complete."
-        if row["parameter"]
-        else f"{row['op']} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used}, and what it fills may have been used before it was complete.",
+        strength=Strength.CONCLUSIVE if row.parameter else Strength.STRONG if drifted else Strength.LIKELY,
+        summary=f"{row.op} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used} it was complete."
+        if row.parameter
+        else f"{row.op} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used}, and what it fills may have been used before it was complete.",
         guilty_ranks=guilty,
-        where=Where(parameter=row["parameter"], step=int(row["issued_step"])).at(
-            locations.of_text(row["place"])
-        ),
+        where=Where(parameter=row.parameter, step=row.issued_step).at(locations.of_text(row.place)),
         evidence=tuple(evidence),
         fix="Keep the handle and call .wait() before the tensor is used: work = dist.all_reduce(t, async_op=True); ...; work.wait().",
     )

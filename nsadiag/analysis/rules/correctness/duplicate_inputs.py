@@ -32,14 +32,12 @@ def same_batches(case: Case) -> Remark | None:
     if not ran_together(case.cell):
         return None
     everyone = case.cell.world_size
-    if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in case.cell.ranks):
+    if not all(r.ddp and all(len(m.ranks) == everyone for m in r.ddp) for r in case.cell.ranks):
         return None
-    samplers = {str(loader.get("sampler")) for rank in case.cell.ranks for loader in rank.loaders}
+    samplers = {str(loader.sampler) for rank in case.cell.ranks for loader in rank.loaders}
     if not all(r.loaders for r in case.cell.ranks) or not samplers <= set(OWN_SAMPLERS) or _divides(case):
         return None
-    looks: list[dict[int, Any]] = [
-        {int(row["step"]): row["tensors"] for row in r.given} for r in case.cell.ranks
-    ]
+    looks: list[dict[int, Any]] = [{row.step: row.tensors for row in r.given} for r in case.cell.ranks]
     steps = sorted(step for step in looks[0] if all(step in each for each in looks))
     alike = [step for step in steps if all(each[step] == looks[0][step] for each in looks)]
     if len({repr(looks[0][step]) for step in alike}) < LEAST or len(alike) < len(steps):
@@ -56,7 +54,7 @@ def same_batches(case: Case) -> Remark | None:
                 source=f"{case.cell.ranks[0].source}/given.jsonl",
             ),
             Evidence(
-                claim=f"the loader at {loader.get('place') or 'an unknown line'} uses {' and '.join(sorted(samplers))}, which knows nothing of ranks",
+                claim=f"the loader at {loader.place or 'an unknown line'} uses {' and '.join(sorted(samplers))}, which knows nothing of ranks",
                 source=f"{case.cell.ranks[0].source}/loaders.json",
             ),
         ),

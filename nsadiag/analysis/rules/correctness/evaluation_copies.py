@@ -22,7 +22,7 @@ def evaluation_copies(case: Case) -> Iterator[Draft | Declined]:
     if not ran_together(case.cell):
         return
     everyone = case.cell.world_size
-    if not all(r.ddp and all(len(m.get("ranks") or ()) == everyone for m in r.ddp) for r in case.cell.ranks):
+    if not all(r.ddp and all(len(m.ranks) == everyone for m in r.ddp) for r in case.cell.ranks):
         return
     for model in _models(case.cell):
         looks = {r.rank: _looks(r, model) for r in case.cell.ranks}

@@ -6,8 +6,7 @@ the last block every time. The loss falls, and every block but the last is train
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -15,34 +14,35 @@ from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.correctness.control_mismatch import claims
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Recomputed
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 
-def _names(modules: list[str | None]) -> str:
-    return ", ".join(str(m) for m in modules) or "no module"
+def _names(modules: Iterable[str]) -> str:
+    return ", ".join(modules) or "no module"
 
 
-def _ran(row: dict[str, Any]) -> tuple[str, str]:
+def _ran(row: Recomputed) -> tuple[str, str]:
     """The modules that ran in forward and in backward, by their calls; else parameters by the variables that named them."""
-    rebound: dict[str, list[str]] = row.get("rebound") or {}
-    if row["forward"] != row["recomputed"][: len(row["forward"])] or not rebound:
-        return _names(row["forward"]), _names(row["recomputed"])
+    rebound = row.rebound or {}
+    if row.forward != row.recomputed[: len(row.forward)] or not rebound:
+        return _names(row.forward), _names(row.recomputed)
     first, second = (", ".join(f"{n} = {names[side]}" for n, names in rebound.items()) for side in (0, 1))
-    return f"{row['function']} with {first}", f"with {second}"
+    return f"{row.function} with {first}", f"with {second}"
 
 
-def _parameter(row: dict[str, Any]) -> str | None:
+def _parameter(row: Recomputed) -> str | None:
     """The one that backward should have used, where no module says it."""
-    rebound = row.get("rebound") or {}
-    return None if row["forward"] else next((str(names[0]) for names in rebound.values()), None)
+    rebound = row.rebound or {}
+    return None if row.forward else next((names[0] for names in rebound.values()), None)
 
 
-def _place(row: dict[str, Any]) -> Place | None:
+def _place(row: Recomputed) -> Place | None:
     """The line that handed the function to checkpoint; failing that, its definition."""
-    file, line, function = [*str(row.get("place") or "").rsplit(":", 2), "", ""][:3]
+    file, line, function = [*row.place.rsplit(":", 2), "", ""][:3]
     if not line.isdigit():
-        file, _, line = str(row.get("defined") or "").rpartition(":")
-        function = str(row.get("function") or "")
+        file, _, line = row.defined.rpartition(":")
+        function = row.function
     return locations.place(file, int(line), function) if line.isdigit() else None
 
 
@@ -66,14 +66,14 @@ def recomputation(case: Case) -> Iterator[Draft | Declined]:
         ),
         guilty_ranks=tuple(r.rank for r in wrong),
         where=Where(
-            module=row["forward"][0] if row["forward"] else None,
+            module=row.forward[0] if row.forward else None,
             parameter=_parameter(row),
-            step=row["step"],
+            step=row.step,
             phase="backward",
         ).at(_place(row)),
         evidence=tuple(
             Evidence(
-                claim=f"{r['function']}: {_ran(r)[0]} in forward, {_ran(r)[1]} in backward, step {r['step']}",
+                claim=f"{r.function}: {_ran(r)[0]} in forward, {_ran(r)[1]} in backward, step {r.step}",
                 source=f"{rank.source}/recomputed.jsonl",
             )
             for r in rank.recomputed[:3]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Unheld
 from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.source.patterns.single_call import only_assignment, only_call
 
@@ -28,48 +28,48 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
         return
     parameter = names[0]
     module = parameter.rpartition(".")[0]
-    count = max(row["unheld_count"], len(names))
+    count = max(row.unheld_count, len(names))
     more = f" and {count - 1} more" if count > 1 else ""
-    stale = ", ".join(str(shape) for shape in row["stale"][:3])
+    stale = ", ".join(str(list(shape)) for shape in row.stale[:3])
     yield Draft(
         strength=strength,
         summary=(
             f"{parameter}{more} got gradients in every step and never changed: no optimizer holds "
-            f"{'it' if len(names) == 1 else 'them'}, and {row['optimizer']} holds {row['stale_count']} "
+            f"{'it' if len(names) == 1 else 'them'}, and {row.optimizer} holds {row.stale_count} "
             f"({stale}) that no module has which ran."
         ),
         guilty_ranks=tuple(idle),
-        where=Where(parameter=parameter, module=module or None, step=row["step"], phase="optimizer").at(
+        where=Where(parameter=parameter, module=module or None, step=row.step, phase="optimizer").at(
             only_assignment(case.cell.code, module.rpartition(".")[2])
-            or only_call(case.cell.code, row["optimizer"])
+            or only_call(case.cell.code, row.optimizer)
         ),
         evidence=(
             Evidence(
-                claim=f"{parameter} had a gradient and the same values at steps {', '.join(str(r['step']) for r in rank.unheld[:6])}",
+                claim=f"{parameter} had a gradient and the same values at steps {', '.join(str(r.step) for r in rank.unheld[:6])}",
                 source=f"{rank.source}/unheld.jsonl",
             ),
             Evidence(
-                claim=f"of the {row['of']} parameters of {row['optimizer']}, those of shape {stale} had no gradient, and are in no module that ran",
+                claim=f"of the {row.of} parameters of {row.optimizer}, those of shape {stale} had no gradient, and are in no module that ran",
                 source=f"{rank.source}/unheld.jsonl",
             ),
         ),
     )
 
 
-def _strength(row: dict[str, Any]) -> Strength | None:
+def _strength(row: Unheld) -> Strength | None:
     """None where it may be on purpose: a probe of a head, with the body left out, and a layer kept for later."""
-    if row["alike"] or row["stale_count"] == row["of"]:
+    if row.alike or row.stale_count == row.of:
         return Strength.STRONG
-    return Strength.WEAK if 2 * row["unheld_count"] < row["graded"] else None
+    return Strength.WEAK if 2 * row.unheld_count < row.graded else None
 
 
 def _never_moved(rank: RankEvidence) -> list[str]:
     """Parameters that were in no optimizer at two snapshots or more, the last among them, and had the same sums in all."""
-    seen: dict[str, list[list[float]]] = {}
+    seen: dict[str, list[tuple[float, float]]] = {}
     for row in rank.unheld:
-        for name, _, *sums in row["unheld"]:
-            seen.setdefault(name, []).append(sums)
-    last = {name for name, *_ in rank.unheld[-1]["unheld"]} if rank.unheld else set()
+        for each in row.unheld:
+            seen.setdefault(each.name, []).append((each.total, each.magnitude))
+    last = {name for name, *_ in rank.unheld[-1].unheld} if rank.unheld else set()
     return [n for n, sums in seen.items() if n in last and len(sums) > 1 and sums.count(sums[0]) == len(sums)]
 
 

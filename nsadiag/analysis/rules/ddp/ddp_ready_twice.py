@@ -11,6 +11,7 @@ from nsadiag.analysis.facts.exits import first_break
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -23,17 +24,15 @@ def _parameter(rank: RankEvidence, message: str) -> str | None:
     if match is None:
         return None
     index, name = int(match[1]), match[2]
-    named = next((m["parameters"] for m in rank.ddp if len(m["parameters"]) > index), None)
-    found = name or (named[index]["name"] if named else None)
+    named = next((m.parameters for m in rank.ddp if len(m.parameters) > index), None)
+    found = name or (named[index].name if named else None)
     return found.rstrip(".").removeprefix("module.") if found else None
 
 
 def _is_reentrant(rank: RankEvidence) -> bool:
     """Reentrant checkpointing runs a backward of its own inside the backward."""
-    frames = (rank.exception or {}).get("frames", [])
-    return any(
-        f["file"].endswith("torch/utils/checkpoint.py") and f["function"] == "backward" for f in frames
-    )
+    frames = (rank.exception or NOT_RAISED).frames
+    return any(f.file.endswith("torch/utils/checkpoint.py") and f.function == "backward" for f in frames)
 
 
 def _forwards(rank: RankEvidence, case: Case) -> int:
@@ -50,18 +49,16 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
     if first is None or first.kind != "exception" or first.rank.exception is None:
         yield from other_break(case.cell)
         return
-    message = first.rank.exception["message"]
+    message = first.rank.exception.message
     if not READY_TWICE.search(message):
         return
-    guilty = tuple(
-        r.rank for r in case.cell.ranks if r.exception and READY_TWICE.search(r.exception["message"])
-    )
+    guilty = tuple(r.rank for r in case.cell.ranks if r.exception and READY_TWICE.search(r.exception.message))
     parameter = _parameter(first.rank, message)
     reentrant = _is_reentrant(first.rank)
     wrong = first.rank.recomputed[0] if first.rank.recomputed else None
     forwards = _forwards(first.rank, case)
     why = (
-        f"checkpointing recomputed {', '.join(wrong['recomputed'])} instead of {', '.join(wrong['forward'])}"
+        f"checkpointing recomputed {', '.join(wrong.recomputed)} instead of {', '.join(wrong.forward)}"
         if wrong
         else "reentrant activation checkpointing ran the same module's backward twice"
         if reentrant
@@ -80,7 +77,7 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
     if wrong:
         evidence.append(
             Evidence(
-                claim=f"the function at {wrong['place']} ran {', '.join(wrong['forward'])} in forward and {', '.join(wrong['recomputed'])} in backward",
+                claim=f"the function at {wrong.place} ran {', '.join(wrong.forward)} in forward and {', '.join(wrong.recomputed)} in backward",
                 source=f"{first.rank.source}/recomputed.jsonl",
             )
         )
@@ -92,7 +89,7 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
             parameter=parameter,
             module=parameter.rpartition(".")[0] if parameter else None,
             phase="backward",
-            step=first.rank.end.get("steps"),
+            step=first.rank.end.steps,
         ).at(locations.of_exception(first.rank.exception)),
         evidence=tuple(evidence),
         fix=(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -22,6 +21,7 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import NOT_RAISED, Cause
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 CHANGED = re.compile(
@@ -31,7 +31,7 @@ USED_AFTER_ALL = re.compile(r"unused in first iteration, but then got used", re.
 
 
 def _says_so(rank: RankEvidence) -> bool:
-    return bool(rank.exception and CHANGED.search(first_of(rank.exception)["message"]))
+    return bool(rank.exception and CHANGED.search(first_of(rank.exception).message))
 
 
 def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str]:
@@ -50,11 +50,11 @@ def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
     if first is None or first.kind != "exception" or not _says_so(first.rank):
         yield from other_break(case.cell)
         return
-    rank, exception = first.rank, first_of(first.rank.exception or {})
+    rank, exception = first.rank, first_of(first.rank.exception or NOT_RAISED)
     guilty = tuple(r.rank for r in case.cell.ranks if _says_so(r))
-    names, how = _changed(rank, exception["message"])
+    names, how = _changed(rank, exception.message)
     row = changed_after(rank, 1)
-    step = row.step if row else rank.end.get("steps")
+    step = row.step if row else rank.end.steps
     branch = branch_around(case.cell, rank, names)
     what = shown(names) or "some parameters"
     yield Draft(
@@ -76,18 +76,18 @@ def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
 
 def _evidence(
     rank: RankEvidence,
-    exception: dict[str, Any],
+    exception: Cause,
     names: list[str],
     how: str,
     row: Change | None,
     branch: Place | None,
 ) -> Iterator[Evidence]:
-    yield Evidence(claim=exception["message"].splitlines()[0][:300], source=f"{rank.source}/exception.json")
+    yield Evidence(claim=exception.message.splitlines()[0][:300], source=f"{rank.source}/exception.json")
     if row:
         yield Evidence(
             claim=f"from step {row.step} on {shown(names)} {how}", source=f"{rank.source}/ungraded.jsonl"
         )
-    if any(model.get("settings", {}).get("static_graph") for model in rank.ddp):
+    if any(model.has("static_graph") for model in rank.ddp):
         yield Evidence(claim="the model was wrapped with static_graph=True", source=f"{rank.source}/ddp.json")
     if branch:
         yield Evidence(

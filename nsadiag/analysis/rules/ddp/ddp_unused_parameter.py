@@ -21,6 +21,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 
@@ -43,7 +44,7 @@ def ddp_unused_parameter(case: Case) -> Iterator[Draft | Declined]:
 def _says_so(rank: RankEvidence) -> bool:
     if not rank.exception:
         return False
-    message = first_of(rank.exception)["message"]
+    message = first_of(rank.exception).message
     return UNFINISHED in message or IN_OTHER_WORDS in message
 
 
@@ -68,9 +69,9 @@ def _branch(at: Place | None) -> tuple[Evidence, ...]:
 
 
 def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
-    exception = first_of(rank.exception or {})
+    exception = first_of(rank.exception or NOT_RAISED)
     guilty = tuple(r.rank for r in cell.ranks if _says_so(r))
-    unused, told_by = _unused(rank, exception["message"])
+    unused, told_by = _unused(rank, exception.message)
     everywhere = len(guilty) == len(cell.ranks)
     branch = branch_around(cell, rank, unused)
     ranks = "every rank" if everywhere else f"rank {cell.names(guilty)}"
@@ -88,7 +89,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
             parameter=unused[0] if unused else None,
             module=_module(unused[0]) if unused else None,
             phase="forward",
-            step=rank.end.get("steps"),
+            step=rank.end.steps,
         ).at(branch or place_of(exception)),
         evidence=(*evidence, *_branch(branch)),
         fix=EVERYWHERE if everywhere else ONE_SIDED,
@@ -108,13 +109,13 @@ def _of_a_collective(rank: RankEvidence) -> bool:
 
 def _ddp_parameters(rank: RankEvidence) -> set[str]:
     """Parameters of models that wait for every one: without find_unused_parameters."""
-    waiting = [m for m in rank.ddp if not m.get("settings", {}).get("find_unused_parameters")]
-    return {p.get("qualified", p["name"]) for m in waiting for p in m["parameters"]}
+    waiting = [m for m in rank.ddp if not m.has("find_unused_parameters")]
+    return {p.full_name for m in waiting for p in m.parameters}
 
 
 def _never_filled(case: Case) -> Iterator[Draft]:
     """In the last step of some ranks, parameters had no gradient that had one on the others: the others' buckets wait."""
-    steps = {r.rank: int(r.end.get("steps") or 0) for r in case.cell.ranks}
+    steps = {r.rank: int(r.end.steps or 0) for r in case.cell.ranks}
     with_ddp = [r for r in case.cell.ranks if r.ddp]
     found = {r.rank: w for r in with_ddp if (w := _at_the_last_optimizer_step(r))}
     if not found and _waits_in_backward(case):
@@ -151,7 +152,7 @@ def _at_the_last_optimizer_step(rank: RankEvidence) -> _Without | None:
 def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
     """While the others were in the backward of that step, and this rank was past its own."""
     told = without_gradient_now(rank)
-    static = any(m.get("settings", {}).get("static_graph") for m in rank.ddp)
+    static = any(m.has("static_graph") for m in rank.ddp)
     if told is None or told[1] - step not in (0, 1) or static:
         return None
     known = _ddp_parameters(rank)

@@ -93,9 +93,7 @@ def _finding(case: Case, one: Disagreement) -> Draft:
         else f"In call #{one.call} of {one.group} {_each(case.cell, one)}: another {one.kind}, and nothing tells which is meant.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.get("steps")).at(
-            here
-        ),
+        where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.steps).at(here),
         peers_at=peer.place if peer else None,
         evidence=(
             *(

@@ -79,9 +79,7 @@ def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
         summary=f"The ranks disagree on what comes next ({words}), and the transport refused what rank {found.rank} got; {who if clear else 'nothing tells which is meant'}.",
         guilty_ranks=found.guilty,
         blocked_ranks=blocked,
-        where=Where(step=case.cell.rank(found.guilty[0]).end.get("steps")).at(
-            found.calls[found.guilty[0]].place
-        ),
+        where=Where(step=case.cell.rank(found.guilty[0]).end.steps).at(found.calls[found.guilty[0]].place),
         peers_at=found.calls[blocked[0]].place if blocked else None,
         evidence=(
             *(
@@ -123,7 +121,7 @@ def _of_threads(case: Case) -> Iterator[Draft]:
             summary=f"Two threads issue collectives of {group} on {where}: which of them comes first differs from rank to rank, until two meet that do not fit.",
             guilty_ranks=guilty,
             blocked_ranks=blocked,
-            where=Where(step=case.cell.rank(guilty[0]).end.get("steps")).at(
+            where=Where(step=case.cell.rank(guilty[0]).end.steps).at(
                 started.place if started else locations.of_text(str(next(iter(calls.values()))["place"]))
             ),
             evidence=(
@@ -193,9 +191,7 @@ def _finding(case: Case, one: Disagreement) -> Draft:
         summary=f"The ranks disagree on collective #{one.call} of {one.group} ({said}); {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.get("steps")).at(
-            here
-        ),
+        where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.steps).at(here),
         peers_at=one.asked[blocked[0]].place if blocked else None,
         evidence=(
             *(

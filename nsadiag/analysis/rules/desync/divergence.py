@@ -34,7 +34,7 @@ def _draft(cell: CellEvidence, found: Explanation) -> Draft:
     summary = f"{word} {cell.names(best.guilty)} {best.because}."
     if call := found.collective:
         summary += f" {call.op} #{call.seq} of {call.group} never completes."
-    step = cell.rank(best.guilty[0]).end.get("steps")
+    step = cell.rank(best.guilty[0]).end.steps
     return Draft(
         outcome=hung_or_crashed(cell),
         strength=best.strength,

@@ -56,7 +56,7 @@ def units_apart(case: Case) -> Apart | None:
     """
     sharing: dict[object, list[RankEvidence]] = {}
     for rank in case.cell.ranks:
-        shared = tuple((str(unit["unit"]), tuple(unit.get("ranks") or ())) for unit in rank.units)
+        shared = tuple((unit.unit, unit.ranks) for unit in rank.units)
         if shared:
             sharing.setdefault(shared, []).append(rank)
     for ranks in sharing.values():
@@ -107,7 +107,7 @@ def _condition(case: Case, by: dict[int, Gathered]) -> Place | None:
     """Behind which all units are that one of the ranks ran in that step, and another did not."""
     ran = [{g.unit for g in _gathered(case, r) if g.step == each.step} for r, each in by.items()]
     left_out = sorted(set[str]().union(*ran) - ran[0].intersection(*ran[1:]))
-    names = {u["unit"]: [p["name"] for p in u["parameters"]] for u in case.cell.rank(next(iter(by))).units}
+    names = {u.unit: [p.name for p in u.parameters] for u in case.cell.rank(next(iter(by))).units}
     root = next((name for name in names if name.startswith(OF_FSDP2)), None)
     unused = [name for unit in left_out for name in names.get(unit, [])]
     if root is None or not unused:

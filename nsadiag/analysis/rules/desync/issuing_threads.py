@@ -60,11 +60,11 @@ def started_in(case: Case, group: str, ranks: Iterable[int]) -> Started | None:
     for (number, thread), calls in rows.groupby(["rank", "thread"]):
         rank = case.cell.rank(int(str(number)))
         # A number that the kernel gave again belongs to the last that had it.
-        note = next((row for row in reversed(rank.threads) if row.get("tid") == thread), None)
-        at = locations.of_text(str(note.get("place") or "")) if note else None
+        note = next((row for row in reversed(rank.threads) if row.tid == thread), None)
+        at = locations.of_text(note.place) if note else None
         if note is None or at is None or thread == _main(rank) or (calls.place != "").any():
             continue
-        op, name = calls.iloc[-1].op, str(note.get("name"))
+        op, name = calls.iloc[-1].op, note.name
         return Started(
             name=name,
             place=at,
@@ -83,7 +83,7 @@ def _main(rank: RankEvidence) -> int:
 
 def _reduces_in(rank: RankEvidence, case: Case, group: str) -> bool:
     """Whether DDP or FSDP issues collectives of the group, from C++, in backward."""
-    named = [str(model.get("group") or "") for model in (*rank.ddp, *rank.units)]
+    named = [*(model.group for model in rank.ddp), *(unit.group for unit in rank.units)]
     return any(case.groups.label(rank.rank, raw_name(name, "")) == group for name in named if name)
 
 

@@ -23,7 +23,7 @@ STOPPED = ("T", "t")  # by a signal, by a debugger
 
 def _evidence(case: Case, wait: Wait, guilty: int, seen_from: int) -> tuple[Evidence, ...]:
     op = wait.collective(seen_from).op
-    look = case.cell.watch["looks"][-1]
+    look = case.cell.watch.looks[-1]
     last = case.last_issued(wait.group, guilty)
     rank = case.cell.rank(guilty)
     capture = rank.last_capture.source if rank.last_capture else rank.source
@@ -39,7 +39,7 @@ def _evidence(case: Case, wait: Wait, guilty: int, seen_from: int) -> tuple[Evid
         Evidence(
             claim=f"rank {guilty} was at the same line in both snapshots", source=f"{capture}/py_spy.json"
         ),
-        Evidence(claim=look["reason"], source="watch.json#looks"),
+        Evidence(claim=look.reason, source="watch.json#looks"),
     )
 
 
@@ -91,7 +91,7 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
             summary=f"Rank {case.cell.names(alive)} never reached {collective.op} #{wait.seq} of {wait.group}; {_waiting(case.cell, wait)} waiting in it.{at}",
             guilty_ranks=alive,
             blocked_ranks=wait.waiting,
-            where=Where(collective=collective, step=case.cell.rank(guilty).end.get("steps")).at(here),
+            where=Where(collective=collective, step=case.cell.rank(guilty).end.steps).at(here),
             peers_at=peers_at,
             evidence=(
                 *_evidence(case, wait, guilty, blocked),
@@ -111,8 +111,8 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
         yield from not_still(case.cell)
         return
     # Earlier looks may have been at a rank that went on.
-    first = int(case.cell.watch["looks"][-1].get("first") or 0)
-    states = {r.rank: [c.proc.get("state") for c in r.captures if c.number >= first] for r in case.cell.ranks}
+    first = case.cell.watch.looks[-1].first
+    states = {r.rank: [c.proc.state for c in r.captures if c.number >= first] for r in case.cell.ranks}
     stopped = tuple(
         r.rank
         for r in case.cell.ranks
@@ -128,19 +128,19 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
     guilty = case.cell.rank(stopped[0])
     last = guilty.captures[-1]
     here = locations.of_rank_now(guilty)
-    by = "a debugger" if last.proc.get("state") == "t" else "SIGSTOP"
+    by = "a debugger" if last.proc.state == "t" else "SIGSTOP"
     at = at_line(here)
-    pid = last.proc.get("pid")
+    pid = last.proc.pid
     yield Draft(
         strength=Strength.STRONG,
         summary=f"Rank {case.cell.names(stopped)} is stopped by {by}{at} and executes nothing, while {len(case.cell.everyone(running))} of {case.cell.world_size} ranks go on to wait for it.",
         guilty_ranks=stopped,
         blocked_ranks=running,
-        where=Where(step=guilty.end.get("steps")).at(here),
+        where=Where(step=guilty.end.steps).at(here),
         peers_at=locations.of_rank_now(case.cell.rank(running[0])),
         evidence=(
             Evidence(
-                claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc['state']}) in every snapshot",
+                claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc.state}) in every snapshot",
                 source=f"{last.source}/proc.json",
             ),
             last_look(case.cell),

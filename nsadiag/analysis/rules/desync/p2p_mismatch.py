@@ -63,7 +63,7 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
         blocked_ranks=blocked,
         where=Where(
             collective=Collective(op=first.op, group=first.group, seq=first.number) if first else None,
-            step=case.cell.rank(guilty[0]).end.get("steps"),
+            step=case.cell.rank(guilty[0]).end.steps,
         ).at(here),
         peers_at=stands[blocked[0]].place if blocked and blocked[0] in stands else None,
         evidence=(
@@ -113,7 +113,7 @@ def _sizes(case: Case) -> Iterator[Draft]:
             summary=f"Rank {sender} sends {misfit.sent} as message {misfit.number} to rank {receiver}, which receives {misfit.received}.",
             guilty_ranks=(guilty,),
             blocked_ranks=all_but(case.cell, (guilty,)),
-            where=Where(step=case.cell.rank(guilty).end.get("steps")).at(locations.of_text(at)),
+            where=Where(step=case.cell.rank(guilty).end.steps).at(locations.of_text(at)),
             peers_at=locations.of_text(misfit.places[receiver if guilty == sender else sender]),
             evidence=(
                 Evidence(

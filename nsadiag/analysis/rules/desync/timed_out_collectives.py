@@ -16,6 +16,7 @@ from nsadiag.analysis.relations.messages.unsent import failed_in_transfer
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.rule import Draft
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.records import Collective, Evidence, Place, Strength, Where
 
 LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout", re.IGNORECASE)
@@ -31,8 +32,8 @@ def timed_out(case: Case) -> Iterator[Draft]:
         or broke.kind != "exception"
     ):
         return
-    raised = first_of(broke.rank.exception or {})
-    if not LIMIT.search(str(raised.get("message"))) or failed_in_transfer(broke.rank):
+    raised = first_of(broke.rank.exception or NOT_RAISED)
+    if not LIMIT.search(raised.message) or failed_in_transfer(broke.rank):
         return
     call = _open_call(case, broke.rank.rank)
     if call is None:
@@ -89,12 +90,12 @@ def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int,
         blocked_ranks=all_but(cell, late),
         where=Where(
             collective=Collective(op=str(call.op), group=str(call.group), seq=int(call.call)),
-            step=cell.rank(late[0]).end.get("steps"),
+            step=cell.rank(late[0]).end.steps,
         ).at(here),
         peers_at=locations.of_text(str(call.place)),
         evidence=(
             Evidence(
-                claim=f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {headline(first_of(broke.rank.exception or {}))}",
+                claim=f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {headline(first_of(broke.rank.exception or NOT_RAISED))}",
                 source=f"{broke.rank.source}/exception.json",
             ),
             Evidence(claim=f"rank {late[0]} never called it, and was in no other", source=f"{source}/blackbox.bin"),

@@ -45,10 +45,10 @@ def _held_up(cell: CellEvidence, at: ThreadState) -> str | None:
     wanted = loops.wanted(cell.code, at.place) if at.doing == "lock" and at.place else set()
     capture = next((c for c in reversed(cell.rank(at.rank).captures) if c.stacks), None)
     for thread, innermost in user_threads(capture) if wanted and capture else ():
-        call = locations.call_in(thread["frames"])
-        outer = [locations.place(f["filename"], f["line"], f["name"]) for f in thread["frames"]]
+        call = locations.call_in(thread.frames)
+        outer = [locations.place(f.filename, f.line, f.name) for f in thread.frames]
         if call and at.place and any(wanted & loops.held(cell.code, frame) for frame in outer):
-            return f"the main thread waits at {locations.short(at.place)} for a lock that thread {thread.get('thread_name')} holds, which waits in {call} at {locations.short(innermost)}"
+            return f"the main thread waits at {locations.short(at.place)} for a lock that thread {thread.thread_name} holds, which waits in {call} at {locations.short(innermost)}"
     return None
 
 
@@ -123,7 +123,7 @@ def _finding(case: Case, cycle: tuple[int, ...], held: dict[int, str]) -> Draft:
         summary=f"Ranks {shown(cycle)} wait for each other in a cycle over several groups: {said}. Rank {shown(guilty)}: {why}.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(step=case.cell.rank(guilty[0]).end.get("steps")).at(here),
+        where=Where(step=case.cell.rank(guilty[0]).end.steps).at(here),
         peers_at=stands[blocked[0]].place if blocked else None,
         evidence=(
             *(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis.external.logs import read_log
 from nsadiag.analysis.facts.exceptions import follows_a_peer
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank
+from nsadiag.evidence.documents.exceptions import Cause
 
 # How multiprocessing begins what it says of a child's exception.
 OF_CHILD = re.compile(r"^Process (?P<name>\S+):$")
@@ -24,7 +23,7 @@ class InChild:
     """One exception, in the form of exception.json."""
 
     name: str  # of the process, as multiprocessing calls it
-    exception: dict[str, Any]
+    exception: Cause
 
 
 def in_children(rank: RankEvidence) -> list[InChild]:
@@ -33,7 +32,7 @@ def in_children(rank: RankEvidence) -> list[InChild]:
     found = []
     for raised in read_log(rank.stderr_tail).raised:
         told = OF_CHILD.match(lines[raised.line - 2]) if raised.line > 1 else None
-        exception = {"type": raised.type, "message": raised.message, "frames": list(raised.frames)}
+        exception = Cause(type=raised.type, message=raised.message, frames=raised.frames)
         if told and raised.type not in OF_THE_END and not follows_a_peer(exception):
             found.append(InChild(name=told["name"], exception=exception))
     return found
@@ -41,10 +40,10 @@ def in_children(rank: RankEvidence) -> list[InChild]:
 
 def waits_for_children(blocked: BlockedRank) -> bool:
     """Whether its main thread waits in a queue, a pipe or a lock that it shares with processes of its own."""
-    frames = main_thread(blocked.capture).get("frames", [])
-    return any(WAITS_FOR_CHILD.search(str(frame["filename"])) for frame in frames)
+    frames = blocked.capture.main_frames
+    return any(WAITS_FOR_CHILD.search(frame.filename) for frame in frames)
 
 
 def has_dead(blocked: BlockedRank) -> bool:
     """Whether the kernel lists a child that has ended and that the rank has not asked about."""
-    return any(child.get("state") == "Z" for child in blocked.capture.proc.get("children", []))
+    return any(not child.is_alive for child in blocked.capture.proc.children)

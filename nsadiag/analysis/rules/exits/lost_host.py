@@ -31,11 +31,11 @@ class Lost:
 
 def lost_nodes(cell: CellEvidence) -> list[Lost]:
     """By watch.json, the first to go first."""
-    nodes = cell.watch.get("nodes") or []
+    nodes = cell.watch.nodes
     found = [
-        Lost(name=str(n["name"]), lost_s=float(n["lost_s"]), ranks=tuple(n.get("ranks") or ()))
-        for n in nodes
-        if n.get("lost_s") is not None
+        Lost(name=node.name, lost_s=node.lost_s, ranks=node.ranks)
+        for node in nodes
+        if node.lost_s is not None
     ]
     return sorted(found, key=lambda node: node.lost_s)
 
@@ -43,7 +43,7 @@ def lost_nodes(cell: CellEvidence) -> list[Lost]:
 def lost_host(case: Case) -> Iterator[Draft | Declined]:
     lost = next((node for node in lost_nodes(case.cell) if node.ranks), None)
     if lost is None:
-        count = len(case.cell.watch.get("nodes") or ()) or 1
+        count = len(case.cell.watch.nodes) or 1
         yield Declined(f"{count} of {count} hosts reported to the end", "watch.json#nodes")
         return
     left = {n: s for n, s in case.thread_states.items() if n not in lost.ranks}

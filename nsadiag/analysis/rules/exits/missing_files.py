@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of, follows_a_peer
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks, living_children
+from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import loops
 from nsadiag.source.patterns.file_names import asked_for, names_from
@@ -27,7 +27,7 @@ class Unmade:
     blocked: BlockedRank
     asks: str  # the condition of the loop that waits
     name: str
-    rows: dict[int, tuple[int, dict[str, Any]]]  # by rank, with the line of raised.jsonl
+    rows: dict[int, tuple[int, Raised]]  # by rank, with the line of raised.jsonl
 
 
 def unmade(case: Case) -> Unmade | None:
@@ -42,25 +42,25 @@ def unmade(case: Case) -> Unmade | None:
         tied = [(r, n, row, names) for r, n, row in rows if (names := wanted & _cut_off(case.cell, row))]
         if not tied:
             continue
-        *_, newest, names = max(tied, key=lambda found: found[2]["t_mono_ns"])
+        *_, newest, names = max(tied, key=lambda found: found[2].t_mono_ns)
         alike = {r.rank: (n, row) for r, n, row, _ in tied if _key(row) == _key(newest)}
         if len(alike) < len(case.cell.ranks):
             return Unmade(blocked=blocked, asks=asked[1], name=max(names, key=len), rows=alike)
     return None
 
 
-def _rows(rank: RankEvidence) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(rank: RankEvidence) -> Iterator[tuple[int, Raised]]:
     keys = [_key(row) for row in rank.raised]
     for line, row in enumerate(rank.raised, start=1):
-        if keys.count(_key(row)) == 1 and row["how"] != "in flight" and not follows_a_peer(first_of(row)):
+        if keys.count(_key(row)) == 1 and row.how != "in flight" and not follows_a_peer(first_of(row)):
             yield line, row
 
 
-def _key(row: dict[str, Any]) -> tuple[str, int]:
-    return row["type"], int((row["frames"] or [{}])[-1].get("line") or 0)
+def _key(row: Raised) -> tuple[str, int]:
+    return row.type, row.frames[-1].line if row.frames else 0
 
 
-def _cut_off(cell: CellEvidence, row: dict[str, Any]) -> set[str]:
+def _cut_off(cell: CellEvidence, row: Raised) -> set[str]:
     """Names in the lines that the exception kept from running: its own, and what is below it in each function that it left."""
-    frames = (f for f in row["frames"] if is_user(f["file"]))
-    return set().union(*(names_from(cell.code, f["file"], f["line"]) for f in frames))
+    frames = (f for f in row.frames if is_user(f.file))
+    return set().union(*(names_from(cell.code, f.file, f.line) for f in frames))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -35,6 +34,7 @@ from nsadiag.analysis.rules.exits.child_exceptions import has_dead, in_children,
 from nsadiag.analysis.rules.exits.missing_files import unmade
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.records import Act, Evidence, Place, Strength, Where
 
 # The same first words on another rank within this time is the same mistake, not a consequence.
@@ -54,11 +54,11 @@ MEMORY = {
 }
 
 
-def _class_of(exception: dict[str, Any]) -> str:
+def _class_of(exception: Cause) -> str:
     return "gpu_oom" if memory_of(exception) == "gpu" else "rank_exception"
 
 
-def _fix(exception: dict[str, Any], otherwise: str) -> str:
+def _fix(exception: Cause, otherwise: str) -> str:
     return MEMORY.get(memory_of(exception) or "", otherwise)
 
 
@@ -76,11 +76,11 @@ def _peers_at(case: Case, guilty: tuple[int, ...]) -> Place | None:
 
 def rank_exception(case: Case) -> Iterator[Draft | Declined]:
     first = first_break(case.cell)
-    is_cause = first is not None and first.kind == "exception" and first.rank.exception is not None
-    if not is_cause or is_of_a_collective(first_of(first.rank.exception)):  # type: ignore[union-attr, arg-type]
+    exception = first.rank.exception if first and first.kind == "exception" else None
+    if exception is None or is_of_a_collective(first_of(exception)):
         yield from _not_fatal(case)
-    if is_cause:
-        yield _fatal(case, first)  # type: ignore[arg-type]
+    if first is not None and exception is not None:
+        yield _fatal(case, first, exception)
     elif first is None and hung_or_crashed(case.cell) == "crashed" and _failed_again(case.cell):
         yield from _of_an_attempt(case.cell)
     yield from _in_a_child(case)
@@ -88,8 +88,7 @@ def rank_exception(case: Case) -> Iterator[Draft | Declined]:
     yield from other_break(case.cell)
 
 
-def _fatal(case: Case, first: Break) -> Draft:
-    exception = first.rank.exception or {}
+def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     root = first_of(exception)
     said = headline(root)
     alike = [b.rank.rank for b in breaks(case.cell) if _is_like(b, first)]
@@ -102,13 +101,13 @@ def _fatal(case: Case, first: Break) -> Draft:
     ]
     if root is not exception:
         evidence.append(Evidence(claim=f"what ended it came of that: {headline(exception)}", source=source))
-    if hidden := exception.get("hidden"):
+    if hidden := exception.hidden:
         at = place_of(hidden)
         claim = f"it was raised in place of {headline(hidden)}" + at_line(at)
         evidence.append(Evidence(claim=claim, source=source))
     evidence += [
         Evidence(
-            claim=f"rank {v.rank.rank} failed {v.t_s - first.t_s:.1f} s later: {v.rank.exception['type']}",
+            claim=f"rank {v.rank.rank} failed {v.t_s - first.t_s:.1f} s later: {v.rank.exception.type}",
             source=f"{v.rank.source}/exception.json",
         )
         for v in victims[:3]
@@ -132,7 +131,7 @@ def _fatal(case: Case, first: Break) -> Draft:
         summary=f"{who} raised {said}" + (f" ({of_kernel})" if of_kernel else ""),
         guilty_ranks=tuple(sorted(set(alike))),
         blocked_ranks=all_but(case.cell, alike),
-        where=Where(step=first.rank.end.get("steps")).at(place_of(root) or place_of(exception)),
+        where=Where(step=first.rank.end.steps).at(place_of(root) or place_of(exception)),
         peers_at=_peers_at(case, tuple(alike)),
         evidence=tuple(evidence),
         gaps=(HEARD_LATE,) if late else (),
@@ -142,11 +141,11 @@ def _fatal(case: Case, first: Break) -> Draft:
     )
 
 
-def _actions(root: dict[str, Any]) -> tuple[Act, ...]:
+def _actions(root: Cause) -> tuple[Act, ...]:
     """Whether to try again, of what a network or a device raises; all else is the code's."""
-    if DEVICE_BROKE.search(str(root.get("message"))):
+    if DEVICE_BROKE.search(root.message):
         return ("exclude host", "retry")
-    return ("retry",) if str(root.get("type")).rpartition(".")[2] in OF_THE_NETWORK else ("fix code",)
+    return ("retry",) if root.type.rpartition(".")[2] in OF_THE_NETWORK else ("fix code",)
 
 
 def _in_a_child(case: Case) -> Iterator[Draft]:
@@ -183,7 +182,7 @@ def _of_a_file(case: Case) -> Iterator[Draft]:
         return
     guilty, blocked = tuple(sorted(found.rows)), found.blocked
     row = found.rows[guilty[0]][1]
-    thread = "" if row["thread"] == "MainThread" else f" in its thread {row['thread']}"
+    thread = "" if row.in_main_thread else f" in its thread {row.thread}"
     waits_at = at_line(blocked.state.place)
     yield dataclasses.replace(
         inside_rank(
@@ -195,7 +194,7 @@ def _of_a_file(case: Case) -> Iterator[Draft]:
             evidence=(
                 *(
                     Evidence(
-                        claim=f"rank {number} raised {headline(first_of(each))}{thread} at step {each['step']}, once, and did not end",
+                        claim=f"rank {number} raised {headline(first_of(each))}{thread} at step {each.step}, once, and did not end",
                         source=f"{case.cell.rank(number).source}/raised.jsonl#{line}",
                     )
                     for number, (line, each) in sorted(found.rows.items())[:4]
@@ -218,7 +217,7 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
     ended = [(number, e, rank) for rank in cell.ranks for number, e in rank.attempts if _is_own(e)]
     if not ended:
         return
-    number, exception, rank = min(ended, key=lambda row: (-row[0], row[1]["t_mono_ns"]))
+    number, exception, rank = min(ended, key=lambda row: (-row[0], row[1].t_mono_ns))
     root = first_of(exception)
     yield Draft(
         cls=_class_of(root),
@@ -244,12 +243,12 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
 
 def _failed_again(cell: CellEvidence) -> bool:
     """Whether the last attempt broke too: one that ran to its end has made good what went wrong before."""
-    return any(b.kind != "exited" or b.follows_a_peer or b.rank.end.get("exit_code") for b in breaks(cell))
+    return any(b.kind != "exited" or b.follows_a_peer or b.rank.end.exit_code for b in breaks(cell))
 
 
-def _is_own(exception: dict[str, Any]) -> bool:
+def _is_own(exception: Raised) -> bool:
     root = first_of(exception)
-    main = exception.get("thread") == "MainThread"
+    main = exception.in_main_thread
     return main and not follows_a_peer(root) and not is_of_a_collective(root)
 
 
@@ -257,7 +256,7 @@ def _is_like(other: Break, first: Break) -> bool:
     """Whether this rank made the same mistake at about the same time."""
     if other.follows_a_peer or not other.rank.exception or not first.rank.exception:
         return False
-    same = first_of(other.rank.exception)["type"] == first_of(first.rank.exception)["type"]
+    same = first_of(other.rank.exception).type == first_of(first.rank.exception).type
     return same and other.t_s - first.t_s < TOGETHER_S
 
 
@@ -275,10 +274,10 @@ def _not_fatal(case: Case) -> Iterator[Draft]:
 
 def _then(swallowed: Swallowed) -> str:
     """The rest of the story, of the rank and its peers."""
-    code = swallowed.rank.end.get("exit_code")
+    code = swallowed.rank.end.exit_code
     if code is not None and has_left(swallowed.rank):
         return f"and ended with exit code {code}; its peers wait for what it never did"
-    how = "in a thread" if swallowed.row["how"] == "thread" else "and swallowed it"
+    how = "in a thread" if swallowed.row.how == "thread" else "and swallowed it"
     return f"{how}, so that its peers wait for what it never did"
 
 
@@ -288,10 +287,10 @@ def _broke(cell: CellEvidence) -> bool:
 
 def _finding(case: Case, found: Swallowed, then: str) -> Draft:
     row, rank = first_of(found.row), found.rank
-    step = int(found.row["step"])
-    held = found.row["how"] == "in flight"
+    step = found.row.step
+    held = found.row.how == "in flight"
     place = place_of(row) or place_of(found.row)
-    during = f" in {found.row['during']}" if found.row["how"] == "left" else ""
+    during = f" in {found.row.during}" if found.row.how == "left" else ""
     return Draft(
         cls=_class_of(row),
         outcome=hung_or_crashed(case.cell),
@@ -320,16 +319,14 @@ def _finding(case: Case, found: Swallowed, then: str) -> Draft:
 
 def _end_of(rank: RankEvidence) -> str:
     """Its end after that, in words."""
-    code = rank.end.get("exit_code")
+    code = rank.end.exit_code
     if code is None or not has_left(rank):
         return "did not end"
     return "ended later" if code else "ended later with exit code 0"
 
 
-def _phase(row: dict[str, Any]) -> str | None:
-    return (
-        row["during"] if row["how"] == "left" and row["during"] in ("forward", "backward", "input") else None
-    )
+def _phase(row: Raised) -> str | None:
+    return row.during if row.how == "left" and row.during in ("forward", "backward", "input") else None
 
 
 RULE = Rule(

@@ -22,7 +22,7 @@ NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
 def _doubts(case: Case, rank: RankEvidence) -> list[str]:
     """The observations that are missing to be sure: that it left on purpose, and that somebody needed it."""
     doubts = []
-    if rank.end.get("exit_code") and not rank.leaving:
+    if rank.end.exit_code and not rank.leaving:
         doubts.append(f"what made rank {rank.rank} end with that exit code is not on record")
     followed = any(b.follows_a_peer for b in breaks(case.cell) if b.rank.rank != rank.rank)
     waiting = (s.doing in NEEDS_PEERS for number, s in case.thread_states.items() if number != rank.rank)
@@ -32,7 +32,7 @@ def _doubts(case: Case, rank: RankEvidence) -> list[str]:
 
 
 def _how(rank: RankEvidence) -> str:
-    number, code = rank.end.get("signal"), rank.end.get("exit_code")
+    number, code = rank.end.signal, rank.end.exit_code
     if number:
         return f"{signal.Signals(number).name} behind its exit handlers"
     return f"exit code {'unknown' if code is None else code}"
@@ -40,8 +40,8 @@ def _how(rank: RankEvidence) -> str:
 
 def _last_words_at(rank: RankEvidence) -> Place | None:
     """The line at which it lost its peer, if what wraps its work caught that."""
-    row = rank.raised[-1] if rank.raised and (rank.leaving or {}).get("ended_with") else {}
-    return locations.of_text(str(row.get("place") or ""))
+    told = rank.raised and rank.leaving and rank.leaving.ended_with
+    return locations.of_text(rank.raised[-1].place) if told else None
 
 
 def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
@@ -57,7 +57,7 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
         return
     rank = first.rank
     left = [r for r in case.cell.ranks if r.rank != rank.rank]
-    left_at = rank.leaving and locations.of_text(rank.leaving["place"])
+    left_at = rank.leaving and locations.of_text(rank.leaving.place)
     blocked = next(
         (
             locations.of_exception(r.exception)
@@ -71,10 +71,10 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         outcome=hung_or_crashed(case.cell),
         strength=Strength.GUESS if doubts else Strength.CONCLUSIVE,
-        summary=f"Rank {rank.rank} exited on its own ({_how(rank)}) after {rank.end.get('steps', 0)} steps, while its peers were still training.",
+        summary=f"Rank {rank.rank} exited on its own ({_how(rank)}) after {rank.end.steps} steps, while its peers were still training.",
         guilty_ranks=(rank.rank,),
         blocked_ranks=tuple(r.rank for r in left),
-        where=Where(step=rank.end.get("steps")).at(left_at or locations.of_black_box(rank)),
+        where=Where(step=rank.end.steps).at(left_at or locations.of_black_box(rank)),
         peers_at=blocked,
         evidence=(
             Evidence(

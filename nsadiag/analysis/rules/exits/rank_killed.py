@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -15,6 +14,7 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.exceptions import SentSignal
 from nsadiag.evidence.records import Act, Evidence, Place, Strength, Where
 from nsadiag.source.patterns.timers import only_alarm
 
@@ -50,12 +50,12 @@ def _last_words(rank: RankEvidence) -> Place | None:
 
 def _sender(
     cell: CellEvidence, victim: RankEvidence, number: int, t_s: float
-) -> tuple[RankEvidence, dict[str, Any]] | None:
+) -> tuple[RankEvidence, SentSignal] | None:
     """The rank that sent it, and its own word on that."""
     for rank in cell.ranks:
         for row in rank.signals:
-            sent_s = (row["t_mono_ns"] - cell.started_mono_ns) / 1e9
-            hits = row["to"] in (victim.meta.get("pid"), 0) and row["signal"] == number
+            sent_s = (row.t_mono_ns - cell.started_mono_ns) / 1e9
+            hits = row.to in (victim.meta.get("pid"), 0) and row.signal == number
             if hits and -SENT_WITHIN_S < sent_s - t_s <= 1.0:
                 return rank, row
     return None
@@ -67,14 +67,13 @@ def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> list[
         return []
     found = []
     for node in cell.oom:
-        for told in node.get("kernel", []):
-            if told["pid"] == rank.meta.get("pid"):
-                found.append(Evidence(claim=f"the kernel's log: {told['line']}", source="nodes/*/oom.json"))
-        for group in node.get("grown", []):
-            limit = group.get("limit_bytes")
-            claim = (
-                f"oom_kill of its cgroup grew from {group['oom_kills_before']} to {group['oom_kills']}"
-                + (f", its limit is {limit / 2**20:,.0f} MiB" if limit else "")
+        for told in node.kernel:
+            if told.pid == rank.meta.get("pid"):
+                found.append(Evidence(claim=f"the kernel's log: {told.line}", source="nodes/*/oom.json"))
+        for group in node.grown:
+            limit = group.limit_bytes
+            claim = f"oom_kill of its cgroup grew from {group.oom_kills_before} to {group.oom_kills}" + (
+                f", its limit is {limit / 2**20:,.0f} MiB" if limit else ""
             )
             found.append(Evidence(claim=claim, source="nodes/*/oom.json"))
     return found
@@ -85,11 +84,11 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
     if first is None or first.kind != "killed":
         yield from other_break(case.cell)
         return
-    rank, number = first.rank, int(first.rank.end["signal"])
+    rank, number = first.rank, first.rank.end.signal or 0
     memory = _out_of_memory(case.cell, rank, number)
     sender = None if memory else _sender(case.cell, rank, number, first.t_s)
     alarm = None if sender else only_alarm(case.cell.code, number)
-    everyone = tuple(r.rank for r in case.cell.ranks if r.end.get("signal") == number)
+    everyone = tuple(r.rank for r in case.cell.ranks if r.end.signal == number)
     all_told = number == signal.SIGTERM and bool(LAUNCHER_TOLD.search(case.cell.launcher_stderr))
     guilty = everyone if all_told else (rank.rank,)
     if number == signal.SIGKILL and case.cell.oom and not memory:
@@ -103,7 +102,7 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
         summary=_summary(rank, number, bool(memory), sender, all_told, alarm),
         guilty_ranks=guilty,
         blocked_ranks=all_but(case.cell, guilty),
-        where=Where(step=rank.end.get("steps")).at(alarm or _place(rank, sender)),
+        where=Where(step=rank.end.steps).at(alarm or _place(rank, sender)),
         evidence=(
             Evidence(
                 claim=f"rank {rank.rank} ended by {_name(number)} at {first.t_s:.1f} s, before any other rank broke",
@@ -122,7 +121,7 @@ def _fix(
     rank: RankEvidence,
     number: int,
     memory: bool,
-    sender: tuple[RankEvidence, dict[str, Any]] | None,
+    sender: tuple[RankEvidence, SentSignal] | None,
     alarm: Place | None,
 ) -> str:
     """The advice that the evidence allows: nobody looks for a sender that is known."""
@@ -140,9 +139,9 @@ def _name(number: int) -> str:
     return signal.Signals(number).name
 
 
-def _place(rank: RankEvidence, sender: tuple[RankEvidence, dict[str, Any]] | None) -> Place | None:
+def _place(rank: RankEvidence, sender: tuple[RankEvidence, SentSignal] | None) -> Place | None:
     """The line that sent the signal, where that is known; else where the rank was."""
-    sent_at = locations.of_text(sender[1]["place"]) if sender else None
+    sent_at = locations.of_text(sender[1].place) if sender else None
     return locations.of_faults(rank.faults) or sent_at or _last_words(rank)
 
 
@@ -150,25 +149,25 @@ def _summary(
     rank: RankEvidence,
     number: int,
     memory: bool,
-    sender: tuple[RankEvidence, dict[str, Any]] | None,
+    sender: tuple[RankEvidence, SentSignal] | None,
     all_told: bool,
     alarm: Place | None,
 ) -> str:
-    steps = rank.end.get("steps", 0)
+    steps = rank.end.steps
     if all_told:
         return f"The launcher was stopped by {_name(number)} from outside the job, and ended all ranks after {steps} steps."
     by = " by the kernel, which had no memory left," if memory else ""
     if sender and sender[0].rank == rank.rank:
-        return f"Rank {rank.rank} sent itself {_name(number)} ({sender[1]['call']}) after {steps} steps; the other ranks failed because it was gone."
+        return f"Rank {rank.rank} sent itself {_name(number)} ({sender[1].call}) after {steps} steps; the other ranks failed because it was gone."
     if sender:
-        by = f" by rank {sender[0].rank} ({sender[1]['call']})"
+        by = f" by rank {sender[0].rank} ({sender[1].call})"
     elif alarm:
         by = f" by a timer of its own ({locations.short(alarm)})"
     return f"Rank {rank.rank} was killed{by} with {_name(number)} after {steps} steps; the other ranks failed because it was gone."
 
 
 def _more(
-    rank: RankEvidence, number: int, sender: tuple[RankEvidence, dict[str, Any]] | None, all_told: bool
+    rank: RankEvidence, number: int, sender: tuple[RankEvidence, SentSignal] | None, all_told: bool
 ) -> Iterator[Evidence]:
     if number != signal.SIGKILL and "Fatal Python error" in rank.faults:
         yield Evidence(
@@ -176,7 +175,7 @@ def _more(
         )
     if sender:
         yield Evidence(
-            claim=f"rank {sender[0].rank} sent it by {sender[1]['call']} at {sender[1]['place']}",
+            claim=f"rank {sender[0].rank} sent it by {sender[1].call} at {sender[1].place}",
             source=f"{sender[0].source}/signals.jsonl",
         )
     if all_told:

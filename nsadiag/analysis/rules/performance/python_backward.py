@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
+from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.user_code import is_user
 from nsadiag.source import loops

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
+from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.user_code import is_user

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.registrations import Pile
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
@@ -20,6 +18,8 @@ from nsadiag.analysis.rules.performance.python_backward import loop_in_backward
 from nsadiag.analysis.rules.performance.python_input import loop_in_input
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Sample
+from nsadiag.evidence.documents.watch import Look
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source import loops
@@ -47,7 +47,7 @@ def _looked_at(cell: CellEvidence) -> Place | None:
     """The line that most snapshots show, for a job that was looked at in a silence alone, of the loop in which most of
     them find a rank: one snapshot may come upon what is done once before a loop that takes minutes."""
     looks = [capture for rank in cell.ranks for capture in reversed(rank.captures)]
-    lines = [at for capture in looks if (at := locations.of_stack(capture.stacks))]
+    lines = [at for capture in looks if (at := locations.of_frames(capture.main_frames))]
     if not lines:
         return None
     heads = {at: loops.head(cell.code, at) or at for at in lines}
@@ -192,9 +192,9 @@ def _endless_graph(case: Case) -> Iterator[Draft]:
     step_s = _median_step_s(case, rank)
     if not (busy or step_s > LONG_STEP_S) or (nodes < MANY_NODES and not walking):
         return
-    steps = int(rank.end.get("steps") or 0)
+    steps = int(rank.end.steps or 0)
     size = f"{nodes:,}{' or more' if capped else ''} autograd nodes"
-    seconds = float(case.cell.watch.get("ended_s", 0.0))
+    seconds = case.cell.watch.ended_s or 0.0
     bound = f"backward walks {size}" if nodes else "forward is still building its graph"
     yield Draft(
         strength=Strength.STRONG if nodes else Strength.LIKELY,
@@ -202,7 +202,7 @@ def _endless_graph(case: Case) -> Iterator[Draft]:
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=steps, phase=_phase_now(case.cell, events)).at(_place(case.cell)),
         evidence=(
-            Evidence(claim=f"while no event came, {busy[-1]['reason']}", source="watch.json#looks")
+            Evidence(claim=f"while no event came, {busy[-1].reason}", source="watch.json#looks")
             if busy
             else Evidence(claim=f"a step takes {step_s:.0f} s", source=f"{rank.source}/blackbox.bin"),
             Evidence(
@@ -215,12 +215,12 @@ def _endless_graph(case: Case) -> Iterator[Draft]:
     )
 
 
-def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[dict[str, Any]]:
+def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[Look]:
     """Looks, at a job that worked, that came of silent steps: one at its start was for its imports."""
     # Not a number, so after all looks, where there is none.
     began_s = events.t_s[events.kind == Kind.FORWARD].min()
-    looks = cell.watch.get("looks", [])
-    return [look for look in looks if look["judgement"] in ("busy", "progress") and look["t_s"] > began_s]
+    looks = cell.watch.looks
+    return [look for look in looks if look.judgement in ("busy", "progress") and look.t_s > began_s]
 
 
 def _median_step_s(case: Case, rank: RankEvidence) -> float:
@@ -230,10 +230,10 @@ def _median_step_s(case: Case, rank: RankEvidence) -> float:
 
 def _largest(rank: RankEvidence) -> Iterator[Evidence]:
     """The module that made most of the nodes, and the most frequent type."""
-    modules, types = rank.graph.get("modules") or {}, rank.graph.get("types") or {}
+    modules, types = (rank.graph.modules or {}, rank.graph.types or {}) if rank.graph else ({}, {})
     if modules and types:
-        module, made = max(modules.items(), key=lambda item: int(item[1]))
-        kind, times = max(types.items(), key=lambda item: int(item[1]))
+        module, made = max(modules.items(), key=lambda item: item[1])
+        kind, times = max(types.items(), key=lambda item: item[1])
         claim = f"{made:,} of them were made in {module or 'no module'}; {times:,} are {kind}"
         yield Evidence(claim=claim, source=f"{rank.source}/graph.json")
 

@@ -9,7 +9,6 @@ from statistics import median
 import pandas as pd
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.documents import Sample
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.peer_waits import completed_waits, peer_waits
@@ -21,6 +20,7 @@ from nsadiag.analysis.rules.performance.first_collective import by_loading, firs
 from nsadiag.analysis.rules.performance.onset import onset_of
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 
 MIN_STEPS = 5

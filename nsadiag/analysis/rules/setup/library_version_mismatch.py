@@ -29,7 +29,7 @@ OF_THE_CODE = ("rank_conditional_collective", "uneven_inputs", "grad_sync_mismat
 
 def library_version_mismatch(case: Case) -> Iterator[Draft | Declined]:
     cell = case.cell
-    versions = {r.rank: r.settings["versions"] for r in cell.ranks if r.settings.get("versions")}
+    versions = {r.rank: r.settings.versions for r in cell.ranks if r.settings.versions}
     differing = next(
         (name for name in LIBRARIES if len({str(v.get(name)) for v in versions.values()}) > 1), None
     )
@@ -81,7 +81,7 @@ def _draft(
         guilty_ranks=guilty,
         blocked_ranks=others,
         where=Where(
-            collective=divergence.collective if divergence else None, step=cell.rank(one).end.get("steps")
+            collective=divergence.collective if divergence else None, step=cell.rank(one).end.steps
         ).at(here),
         peers_at=divergence.peers_at if divergence else locations.of_rank_now(cell.rank(other)),
         evidence=(

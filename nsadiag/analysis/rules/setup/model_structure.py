@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsadiag.analysis.documents import Tensor
 from nsadiag.analysis.records import CellEvidence
+from nsadiag.evidence.documents.training import Tensor
 
 Tensors = tuple[Tensor, ...]
 
@@ -61,13 +61,9 @@ def _of_units(cell: CellEvidence) -> Iterator[Difference]:
     """FSDP2 says nothing when it wraps; its units are known from the first forward on."""
     models: dict[int, Tensors] = {}
     for rank in cell.ranks:
-        units = [
-            u for u in rank.units if u.get("kind") == "FSDP2" and len(u.get("ranks", ())) == cell.world_size
-        ]
+        units = [u for u in rank.units if u.kind == "FSDP2" and len(u.ranks) == cell.world_size]
         if units:
-            models[rank.rank] = tuple(
-                Tensor(p["name"], tuple(p["shape"]), p["dtype"]) for u in units for p in u["parameters"]
-            )
+            models[rank.rank] = tuple(Tensor(p.name, p.shape, p.dtype) for u in units for p in u.parameters)
     found = _differ(models) if len(models) > 1 else None
     if found:
         odd, others, says, names, order_only = found

@@ -16,6 +16,7 @@ from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.model_structure import Difference, differences
+from nsadiag.evidence.documents.exceptions import NOT_RAISED
 from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
 DDP_SAYS = re.compile(
@@ -26,7 +27,7 @@ FIX = "Build the same model on every rank: size it from what all ranks share (ra
 
 
 def _says_so(rank: RankEvidence) -> bool:
-    return bool(rank.exception and DDP_SAYS.search(first_of(rank.exception)["message"]))
+    return bool(rank.exception and DDP_SAYS.search(first_of(rank.exception).message))
 
 
 def _broke(cell: CellEvidence) -> bool:
@@ -86,7 +87,7 @@ def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
         where=Where(
             parameter=found.names[0] if found.names else None,
             module=found.names[0].rpartition(".")[0] if found.names else None,
-            step=odd.end.get("steps"),
+            step=odd.end.steps,
         ).at(_place(odd, found.place)),
         peers_at=wait.place if wait else None,
         evidence=(
@@ -94,7 +95,7 @@ def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
             Evidence(claim=f"what rank {other.rank} wrapped", source=f"{other.source}/{found.file}"),
             *(
                 Evidence(
-                    claim=f"rank {r.rank}: {first_of(r.exception or {})['message'].splitlines()[0][:200]}",
+                    claim=f"rank {r.rank}: {first_of(r.exception or NOT_RAISED).message.splitlines()[0][:200]}",
                     source=f"{r.source}/exception.json",
                 )
                 for r in saying[:2]
@@ -108,7 +109,7 @@ def _odd_counts(saying: list[RankEvidence]) -> tuple[int, ...]:
     """The ranks whose number of parameters is not the common one, as DDP's messages name them."""
     counts: dict[int, int] = {}
     for rank in saying:
-        for match in COUNTS.finditer(first_of(rank.exception or {})["message"]):
+        for match in COUNTS.finditer(first_of(rank.exception or NOT_RAISED).message):
             counts |= {int(match[1]): int(match[2]), int(match[3]): int(match[4])}
     if not counts:
         return ()
@@ -119,19 +120,17 @@ def _odd_counts(saying: list[RankEvidence]) -> tuple[int, ...]:
 def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
     """DDP says it, and what was wrapped is not on record."""
     rank = saying[0]
-    exception = first_of(rank.exception or {})
+    exception = first_of(rank.exception or NOT_RAISED)
     guilty = _odd_counts(saying) or tuple(r.rank for r in saying)
     return Draft(
         outcome=_outcome(cell),
         strength=Strength.STRONG,
-        summary=f"The model of rank {cell.names(guilty)} is not the one that DDP found on rank 0: {exception['message'].splitlines()[0][:200]}",
+        summary=f"The model of rank {cell.names(guilty)} is not the one that DDP found on rank 0: {exception.message.splitlines()[0][:200]}",
         guilty_ranks=guilty,
         blocked_ranks=all_but(cell, guilty),
         where=Where().at(place_of(exception)),
         evidence=(
-            Evidence(
-                claim=exception["message"].splitlines()[0][:300], source=f"{rank.source}/exception.json"
-            ),
+            Evidence(claim=exception.message.splitlines()[0][:300], source=f"{rank.source}/exception.json"),
         ),
         gaps=("what each rank wrapped was not recorded",),
         fix=FIX,

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.facts.groups import shown
-from nsadiag.analysis.facts.thread_state import main_thread
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import hung_or_crashed
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.rendezvous_mismatch import joining_ranks
+from nsadiag.evidence.documents.exceptions import Raised
 from nsadiag.evidence.records import Evidence, Strength, Where
 from nsadiag.evidence.user_code import is_user
 
 A_MOMENT_S = 0.5
 
 
-def _first(cell: CellEvidence) -> dict[str, Any]:
-    return min(cell.unnamed, key=lambda each: int(each["t_mono_ns"]))
+def _first(cell: CellEvidence) -> Raised:
+    return min(cell.unnamed, key=lambda each: each.t_mono_ns)
 
 
 def _before_any(cell: CellEvidence) -> Draft:
@@ -30,7 +29,7 @@ def _before_any(cell: CellEvidence) -> Draft:
     row = _first(cell)
     root = first_of(row)
     # The number that torch.multiprocessing.spawn hands out is the rank on a node of its own.
-    number = row.get("spawned_as")
+    number = row.spawned_as
     who = "A process" if number is None else f"Process {number} of torch.multiprocessing.spawn"
     return Draft(
         outcome="crashed",
@@ -40,22 +39,22 @@ def _before_any(cell: CellEvidence) -> Draft:
         where=Where().at(locations.of_exception(row)),
         evidence=(
             Evidence(
-                claim=f"process {row['pid']} ended by {headline(root)}, first of all", source="unnamed.jsonl"
+                claim=f"process {row.pid} ended by {headline(root)}, first of all", source="unnamed.jsonl"
             ),
         ),
         fix="Fix what the process raised.",
     )
 
 
-def _began_alike(row: dict[str, Any], rank: RankEvidence) -> bool:
+def _began_alike(row: Raised, rank: RankEvidence) -> bool:
     """Whether the outermost function of the user's is the rank's as well."""
-    raised = [(f["file"], f["function"]) for f in row.get("frames", []) if is_user(f["file"])]
+    raised = [(f.file, f.function) for f in row.frames if is_user(f.file)]
     looks = [capture for capture in rank.captures if capture.stacks]
     if not looks or not raised:
         return False
-    stack = main_thread(looks[-1]).get("frames", [])
+    stack = looks[-1].main_frames
     # Of a method py-spy says the class as well.
-    own = [(f["filename"], f["name"].rpartition(".")[2]) for f in stack if is_user(f["filename"])]
+    own = [(f.filename, f.name.rpartition(".")[2]) for f in stack if is_user(f.filename)]
     return bool(own) and own[-1] == raised[0]
 
 
@@ -73,15 +72,15 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
     if len(joining) < len(case.cell.ranks) or not all(j.is_in for j in joining.values()):
         return
     row = _first(case.cell)
-    ended = [float(r.end["t_s"]) for r in case.cell.ranks if r.end.get("t_s") is not None]
-    raised_s = (int(row["t_mono_ns"]) - case.cell.started_mono_ns) / 1e9
+    ended = [float(r.end.t_s) for r in case.cell.ranks if r.end.t_s is not None]
+    raised_s = (row.t_mono_ns - case.cell.started_mono_ns) / 1e9
     # One that was raised later came of their end.
     if raised_s > min(ended, default=raised_s) + A_MOMENT_S:
         return
     # Where nobody ended the others for it, it may have been a helper that failed.
     if is_still(case.cell) and not any(_began_alike(row, rank) for rank in case.cell.ranks):
         return
-    is_told = len({each["pid"] for each in case.cell.unnamed}) == len(absent)
+    is_told = len({each.pid for each in case.cell.unnamed}) == len(absent)
     who = f"rank {shown(absent)}" if is_told else f"one of rank {shown(absent)}"
     root, peer = first_of(row), joining[min(joining)].place
     yield Draft(
@@ -93,7 +92,7 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
         where=Where().at(locations.of_exception(row)),
         peers_at=peer,
         evidence=(
-            Evidence(claim=f"process {row['pid']} ended by {headline(root)}", source="unnamed.jsonl"),
+            Evidence(claim=f"process {row.pid} ended by {headline(root)}", source="unnamed.jsonl"),
             *(
                 Evidence(
                     claim=f"rank {r} began init_process_group with world_size={j.size}, and never came out of it",

@@ -53,8 +53,9 @@ def process_group_mismatch(case: Case) -> Iterator[Draft | Declined]:
 def _broke_in_creation(cell: CellEvidence) -> bool:
     broke = earliest_failure(cell)
     raised = broke.rank.exception if broke and broke.kind == "exception" else None
-    frames = (raised or {}).get("frames", [])
-    return any(frame["function"] in ("new_group", "_new_process_group_helper") for frame in frames)
+    return raised is not None and any(
+        frame.function in ("new_group", "_new_process_group_helper") for frame in raised.frames
+    )
 
 
 def _matters(case: Case) -> bool:
@@ -214,7 +215,7 @@ def _finding(
         summary=summary,
         guilty_ranks=guilty,
         blocked_ranks=blocked,
-        where=Where(step=cell.rank(guilty[0]).end.get("steps")).at(
+        where=Where(step=cell.rank(guilty[0]).end.steps).at(
             here or locations.of_rank_now(cell.rank(guilty[0]))
         ),
         peers_at=peers_at,

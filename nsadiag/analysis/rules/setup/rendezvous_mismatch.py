@@ -78,7 +78,7 @@ def joining_ranks(case: Case) -> dict[int, Joining]:
 
 def _looked_at(cell: CellEvidence) -> set[int]:
     """Ranks that ran, even where their files are not here."""
-    return {int(motion["rank"]) for look in cell.watch.get("looks", []) for motion in look.get("motions", [])}
+    return {motion.rank for look in cell.watch.looks for motion in look.motions}
 
 
 def _world(cell: CellEvidence, joining: dict[int, Joining]) -> int:
@@ -117,8 +117,7 @@ def _seen_joining(case: Case, rank: RankEvidence) -> Joining | None:
 def _gave_up(rank: RankEvidence) -> bool:
     """Whether the store's timeout ended its init_process_group."""
     return any(
-        error["type"] in STORE_ERRORS
-        and any(frame["function"] == "init_process_group" for frame in error.get("frames", []))
+        error.type in STORE_ERRORS and any(frame.function == "init_process_group" for frame in error.frames)
         for error in (*([rank.exception] if rank.exception else []), *rank.raised)
     )
 

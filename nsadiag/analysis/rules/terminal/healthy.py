@@ -20,11 +20,11 @@ def _finished(rank: RankEvidence) -> bool:
 
     Or it passed them by on purpose: `os._exit(0)` at the end, so that no teardown can hang.
     """
-    code, number = rank.end.get("exit_code"), rank.end.get("signal")
-    left = rank.leaving or {}
-    on_purpose = left.get("call") == "_exit" and code == 0 and not left.get("handling")
+    code, number = rank.end.exit_code, rank.end.signal
+    left = rank.leaving
+    on_purpose = left is not None and left.call == "_exit" and code == 0 and not left.handling
     return (
-        (bool(rank.end.get("clean")) or on_purpose)
+        (rank.end.clean or on_purpose)
         and not rank.damaged
         and rank.exception is None
         and (code in (0, None) or number == signal.SIGABRT)
@@ -41,10 +41,10 @@ def _counted(case: Case) -> str:
 def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
     """The exceptions that ended the attempts before the one that came to its end."""
     ended = sorted(
-        (number, e["t_mono_ns"], rank.rank, e)
+        (number, e.t_mono_ns, rank.rank, e)
         for rank in cell.ranks
         for number, e in rank.attempts
-        if e.get("thread") == "MainThread"
+        if e.thread == "MainThread"
     )
     for number in sorted({row[0] for row in ended}):
         _, _, rank_number, exception = next(row for row in ended if row[0] == number)
@@ -56,14 +56,14 @@ def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
 
 def healthy(case: Case) -> Iterator[Draft | Declined]:
     # What ends with an error has not completed, whatever its ranks say: unless that is how one of them was torn down.
-    failed = bool(case.cell.launcher_exit_code) and not any(r.end.get("signal") for r in case.cell.ranks)
+    failed = bool(case.cell.launcher_exit_code) and not any(r.end.signal for r in case.cell.ranks)
     if case.cell.ranks and not case.cell.absent and not failed and all(_finished(r) for r in case.cell.ranks):
-        aborted = [r.rank for r in case.cell.ranks if r.end.get("signal")]
-        signals = {signal.Signals(r.end["signal"]).name for r in case.cell.ranks if r.end.get("signal")}
+        aborted = [r.rank for r in case.cell.ranks if r.end.signal]
+        signals = {signal.Signals(r.end.signal).name for r in case.cell.ranks if r.end.signal}
         evidence = [
             Evidence(
                 claim=f"all {case.cell.world_size} ranks ran to their exit handlers without an exception"
-                if all(r.end.get("clean") for r in case.cell.ranks)
+                if all(r.end.clean for r in case.cell.ranks)
                 else f"all {case.cell.world_size} ranks ended without an exception, by os._exit(0) or at their end",
                 source="ends.json",
             )
@@ -83,7 +83,7 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         yield Draft(
             outcome="healthy",
             strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
-            summary=f"Completed: {_counted(case)} in {case.cell.watch.get('ended_s', 0):.1f} s{again}."
+            summary=f"Completed: {_counted(case)} in {case.cell.watch.ended_s or 0:.1f} s{again}."
             + (f" {remark.sentence}" if remark else ""),
             evidence=tuple(evidence),
             fix=remark.fix if remark else None,
@@ -105,7 +105,7 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         yield Draft(
             outcome="healthy",
             strength=Strength.STRONG,
-            summary=f"Progressing at its own rate {at.get(str(case.cell.stopped), 'at the last snapshot')}: {_counted(case)} in {case.cell.watch.get('ended_s', 0):.0f} s{rate}.",
+            summary=f"Progressing at its own rate {at.get(str(case.cell.stopped), 'at the last snapshot')}: {_counted(case)} in {case.cell.watch.ended_s or 0:.0f} s{rate}.",
             evidence=(
                 Evidence(
                     claim=f"rank {pace.rank} completed its last {pace.unit} {pace.since_s:.1f} s before, and one every {pace.typical_s:.3g} s",

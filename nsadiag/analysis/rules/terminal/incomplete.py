@@ -40,8 +40,8 @@ def _known(case: Case) -> Iterator[Evidence]:
             claim=f"{kept_waiting(case, wait)}{what}; {wait.total_s:.1f} s in all",
             source=wait.source or "watch.json#looks",
         )
-    if looks := case.cell.watch.get("looks"):
-        yield Evidence(claim=str(looks[-1]["reason"]), source="watch.json#looks")
+    if last := case.cell.watch.last_look:
+        yield Evidence(claim=last.reason, source="watch.json#looks")
 
 
 def incomplete(case: Case) -> Iterator[Draft | Declined]:
@@ -56,7 +56,7 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
         yield Declined("nothing moved at the last snapshot", "watch.json#looks")
         return
     ended_by = ENDED_BY.get(str(case.cell.stopped), "Attached to")
-    summary = f"{ended_by} after {float(case.cell.watch.get('ended_s') or 0.0):.0f} s, without a failure and without a steady rate: {found.fact}."
+    summary = f"{ended_by} after {case.cell.watch.ended_s or 0.0:.0f} s, without a failure and without a steady rate: {found.fact}."
     everybody = worst is not None and set(worst.waiters) == {r.rank for r in case.cell.ranks} - {worst.rank}
     at = worst.at if worst else place_of(case, [r.rank for r in case.cell.ranks])
     yield Draft(

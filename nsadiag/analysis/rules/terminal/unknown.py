@@ -27,8 +27,8 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
     if is_still(cell) and cell.ranks:
         return "hung", "Nothing moves on any rank, and no collective shows who is waited for"
     if cell.attached:
-        looks = cell.watch.get("looks", [])
-        reason = looks[-1]["reason"] if looks else "no rank could be captured"
+        looks = cell.watch.looks
+        reason = looks[-1].reason if looks else "no rank could be captured"
         return (
             "unknown",
             f"Not stuck, and no sign that it gets anywhere, at the same lines in both snapshots: {reason}",
@@ -64,12 +64,14 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
         return None, []
     rank = broke.rank
     if broke.kind == "exception" and rank.exception:
-        first = (rank.exception["message"].splitlines() or [""])[0]
-        claim = f"rank {rank.rank} was the first to break, at {broke.t_s:.1f} s: {rank.exception['type']}: {first}"
+        first = (rank.exception.message.splitlines() or [""])[0]
+        claim = (
+            f"rank {rank.rank} was the first to break, at {broke.t_s:.1f} s: {rank.exception.type}: {first}"
+        )
         return locations.of_exception(rank.exception), [
             Evidence(claim=claim[:300], source=f"{rank.source}/exception.json")
         ]
-    name = signal.Signals(int(rank.end["signal"])).name
+    name = signal.Signals(rank.end.signal or 0).name
     claim = f"rank {rank.rank} was the first to end, at {broke.t_s:.1f} s, by {name}"
     here = locations.of_faults(rank.faults) or locations.of_black_box(rank)
     return here, [Evidence(claim=claim, source="ends.json")]
@@ -87,12 +89,12 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     outcome, summary = _what_is_known(case.cell)
     looked_at = [r for r in case.cell.ranks if r.captures]
     here = locations.of_rank_now(looked_at[0]) if looked_at else None
-    process = next((c for c in reversed(case.cell.processes) if locations.of_stack(c.stacks)), None)
+    process = next((c for c in reversed(case.cell.processes) if locations.of_frames(c.main_frames)), None)
     broke_at, evidence = _first_to_end(case.cell) if outcome == "crashed" else (None, [])
     here = broke_at or here
     evidence += _launcher_said(case.cell)
     if process:
-        here = locations.of_stack(process.stacks)
+        here = locations.of_frames(process.main_frames)
         evidence.append(
             Evidence(claim="where the process was at the snapshot", source=f"{process.source}/py_spy.json")
         )

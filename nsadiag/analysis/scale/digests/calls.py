@@ -12,6 +12,7 @@ from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.scale.digests.shape import Members
 from nsadiag.analysis.scale.dumps.columns import Categories, Group, GroupColumn, GroupNames, RankColumns
 from nsadiag.analysis.scale.dumps.plain import plain_columns
+from nsadiag.evidence.recorder import Dump
 
 # Of each group's newest collectives travel checksums: further back ranks that meet have asked for the same.
 NEWEST = 64
@@ -38,15 +39,11 @@ class Issued:
         return [_told(_newest(column)) for column in columns.groups]
 
 
-def _config(rank: RankEvidence, dump: dict[str, Any]) -> dict[str, Any]:
+def _config(rank: RankEvidence, dump: Dump) -> dict[str, Any]:
     """gloo's dumps do not say who is in a group: the rank's own settings do."""
     said = {
-        str(group.get("name")): {
-            "name": str(group.get("name")),
-            "desc": str(group.get("description") or ""),
-            "ranks": str(list(group.get("ranks") or ())),
-        }
-        for group in rank.settings.get("groups", [])
+        group.name: {"name": group.name, "desc": group.description, "ranks": str(list(group.ranks))}
+        for group in rank.settings.groups
     }
     told = {k: v for k, v in (dump.get("pg_config") or {}).items() if v.get("ranks") not in (None, "[]", "")}
     return {**said, **told}

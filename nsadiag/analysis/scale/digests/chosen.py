@@ -6,9 +6,8 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from nsadiag.analysis.ingest.run_directory import each_rank
+from nsadiag.analysis.ingest.run_directory import each_rank, read_ends
 from nsadiag.analysis.records import Chosen
 from nsadiag.analysis.scale.digests.alike import newest
 from nsadiag.analysis.scale.digests.make import digest_of, kept, together
@@ -16,6 +15,8 @@ from nsadiag.analysis.scale.digests.shape import Digest, DigestRefused, Ranks, u
 from nsadiag.analysis.scale.digests.wanted import FEW_RANKS, wanted
 from nsadiag.analysis.scale.dumps.pool import readers
 from nsadiag.evidence.documents.files import read_evidence
+from nsadiag.evidence.documents.types import read_value
+from nsadiag.evidence.documents.watch import End, RankMotion, Watch
 from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.spans import spans
 
@@ -95,14 +96,14 @@ class _Part:
     host: str
     ranks: Ranks
     look: int
-    motions: list[dict[str, Any]]
-    ends: dict[str, Any]
+    motions: list[RankMotion]
+    ends: dict[str, End]
 
 
 def _parts(run: RunDir, hosts: dict[str, list[int]]) -> Iterator[_Part]:
-    ends, looks = read_json(run.ends, {}), read_json(run.watch, {}).get("looks", [])
-    last = looks[-1] if looks else {}
-    motions = {motion.get("rank"): motion for motion in last.get("motions", [])}
+    ends, watch = read_ends(run.ends), read_value(Watch, run.watch) or Watch()
+    last = watch.last_look
+    motions = {motion.rank: motion for motion in last.motions} if last else {}
     for host, own in sorted(hosts.items()):
         for first in range(0, len(own), AT_ONCE):
             ranks = tuple(own[first : first + AT_ONCE])
@@ -110,7 +111,7 @@ def _parts(run: RunDir, hosts: dict[str, list[int]]) -> Iterator[_Part]:
                 run=run,
                 host=host,
                 ranks=ranks,
-                look=int(last.get("second", 0)),
+                look=last.second if last else 0,
                 motions=[motions[rank] for rank in ranks if rank in motions],
                 ends={str(rank): ends[str(rank)] for rank in ranks if str(rank) in ends},
             )

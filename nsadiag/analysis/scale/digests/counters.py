@@ -12,6 +12,7 @@ from nsadiag.analysis.facts.device_queue import end_of, first_unfinished
 from nsadiag.analysis.facts.groups import newest_dump
 from nsadiag.analysis.facts.open_spans import open_spans
 from nsadiag.analysis.records import RankEvidence
+from nsadiag.evidence.documents.watch import RankMotion
 from nsadiag.evidence.recorder import TRANSFER
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
@@ -25,20 +26,20 @@ MOTIONS = (
 )  # fmt: skip
 
 
-def counters_of(rank: RankEvidence, motion: dict[str, Any]) -> dict[str, float | None]:
+def counters_of(rank: RankEvidence, motion: RankMotion | None) -> dict[str, float | None]:
     """By column; None where nobody could say."""
     events, last = rank.recording.events, rank.last_capture
-    proc = last.proc if last else {}
+    proc = last.proc if last and last.proc.pid else None
     return {
-        "steps": _number(rank.end.get("steps")) or _steps(rank),
+        "steps": _number(rank.end.steps) or _steps(rank),
         "last_event_kind": float(events["kind"][-1]) if len(events) else None,
         "last_event_phase": float(events["phase"][-1]) if len(events) else None,
         "last_event_s": float(events["t_ns"][-1]) / 1e9 if len(events) else None,
         "peer": _peer(rank),
-        "cpu_s": _number(proc.get("cpu_s")),
-        "rss_mib": _number(proc.get("rss_mib")),
+        "cpu_s": proc.cpu_s if proc else None,
+        "rss_mib": proc.rss_mib if proc else None,
         **_rhythm(rank),
-        **{name: _number(motion.get(name)) for name in MOTIONS},
+        **{name: _number(getattr(motion, name, None)) for name in MOTIONS},
     }
 
 

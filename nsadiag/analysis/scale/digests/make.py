@@ -8,30 +8,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nsadiag.analysis.ingest.run_directory import each_rank
+from nsadiag.analysis.ingest.run_directory import each_rank, read_ends
 from nsadiag.analysis.records import RankEvidence
 from nsadiag.analysis.scale.digests.calls import Issued
 from nsadiag.analysis.scale.digests.counters import counters_of
 from nsadiag.analysis.scale.digests.shape import Digest, Shown, packed
 from nsadiag.analysis.scale.digests.traits import traits_of
-from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, replace_private
+from nsadiag.evidence.documents.values import rows_of
+from nsadiag.evidence.documents.watch import RankMotion
+from nsadiag.evidence.layout import RunDir, make_private_dir, replace_private
 
 
 def digest_of(
-    ranks: Iterable[RankEvidence], *, host: str, look: int, motions: Iterable[Mapping[str, Any]] = ()
+    ranks: Iterable[RankEvidence], *, host: str, look: int, motions: Iterable[RankMotion] = ()
 ) -> Digest:
     """`look` is the number of the second capture; `motions` what the look found of each rank (watch.json).
 
     Of `ranks`, in order, no more than one is held at a time.
     """
-    moved = {int(motion["rank"]): dict(motion) for motion in motions}
+    moved = {motion.rank: motion for motion in motions}
     issued, world_size = Issued(), 0
     traits: dict[int, dict[str, Any]] = {}
     calls: dict[int, Any] = {}
     counted = []
     for rank in ranks:
         traits[rank.rank] = traits_of(rank)
-        counted.append(counters_of(rank, moved.get(rank.rank, {})))
+        counted.append(counters_of(rank, moved.get(rank.rank)))
         world_size = max(world_size, int(rank.meta.get("world_size", 1)))
         if (row := issued.row(rank)) is not None:
             calls[rank.rank] = row
@@ -53,9 +55,9 @@ def write_digest(
 ) -> Path:
     """Write the digest of these ranks in the run directory. Raises OSError."""
     # On one of several nodes, how its ranks ended is in its own folder.
-    ends = read_json(run.node(host) / run.ends.name)
-    found = each_rank(run, ranks, ends=ends if isinstance(ends, dict) else None)
-    return kept(run, digest_of(found, host=host, look=look, motions=motions))
+    path = run.node(host) / run.ends.name
+    found = each_rank(run, ranks, ends=read_ends(path) if path.exists() else None)
+    return kept(run, digest_of(found, host=host, look=look, motions=rows_of(RankMotion, motions)))
 
 
 def kept(run: RunDir, digest: Digest) -> Path:

@@ -19,8 +19,11 @@ import numpy as np
 
 from nsadiag.analysis.facts.locations import most_seen, of_faults
 from nsadiag.analysis.facts.open_spans import open_spans
-from nsadiag.analysis.facts.thread_state import main_thread, other_threads, syscall_of
+from nsadiag.analysis.facts.thread_state import syscall_of
 from nsadiag.analysis.records import CaptureEvidence, RankEvidence
+from nsadiag.evidence.documents.captures import GilOwner
+from nsadiag.evidence.documents.exceptions import Raised
+from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.user_code import counted, is_user, roots_in
 
@@ -41,8 +44,8 @@ def stack(rank: RankEvidence) -> Any:
     shown = [c for c in rank.captures if c.stacks]
     if not shown:
         return None
-    frames = [_frames(main_thread(c)) for c in shown[-2:]]
-    lines = {tuple(f) for t in other_threads(shown[-1]) for f in _frames(t) if is_user(f[1])}
+    frames = [_frames(c.main_thread) for c in shown[-2:]]
+    lines = {tuple(f) for t in shown[-1].other_threads for f in _frames(t) if is_user(f[1])}
     return {"main": frames[-1], "same": frames[0] == frames[-1], "others": sorted(map(list, lines))}
 
 
@@ -51,16 +54,16 @@ def process(rank: RankEvidence) -> Any:
     last = rank.last_capture
     if last is None:
         return None
-    owner = last.answers.get("gil_owner") or {}
+    owner = last.answers.gil_owner or GilOwner()
     call = syscall_of(last.proc)
     return {
         "states": [_state(c) for c in rank.captures[-2:]],
         "call": call[0] if call else None,
-        "gil": [owner.get("function"), owner.get("file"), owner.get("line")],
-        "reads_as": last.answers.get("reads_as"),
-        "children": sorted({str(c.get("state")) for c in last.proc.get("children", [])} & {*TELLING_STATES}),
+        "gil": [owner.function, owner.file, owner.line],
+        "reads_as": last.answers.reads_as,
+        "children": sorted({c.state for c in last.proc.children} & {*TELLING_STATES}),
         "unsent": _unsent(rank),
-        "gaps": sorted({str(g.get("capture")) for g in last.gaps}),
+        "gaps": sorted({gap.capture for gap in last.gaps}),
     }
 
 
@@ -84,12 +87,12 @@ def end(rank: RankEvidence) -> Any:
     """The rank's end, and its last exceptions."""
     told = rank.end
     return {
-        **{key: told.get(key) for key in ("exit_code", "signal", "by_us", "clean")},
-        "over": told.get("t_s") is not None,
+        **{key: getattr(told, key) for key in ("exit_code", "signal", "by_us", "clean")},
+        "over": told.t_s is not None,
         "exception": _exception(rank.exception),
-        "leaving": _exception(rank.leaving),
+        "leaving": [rank.leaving.call, rank.leaving.place] if rank.leaving else None,
         "faults": repr(of_faults(rank.faults)) if rank.faults else None,
-        "steps": told.get("steps"),
+        "steps": told.steps,
     }
 
 
@@ -106,8 +109,8 @@ VIEWS: dict[str, Trait] = {
     "raised": lambda rank: sorted({_json(_exception(row)) for row in rank.raised}),
     "attempts": lambda rank: [[number, _exception(row)] for number, row in rank.attempts],
     "signals": lambda rank: len(rank.signals),
-    "loaders": lambda rank: [row.get("place") for row in rank.loaders],
-    "settings": lambda rank: {key: rank.settings[key] for key in SETTINGS if key in rank.settings},
+    "loaders": lambda rank: [row.place for row in rank.loaders],
+    "settings": lambda rank: {key: told for key in SETTINGS if (told := getattr(rank.settings, key))},
     "ungraded": lambda rank: [*rank.ungraded, *(c.ungraded for c in rank.captures if c.ungraded)],
     # Copies of parameters are equal to the last bit.
     "replicas": lambda rank: [[row.step, row.parameters, row.buffers] for row in rank.replicas],
@@ -145,19 +148,19 @@ def _traits_of(rank: RankEvidence) -> dict[str, Any]:
     return {name: value for name, value in {**shown, **summed}.items() if value}
 
 
-def _frames(thread: dict[str, Any]) -> list[list[Any]]:
-    return [[f["name"], f["filename"], f["line"]] for f in thread.get("frames", [])]
+def _frames(thread: PythonThread) -> list[list[Any]]:
+    return [[f.name, f.filename, f.line] for f in thread.frames]
 
 
 def _state(capture: CaptureEvidence) -> str:
-    state = str(capture.proc.get("state", ""))
+    state = capture.proc.state
     return state if state in TELLING_STATES else ""
 
 
 def _unsent(rank: RankEvidence) -> int:
     """Connections on which bytes waited in both looks (analysis.rules.blocked.connections)."""
-    looks = [(c.proc.get("fds") or {}).get("open", []) for c in rank.captures[-2:]]
-    waiting = [{(row.get("local"), row.get("peer")) for row in rows if row.get("unsent")} for rows in looks]
+    looks = [c.proc.fds.open for c in rank.captures[-2:]]
+    waiting = [{(row.local, row.peer) for row in rows if row.unsent} for rows in looks]
     return len(set.intersection(*waiting)) if waiting else 0
 
 
@@ -165,12 +168,12 @@ def _general(text: str) -> str:
     return DIGITS.sub("#", text)
 
 
-def _exception(told: dict[str, Any] | None) -> Any:
+def _exception(told: Raised | None) -> Any:
     if not told:
         return None
-    frames = [[f.get("file"), f.get("line"), f.get("function")] for f in told.get("frames", [])]
-    message = _general(str(told.get("message", "")))[:500]
-    return [told.get("type"), message, frames, told.get("place"), told.get("code")]
+    frames = [[f.file, f.line, f.function] for f in told.frames]
+    message = _general(told.message)[:500]
+    return [told.type, message, frames, told.place]
 
 
 # Times, processes and ranks in documents.

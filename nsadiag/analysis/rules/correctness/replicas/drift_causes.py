@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -15,6 +15,7 @@ from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTI
 from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_back
+from nsadiag.evidence.documents.training import WrappedModel
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import thawed
@@ -192,31 +193,29 @@ def _of_writes(found: Drift, wrote: dict[int, int]) -> Evidence:
     )
 
 
-def _models_of(cell: CellEvidence, rank: RankEvidence, parameter: str) -> list[dict[str, Any]]:
+def _models_of(cell: CellEvidence, rank: RankEvidence, parameter: str) -> Sequence[WrappedModel]:
     """Those in DDP that hold it, of a generator and a critic the one: by its name or, of parts that are called by themselves
     and have names of their own, by as many elements as were compared; all where neither tells.
     """
     whole = summed(cell).get("", 0)
     named = [m for m in rank.ddp if parameter in _names_in(m)]
-    sized = [m for m in rank.ddp if sum(b["elements"] for b in m["buckets"]) == whole]
+    sized = [m for m in rank.ddp if sum(bucket.elements for bucket in m.buckets) == whole]
     return named or sized or rank.ddp
 
 
-def _names_in(model: dict[str, Any]) -> set[str]:
-    return {str(p.get("qualified", p["name"])) for p in model["parameters"]}
+def _names_in(model: WrappedModel) -> set[str]:
+    return {parameter.full_name for parameter in model.parameters}
 
 
 def _were_reduced(case: Case, parameter: str) -> bool:
     """Whether any dump shows an all_reduce as large as a bucket of its model; without dumps DDP's own count of reductions."""
     models = _models_of(case.cell, case.cell.ranks[0], parameter)
-    sizes = {b["elements"] for m in models for key in ("buckets", "rebuilt_buckets") for b in m[key]}
+    sizes = {bucket.elements for m in models for bucket in (*m.buckets, *m.rebuilt_buckets)}
     calls = case.calls
     shown = any(
         elements_of(row) in sizes for row in calls.loc[calls.op.str.contains("all_?reduce"), "input_sizes"]
     )
-    rebuilt = any(
-        m.get("rebuilt_buckets") for r in case.cell.ranks for m in _models_of(case.cell, r, parameter)
-    )
+    rebuilt = any(m.rebuilt_buckets for r in case.cell.ranks for m in _models_of(case.cell, r, parameter))
     return shown or rebuilt
 
 

@@ -52,9 +52,9 @@ class Skipped:
     def evidence(self, cell: CellEvidence) -> tuple[Evidence, ...]:
         """The number of steps of each rank, and of those that its scaler left out."""
         return tuple(
-            Evidence(claim=f"rank {r.rank} made {r.end['steps']} optimizer steps{self._left_out(r)}", source=f"{r.source}/blackbox.bin")
+            Evidence(claim=f"rank {r.rank} made {r.end.steps} optimizer steps{self._left_out(r)}", source=f"{r.source}/blackbox.bin")
             for r in cell.ranks[:8]
-            if r.end.get("steps") is not None
+            if r.end.steps is not None
         )  # fmt: skip
 
     def _left_out(self, rank: RankEvidence) -> str:

@@ -44,20 +44,18 @@ def replica_drift(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _wrapped(case: Case) -> Iterator[Draft]:
-    if not all(r.ddp for r in case.cell.ranks) or any(
-        m.get("comm_hook") for r in case.cell.ranks for m in r.ddp
-    ):
+    if not all(r.ddp for r in case.cell.ranks) or any(m.comm_hook for r in case.cell.ranks for m in r.ddp):
         return
     # Replicas are kept equal within DDP's own group: others hold another part of the model, or other data.
     if any(
-        len(m.get("ranks") or range(case.cell.world_size)) < case.cell.world_size
+        len(m.ranks or range(case.cell.world_size)) < case.cell.world_size
         for r in case.cell.ranks
         for m in r.ddp
     ):
         return
     if wrapped_apart(case) and not counts_since_wrap(case.cell):
         return
-    names = {p.get("qualified", p["name"]) for m in case.cell.ranks[0].ddp for p in m["parameters"]}
+    names = {p.full_name for m in case.cell.ranks[0].ddp for p in m.parameters}
     # Parts of the model that are called by themselves go by names of their own.
     known = {n for n in summed(case.cell) if n and any(d == n or d.endswith("." + n) for d in names)}
     found = drift(case.cell, frozenset(known)) or _by_a_step_less(case, frozenset(known))
@@ -168,7 +166,7 @@ def _by_hand(case: Case) -> Iterator[Draft]:
 def _beside_units(case: Case) -> Iterator[Draft]:
     """Trained whole on every rank beside FSDP's units, which reduce what they hold and nothing else."""
     # FSDP1's own shards are tensors like any other; those of FSDP2 say what they are, and are not compared.
-    if not all(r.units and all(unit.get("kind") == "FSDP2" for unit in r.units) for r in case.cell.ranks):
+    if not all(r.units and all(unit.kind == "FSDP2" for unit in r.units) for r in case.cell.ranks):
         return
     if any(r.ddp for r in case.cell.ranks) or has_parts(case) or averaged(case)[0]:
         return

@@ -8,7 +8,7 @@ from nsadiag.analysis.relations.replica_sums import Drift, drift, summed
 
 def beside_ddp(cell: CellEvidence) -> Drift | None:
     """Only what all ranks began with alike: what differs from the start is each rank's own on purpose."""
-    within = {p.get("qualified", p["name"]) for m in cell.ranks[0].ddp for p in m["parameters"]}
+    within = {p.full_name for m in cell.ranks[0].ddp for p in m.parameters}
     # Parts of the model that are called by themselves go by names of their own; what has none may be anything.
     beside = {
         name

@@ -1,0 +1,139 @@
+"""The agent's record of a job: watch.json, and how each rank ended, ends.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nsadiag.evidence.documents.values import Pid, Rank, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """The end of one rank; without `t_s` it was left running."""
+
+    pid: Pid | None = None
+    t_s: float | None = None  # since the job was started
+    exit_code: Whole | None = None
+    signal: Whole | None = None
+    by_us: bool = False  # nsadiag ended it
+    clean: bool = False  # the interpreter reached its exit handlers
+    steps: int | None = None
+    iterations: int | None = None  # of a loop without an optimizer of torch's
+    iterates_by: str | None = None  # the kind of event that an iteration begins with
+    how: str = ""
+
+    @property
+    def ended_itself(self) -> bool:
+        """Whether it ended, and not because nsadiag ended it."""
+        return self.t_s is not None and not self.by_us
+
+
+NO_END = End()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A loop of Python in which samples of one look found a thread."""
+
+    file: str
+    function: str
+    line: int  # of the loop's own statement
+    lines: tuple[int, ...]  # that were seen of it
+    stacks: int  # different ones among the samples
+    samples: int
+    changes: tuple[str, ...] = ()  # variables with new values
+    decided: bool = False  # the loop's end can be read off its variables
+    seconds: float = 0.0  # since it was first seen like this
+    hidden: bool = False  # it changes objects from within
+    asks: tuple[str, ...] = ()  # variables that have a say in when it ends
+    asks_in_vain_s: float = 0.0  # for how long none of these took a new value
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMotion:
+    """One rank's activity between the two captures of a look (agent.stillness.motion)."""
+
+    rank: Rank
+    seconds: float = 0.0
+    cpu_share: float = 0.0
+    main_cpu_share: float | None = None
+    child_cpu_share: float = 0.0
+    frames_changed: bool = False
+    functions_changed: bool = False
+    io_bytes: Whole = 0
+    grown_mib: float = 0.0
+    stopped: bool = False
+    did: str | None = None
+    gpu_pct: float | None = None
+    events: int = 0
+    collectives: Whole = 0
+    wakes_in_s: float | None = None
+    helper_wakes_in_s: float | None = None
+    limit_s: float | None = None
+    outside: str | None = None
+    outside_s: float = 0.0
+    idle: str | None = None
+    idle_s: float = 0.0
+    silent_s: float = 0.0
+    waits_for_peers: bool = False
+    loop: Loop | None = None
+    loop_cpu_share: float | None = None
+    endless: bool = False
+
+    @property
+    def may_wake(self) -> bool:
+        """Whether it sleeps, waits with a limit, or for the world: it may go on by itself."""
+        return any((self.limit_s, self.wakes_in_s, self.helper_wakes_in_s, self.idle, self.outside))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Two captures, by number, and what they showed."""
+
+    judgement: str
+    t_s: float
+    first: int
+    second: int
+    reason: str = ""
+    motions: tuple[RankMotion, ...] = ()
+
+    def of(self, rank: int) -> RankMotion | None:
+        """The motion of one rank."""
+        return next((motion for motion in self.motions if motion.rank == rank), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A host of the job."""
+
+    node_rank: int = 0
+    name: str = ""
+    directory: str = ""
+    shared: bool = False
+    lost_s: float | None = None  # when it was no longer heard
+    ranks: tuple[Rank, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """The whole watch; seconds are since the start of the job."""
+
+    started_mono_ns: Whole = 0
+    launcher_exit_code: Whole | None = None
+    ended_s: float | None = None
+    last_progress_s: float | None = None
+    longest_quiet_s: float | None = None
+    longest_start_quiet_s: float | None = None
+    patience_s: float | None = None
+    stopped: str | None = None  # the reason for which the agent ended the job
+    ending_s: float | None = None
+    left_alive: tuple[int, ...] | None = None
+    looks: tuple[Look, ...] = ()
+    gaps: tuple[str, ...] | None = None
+    nodes: tuple[Node, ...] = ()
+    attached: bool = False
+
+    @property
+    def last_look(self) -> Look | None:
+        """The newest one."""
+        return self.looks[-1] if self.looks else None
