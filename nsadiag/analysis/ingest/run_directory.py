@@ -108,7 +108,7 @@ def each_rank(
 
 
 def read_ends(path: Path) -> dict[str, End]:
-    """How ranks ended, by their numbers; empty where nobody wrote it down."""
+    """The ends of ranks, by their numbers; empty where nobody wrote it down."""
     return table_of(End, read_json(path, {}))
 
 

@@ -157,7 +157,7 @@ class OomLine:
 
 @dataclass(frozen=True, kw_only=True)
 class OomReport:
-    """What a node's kernel says of processes ended for want of memory: oom.json."""
+    """The record of a node's kernel on processes ended for want of memory: oom.json."""
 
     grown: tuple[OomGrowth, ...] = ()
     kernel: tuple[OomLine, ...] = ()

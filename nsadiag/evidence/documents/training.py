@@ -1,4 +1,4 @@
-"""What a rank trains: its models as DDP and FSDP have them, gradients, loaders, settings, samples of its stacks."""
+"""Documents on what a rank trains: its models as DDP and FSDP have them, gradients, loaders, settings, samples of its stacks."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, motion: RankMotio
 
 
 def _events_a_second(blocked: BlockedRank) -> float:
-    """Of its newest events, which are all of that loop."""
+    """Figures of its newest events, which are all of that loop."""
     t_ns = blocked.rank.recording.events["t_ns"][-1000:]
     return (len(t_ns) - 1) / max(float(t_ns[-1] - t_ns[0]) / 1e9, 1e-3) if len(t_ns) > 1 else 0.0
 

@@ -142,7 +142,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
 
 
 def _actions(root: Cause) -> tuple[Act, ...]:
-    """Whether to try again, of what a network or a device raises; all else is the code's."""
+    """The next step: to try again after what a network or a device raises; all else is the code's."""
     if DEVICE_BROKE.search(root.message):
         return ("exclude host", "retry")
     return ("retry",) if root.type.rpartition(".")[2] in OF_THE_NETWORK else ("fix code",)

@@ -55,7 +55,7 @@ class Onset:
 
 
 def onset_of(steps: pd.DataFrame) -> Onset | None:
-    """Of one rank's steps, in order; None where they do not jump, or not for good."""
+    """The jump in one rank's steps, in order; None where they do not jump, or not for good."""
     settled = steps.sort_values("step").iloc[WARM_UP:]
     if len(settled) < 2 * FEWEST:
         return None
