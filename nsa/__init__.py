@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nsa.layers.native import NativeSparseAttention
     from nsa.model import NSAModel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Looked up when used: `import nsa` alone takes no time.
 _HOMES = {

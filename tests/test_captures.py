@@ -155,7 +155,7 @@ def test_what_would_answer_in_python_is_asked_once_when_one_line_keeps_the_lock(
     rank = ranks(f"import torch\n{SPIN_WITH_THE_GIL}\nprint('ready')\nspin_for_ever_in_c()")
     stuck_in(rank, "spin_for_ever_in_c")
     first, second, third = (rank.look(number) for number in (1, 2, 3))
-    assert "at the look before" in read_json(first.answers)["sources"]["python"]["why"]
+    assert "in the previous snapshot" in read_json(first.answers)["sources"]["python"]["why"]
     assert "no answer" in gaps(second)["python"]["gap"]
     assert not third.gaps.exists()
     assert "asked before" in read_json(third.answers)["sources"]["python"]["why"]
@@ -347,8 +347,8 @@ input()
     found = load_cell(rank.run.path).rank(0).captures[0].children
     assert len(found) == 2
     for child in found:
-        assert child.proc["pid"] == child.number
-        assert "fetch_next_sample" in [f["name"] for thread in child.stacks for f in thread["frames"]]
+        assert child.proc.pid == child.number
+        assert "fetch_next_sample" in [f.name for thread in child.stacks for f in thread.frames]
 
 
 def test_a_worker_that_runs_while_its_rank_waits_for_a_batch_is_looked_at(ranks: Callable[..., Rank]) -> None:

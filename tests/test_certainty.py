@@ -27,6 +27,7 @@ PROVEN = {
     "external_wait_store_key",
     "gil_held_native_call_join",
     "grad_sync_mismatch_auto_accumulation",
+    "external_wait_beside_own_lock",  # the lock is the rank's own: whatever the server does, that rank stays
     "grad_sync_mismatch_fsdp_tokens",
     "grad_sync_mismatch_last_batch",
     "local_lock_deadlock_dropped_record",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from nsadiag.agent.captures import capture_all
 from nsadiag.agent.captures.target import Target
 from nsadiag.analysis.facts.thread_state import syscall_of, thread_state_of, without_repeats
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.layout import RunDir
 
 READY = 'print("ready", flush=True)\n'
@@ -68,8 +70,11 @@ def _until_it_waits(pid: int) -> None:
 
 
 def test_a_nap_from_which_it_wakes_while_it_is_looked_at_is_a_nap() -> None:
-    assert syscall_of({"syscall": "running", "wchan": "hrtimer_nanosleep"}) == ("clock_nanosleep", 0)
-    assert syscall_of({"syscall": "running", "wchan": "0"}) is None
+    assert syscall_of(replace(NO_PROCESS, syscall="running", wchan="hrtimer_nanosleep")) == (
+        "clock_nanosleep",
+        0,
+    )
+    assert syscall_of(replace(NO_PROCESS, syscall="running", wchan="0")) is None
 
 
 def test_a_handler_that_interrupts_itself_stands_where_it_stood() -> None:

@@ -76,7 +76,7 @@ def test_a_librarys_thread_is_told_by_the_line_that_had_it_started(
         rank=0,
         source="ranks/00000",
         recording=SimpleNamespace(header=SimpleNamespace(pid=MAIN)),
-        threads=[{"tid": tid, "name": "Saver_0", "place": SAVES, "step": 20}],
+        threads=[SimpleNamespace(tid=tid, name="Saver_0", place=SAVES, step=20)],
     )
     rows = [{"rank": 0, "group": "default_pg", "thread": t, "op": "gather", "place": at} for t, at in calls]
     cell: Any = SimpleNamespace(rank=lambda _: rank)

@@ -72,7 +72,7 @@ def told(*ranks: list[tuple[str, int, str]]) -> Apart | None:
             rows.append((rank, int(Kind.COLLECTIVE), begin, "all_gather_single", number, number // 4, group))
             rows.append((rank, int(Kind.UNIT), end, f"unshard {unit}", 0, number // 4, ""))
     columns = ["rank", "kind", "phase", "name", "a", "step", "group"]
-    units = [{"unit": u, "ranks": [*range(len(ranks))], "parameters": []} for u in "abc"]
+    units = [SimpleNamespace(unit=u, ranks=tuple(range(len(ranks))), parameters=()) for u in "abc"]
     shown = [SimpleNamespace(rank=r, units=units) for r in range(len(ranks))]
     cell: Any = SimpleNamespace(ranks=shown, rank=lambda r: shown[r])
     case: Any = SimpleNamespace(

@@ -12,6 +12,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.rules.exits import missing_files as module
 from nsadiag.analysis.rules.exits.missing_files import Unmade, unmade
 from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
 from nsadiag.evidence.records import Place
 from nsadiag.worker.failures.crash import describe
@@ -100,7 +101,7 @@ def waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             number = next(n for n, line in enumerate(lines) if n > head and text in line)
             frames.append(Place(file=str(script), line=number + 1, function=function))
         state = SimpleNamespace(place=frames[0], doing="sleep", frames=tuple(frames))
-        capture = SimpleNamespace(proc={}, source="ranks/00000/captures/02")
+        capture = SimpleNamespace(proc=NO_PROCESS, source="ranks/00000/captures/02")
         blocked = SimpleNamespace(state=state, capture=capture, number=0)
         monkeypatch.setattr(module, "hung_ranks", lambda case: [blocked])
         return unmade(Case(load_cell(run.path)))

@@ -65,7 +65,7 @@ def faults() -> list[Fault]:
 def read_fault(script: Path) -> Fault:
     """The promises in the script's docstring. Raises KeyError where one lacks a key."""
     docstring = docstring_of(script.read_text(encoding="utf-8"))
-    promise = yaml.load(docstring.partition("\nPromise:\n")[2], LOADER)
+    promise = LOADER(docstring.partition("\nPromise:\n")[2]).get_single_data()
     return Fault(
         script=script,
         what=headline(docstring),
