@@ -26,6 +26,7 @@ from nsadiag.evidence.layout import (
     replace_private,
     write_json,
 )
+from nsadiag.evidence.recorder import member_ranks
 
 NAME = "missing_rank_suspended"
 SOME = 220
@@ -247,3 +248,19 @@ def test_half_a_surrogate_pair_in_a_document_is_replaced_and_a_whole_one_stays(t
         "host": "\U0001f600",
         "command": ["\ufffd"],
     }
+
+
+@pytest.mark.parametrize(
+    ("told", "ranks"),
+    [
+        ("[0, 1, 12]", {0, 1, 12}),
+        ("0-2", {0, 1, 2}),
+        ("", set()),
+        ("[]", set()),
+        ("[x, 1]", {1}),
+        ("9" * 5000, set()),
+        (f"[3, {'9' * 5000}]", {3}),
+    ],
+)
+def test_members_of_a_group_are_the_ranks_among_what_is_listed(told: str, ranks: set[int]) -> None:
+    assert member_ranks(told) == ranks

@@ -12,6 +12,7 @@ Dump = dict[str, Any]
 Entry = dict[str, Any]
 
 # NCCL's name of a transfer, with ranks of the group: its own, and the peer's.
+NUMBERS = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # ranks: a longer one is damage
 TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 BATCH = ":coalesced"
 
@@ -52,13 +53,16 @@ def is_nccl(entry: Entry) -> bool:
 
 def members(fr: Dump, group: str) -> set[int] | None:
     """Ranks of the group by the dump's own pg_config; None where it does not say."""
-    return set(_members(fr.get("pg_config", {}).get(group, {}).get("ranks") or "")) or None
+    return set(member_ranks(fr.get("pg_config", {}).get(group, {}).get("ranks") or "")) or None
 
 
 @functools.lru_cache(maxsize=1024)
-def _members(text: str) -> frozenset[int]:
-    """The members in `[0, 1, 2]`, as torch writes it, or `0-2`; cached, as each rank of a group repeats the list."""
+def member_ranks(text: str) -> frozenset[int]:
+    """The members in `[0, 1, 2]`, as torch writes it, or `0-2`, of what is no number nothing; cached, as each rank of a group repeats the list."""
     listed = text.strip()
     if listed.startswith("["):
-        return frozenset(int(word) for word in listed.strip("[]").split(",") if word.strip())
-    return frozenset(ranks_in(listed))
+        return frozenset(int(word) for word in NUMBERS.findall(listed))
+    try:
+        return frozenset(ranks_in(listed))
+    except ValueError:
+        return frozenset()

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.evidence import recorder
 from nsadiag.evidence.recorder import Dump
 
 Members = frozenset[int]
@@ -97,5 +98,4 @@ def _known_to(rank: RankEvidence) -> dict[str, Members]:
 
 def _listed(ranks: Any) -> Members:
     """From `"[0, 1]"`, or a list."""
-    words = ranks.strip("[]").split(",") if isinstance(ranks, str) else list(ranks or ())
-    return frozenset(int(word) for word in words if str(word).strip())
+    return recorder.member_ranks(ranks if isinstance(ranks, str) else str(list(ranks or ())))
