@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 BASE := $(shell $(PYTHON) -c 'import os, sys; own = os.path.realpath(sys.prefix) == os.path.realpath("$(VENV)"); print(sys._base_executable if own else sys.executable)')
 HAS_TORCH = $(shell $(BASE) -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "no")')
 
-.PHONY: matrix test test-all test-cluster lint docs setup clean
+.PHONY: matrix test test-all test-cluster lint docs site setup clean
 
 matrix: $(STAMP)
 	$(BIN)/nsadiag matrix $(ARGS)
@@ -35,6 +35,11 @@ lint: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m tests.support.pages
 
+# The same as a site, with a page of a real run for each class: build/site.
+site: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5'
+	$(BIN)/python -m tests.support.site
+
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -51,4 +56,4 @@ endif
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

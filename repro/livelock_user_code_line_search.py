@@ -1,8 +1,8 @@
 """Rank 1's line search never accepts a step: its loss was nan, and nothing is smaller than nan.
 
 Modelled on the reports of L-BFGS runs that stop at an odd iteration: the optimizer is the user's own, so that
-no step of torch's is ever taken, xx
-Each of them looks like progress; its peer waits in one all-reduce the while.
+no step of torch's is ever taken, while each round of the search calls the model and writes events. Each of them
+looks like progress; its peer waits in one all-reduce the while.
 
 On plain torchrun: some iterations, then silence at full CPU on rank 1 until gloo's timeout.
 

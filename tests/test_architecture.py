@@ -59,10 +59,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "nsadiag.source",
         }
     ),
-    "nsadiag.reports": frozenset({"rich", "jinja2", "pandas", "nsadiag.analysis", "nsadiag.evidence"}),
+    "nsadiag.reports": frozenset(
+        {"rich", "jinja2", "markupsafe", "pandas", "nsadiag.analysis", "nsadiag.evidence"}
+    ),
     "nsadiag.commands": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
     "nsadiag.cli": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
     "nsadiag.__main__": frozenset({"nsadiag.cli"}),
+    "nsadiag.pytest_plugin": frozenset({"pytest", "nsadiag.worker"}),
     "nsadiag": frozenset({"nsadiag.worker", "nsadiag.reports"}),
 }
 # The warm launcher is torch's, and a rank forked from it is a worker before it is the user's command; agents meet in
@@ -262,6 +265,7 @@ READS_ELSE = {
     "source/model.py": "Python files of this machine, checked before",
     "cluster/meeting.py": "the store",
     "commands/listing.py": "modules of nsadiag",
+    "commands/messages/github.py": "the summary of GitHub's own job, to add to it",
     "commands/faults.py": "scripts of nsadiag",
     "analysis/rules/catalogue.py": "modules of nsadiag",
     "commands/matrix/on_nodes.py": "the channel to other nodes",

@@ -184,7 +184,8 @@ def test_a_planted_threshold_is_found_with_its_line(jobs: Jobs, spec: Path) -> N
 def test_axes_that_are_left_open_are_refused_with_a_way_to_fix_them(jobs: Jobs, spec: Path) -> None:
     done = jobs.run("bisect", spec, "--axis", "layers")
     assert done.returncode == 2
-    assert 'fix them: -k "colour=red", for example' in done.stderr
+    assert "2 combinations of colour are left" in done.stderr
+    assert 'choose one value of each with -k, for example -k "colour=red"' in done.stderr
 
 
 def test_a_dry_run_shows_points_and_runs_nothing(jobs: Jobs, spec: Path) -> None:

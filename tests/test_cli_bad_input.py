@@ -1,5 +1,6 @@
 """What a person does wrong, or the machine refuses, ends in one clear line, the documented code, and no litter."""
 
+import importlib.util
 import json
 import os
 import re
@@ -16,6 +17,8 @@ from support.jobs import Jobs, wait_until
 
 from nsadiag import __version__
 from nsadiag.cli import app
+from nsadiag.commands.demo import demo_request
+from nsadiag.errors import MachineError
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("run", "matrix", "analyze", "report")
@@ -379,3 +382,15 @@ def test_nobody_else_may_read_a_run_directory(jobs: Jobs) -> None:
     jobs.run("run", "--out", "deep/run", "--", *RANK)
     run = jobs.directory / "deep/run"
     assert [str(p) for p in (run, run / "ranks/00000") if p.stat().st_mode & 0o077] == []
+
+
+def test_where_torch_is_missing_what_needs_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MachineError) as caught:
+        demo_request("rank_killed_sigkill", out=tmp_path / "run", force=False, quiet_stdout=False)
+    assert caught.value.exit_code == 3
+    assert "torch is not installed in this environment, and demo needs it" in caught.value.message
+    assert "nsadiag[run]" in caught.value.hint
+    assert not (tmp_path / "run").exists()

@@ -35,6 +35,7 @@ PLAIN = """
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), 1e-2)
     for _ in range(4):
+        optimizer.zero_grad()
         model(torch.randn(4, 4)).sum().backward()
         optimizer.step()
     dist.destroy_process_group()

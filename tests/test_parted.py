@@ -47,7 +47,9 @@ AT = "\t/home/u/train.py:9:epoch"
 
 
 def case(*rows: tuple[Any, ...], cell: CellEvidence | None = None) -> Any:
-    return SimpleNamespace(cell=cell, events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows))
+    made = SimpleNamespace(cell=cell, events=events(dict(zip(COLUMNS, row, strict=True)) for row in rows))
+    made.once = lambda make: make(made)
+    return made
 
 
 def cell(path: Path, sums: dict[int, list[list[float]]]) -> CellEvidence:

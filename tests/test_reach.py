@@ -13,7 +13,7 @@ from nsadiag.evidence.layout import RunDir, read_json, write_json
 from nsadiag.evidence.records import Verdict
 from nsadiag.evidence.user_code import is_ours, is_user
 from nsadiag.reports.facts import place_text
-from nsadiag.reports.formats.issue import without_ours
+from nsadiag.reports.pictures.tracebacks import without_ours
 from nsadiag.worker import place
 
 SITE = "/venv/lib/python3/site-packages"

@@ -14,7 +14,7 @@ from support.jobs import Jobs
 import nsadiag
 from nsadiag.agent.watching import discovery
 from nsadiag.agent.watching.state import WatchOptions
-from nsadiag.commands.notices import Lines
+from nsadiag.commands.messages.notices import Lines
 from nsadiag.engines.local import run_command
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.ring.blackbox import Kind

@@ -135,10 +135,20 @@ def test_an_expression_that_cannot_be_read_is_refused(tmp_path: Path, expression
         select(load(tmp_path, GOOD).cells(), expression)
 
 
-def test_an_expression_that_selects_nothing_shows_what_a_cell_is_called(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("expression", "hint"),
+    [
+        ("layers=3", "layers: 1, 2, 12"),
+        ("layer=1 and mode=one", "did you mean layers? layers: 1, 2, 12"),
+        ("nothing", "the axes are layers: 1, 2, 12; mode: "),
+    ],
+)
+def test_an_expression_that_selects_nothing_shows_what_there_is(
+    tmp_path: Path, expression: str, hint: str
+) -> None:
     with pytest.raises(UsageError) as caught:
-        select(load(tmp_path, GOOD).cells(), "layers=3")
-    assert "layers=1,mode=one" in caught.value.hint
+        select(load(tmp_path, GOOD).cells(), expression)
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from support.jobs import Jobs, wait_until
 
 from nsadiag.evidence.layout import RunDir
+from nsadiag.worker.watched import Watched
 
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 JOB = """
@@ -30,6 +33,7 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.
 
 def train(model, optimizer, what):
     for step in range(8):
+        optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
         if step == 4 and what == "hang" and dist_rank == 1:
@@ -151,3 +155,34 @@ def test_ranks_of_a_node_agree_on_a_socket_directory_that_nobody_can_foretell(
     assert (sockets.stat().st_mode & 0o777, sockets.stat().st_uid) == (0o700, os.geteuid())
     assert str(os.getpid()) not in sockets.name
     assert list(tmp_path.glob("nsadiag-*")) == [sockets], "what the others had made is gone"
+
+
+ASKS = """
+import nsadiag, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+with nsadiag.watch(model) as run:
+    assert run.verdict is None
+    for step in range(12):
+        optimizer.zero_grad()
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+print("came to", run.verdict.outcome, "in", run, flush=True)
+print(repr(nsadiag.load(run)))
+"""
+
+
+def test_the_block_gives_the_verdict_and_a_directory_like_that_of_other_runs(job: Any, jobs: Jobs) -> None:
+    (jobs.directory / "asks.py").write_text(ASKS)
+    said = finished(job(sys.executable, "asks.py"))
+    found = re.search(r"came to healthy in .*/artifacts/(\d{8}-\d{6}-asks-\S+)", said)
+    assert found, said
+    assert "<nsadiag.Run" in said and "healthy" in said.rpartition("<nsadiag.Run")[2]
+    artifacts = jobs.directory / "artifacts"
+    assert (artifacts / "latest").resolve().name == found[1]
+    assert (artifacts / ".gitignore").exists()
+
+
+def test_a_directory_below_that_of_a_watch_waits_for_nothing(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    assert watched.verdict is None and (watched / "ranks").name == "ranks"

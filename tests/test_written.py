@@ -28,8 +28,8 @@ def cell(source: str) -> Any:
         (HELPER + "seed_all(7 + dist.get_rank())", 4),
         (HELPER + "seed_all(seed=cfg.seed + rank)", 4),
         (HELPER + "seed_all(cfg.seed)", None),
-        # Which of the two came before the model was made, the source does not say.
-        (HELPER + "seed_all(7 + rank)\ntorch.manual_seed(rank)", None),
+        # Of two in one file, the first: a model is drawn before data are.
+        (HELPER + "seed_all(7 + rank)\ntorch.manual_seed(rank)", 4),
         # It is given the rank, and seeds with something else.
         ("def start(rank):\n    torch.manual_seed(7)\nstart(rank)", None),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread, StackFrame, Threads
@@ -18,6 +19,7 @@ from nsadiag.evidence.documents.training import (
     Missing,
     MissingNow,
     ModelInput,
+    Observed,
     Recomputed,
     Registered,
     Sample,
@@ -112,6 +114,7 @@ class RankEvidence:
     evaluated: tuple[Sums, ...]  # sums over models that it evaluated, now and then
     given: tuple[ModelInput, ...]  # sums over what the model was given, now and then
     unheld: tuple[Unheld, ...]  # parameters with gradients that are in no optimizer
+    observed: tuple[Observed, ...]  # operations of the first steps, and what they touched
     first_steps: list[dict[str, Any]]  # what the probe `parity` recorded of them, where it was asked for
     piles: tuple[
         Registered, ...
@@ -143,6 +146,7 @@ class CellEvidence:
     processes: tuple[CaptureEvidence, ...]  # where no rank ever appeared
     gaps: tuple[str, ...]
     oom: tuple[OomReport, ...] = ()  # what each node's kernel says of processes ended for want of memory
+    nccl: tuple[NcclStatus, ...] = ()  # of the whole job, one a look
     unnamed: tuple[Raised, ...] = ()  # exceptions of processes that had not said which rank they are
     sources: dict[str, str] = field(default_factory=dict)  # text of the user's files, by the path in frames
     parity: dict[str, Any] = field(default_factory=dict)  # how it compares with its control, in a matrix

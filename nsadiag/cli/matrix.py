@@ -205,7 +205,7 @@ def _run(
             return
         request = submission.through(request, scheduler, options)
     result = run_matrix(request, progress)
-    print_directory(result.directory, as_json=as_json)
+    print_directory(result.directory, as_json=as_json, is_new=True)
     raise typer.Exit(result.exit_code)
 
 

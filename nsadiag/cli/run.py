@@ -89,6 +89,24 @@ Probes = Annotated[
         rich_help_panel="Recording",
     ),
 ]
+Notify = Annotated[
+    str | None,
+    typer.Option(
+        envvar="NSADIAG_NOTIFY",
+        metavar="TARGET",
+        help="A webhook (https://...) or command that hears of a suspected hang and of the verdict",
+    ),
+]
+Metrics = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write steps, rates, silences, waits for each rank and the outcome here, as OpenMetrics text",
+    ),
+]
+Silent = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing of nsadiag's own before the verdict")
+]
 Passthrough = Annotated[bool, typer.Option("--passthrough", help="End with the job's own exit code")]
 WithLocals = Annotated[
     bool,
@@ -152,6 +170,8 @@ def run(
     patience: Patience = "auto",
     on_hang: OnHang = "stop",
     probes: Probes = "light",
+    notify: Notify = None,
+    metrics: Metrics = None,
     passthrough: Passthrough = False,
     with_locals: WithLocals = False,
     cuda_core: CudaCore = False,
@@ -167,6 +187,7 @@ def run(
     run_token: Annotated[str | None, RUN_TOKEN] = None,
     wait: Annotated[float, WAIT] = 300.0,
     force: Annotated[bool, FORCE] = False,
+    silent: Silent = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run any launcher line, watch it from inside and outside, and give the verdict."""
@@ -185,6 +206,8 @@ def run(
         patience_s=seconds_of_patience(patience),
         on_hang=on_hang,  # type: ignore[arg-type]
         probes=probes,
+        notify=notify,
+        metrics=metrics,
         passthrough=passthrough,
         with_locals=with_locals,
         cuda_core=cuda_core,
@@ -192,6 +215,7 @@ def run(
         die_with_me=die_with_me,
         log_limit_mib=log_limit,
         force=force,
+        silent=silent,
         quiet_stdout=as_json,
     )
     _run(request, place, as_json=as_json)
@@ -212,7 +236,7 @@ def _run(request: RunRequest, place: Place | None, *, as_json: bool) -> None:
         with _last_word(result.exit_code if request.passthrough else None):
             if result.failure is not None:
                 raise result.failure
-            print_directory(result.directory, as_json=as_json)
+            print_directory(result.directory, as_json=as_json, is_new=True)
         raise typer.Exit(result.exit_code)
     from nsadiag.commands.run_on_nodes import run_on_nodes
 

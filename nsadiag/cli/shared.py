@@ -149,10 +149,16 @@ class _Piped:
         return getattr(self._stream, name)
 
 
-def print_directory(directory: Path, *, as_json: bool) -> None:
+def print_directory(directory: Path, *, as_json: bool, is_new: bool = False) -> None:
+    """The report; of a new result GitHub hears as well, where it runs there."""
     from nsadiag.reports import load_report
 
-    print_report(load_report(directory), as_json=as_json)
+    report = load_report(directory)
+    print_report(report, as_json=as_json)
+    if is_new:
+        from nsadiag.commands.messages.github import annotate
+
+        annotate(report)
 
 
 def print_report(report: Report, *, as_json: bool) -> None:
@@ -237,7 +243,7 @@ def print_of_node(result: RunResult | MatrixResult | NodeResult, *, as_json: boo
     from nsadiag.commands.nodes import NodeResult
 
     if not isinstance(result, NodeResult):
-        print_directory(result.directory, as_json=as_json)
+        print_directory(result.directory, as_json=as_json, is_new=True)
     elif as_json:
         print(json.dumps(result.to_json(), indent=1))
     else:

@@ -1,4 +1,4 @@
-"""Commands about nsadiag itself: `nsadiag demo`, `doctor` and `list`."""
+"""Commands about nsadiag itself: `nsadiag demo`, `doctor`, `list` and `mcp`."""
 
 from __future__ import annotations
 
@@ -77,3 +77,19 @@ def list_(
         return
     for line in command.fault_table() if faults else command.part_table():
         print(line)
+
+
+@app.command(
+    "mcp",
+    short_help="Offer the verdicts to a coding agent, over stdio",
+    epilog="Example: nsadiag mcp",
+)
+def mcp(
+    may_act: Annotated[
+        bool, typer.Option("--allow-run", help="Also offer to attach to jobs and to run commands")
+    ] = False,
+) -> None:
+    """Serve the Model Context Protocol on stdin and stdout: verdict, evidence, code, compare, runs. Nothing is run or ended without --allow-run."""
+    from nsadiag.commands.agents.server import serve
+
+    serve(may_act=may_act)

@@ -12,11 +12,13 @@ from nsadiag.agent.job import scratch
 from nsadiag.agent.processes import Process
 from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.agent.watching.unlaunched import UnlaunchedJob, UnlaunchedWatch
-from nsadiag.commands import output
-from nsadiag.commands.notices import Lines
+from nsadiag.commands import output, runs
+from nsadiag.commands.messages.notices import Lines
 from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.secrets.masking import mask_command
+
+KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
 
 
 def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOptions, argv: list[str]) -> None:
@@ -27,9 +29,14 @@ def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOption
         "command": ["python", *mask_command(argv)],
         "started_at": output.now(),
     }
+    if run.path.parent.name == runs.FOLDER.name:
+        runs.enter(run.path)
     output.write_run(run, **about)
+    # What is printed late in a notebook lands below another cell: who wants the verdict there asks for it.
+    in_notebook = bool(argv) and Path(argv[0]).stem in KERNELS
+    lines = Lines(silent=in_notebook)
     watch = UnlaunchedWatch(
-        job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run), notices=Lines()
+        job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run), notices=lines
     )
     watch.expected = expected
     with interrupts.held_off():
@@ -37,6 +44,8 @@ def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOption
     verdict = judge_and_report(run, about)
     if not watch.left_running:
         shutil.rmtree(job.socket_dir, ignore_errors=True)
+    if in_notebook:
+        return
     words = f"{verdict.outcome}: {verdict.summary}" if verdict.outcome != "healthy" else "healthy"
     print(f"nsadiag: {words}\nnsadiag: report in {run.path}", file=sys.stderr, flush=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -62,6 +63,15 @@ def _remove_earlier_run(path: Path) -> None:
             f"{path} was not written by nsadiag, so --force does not remove it", "choose another --out"
         )
     shutil.rmtree(path)
+
+
+def need_torch(for_what: str) -> None:
+    """Raises MachineError where torch is not installed; nothing is imported."""
+    if importlib.util.find_spec("torch") is None:
+        raise MachineError(
+            f"torch is not installed in this environment, and {for_what} needs it",
+            "pip install 'nsadiag[run]', or torch; what reads evidence (attach, analyze, report, diff, top) needs none",
+        )
 
 
 def now() -> str:

@@ -18,7 +18,8 @@ from nsadiag.agent.job.ring_storage import Choice
 from nsadiag.agent.watching.state import Answer, OnHang, WatchOptions
 from nsadiag.agent.watching.watch import Watch
 from nsadiag.commands import output
-from nsadiag.commands.notices import Lines
+from nsadiag.commands.messages import metrics, notify
+from nsadiag.commands.messages.notices import Lines
 from nsadiag.engines.local import Front, run_command
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_TIMEOUT
 from nsadiag.evidence import cuda_core
@@ -45,6 +46,9 @@ class RunRequest:
     ring: Choice = "auto"
     die_with_me: bool = False
     log_limit_mib: float = 0.0  # of each log; 0: none
+    notify: str | None = None  # an address or a command
+    metrics: Path | None = None
+    silent: bool = False  # nothing on stderr before the verdict but errors
     quiet_stdout: bool = False  # stdout is for JSON: the job's output goes to stderr
 
 
@@ -61,13 +65,20 @@ class RunResult:
 def run_once(request: RunRequest) -> RunResult:
     """Runs the job to its end or ours. Raises NsadiagError before anything was started, never after."""
     check_command(request.command)
+    if request.notify:
+        notify.check(request.notify)
+    if request.metrics:
+        metrics.check(request.metrics)
     run = output.prepare(request.out, name_of(request.command), force=request.force)
     kept.start()
     about = begin(run, request)
     follow = Follow()
     interrupted, watch = False, None
+    notifier = notifier_of(request, run)
+    lines = Lines(notifier.tell if notifier else None, silent=request.silent)
+    lines.started(run.path)
     try:
-        with interrupts.notifying(say_stopping):
+        with interrupts.notifying(say_stopping), metrics_of(request, run):
             watch = run_command(
                 request.command,
                 run,
@@ -75,12 +86,41 @@ def run_once(request: RunRequest) -> RunResult:
                 probes=request.probes,
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
-                notices=Lines(),
+                notices=lines,
                 **around(run, request, follow),
             )
     except KeyboardInterrupt:
         interrupted = True
     return judged(run, about, request, watch, follow, interrupted=interrupted)
+
+
+def notifier_of(request: RunRequest, run: RunDir) -> notify.Notifier | None:
+    """The one that was asked for."""
+    if not request.notify:
+        return None
+    return notify.Notifier(target=request.notify, run=run, name=name_of(request.command))
+
+
+def metrics_of(request: RunRequest, run: RunDir) -> contextlib.AbstractContextManager[None]:
+    """Keeps the file of metrics up to date, if there is to be one."""
+    file = _metrics_file(request, run)
+    return file.kept() if file else contextlib.nullcontext()
+
+
+def _metrics_file(request: RunRequest, run: RunDir) -> metrics.MetricsFile | None:
+    if not request.metrics:
+        return None
+    return metrics.MetricsFile(path=request.metrics, run=run, name=name_of(request.command))
+
+
+def tell(request: RunRequest, run: RunDir, verdict: Verdict) -> None:
+    """The verdict to everyone who was named."""
+    file, notifier = _metrics_file(request, run), notifier_of(request, run)
+    if file:
+        with contextlib.suppress(OSError):
+            file.write(verdict)
+    if notifier:
+        notifier.verdict(verdict)
 
 
 def say_stopping() -> None:
@@ -109,6 +149,8 @@ def judged(
         failure = error
     say_unwritten(watch)
     follow.finish()
+    if verdict:
+        tell(request, run, verdict)
     if request.log_limit_mib and watch is not None and not watch.left_running:
         close_holes(logs_of(run))
     code = EXIT_INTERRUPTED if interrupted else exit_code(verdict, watch, passthrough=request.passthrough)

@@ -7,7 +7,7 @@ from nsadiag.agent.job.launch import check_command
 from nsadiag.agent.job.log_tail import Follow
 from nsadiag.cluster.place import Place
 from nsadiag.commands import nodes, output
-from nsadiag.commands.notices import Lines
+from nsadiag.commands.messages.notices import Lines
 from nsadiag.commands.run import (
     RunRequest,
     RunResult,
@@ -16,7 +16,9 @@ from nsadiag.commands.run import (
     begin,
     judged,
     load_analysis,
+    metrics_of,
     name_of,
+    notifier_of,
     options_of,
     say_stopping,
 )
@@ -63,8 +65,9 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
     part = lead.announce(at=".", name="", counts=(), probes=request.probes, options=options_of(request))
     follow = Follow()
     interrupted, watch = False, None
+    notifier = notifier_of(request, run)
     try:
-        with interrupts.notifying(say_stopping):
+        with interrupts.notifying(say_stopping), metrics_of(request, run):
             watch = run_command(
                 nodes.completed(line, place, part.endpoint),
                 run,
@@ -73,7 +76,7 @@ def _run(request: RunRequest, place: Place, line: nodes.Line, lead: Lead) -> Run
                 make_watch=lead.make_watch(part, run),
                 on_silence=load_analysis,
                 on_stuck=lambda: answer_first(run),
-                notices=Lines(),
+                notices=Lines(notifier.tell if notifier else None, silent=request.silent),
                 **around(run, request, follow),
             )
     except KeyboardInterrupt:

@@ -122,6 +122,7 @@ class RankDir:
     replicas = property(lambda self: self.path / "replicas.jsonl")
     evaluated = property(lambda self: self.path / "evaluated.jsonl")
     given = property(lambda self: self.path / "given.jsonl")
+    invariants = property(lambda self: self.path / "invariants.jsonl")
     piles = property(lambda self: self.path / "piles.jsonl")
     threads = property(lambda self: self.path / "threads.jsonl")
     unheld = property(lambda self: self.path / "unheld.jsonl")

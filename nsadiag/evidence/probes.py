@@ -23,11 +23,15 @@ PROBE_NAMES = (
     "piling",
     "threads",
     "stops",
+    "operations",
+    "invariants",
     "parity",
 )
-# What `light` and `full` leave out: it reads every gradient.
-ON_REQUEST = ("parity",)
+# What `light` and `full` leave out: they read gradients.
+ON_REQUEST = ("invariants", "parity")
 NEEDS = {
+    "operations": ("backward", "optimizer", "collectives"),
+    "invariants": ("gradients", "backward", "optimizer", "collectives", "operations"),
     "parity": ("backward", "optimizer"),
     "memory": ("optimizer",),
     "settings": ("optimizer",),

@@ -13,7 +13,15 @@ from nsadiag.evidence.blocking import lets_go
 from nsadiag.evidence.documents.captures import Gap
 from nsadiag.evidence.documents.files import tail_of
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
-from nsadiag.evidence.documents.python_stacks import MAIN_THREAD, PythonThread, StackFrame, Threads
+from nsadiag.evidence.documents.python_stacks import (
+    AUTOGRAD,
+    MAIN_THREAD,
+    PythonThread,
+    StackFrame,
+    Threads,
+    as_one_stack,
+    runs_backward,
+)
 from nsadiag.evidence.documents.types import Unfit, read_rows, read_value
 from nsadiag.evidence.layout import CaptureDir
 
@@ -28,7 +36,24 @@ MOST_BYTES = 4 * 1024 * 1024
 
 
 def stacks_in(capture: CaptureDir, gaps: list[Unfit] | None = None) -> Threads:
-    """All threads; empty where neither py-spy nor faulthandler could show them."""
+    """All threads; empty where neither py-spy nor faulthandler could show them.
+
+    A main thread that waits for a backward on a GPU goes on with the frames of the thread that runs it.
+    """
+    process = read_value(KernelProcess, capture.proc) or NO_PROCESS
+    return as_one_stack(_threads(capture, gaps), process.name_of)
+
+
+def process_in(capture: CaptureDir, gaps: list[Unfit] | None = None) -> KernelProcess | None:
+    """The kernel's view of the process, and of the thread that `stacks_in` shows as its main one."""
+    process = read_value(KernelProcess, capture.proc, gaps)
+    if process is None or not any(thread.name.startswith(AUTOGRAD) for thread in process.threads):
+        return process
+    within = runs_backward(_threads(capture), process.name_of)
+    return process.seen_from(within.os_thread_id or 0) if within else process
+
+
+def _threads(capture: CaptureDir, gaps: list[Unfit] | None = None) -> Threads:
     threads = read_rows(PythonThread, capture.py_spy, gaps)
     if threads:
         return threads

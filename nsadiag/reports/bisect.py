@@ -64,15 +64,30 @@ def _failed(point: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((run for run in reversed(point["runs"]) if run["outcome"] != "healthy"), None)
 
 
-def _boundary(document: Document) -> Mapping[str, Any] | None:
+def boundary(document: Document) -> Mapping[str, Any] | None:
     """The run that shows the failure nearest to the boundary."""
     label = document["first_bad"]
     return _failed(_named(document, label)) if label else None
 
 
+def _place(run: Mapping[str, Any]) -> str:
+    """`train.py:41 in train`; empty where the run's verdict names no line."""
+    where = run.get("where") or {}
+    if not where.get("file"):
+        return ""
+    line = f":{where['line']}" if where.get("line") else ""
+    return f"{where['file']}{line}" + (f" in {where['function']}" if where.get("function") else "")
+
+
+def _code(run: Mapping[str, Any]) -> str:
+    return str((run.get("where") or {}).get("code") or "").strip()
+
+
 def rows(document: Document) -> Iterator[tuple[str, ...]]:
     """Point, how it went, how often it failed, what a step cost, where the first failing run lies."""
     for point in document["points"]:
+        if not point["runs"]:
+            continue  # what was written of them did not fit
         failed = _failed(point) or point["runs"][-1]
         kind = "" if failed["outcome"] == "healthy" else f": {failed['class']}"
         subject = f" {point['subject']}" if point.get("subject") else ""
@@ -80,7 +95,7 @@ def rows(document: Document) -> Iterator[tuple[str, ...]]:
             f"{point['label']}{subject}",
             f"{HOW[point['state']]}{kind}",
             f"{point['failures']} of {len(point['runs'])}",
-            duration(point["step_s"]),
+            duration(point.get("step_s")),
             failed["directory"],
         )
 
@@ -94,9 +109,13 @@ def lines(document: Document, directory: object) -> Iterator[str]:
         yield "  " + "  ".join([*(clean(row[i]).ljust(widths[i]) for i in range(4)), clean(row[4])]).rstrip()
     yield ""
     yield clean(document["summary"])
-    run = _boundary(document)
+    run = boundary(document)
     if run and document["conclusion"] == "threshold":
         yield f"  {clean(run['summary'])}"
+        if at := _place(run):
+            yield f"  at: {clean(at)}"
+        if code_ := _code(run):
+            yield f"      > {clean(code_)}"
         if run["fix"]:
             yield f"  fix: {clean(run['fix'])}"
     yield f"report: {directory}/report.md"
@@ -107,9 +126,11 @@ def markdown(document: Document) -> str:
     header = (document["axis"], "how it went", "failed", "a step", "run")
     body = [(escape(r[0]), escape(r[1]), r[2], r[3], cell_code(r[4])) for r in rows(document)]
     parts = [f"# {escape(document['name'])}", escape(document["summary"])]
-    run = _boundary(document)
+    run = boundary(document)
     if run and document["conclusion"] == "threshold":
         parts.append(escape(run["summary"]))
+        if at := _place(run):
+            parts.append(f"At {code(at)}" + (f": {code(line)}" if (line := _code(run)) else ""))
         if run["fix"]:
             parts.append(f"**Fix:** {escape(run['fix'])}")
     if document["fixed"]:

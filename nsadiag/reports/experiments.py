@@ -30,4 +30,9 @@ def render_experiment(directory: Path, format_: str) -> str:
         return str(room.markdown(document))
     if format_ == "terminal":
         return "\n".join(room.lines(document, directory)) + "\n"
-    raise UsageError(f"no such format for this: {format_}", "choose terminal, md or json")
+    if format_ == "html" and kind == "bisect":
+        from nsadiag.reports.formats.bisect_page import render_bisect  # pandas comes with its pictures
+
+        return render_bisect(document, directory)
+    formats = "terminal, md, html or json" if kind == "bisect" else "terminal, md or json"
+    raise UsageError(f"no such format for this: {format_}", f"choose {formats}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from nsadiag.evidence.rates import rate
 from nsadiag.evidence.records import Collective, PeerWait, Place, Progress, Times, Verdict, Where
 from nsadiag.evidence.spans import spans
 from nsadiag.reports.model import RankReport, RunReport
@@ -86,16 +87,18 @@ def run_again(run: RunReport) -> str:
     """The shell line that runs the job under watch; empty if its command is not known."""
     if not run.command:
         return ""
-    command = shlex.join(run.command) if len(run.command) > 1 else run.command[0]
+    # As one types it, where the shell would find the same.
+    first = os.path.basename(run.command[0])  # noqa: PTH119
+    typed = (first if shutil.which(first) == run.command[0] else run.command[0], *run.command[1:])
+    command = shlex.join(typed) if len(typed) > 1 else typed[0]
     ours = run.command[0].rsplit("/", 1)[-1].startswith("nsadiag")
     return command if ours else f"nsadiag run -- {command}"
 
 
-def judge_again(run: RunReport, report_directory: Path) -> str:
-    """The shell line that judges the evidence anew, from beside the report's directory."""
+def judge_again(run: RunReport) -> str:
+    """The shell line that judges the evidence anew, from any directory."""
     # By name alone: a cell may be a link to somewhere else.
-    start, place = (os.path.abspath(path) for path in (report_directory / "..", run.directory))  # noqa: PTH100
-    return f"nsadiag analyze {shlex.quote(os.path.relpath(place, start))}"
+    return f"nsadiag analyze {shlex.quote(os.path.abspath(run.directory))}"  # noqa: PTH100
 
 
 def ranks_to_show(run: RunReport) -> list[RankReport]:
@@ -151,7 +154,7 @@ def _progress(progress: Progress) -> Iterator[str]:
     if progress.steps_done is not None:
         yield f"{count(progress.steps_done, progress.unit)} done"
     if progress.rate_per_s:
-        yield f"{progress.rate_per_s:.3g} {progress.unit}s/s ({duration(1 / progress.rate_per_s)} each)"
+        yield f"{rate(progress.rate_per_s)} {progress.unit}s/s ({duration(1 / progress.rate_per_s)} each)"
     if progress.predicted_s is not None:
         yield f"{duration(progress.predicted_s)} predicted"
     if progress.eta_s is not None:

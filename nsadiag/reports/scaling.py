@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,15 +182,56 @@ def _grows(growth: Growth, linear: frozenset[str]) -> str:
     return f"grows {'more slowly' if growth.exponent < 1 else 'faster'} than {growth.size}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class GrowthRow:
+    """One row of the table: a cost, a size, and how the one grows with the other."""
+
+    cost: str
+    size: str
+    grows: str
+    exponent: str
+    interval: str
+    steepest: str
+    is_threshold: bool
+
+
+def growth_rows(measures: Iterable[MeasureReport]) -> list[GrowthRow]:
+    """The same as the sentences, for a table."""
+    return [
+        GrowthRow(
+            cost=measure.name,
+            size=growth.size,
+            grows=_grows(growth, measure.linear),
+            exponent=f"{growth.exponent:.2f}",
+            interval=f"{growth.low:.2f} to {growth.high:.2f}",
+            steepest=f"{worst.low:g} to {worst.high:g}: {worst.measured:.2f}x (model {worst.curve:.2f}x)"
+            if worst
+            else "",
+            is_threshold=any(jump.is_jump for jump in measure.jumps if jump.size == growth.size),
+        )
+        for measure in measures
+        for growth in measure.growth
+        for worst in (_worst(measure, growth.size),)
+    ]
+
+
+def _worst(measure: MeasureReport, size: str) -> Jump | None:
+    """The pair of neighbouring values whose ratio is furthest from the curve's."""
+    return max(
+        (jump for jump in measure.jumps if jump.size == size),
+        key=lambda j: abs(math.log(j.measured / j.curve)) if j.measured > 0 < j.curve else 0.0,
+        default=None,
+    )
+
+
 def _threshold(measure: MeasureReport, size: str) -> str:
-    jumps = [jump for jump in measure.jumps if jump.size == size]
-    if not jumps:
+    worst = _worst(measure, size)
+    if worst is None:
         return ""
-    worst = max(jumps, key=lambda j: abs(math.log(j.measured / j.curve)) if j.measured > 0 < j.curve else 0.0)
     step = (
         f"from {worst.low:g} to {worst.high:g} it is {worst.measured:.2f} times as much, by the curve"
         f" {worst.curve:.2f} ({count(worst.pairs, 'pair')} of cells)"
     )
-    if any(jump.is_jump for jump in jumps):
+    if any(jump.is_jump for jump in measure.jumps if jump.size == size):
         return f"; a threshold: {step}"
     return f"; no threshold: at most, {step}"

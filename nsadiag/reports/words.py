@@ -115,6 +115,22 @@ def percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
 
+# The levels of nsadiag.evidence.records.Strength, for a reader.
+SURE = (
+    (0.95, "the failure itself is on record"),
+    (0.85, "records of all ranks concerned agree; one step of the explanation is inferred"),
+    (0.75, "the state is certain; another reason for it cannot be excluded"),
+    (0.6, "one kind of evidence alone"),
+    (0.5, "several readings fit equally well"),
+)
+
+
+def sureness(confidence: float) -> str:
+    """The meaning of a percentage: the level that claims no more; empty where no claim is made."""
+    meaning = next((words for least, words in SURE if confidence >= least), "")
+    return f"{percent(confidence)} sure: {meaning}" if meaning else ""
+
+
 def relative(difference: float | None) -> str:
     """A difference relative to the whole: `1.2e-08`."""
     return NOT_KNOWN if difference is None else f"{difference:.2g}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 
 from nsadiag.errors import UsageError
 from nsadiag.spec.cell import Cell
+
+MOST_VALUES = 12  # of one axis that an error lists
 
 
 def select(cells: list[Cell], expression: str) -> list[Cell]:
@@ -17,10 +20,24 @@ def select(cells: list[Cell], expression: str) -> list[Cell]:
     """
     chosen = [cell for cell in cells if _Expression(expression).holds(cell)]
     if not chosen:
-        raise UsageError(
-            f"-k {expression!r} selects no cell", f"a cell is called, for example, {cells[0].id}"
-        )
+        raise UsageError(f"-k {expression!r} selects no cell", _what_there_is(cells, expression))
     return chosen
+
+
+def _what_there_is(cells: list[Cell], expression: str) -> str:
+    """The axis that may have been meant, with its values; else all axes."""
+    values: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        for name, value in cell.factors.items():
+            values.setdefault(name, {})[value] = None
+    listed = {name: f"{name}: {', '.join([*shown][:MOST_VALUES])}" for name, shown in values.items()}
+    for word in re.findall(r"([^\s()=]+)=", expression):
+        if word in values:
+            return listed[word]
+        near = difflib.get_close_matches(word, list(values), n=1, cutoff=0.6)
+        if near:
+            return f"did you mean {near[0]}? {listed[near[0]]}"
+    return f"the axes are {'; '.join(listed.values())}"
 
 
 class _Expression:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from nsadiag.worker.failures import crash
 from nsadiag.worker.introspection import server
 from nsadiag.worker.probes import PROBES_VARIABLE, remove_probes
 from nsadiag.worker.probes.autograd import module_calls
+from nsadiag.worker.watched import Watched
 
 RUN_DIR, RUN_ID, PATIENCE = "NSADIAG_RUN_DIR", "NSADIAG_RUN_ID", "NSADIAG_PATIENCE"
 FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}  # as in agent.job.launch
@@ -27,6 +29,7 @@ FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "
 STARTER = (
     "import os, sys; os.fork() and os._exit(0); from nsadiag.commands.beside import main; main(*sys.argv[1:])"
 )
+KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
 _times = 0  # that a watch was begun in this process
 
 
@@ -39,24 +42,26 @@ def watch(
     stall_after: float | None = None,
     patience: float | None = None,
     on_hang: Literal["leave", "stop"] = "leave",
-) -> Iterator[Path]:
+) -> Iterator[Watched]:
     """Records this rank in the block, and has one process a node look on, judge and report as `nsadiag run` does.
 
     Every rank enters it, before `init_process_group` if the flight recorder is to be seen. `out` is the run
     directory, the same on all ranks of a node; by default one under artifacts/. `stall_after`: seconds, learnt
     if None. `patience`: seconds of silence after which a suspected hang is taken for one, by default
-    `NSADIAG_PATIENCE` or learnt. A job that hangs is left as it is unless `on_hang` is "stop". Yields the run directory; under
-    `nsadiag run`, that of the run, and nothing else happens. Raises OSError where the directory cannot be made.
+    `NSADIAG_PATIENCE` or learnt. A job that hangs is left as it is unless `on_hang` is "stop". Yields the run directory, whose
+    `verdict` is waited for once the block is over; under `nsadiag run`, the directory of the run, and nothing else happens. Raises
+    OSError where the directory cannot be made.
     """
     if session.current() is not None or (os.environ.get(RUN_DIR) and session.ensure_rank() is not None):
         _meet(model)
-        yield Path(os.environ[RUN_DIR])
+        yield Watched(os.environ[RUN_DIR])
         return
     run = _begin(_directory(out), probes)
     _look_on(run, stall_after, patience, on_hang)
     _meet(model)
+    watched = Watched(run.path)
     try:
-        yield run.path
+        yield watched
     except BaseException as error:
         rank = session.current()
         if rank is not None:
@@ -65,6 +70,7 @@ def watch(
     finally:
         remove_probes()
         session.close()
+        watched.waits = True
 
 
 def _directory(out: str | Path | None) -> Path:
@@ -74,8 +80,20 @@ def _directory(out: str | Path | None) -> Path:
     if out is not None:
         return Path(out)
     script = Path(sys.argv[0]).stem or "python"
+    script = "notebook" if script in KERNELS else script
     again = f"-{_times}" if _times > 1 else ""
-    return Path("artifacts") / f"{script}-{_family()}{again}"
+    folder, name = Path("artifacts"), f"-{script}-{_family()}{again}"
+    # Should the clock be set between the starts of two ranks, the later one finds what the first has made.
+    made = (p for p in folder.iterdir() if p.name.endswith(name)) if folder.is_dir() else iter(())
+    return next(made, folder / f"{_started()}{name}")
+
+
+def _started() -> str:
+    """The moment at which the launcher was started, as in the names of other runs."""
+    ticks = int(_family().rpartition("-")[2])
+    booted = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+    seconds = int(booted.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+    return datetime.fromtimestamp(seconds).strftime("%Y%m%d-%H%M%S")
 
 
 def _family() -> str:

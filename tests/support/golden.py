@@ -56,6 +56,7 @@ SAYS_WHERE = {"environment", "host", "hostname", "ip"}
 # What a path in a recording may begin with: names that every machine has, and those given here.
 PLACES = {
     "job", "venv", "run", "scratch", "home", "python",
+    "pytorch",  # where torch was built, in messages of its C++
     "usr", "lib", "lib64", "bin", "sbin", "etc", "opt", "dev", "proc", "sys", "tmp", "var", "mnt", "data",
 }  # fmt: skip
 ABSOLUTE = re.compile(rb"(?<=[\s\"'=:(\[])/([A-Za-z][\w.-]*)(?=/[\w.])")

@@ -15,11 +15,11 @@ from nsadiag.agent.stillness.idle_consumers import idleness
 from nsadiag.agent.stillness.lost_workers import lost_worker
 from nsadiag.agent.stillness.timed_waits import in_event_loop, limit_s, naps, waited_for
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelChild, KernelProcess
-from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame, frames_of_main
+from nsadiag.evidence.documents.python_stacks import AUTOGRAD, PythonThread, StackFrame, frames_of_main
 from nsadiag.evidence.documents.training import Loader
-from nsadiag.evidence.documents.types import read_rows, read_value
+from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.layout import CaptureDir, RankDir, RunDir, read_json
-from nsadiag.evidence.stacks import stacks_in
+from nsadiag.evidence.stacks import process_in, stacks_in
 from nsadiag.evidence.user_code import is_user
 
 SOME_SHARE = 0.03  # of the main thread, together with frames of it that change
@@ -174,7 +174,7 @@ class Seen:
 def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[str, Any]]) -> Motion | None:
     """Compares two captures; None if the process could not be looked at twice. `gpus`: one document a capture."""
     a, b = rank.capture(looks[0]), rank.capture(looks[1])
-    looked = read_value(KernelProcess, a.proc), read_value(KernelProcess, b.proc)
+    looked = process_in(a), process_in(b)
     before, after = seen.before or recorded(looked[0]), seen.after or recorded(looked[1])
     if before is None or after is None:
         return None
@@ -194,7 +194,7 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         rank=rank.rank,
         seconds=seconds,
         cpu_share=(after.cpu_s - before.cpu_s) / seconds,
-        main_cpu_share=(after.main_cpu_s - before.main_cpu_s) / free_s,
+        main_cpu_share=_main_cpu_s(before, after, procs) / free_s,
         child_cpu_share=_children_cpu_s(procs[0], waited_for(procs[1], stands)) / free_s,
         frames_changed=bool(then and now) and then != now,
         functions_changed=bool(then and now) and [f[:2] for f in then] != [f[:2] for f in now],
@@ -216,6 +216,14 @@ def motion(rank: RankDir, looks: tuple[int, int], seen: Seen, gpus: list[dict[st
         lost_worker=lost_worker(*procs, stands, read_rows(Loader, rank.loaders)),
         waits_for_peers=False,
     )
+
+
+def _main_cpu_s(before: Usage, after: Usage, procs: tuple[KernelProcess, KernelProcess]) -> float:
+    """CPU seconds of the main thread, or of the one that runs its backward on a GPU, which only captures know."""
+    then, now = procs[0].main, procs[1].main
+    if then and now and then.name.startswith(AUTOGRAD) and now.name.startswith(AUTOGRAD):
+        return now.cpu_s - then.cpu_s
+    return after.main_cpu_s - before.main_cpu_s
 
 
 def _children_cpu_s(before: KernelProcess, children: Iterable[KernelChild]) -> float:

@@ -11,8 +11,8 @@ from nsadiag.agent.stillness.loop_sampling import Loops, cpu_share_of, running_i
 from nsadiag.agent.stillness.motion import Stance
 from nsadiag.agent.watching.state import RankState
 from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
-from nsadiag.evidence.documents.types import read_value
 from nsadiag.evidence.layout import ROUNDS_HANDLER, RankDir, RunDir
+from nsadiag.evidence.stacks import process_in
 
 
 class LoopChecks:
@@ -66,4 +66,4 @@ class LoopChecks:
 
 
 def _process(rank: RankDir, capture: int) -> KernelProcess:
-    return read_value(KernelProcess, rank.capture(capture).proc) or NO_PROCESS
+    return process_in(rank.capture(capture)) or NO_PROCESS

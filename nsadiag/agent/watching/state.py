@@ -104,6 +104,12 @@ class Suspicion:
 class Notices(Protocol):
     """Messages for the person who waits for the job."""
 
+    def looking(self, quiet_s: float) -> None:
+        """Snapshots are about to be taken, in a silence of so many seconds."""
+
+    def stopping(self, says: str) -> None:
+        """A hang is taken for one, and the job is about to be ended; empty where there is no verdict yet."""
+
     def quiet(self, quiet_s: float, seen: str) -> None:
         """A look in a silence found no hang."""
 

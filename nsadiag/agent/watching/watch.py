@@ -255,6 +255,8 @@ class Watch:
     def look(self, apart_s: float | None = None) -> Judgement:
         """Two captures some seconds apart, and if nothing moved in between, what costs more to see."""
         started = time.monotonic()
+        if self._notices:
+            self._notices.looking(self.patience.quiet_s(started))
         pair = self._pair(apart_s or self.options.looks_apart_s)
         moved = self._joined(pair)
         judgement, reason = judge(
@@ -344,6 +346,8 @@ class Watch:
         answer = self._on_stuck() if self._on_stuck else None
         if answer is None or self._is_final(answer):
             self._suspicion = None
+            if self._notices and not self.left_running:
+                self._notices.stopping(answer.says if answer else "")
             return
         self.stopped = None
         if self._suspicion is None:

@@ -21,10 +21,20 @@ def first_unfinished(rank: RankEvidence) -> Entry | None:
     return found[0] if found else None
 
 
+def computes_before(rank: RankEvidence) -> bool:
+    """Whether the device has not come to that call yet: it is at a kernel which was launched before.
+
+    Known only where NCCL times its calls (TORCH_NCCL_ENABLE_TIMING): elsewhere no call is ever `started`.
+    """
+    first, entries = first_unfinished(rank), newest_dump(rank).get("entries", [])
+    timed = any(entry.get("time_discovered_started_ns") for entry in entries)
+    return first is not None and timed and first.get("state") == "scheduled"
+
+
 def first_call(groups: Groups, rank: RankEvidence) -> tuple[str, int] | None:
     """Group and number of the collective in which the rank's queue stands; None if it stands in none, or in a transfer."""
     first = first_unfinished(rank)
-    if first is None or TRANSFER.search(str(first["profiling_name"])):
+    if first is None or computes_before(rank) or TRANSFER.search(str(first["profiling_name"])):
         return None
     return groups.label(rank.rank, raw_name(*first["process_group"])), int(first["collective_seq_id"])
 
@@ -47,7 +57,7 @@ def holds_up(
     """
     first = first_unfinished(rank)
     waits = any(WAITS.search(name) for name in native) if native else running and same
-    if first is None or not waits:
+    if first is None or not waits or computes_before(rank):
         return None
     return "transfer" if TRANSFER.search(str(first["profiling_name"])) else "collective"
 

@@ -67,6 +67,11 @@ class ThreadState:
     def waits_for_peers(self) -> bool:
         return self.doing in ("collective", "transfer", "rendezvous", "store")
 
+    @property
+    def destroys_groups(self) -> bool:
+        """Whether it is past its work, and takes its process groups down."""
+        return any("destroy_process_group" in name for name in (*self.inner, self.event or ""))
+
 
 def thread_state_of(rank: RankEvidence) -> ThreadState | None:
     """The state of the rank's main thread; None if no stack of it could be had."""

@@ -10,15 +10,17 @@ from typing import Any, TypeVar
 from nsadiag.analysis.ingest.ends import told_end
 from nsadiag.analysis.records import FEW_NAMES, CaptureEvidence, CellEvidence, Chosen, RankEvidence
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import numbered, read_tail, tail_of
-from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess, OomReport
+from nsadiag.evidence.documents.kernel import NO_PROCESS, OomReport
 from nsadiag.evidence.documents.training import (
     Graph,
     Loader,
     Missing,
     MissingNow,
     ModelInput,
+    Observed,
     Recomputed,
     Registered,
     Sample,
@@ -38,7 +40,7 @@ from nsadiag.evidence.layout import CLOCK, OOM, CaptureDir, RankDir, RunDir, rea
 from nsadiag.evidence.pickles import PickleRefused, read_pickle
 from nsadiag.evidence.ring.reader import read_blackbox
 from nsadiag.evidence.spans import spans
-from nsadiag.evidence.stacks import stacks_in
+from nsadiag.evidence.stacks import process_in, stacks_in
 from nsadiag.source.archive import read_sources
 
 LOG_TAIL_BYTES = 64 * 1024
@@ -75,6 +77,7 @@ def read_cell(path: Path, chosen: Chosen) -> CellEvidence:
         oom=tuple(
             read_value(OomReport, p, unfit) or OomReport() for p in sorted(path.glob(f"nodes/*/{OOM}"))
         ),
+        nccl=_nccl(path, unfit),
         unnamed=read_rows(Raised, run.unnamed, unfit),
         sources=read_sources(run),
         parity=read_json(run.parity, {}),
@@ -164,6 +167,15 @@ def _launcher_stderr(run: RunDir) -> str:
     return "".join(tail_of(p, LOG_TAIL_BYTES) for p in sorted(run.path.glob("nodes/*/launcher.stderr.log")))
 
 
+def _nccl(path: Path, unfit: Gaps) -> tuple[NcclStatus, ...]:
+    """The accounts that one node was given: each tells of the whole job."""
+    for node in sorted(path.glob("nodes/*")):
+        told = [read_value(NcclStatus, look.ras, unfit) for look in RankDir(path=node).captures()]
+        if found := tuple(filter(None, told)):
+            return found
+    return ()
+
+
 def _node_gaps(path: Path, unfit: Gaps) -> list[str]:
     """The gaps of the last snapshot of each machine."""
     found = []
@@ -205,6 +217,7 @@ def _load_rank(directory: RankDir, root: Path, end: End, launcher: str) -> RankE
         evaluated=read_rows(Sums, directory.evaluated, unfit),
         given=read_rows(ModelInput, directory.given, unfit),
         unheld=read_rows(Unheld, directory.unheld, unfit),
+        observed=read_rows(Observed, directory.invariants, unfit),
         first_steps=read_json_lines(directory.parity, unfit),
         piles=read_rows(Registered, directory.piles, unfit),
         threads=read_rows(StartedThread, directory.threads, unfit),
@@ -257,7 +270,7 @@ def _load_capture(directory: CaptureDir, root: Path, unfit: Gaps) -> CaptureEvid
         number=directory.number,
         stacks=stacks_in(directory, unfit),
         flight_recorder=flight_recorder,
-        proc=read_value(KernelProcess, directory.proc, unfit) or NO_PROCESS,
+        proc=process_in(directory, unfit) or NO_PROCESS,
         gaps=(*read_rows(Gap, directory.gaps, unfit), *unread),
         source=str(directory.path.relative_to(root)),
         answers=read_value(Answers, directory.answers, unfit) or Answers(),

@@ -83,8 +83,7 @@ def blocked_ranks(case: Case) -> list[BlockedRank]:
 
 
 def _waits(state: ThreadState) -> bool:
-    ends = any("destroy_process_group" in name for name in (*state.inner, state.event or ""))
-    return state.doing in ("collective", "transfer", "backward", "rendezvous") and not ends
+    return state.doing in ("collective", "transfer", "backward", "rendezvous") and not state.destroys_groups
 
 
 def _by_stacks(case: Case, number: int) -> tuple[int, ...]:

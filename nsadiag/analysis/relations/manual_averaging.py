@@ -7,6 +7,7 @@ from collections import Counter
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
+from nsadiag.analysis.relations.invariants.operations import reduced_names
 from nsadiag.analysis.relations.replica_sums import summed
 from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -41,6 +42,10 @@ def averaged(case: Case) -> tuple[frozenset[str], Place | None]:
         whole = sizes.get("", 0) in often or in_buckets >= MOST_STEPS * max(steps, 1)
         here = {n for n, e in sizes.items() if n and (whole or e in often)}
         names = here if names is None else names & here
+    # Of one size are several; where they lie in memory, which is looked at in some steps, tells them apart.
+    seen = reduced_names(case)
+    if names and seen:
+        names &= seen
     line = at.most_common(1)[0][0] if at else ""
     return frozenset(names or ()), locations.of_text(line)
 

@@ -12,10 +12,14 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.peer_waits import peer_waits
 from nsadiag.analysis.relations.pending import is_still, is_suspended
+from nsadiag.evidence.documents.communicators import Communicator, NcclStatus
 from nsadiag.evidence.records import PeerWait
 from nsadiag.evidence.spans import spans
 
+SOME_BYTES = 64 * 1024  # read or written between two looks; a thread that only listens has a few hundred
 MANY_TIMES = 2.0  # of the longest wait before: from here on the ratio is worth a word
+
+Counts = dict[tuple[str, int, str], int]  # by communicator, rank in it, and operation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +75,17 @@ def doubt(case: Case) -> Doubt | None:
 def moves(case: Case) -> str | None:
     """Motion in a job that was attached to and that nobody recorded, where no rank is known to keep the others waiting.
 
-    A CPU that is used at one and the same line is no motion.
+    A CPU that is used at one and the same line is no motion, and neither is a busy GPU among several: NCCL spins on both.
     """
     last = case.cell.watch.last_look
     if last is None or last.judgement not in ("progress", "busy", "asleep"):
         return None
     if not case.cell.attached or case.once(paces) or longest_now(case):
         return None
-    moved = any(motion.frames_changed or motion.io_bytes or motion.gpu_pct for motion in last.motions)
+    if (found := case.once(launches)) is not None:
+        return f"NCCL launched {found.since:,} collectives between the snapshots" if found.since else None
+    alone = case.cell.world_size == 1
+    moved = any(m.frames_changed or m.io_bytes >= SOME_BYTES or (alone and m.gpu_pct) for m in last.motions)
     return last.reason if moved or last.judgement != "busy" else None
 
 
@@ -90,3 +97,44 @@ def kept_waiting(case: Case, wait: PeerWait) -> str:
     at = f", at {locations.short(wait.at)}" if wait.at else ""
     whom = f"rank{'s' if len(wait.waiters) > 1 else ''} {spans(wait.waiters)}"
     return f"rank {wait.rank} has kept {whom} waiting for {wait.now_s:.0f} s{ratio}{at}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launches:
+    """Two of NCCL's accounts of one job, compared: a kernel of its own that waits keeps GPU and CPU as busy as work does."""
+
+    since: int  # collectives, on all ranks, between the two
+    uneven: str | None  # a communicator whose members have launched different numbers, in words
+
+
+def launches(case: Case) -> Launches | None:
+    """The last two accounts; None where there are no two that tell of anything."""
+    if len(case.cell.nccl) < 2:
+        return None
+    before, after = (_counts(status) for status in case.cell.nccl[-2:])
+    if not before or not after:
+        return None
+    unequal = next((found for each in case.cell.nccl[-1].communicators if (found := _unequal(each))), None)
+    return Launches(since=sum(max(n - before.get(key, 0), 0) for key, n in after.items()), uneven=unequal)
+
+
+def _counts(status: NcclStatus) -> Counts:
+    return {
+        (each.hash, member.rank, op): count
+        for each in status.communicators
+        for member in each.ranks
+        for op, count in (member.collective_counts or {}).items()
+    }
+
+
+def _unequal(communicator: Communicator) -> str | None:
+    """The operation of which its members, if all of them told, have launched different numbers."""
+    members = communicator.ranks
+    if len(members) != communicator.size:
+        return None
+    for op in members[0].collective_counts or {} if members else ():
+        counts = [(m.rank, (m.collective_counts or {}).get(op, 0)) for m in members]
+        least, most = min(counts, key=lambda row: row[1]), max(counts, key=lambda row: row[1])
+        if least[1] != most[1]:
+            return f"member {most[0]} of {len(members)} has launched {most[1]:,} {op}, and member {least[0]} {least[1]:,}"
+    return None

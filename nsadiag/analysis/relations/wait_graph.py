@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.facts.device_queue import first_call
+from nsadiag.analysis.facts.device_queue import computes_before, first_call
 from nsadiag.analysis.relations.pending import waits
 
 
@@ -100,6 +100,7 @@ def _by_collectives(case: Case) -> list[Edge]:
 def _by_queues(case: Case) -> list[Edge]:
     """Under NCCL a rank has issued what its peer waits for, and stands in something else that was queued before it."""
     heads = {rank.rank: first for rank in case.cell.ranks if (first := first_call(case.groups, rank))}
+    computing = {rank.rank for rank in case.cell.ranks if computes_before(rank)}
     found = []
     for rank, (group, seq) in heads.items():
         calls = case.calls[(case.calls.group == group) & (case.calls.seq == seq) & case.calls.pending]
@@ -112,7 +113,9 @@ def _by_queues(case: Case) -> list[Edge]:
                 source=f"{case.cell.rank(rank).captures[-1].source}/fr.json",
             )
             for peer in ops
-            if rank in ops and peer != rank and heads.get(peer, (group, seq)) != (group, seq)
+            if rank in ops
+            and peer != rank
+            and (peer in computing or heads.get(peer, (group, seq)) != (group, seq))
         ]
     return found
 

@@ -14,7 +14,14 @@ from typing import Any
 from nsadiag.commands import output
 from nsadiag.commands.experiments.points import BisectRequest
 from nsadiag.errors import EXIT_FINDING, EXIT_HEALTHY, EXIT_INTERRUPTED, MachineError, UsageError
-from nsadiag.evidence.layout import SCHEMA_VERSION, RunDir, read_json, write_json, write_private
+from nsadiag.evidence.layout import (
+    SCHEMA_VERSION,
+    RunDir,
+    read_json,
+    replace_private,
+    write_json,
+    write_private,
+)
 from nsadiag.evidence.secrets.masking import hide, mask_command
 from nsadiag.experiments.bisect import Bisection, Bisector, Conclusion, Point, Seen
 from nsadiag.experiments.commits import Worktree, top_of, worktree
@@ -94,7 +101,9 @@ def _probing(request: BisectRequest, run: RunDir, points: list[Point]) -> Iterat
             else:
                 trial = _at_commit(request, index, tree, open_slots, directory)
             seen = _seen(trial)
-            print(f"{seen.verdict.outcome} ({seen.verdict.cls})", file=sys.stderr, flush=True)
+            found = seen.verdict
+            kind = "" if found.cls == found.outcome else f" ({found.cls})"
+            print(f"{found.outcome}{kind}", file=sys.stderr, flush=True)
             _write(run, request, points, None, more=(index, seen))
             return seen
 
@@ -189,7 +198,11 @@ def _write(
     document["summary"] = summary(document)
     write_json(run.path / "bisect.json", document)
     if more is None:
+        from nsadiag.reports.formats.bisect_page import render_bisect  # pandas comes with its pictures
+
         write_private(run.report_md, markdown(document))
+        # The subject of a commit may be in no encoding at all.
+        replace_private(run.report_html, render_bisect(document, run.path).encode(errors="replace"))
     return document
 
 

@@ -120,7 +120,8 @@ def _one_line(cells: list[Cell], axis: str, axes: list[str]) -> list[Cell]:
         one = next(iter(lines))
         example = " and ".join(f"{name}={value}" for name, value in zip(others, one, strict=True))
         raise UsageError(
-            f"the other axes leave {len(lines)} lines of points", f'fix them: -k "{example}", for example'
+            f"bisect goes along one axis, and {len(lines)} combinations of {' and '.join(others)} are left",
+            f'choose one value of each with -k, for example -k "{example}"',
         )
     return cells
 

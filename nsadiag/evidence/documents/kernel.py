@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nsadiag.evidence.documents.values import Pid, Whole
 
@@ -121,6 +121,27 @@ class KernelProcess:
     def main(self) -> KernelThread | None:
         """Its main thread."""
         return next((thread for thread in self.threads if thread.tid == self.pid), None)
+
+    def seen_from(self, tid: int) -> KernelProcess:
+        """The process as if that thread were its main one."""
+        row = next((thread for thread in self.threads if thread.tid == tid), None)
+        if row is None or tid == self.pid:
+            return self
+        return replace(
+            self,
+            state=row.state,
+            wchan=row.wchan,
+            syscall=None,
+            kernel_stack=None,
+            sleeps_until_mono_ns=row.sleeps_until_mono_ns,
+            waits_until_mono_ns=row.waits_until_mono_ns,
+            wait_limit_s=row.wait_limit_s,
+            threads=(replace(row, tid=self.pid), *(t for t in self.threads if t.tid not in (tid, self.pid))),
+        )
+
+    def name_of(self, tid: int) -> str:
+        """The kernel's name of one of its threads; empty of any other."""
+        return next((thread.name for thread in self.threads if thread.tid == tid), "")
 
     @property
     def voluntary_switches(self) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from nsadiag.evidence.documents.values import Pid
 
 MAIN_THREAD = "MainThread"
+ENGINE = "_engine_run_backward"  # of torch/autograd/graph.py
+AUTOGRAD = "pt_autograd"  # the kernel's name for a thread in which torch runs a backward on a GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,3 +61,34 @@ Threads = tuple[PythonThread, ...]
 def frames_of_main(threads: Iterable[PythonThread]) -> tuple[StackFrame, ...]:
     """The main thread's frames; none where it is not shown."""
     return next((thread.frames for thread in threads if thread.is_main), ())
+
+
+def runs_backward(threads: Threads, name_of: Callable[[int], str]) -> PythonThread | None:
+    """The thread in which the backward runs that the main thread waits for; None on a CPU, where that is the main thread.
+
+    `name_of` tells the kernel's name of a thread.
+    """
+    frames = frames_of_main(threads)
+    if not frames or frames[0].name != ENGINE:
+        return None
+    found = [t for t in threads if t.frames and name_of(t.os_thread_id or 0).startswith(AUTOGRAD)]
+    return next((t for t in found if t.active), found[0] if found else None)
+
+
+def as_one_stack(threads: Threads, name_of: Callable[[int], str]) -> Threads:
+    """The threads, the main one continued by the one that runs its backward: on a GPU it is read as on a CPU."""
+    within = runs_backward(threads, name_of)
+    if within is None:
+        return threads
+    return tuple(
+        _continued(thread, within) if thread.is_main else thread for thread in threads if thread is not within
+    )
+
+
+def _continued(main: PythonThread, within: PythonThread) -> PythonThread:
+    return replace(
+        main,
+        frames=(*within.frames, *main.frames),
+        active=main.active or within.active,
+        owns_gil=main.owns_gil or within.owns_gil,
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nsadiag.evidence.documents.captures import Answers, Gap, Task
+from nsadiag.evidence.documents.communicators import NcclStatus
 from nsadiag.evidence.documents.exceptions import Cause, Leaving, Raised, SentSignal
 from nsadiag.evidence.documents.files import read_evidence
 from nsadiag.evidence.documents.kernel import KernelProcess, OomReport
@@ -38,6 +39,7 @@ from nsadiag.evidence.documents.training import (
     Missing,
     MissingNow,
     ModelInput,
+    Observed,
     Recomputed,
     Registered,
     Sample,
@@ -213,7 +215,10 @@ RUN = record(
         "environment": table(text), "gaps": maybe(TEXTS), "exit_code": maybe(whole), "nonce": text,
     },
 )  # fmt: skip
-TRIAL = record({"outcome": text, "class": text, "summary": text, "directory": text}, {"fix": maybe(text)})
+TRIAL = record(
+    {"outcome": text, "class": text, "summary": text, "directory": text},
+    {"fix": maybe(text), "where": maybe(WHERE)},
+)
 POINT = record(
     {"label": text, "state": text, "failures": count, "runs": rows(TRIAL)},
     {"step_s": maybe(number), "subject": maybe(text)},
@@ -253,6 +258,7 @@ DOCUMENTS: dict[str, Shape] = {
     "meta.json": META,
     "oom.json": row_of(OomReport),
     "proc.json": row_of(KernelProcess),
+    "ras.json": row_of(NcclStatus),
     "py_spy.json": rows(row_of(PythonThread)),
     "recorded_gradients.json": TEXTS,
     "run.json": RUN,
@@ -280,6 +286,7 @@ LINES: dict[str, Shape] = {
     "threads.jsonl": row_of(StartedThread),
     "ungraded.jsonl": row_of(Missing),
     "unheld.jsonl": row_of(Unheld),
+    "invariants.jsonl": row_of(Observed),
     "unnamed.jsonl": EXCEPTION,
     "unwaited.jsonl": row_of(Unwaited),
 }  # fmt: skip

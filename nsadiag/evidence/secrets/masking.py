@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -68,9 +69,13 @@ def secret_values(environment: Mapping[str, str], command: Sequence[str]) -> tup
     return tuple(sorted(spelled, key=len, reverse=True))
 
 
+@functools.lru_cache(maxsize=256)
 def _is_path(value: str) -> bool:
-    """Whether it says where a secret lies: one in base64 may begin with a slash as well."""
-    return value[0] in "/.~" and "\0" not in value and os.path.exists(os.path.expanduser(value))  # noqa: PTH110, PTH111 - of any length
+    """Whether it says where a secret lies: one in base64 may begin with a slash as well.
+
+    Asked once: its file system may not answer. And by `access`, since `exists` keeps what a signal handler raises in it.
+    """
+    return value[0] in "/.~" and "\0" not in value and os.access(os.path.expanduser(value), os.F_OK)  # noqa: PTH111 - of any length
 
 
 def _hidden_words(command: Sequence[str]) -> Iterable[str]:

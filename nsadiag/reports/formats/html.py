@@ -1,27 +1,44 @@
-"""One HTML file that needs nothing else: no script, no font, no request."""
+"""One HTML file that needs nothing else: no font, no request, one script of its own that its policy names."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from nsadiag.reports import facts, scaling, scatter, words
 from nsadiag.reports.formats import plot
 from nsadiag.reports.grid import grid_of
 from nsadiag.reports.model import CellReport, MatrixReport, Report
+from nsadiag.reports.pictures.rows import ROWS
 from nsadiag.reports.sources import source_href
 from nsadiag.version import __version__
+
+PICTURED = 6  # failures of a matrix, the most frequent first
+LEGEND = {
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "data": "waits for a batch",
+    "file": "checkpoint",
+    "call": "collective, send or receive",
+}
 
 
 def render_html(report: Report) -> str:
     """The page. Every value in it is escaped by the template engine; none is trusted."""
-    links = _links(report.directory)
+    from nsadiag.reports.pictures.view import view_of  # the analysis and pandas come with its pictures
+
+    links = links_of(report.directory)
     if not isinstance(report, MatrixReport):
-        return _environment().get_template("run.html.jinja").render(run=report, **links)
+        return _environment().get_template("run.html.jinja").render(run=report, view=view_of(report), **links)
     steps = [cell.costs.step_s_median or 0.0 for cell in report.cells]
     return (
         _environment()
@@ -31,9 +48,15 @@ def render_html(report: Report) -> str:
             grid=grid_of(report),
             panels=plot.panels_of(report),
             longest_s=max(steps, default=0.0),
+            views={found.cells[0].id: view_of(found.cells[0].run) for found in report.findings()[:PICTURED]},
             **links,
         )
     )
+
+
+def template_of(name: str) -> Template:
+    """A template of this environment."""
+    return _environment().get_template(name)
 
 
 def cell_anchor(cell: CellReport) -> str:
@@ -41,12 +64,28 @@ def cell_anchor(cell: CellReport) -> str:
     return "cell-" + re.sub(r"[^\w.=,-]", "_", cell.id)
 
 
-def _links(report_directory: Path) -> dict[str, Any]:
+def links_of(report_directory: Path) -> dict[str, Any]:
     """The links, which depend on the directory of the page."""
     return {
         "source_href": lambda run, source: source_href(report_directory, run.directory, source),
-        "judge_again": lambda run: facts.judge_again(run, report_directory),
     }
+
+
+def _ticked(text: str) -> Markup:
+    """Text with its `code` as such; all of it escaped."""
+    parts = words.clean(text).split("`")
+    if len(parts) % 2 == 0:  # one that is not closed is a character like any other
+        return Markup(html.escape(words.clean(text)))
+    return Markup(
+        "".join(
+            f"<code>{html.escape(part)}</code>" if number % 2 else html.escape(part)
+            for number, part in enumerate(parts)
+        )
+    )
+
+
+def _shorter(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _cleaned(value: Any) -> Any:
@@ -65,8 +104,17 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(duration=words.duration, mebibytes=words.mebibytes, moment=words.moment)
-    environment.filters.update(anchor=cell_anchor)
+    environment.filters.update(
+        anchor=cell_anchor, ticked=_ticked, shorter=_shorter, base=lambda path: path.rpartition("/")[2]
+    )
+    script = environment.loader.get_source(environment, "page.js")[0] if environment.loader else ""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals.update(
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        rows_of=ROWS,
+        legend_of=LEGEND,
+        place_text=facts.place_text,
         version=__version__,
         mark_of=words.mark_of,
         tally=words.tally,
@@ -80,9 +128,11 @@ def _environment() -> Environment:
         ranks_to_show=facts.ranks_to_show,
         headline=facts.headline,
         run_again=facts.run_again,
+        judge_again=facts.judge_again,
+        sureness=words.sureness,
         widths_of=plot.widths_of,
         plot=plot,
-        growth_words=scaling.growth_words,
+        growth_rows=scaling.growth_rows,
         scatter_of=scatter.scatter_of,
     )
     return environment

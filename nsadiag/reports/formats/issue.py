@@ -11,11 +11,11 @@ from nsadiag.evidence.secrets.published import MASK, mask_likely
 from nsadiag.evidence.user_code import is_ours
 from nsadiag.reports.formats.markdown import template_of
 from nsadiag.reports.model import MatrixReport, Report, RunReport
+from nsadiag.reports.pictures.tracebacks import without_ours
 
 if TYPE_CHECKING:
     from nsadiag.analysis.records import CellEvidence, RankEvidence
 
-FRAME = re.compile(r'  File "(?P<file>[^"]*)", line ')
 FRAMES_SHOWN = 25
 ALIKE_SHOWN = 8
 
@@ -61,18 +61,6 @@ def _stacks(cell: CellEvidence) -> list[tuple[str, str]]:
             found.setdefault(stack, []).append(rank.rank)
     rarest = sorted(found.items(), key=lambda each: len(each[1]))[:ALIKE_SHOWN]
     return [(f"rank {cell.names(ranks)}", stack) for stack, ranks in rarest]
-
-
-def without_ours(traceback: str) -> str:
-    """Python's text of a traceback without nsadiag's frames, and the lines of code below them."""
-    kept, ours = [], False
-    for line in traceback.splitlines():
-        frame = FRAME.match(line)
-        # What is indented further belongs to the frame above it.
-        ours = is_ours(frame["file"]) if frame else ours and line.startswith("    ")
-        if not ours:
-            kept.append(line)
-    return "\n".join(kept)
 
 
 def _main_stack(rank: RankEvidence) -> str:

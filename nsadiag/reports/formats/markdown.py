@@ -172,7 +172,6 @@ def _links(report_directory: Path) -> dict[str, Any]:
     return {
         "source": source,
         "href": lambda path: relative_href(report_directory, path),
-        "judge_again": lambda run: facts.judge_again(run, report_directory),
     }
 
 
@@ -202,5 +201,6 @@ def _environment() -> Environment:
         count=words.count,
         headline=facts.headline,
         run_again=facts.run_again,
+        judge_again=facts.judge_again,
     )
     return environment

@@ -77,7 +77,8 @@ def _cost_row(
         yield duration(cell.costs.forward_s_median)
         yield duration(cell.costs.backward_s_median)
     yield mebibytes(cell.costs.peak_rss_mib)
-    yield duration(cell.wall_s)
+    # A cold cell's time has the imports in it, that of the others has not.
+    yield duration(cell.wall_s) + (" cold" if cell.launch == "cold" and not wide else "")
     if wide:
         yield clean(cell.launch or "")
 

@@ -19,6 +19,12 @@ def only_call(code: SourceModel, function: str) -> Place | None:
     return only_where(code, lambda call: name_of(call) == function)
 
 
+def last_call(code: SourceModel, function: str) -> Place | None:
+    """The last line that calls it, where one file does: what wraps a model from the inside out ends with the whole."""
+    found = [(file, call.lineno) for file, call in _calls(code) if name_of(call) == function]
+    return place(*max(found), None) if len({file for file, _ in found}) == 1 else None
+
+
 def only_where(code: SourceModel, is_it: Callable[[ast.Call], bool]) -> Place | None:
     """The line of the one call of which that is true."""
     return _only((file, call.lineno) for file, call in _calls(code) if is_it(call))
@@ -45,6 +51,19 @@ def only_assignment(code: SourceModel, attribute: str) -> Place | None:
         if isinstance(target, ast.Attribute) and target.attr == attribute
     )
     return _only((file, t.lineno) for file, t in targets if ast.unparse(t) != f"self.{attribute}")
+
+
+def only_use(code: SourceModel, attribute: str) -> Place | None:
+    """The line that uses an object's attribute of that name, other than to give it a value."""
+    used = (
+        (file, node.lineno)
+        for file, node in _nodes(code)
+        if isinstance(node, ast.Attribute)
+        and attribute
+        and node.attr == attribute
+        and isinstance(node.ctx, ast.Load)
+    )
+    return _only(iter(dict.fromkeys(used)))
 
 
 def scheduler_step(code: SourceModel) -> Place | None:
@@ -78,16 +97,21 @@ def thawed(code: SourceModel) -> Place | None:
 
 
 def seeded_by_rank(code: SourceModel) -> Place | None:
-    """The line that seeds torch's generator, itself or through a function of the user's, with something named after the rank."""
+    """The line that seeds torch's generator, itself or through a function of the user's, with something named after the rank.
+
+    The first where one file has several: a model is drawn before data are. A generator of its own draws no model.
+    """
     seeding = {SEEDS} | {
         node.name for _, node in _nodes(code) if isinstance(node, Function) and _hands_on_to_seed(node)
     }
-    return _only(
+    found = sorted(
         (file, call.lineno)
         for file, call in _calls(code)
         if (name_of(call) in seeding or SEEDS in ast.unparse(call.func))
+        and not (isinstance(call.func, ast.Attribute) and "enerator" in ast.unparse(call.func.value))
         and any(_depends_on_rank(node) for given in given_to(call) for node in ast.walk(given))
     )
+    return place(*found[0], None) if len({file for file, _ in found}) == 1 else None
 
 
 def _depends_on_rank(node: ast.AST) -> bool:

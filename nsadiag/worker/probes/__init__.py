@@ -19,6 +19,7 @@ from nsadiag.worker.probes.collectives.collectives import collectives
 from nsadiag.worker.probes.collectives.ddp_buckets import ddp_buckets
 from nsadiag.worker.probes.collectives.fsdp_units import fsdp_units
 from nsadiag.worker.probes.collectives.grad_sync import grad_sync
+from nsadiag.worker.probes.correctness.invariants.operations import invariants, operations
 from nsadiag.worker.probes.correctness.model_sums import evaluated
 from nsadiag.worker.probes.correctness.parity import parity
 from nsadiag.worker.probes.correctness.replicas import replicas
@@ -60,6 +61,8 @@ PROBES: dict[str, Probe] = {
     "piling": piling,
     "threads": threads,
     "stops": stops,
+    "operations": operations,
+    "invariants": invariants,
     "parity": parity,
 }
 PROBES_VARIABLE = "NSADIAG_PROBES"

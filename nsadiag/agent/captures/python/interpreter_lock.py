@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from nsadiag.agent.captures.target import NotApplicable, Target
 from nsadiag.evidence.documents.captures import Gap
-from nsadiag.evidence.documents.kernel import NO_PROCESS, KernelProcess
+from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import PythonThread
-from nsadiag.evidence.documents.types import read_rows, read_value
+from nsadiag.evidence.documents.types import read_rows
 from nsadiag.evidence.layout import PYTHON_HANDLER, CaptureDir, RankDir
-from nsadiag.evidence.stacks import stacks_in
+from nsadiag.evidence.stacks import process_in, stacks_in
 
 TIMEOUT_S = 2.0  # many times what a call takes that seems quick to a person
 
@@ -54,5 +54,5 @@ def _lines(directory: CaptureDir) -> list[tuple[str, int]] | None:
 
 def _state(directory: CaptureDir, thread: int | None) -> str | None:
     """The kernel's word for what that thread does."""
-    process = read_value(KernelProcess, directory.proc) or NO_PROCESS
+    process = process_in(directory) or NO_PROCESS
     return next((each.state for each in process.threads if each.tid == thread), None)

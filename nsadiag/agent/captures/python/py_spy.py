@@ -14,7 +14,7 @@ from typing import Any
 
 from nsadiag.agent.captures.failure import Refused
 from nsadiag.agent.captures.target import CaptureError, Target
-from nsadiag.evidence.documents.python_stacks import PythonThread, Threads
+from nsadiag.evidence.documents.python_stacks import PythonThread, Threads, as_one_stack
 from nsadiag.evidence.documents.values import rows_of
 from nsadiag.evidence.layout import write_json, write_private
 from nsadiag.evidence.secrets.masking import mask_text
@@ -114,7 +114,15 @@ def nonblocking_stacks(pid: int, *, with_locals: bool = False) -> Threads:
     Values of variables are for who asks, and are not to be written down.
     """
     arguments = ["--json", "--nonblocking", *(["--locals"] if with_locals else [])]
-    return rows_of(PythonThread, json.loads(_dump(pid, arguments, TIMEOUT_S)))
+    threads = rows_of(PythonThread, json.loads(_dump(pid, arguments, TIMEOUT_S)))
+    return as_one_stack(threads, lambda tid: _kernel_name(pid, tid))
+
+
+def _kernel_name(pid: int, tid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/comm").read_text()
+    except OSError:
+        return ""
 
 
 def native_stack(target: Target) -> None:

@@ -11,6 +11,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts.exceptions import first_of
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, RankEvidence
+from nsadiag.analysis.relations.pending import is_still
 from nsadiag.evidence.blocking import is_transfer
 
 
@@ -29,10 +30,12 @@ class Shortfall:
 
 
 def shortfalls(case: Case) -> Iterator[Shortfall]:
-    """By receivers that failed in a transfer, while the sender ended well and had done as many steps."""
-    ended = {b.rank.rank for b in breaks(case.cell) if b.kind == "exited" and not b.rank.leaving}
+    """By receivers that failed in a transfer, or stand in one, while the sender ended well and had done as many steps."""
+    ended = _through(case)
     for rank in case.cell.ranks:
-        if not failed_in_transfer(rank):
+        at = case.thread_states.get(rank.rank)
+        stands = is_still(case.cell) and at is not None and at.doing == "transfer"
+        if not (stands or failed_in_transfer(rank)):
             continue
         calls = _calls(case)
         received = calls[(calls["rank"] == rank.rank) & (calls.direction == "from")]
@@ -45,6 +48,15 @@ def shortfalls(case: Case) -> Iterator[Shortfall]:
         sent = calls[(calls["rank"] == sender) & (calls.direction == "to") & (calls.peer == rank.rank)]
         if 0 < len(sent) < len(received):
             yield _shortfall(sender, rank.rank, sent, received)
+
+
+def _through(case: Case) -> set[int]:
+    """Ranks that came to their end; in a still job, those that stand in taking the process group down."""
+    if is_still(case.cell):
+        return {
+            rank for rank, at in case.thread_states.items() if at.doing == "leaving" or at.destroys_groups
+        }
+    return {b.rank.rank for b in breaks(case.cell) if b.kind == "exited" and not b.rank.leaving}
 
 
 def _steps(cell: CellEvidence, rank: int) -> int:

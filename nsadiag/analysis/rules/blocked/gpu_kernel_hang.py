@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
+from nsadiag.analysis.facts.device_queue import computes_before
 from nsadiag.analysis.facts.quiet_time import in_one_place_s
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks
@@ -56,7 +57,7 @@ def _busy_pct(motions: list[RankMotion]) -> float:
 def _has_queued(case: Case, rank: int) -> bool:
     """Whether a collective of its own is under way: its kernel spins as well, for a peer that does not come."""
     mine = case.calls[case.calls["rank"] == rank]
-    return bool(mine.pending.astype(bool).any())
+    return bool(mine.pending.astype(bool).any()) and not computes_before(case.cell.rank(rank))
 
 
 def gpu_kernel_hang(case: Case) -> Iterator[Draft | Declined]:
@@ -91,7 +92,7 @@ def gpu_kernel_hang(case: Case) -> Iterator[Draft | Declined]:
                     source=blocked.source,
                 ),
                 Evidence(
-                    claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} snapshots, and the rank has no collective under way",
+                    claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} snapshots, and has begun no collective that it has not ended",
                     source="watch.json#looks",
                 ),
             ),
@@ -106,7 +107,7 @@ RULE = Rule(
     concludes=("gpu_kernel_hang",),
     means={"gpu_kernel_hang": "A kernel that is no collective never ends."},
     family="blocked",
-    detected="the host waits for a GPU of which its own process has 10 % or more, at the median of the snapshots since the silence began, without a collective under way, for ten times the longest pause before and 20 s, until the job was given up",
+    detected="the host waits for a GPU of which its own process has 10 % or more, at the median of the snapshots since the silence began, without a collective that the device has begun (the host may have issued one), for ten times the longest pause before and 20 s, until the job was given up",
     fix="Look for a loop in a kernel that this rank has launched: its exit may depend on data that never comes.",
     check=gpu_kernel_hang,
     needs=("stacks", "looks"),

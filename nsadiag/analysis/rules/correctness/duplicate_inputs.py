@@ -35,7 +35,7 @@ def same_batches(case: Case) -> Remark | None:
     if not all(r.ddp and all(len(m.ranks) == everyone for m in r.ddp) for r in case.cell.ranks):
         return None
     samplers = {str(loader.sampler) for rank in case.cell.ranks for loader in rank.loaders}
-    if not all(r.loaders for r in case.cell.ranks) or not samplers <= set(OWN_SAMPLERS) or _divides(case):
+    if not all(r.loaders for r in case.cell.ranks) or not samplers <= set(OWN_SAMPLERS) or divides(case):
         return None
     looks: list[dict[int, Any]] = [{row.step: row.tensors for row in r.given} for r in case.cell.ranks]
     steps = sorted(step for step in looks[0] if all(step in each for each in looks))
@@ -62,7 +62,7 @@ def same_batches(case: Case) -> Remark | None:
     )
 
 
-def _divides(case: Case) -> bool:
+def divides(case: Case) -> bool:
     """Whether ranks of other groups share a batch: by sequence, by layer, by expert."""
     calls = case.events[case.events.kind == Kind.COLLECTIVE]
     apart = ~calls.group.str.startswith("default_pg") & ((calls.group != "") | (calls.site != ""))

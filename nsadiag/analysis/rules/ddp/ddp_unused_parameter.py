@@ -118,7 +118,7 @@ def _never_filled(case: Case) -> Iterator[Draft]:
     steps = {r.rank: int(r.end.steps or 0) for r in case.cell.ranks}
     with_ddp = [r for r in case.cell.ranks if r.ddp]
     found = {r.rank: w for r in with_ddp if (w := _at_the_last_optimizer_step(r))}
-    if not found and _waits_in_backward(case):
+    if not found and _waits_for_a_bucket(case):
         found = {r.rank: w for r in with_ddp if (w := _at_the_last_look(r, min(steps.values())))}
     if not found or len(found) == len(case.cell.ranks):
         return
@@ -163,7 +163,11 @@ def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
     return _Without(names=names, step=step, claim=claim, source=told[2])
 
 
-def _waits_in_backward(case: Case) -> bool:
+def _waits_for_a_bucket(case: Case) -> bool:
+    """Whether some rank does, in its backward or, under NCCL, long after it."""
+    buckets = case.buckets
+    if ((buckets.issued == True) & (buckets.reduced == False)).any():  # noqa: E712 - None: nobody knows
+        return True
     return any(
         "_engine_run_backward" in s.inner for r, s in case.thread_states.items() if case.cell.rank(r).ddp
     )

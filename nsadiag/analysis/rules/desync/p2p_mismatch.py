@@ -35,6 +35,7 @@ def p2p_mismatch(case: Case) -> Iterator[Draft | Declined]:
             waiting = {rank: p for rank in cycle if (p := pending_of(case, rank))}
             if waiting:
                 yield _cycle(case, cycle, waiting)
+        yield from _too_few(case)
     elif earliest_failure(case.cell) is not None:
         yield from _sizes(case)
         yield from _too_few(case)
@@ -134,7 +135,7 @@ def _too_few(case: Case) -> Iterator[Draft]:
     for short in shortfalls(case):
         sender, receiver, guilty = short.sender, short.receiver, short.guilty
         yield Draft(
-            outcome="crashed",
+            outcome="hung" if is_still(case.cell) else "crashed",
             strength=Strength.STRONG,
             summary=f"Rank {receiver} waits for message {short.received} from rank {sender}, which sent {short.sent} and came to its end. {short.why}",
             guilty_ranks=(guilty,),
@@ -160,7 +161,7 @@ RULE = Rule(
     concludes=("p2p_mismatch",),
     means={"p2p_mismatch": "Sends and receives do not match, or wait for each other in a cycle."},
     family="waiting",
-    detected="a rank waits in a send or receive, and whom it waits for waits, in the end, for it. Guilty is whoever exchanged another number of messages than in its steps before, unless what it has done so far is how a step before began (`where` is the loop that it left too early, also where a helper sends, if it left one), then whose tag neither the stage before nor the one behind it has, then the minority, then whose message has no counterpart; all, where all do the same. In a crash: the nth message between two ranks is of another size or type than its receiver has room for",
+    detected="a rank waits in a send or receive, and whom it waits for waits, in the end, for it. Guilty is whoever exchanged another number of messages than in its steps before, unless what it has done so far is how a step before began (`where` is the loop that it left too early, also where a helper sends, if it left one), then whose tag neither the stage before nor the one behind it has, then the minority, then whose message has no counterpart; all, where all do the same. A receive whose sender has come to its end, or takes its process groups down, having sent fewer messages than its peer has begun to receive. In a crash: the nth message between two ranks is of another size or type than its receiver has room for",
     fix="Let every send meet its receive, with the same peer, tag, size and number of messages.",
     check=p2p_mismatch,
     needs=("black_boxes",),

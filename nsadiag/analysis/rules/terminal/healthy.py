@@ -12,7 +12,12 @@ from nsadiag.analysis.relations.steadiness import doubt, furthest, moves, was_cu
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.rates import rate as rate_text
 from nsadiag.evidence.records import Evidence, Strength
+from nsadiag.evidence.ring.blackbox import Kind
+
+WORK = (int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.STEP), int(Kind.DATA))
+LEAST_START_UP_S, LEAST_SHARE = 1.0, 0.2  # from which on start-up is worth a word
 
 
 def _finished(rank: RankEvidence) -> bool:
@@ -36,6 +41,16 @@ def _counted(case: Case) -> str:
     pace = case.once(furthest)
     ranks = f"{case.cell.world_size} rank{'s' if case.cell.world_size > 1 else ''}"
     return f"{pace.counted} on {ranks}" if pace else ranks
+
+
+def _start_up(case: Case) -> str:
+    """The part of the time before the first work, where rings reach back to it: imports are no training."""
+    whole_s, events = case.cell.watch.ended_s or 0.0, case.events
+    if not whole_s or events.empty or not all(rank.recording.is_whole for rank in case.cell.ranks):
+        return ""
+    first = events.loc[events.kind.isin(WORK), "t_s"].min()
+    worth_saying = LEAST_START_UP_S <= first <= whole_s and first >= LEAST_SHARE * whole_s
+    return f", {first:.1f} s of it start-up" if worth_saying else ""
 
 
 def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
@@ -83,7 +98,7 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         yield Draft(
             outcome="healthy",
             strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
-            summary=f"Completed: {_counted(case)} in {case.cell.watch.ended_s or 0:.1f} s{again}."
+            summary=f"Completed: {_counted(case)} in {case.cell.watch.ended_s or 0:.1f} s{_start_up(case)}{again}."
             + (f" {remark.sentence}" if remark else ""),
             evidence=tuple(evidence),
             fix=remark.fix if remark else None,
@@ -100,7 +115,7 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         if found:
             yield Declined(found.fact, found.source)
             return
-        rate = f", {pace.rate_per_s:.3g} a second of late" if pace.rate_per_s else ""
+        rate = f", lately {rate_text(pace.rate_per_s)} a second" if pace.rate_per_s else ""
         at = {"timeout": "when --timeout ended it", "interrupt": "when it was interrupted"}
         yield Draft(
             outcome="healthy",

@@ -18,6 +18,7 @@ from nsadiag.analysis.relations.steadiness import (
 )
 from nsadiag.analysis.rules.drafts import place_of
 from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.rates import rate as rate_text
 from nsadiag.evidence.records import Evidence, Strength, Where
 
 MOST_WAITS = 3
@@ -28,7 +29,7 @@ def _known(case: Case) -> Iterator[Evidence]:
     """Progress and rate, and who waited for whom."""
     pace = case.once(furthest)
     if pace is not None:
-        rate = f", {pace.rate_per_s:.3g} a second of late" if pace.rate_per_s else ""
+        rate = f", lately {rate_text(pace.rate_per_s)} a second" if pace.rate_per_s else ""
         yield Evidence(
             claim=f"rank {pace.rank} completed {pace.counted}{rate}, the last {pace.since_s:.1f} s before the end",
             source=f"{case.cell.rank(pace.rank).source}/blackbox.bin",

@@ -10,6 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, is_suspended
+from nsadiag.analysis.relations.steadiness import launches
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
 
@@ -31,7 +32,7 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
         reason = looks[-1].reason if looks else "no rank could be captured"
         return (
             "unknown",
-            f"Not stuck, and no sign that it gets anywhere, at the same lines in both snapshots: {reason}",
+            f"Busy, and no sign that it gets anywhere, at the same lines in both snapshots: {reason}",
         )
     if cell.stopped == "interrupt":
         return "unknown", "The run was interrupted before it came to an end"
@@ -77,6 +78,21 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
     return here, [Evidence(claim=claim, source="ends.json")]
 
 
+def _is_busy(cell: CellEvidence) -> bool:
+    """Whether it was only looked at, and something in it ran."""
+    return cell.attached and not is_still(cell)
+
+
+def _launched(case: Case) -> list[Evidence]:
+    """NCCL's count, where it stood still between two snapshots."""
+    found = case.once(launches)
+    if found is None or found.since:
+        return []
+    claim = "NCCL launched no collective on any rank between the snapshots"
+    uneven = f"; {found.uneven}: ranks that do not keep step" if found.uneven else ""
+    return [Evidence(claim=claim + uneven, source="nodes/*/captures/*/ras.json")]
+
+
 def unknown(case: Case) -> Iterator[Draft | Declined]:
     if _nothing_to_diagnose(case.cell):
         yield Draft(
@@ -93,6 +109,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     broke_at, evidence = _first_to_end(case.cell) if outcome == "crashed" else (None, [])
     here = broke_at or here
     evidence += _launcher_said(case.cell)
+    evidence += _launched(case)
     if process:
         here = locations.of_frames(process.main_frames)
         evidence.append(
@@ -105,7 +122,7 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         where=Where().at(here) if here else None,
         evidence=tuple(evidence),
         gaps=() if case.cell.ranks else (NO_RECORDER,),
-        actions=("wait",) if is_suspended(case.cell) else (),
+        actions=("wait",) if is_suspended(case.cell) or _is_busy(case.cell) else (),
         next="take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"
         if case.cell.attached
         else "nsadiag run --probes full --timeout 120 -- <the same command>",

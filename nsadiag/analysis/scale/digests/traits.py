@@ -118,7 +118,7 @@ VIEWS: dict[str, Trait] = {
     "samples": lambda rank: repr(most_seen(rank.samples)) if rank.samples else None,
 }
 # In these each rank may well have its own: should all differ, they are the first to be left out.
-VARYING = ("replicas", "stderr_tail", "given", "first_steps", "samples")
+VARYING = ("replicas", "observed", "stderr_tail", "given", "first_steps", "samples")
 
 
 def _field(name: str) -> Trait:

@@ -67,6 +67,8 @@ Event = tuple[int, int, int, int]  # name, a, b, c
 
 # Called when a process group was created.
 on_group: list[Callable[[], None]] = []
+# Called before a collective or transfer is issued, with its name and arguments.
+on_issue: list[Callable[[str, tuple[Any, ...], dict[str, Any]], Any]] = []
 # Called before one is destroyed: forked ranks run no exit handlers.
 on_destroy: list[Callable[[], None]] = []
 _counts: dict[str, Iterator[int]] = {}
@@ -84,7 +86,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def _group_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return group_in(args, kwargs, (dist.ProcessGroup, DeviceMesh))
 
 
@@ -138,7 +140,7 @@ def _begin(
         ops = argument(args, kwargs, "p2p_op_list", 0)
         group, elements = group_name(ops[0].group), sum(each.tensor.numel() for each in ops)
     else:
-        group, elements = group_name(_group_in(args, kwargs)), _elements(args, kwargs)
+        group, elements = group_name(group_of(args, kwargs)), _elements(args, kwargs)
     key = _counted_as(op, group)
     counts = _counts.get(key) or _counts.setdefault(key, itertools.count(1))
     detail = detail_of(op, args, kwargs)
@@ -187,6 +189,8 @@ def _observed(
         if ends:
             _tell(on_destroy)
         begun = _begin(int(kind), op, args, kwargs)
+        for subscriber in on_issue:
+            subscriber(op, args, kwargs)
         _here.inside = True
         try:
             result = call(*args, **kwargs)

@@ -32,6 +32,7 @@ from nsadiag.worker.probes.collectives import async_handles
 from nsadiag.worker.probes.collectives.collectives import on_destroy
 from nsadiag.worker.probes.collectives.ddp_buckets import left_out, own_buffers, wrapped_models
 from nsadiag.worker.probes.patch import failed, not_compiled, replaced, stands_for
+from nsadiag.worker.probes.training.optimizer import first_held
 from nsadiag.worker.recorder import Recorder
 
 Item = TypeVar("Item")
@@ -77,6 +78,8 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         rank = session.recorded.rank
         if rank is None:
             return
+        if id(optimizer) not in _optimizers:
+            _take_over(optimizer)
         number = _optimizers.setdefault(id(optimizer), len(_optimizers))
         if _skip > 0:
             _skip -= 1
@@ -93,6 +96,14 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             _sum(rank, optimizer)
     except Exception as error:
         failed(_before_step, error)
+
+
+def _take_over(optimizer: Any) -> None:
+    """One that is made anew for the same parameters is what trains them from now on, whoever keeps the old one alive."""
+    global _subject
+    known = _subject() if _subject is not None else None
+    if known is not None and first_held(known) is first_held(optimizer):
+        _subject = None
 
 
 def optimizers_seen() -> int:

@@ -42,12 +42,26 @@ def _before(optimizer: Any, *_: Any) -> None:
         rank.emit(_OPTIMIZER, _BEGIN, rank.names.known.get(name) or rank.names(name))
         if id(optimizer) not in _met:
             _met.add(id(optimizer))
+            _take_over(optimizer)
             for subscriber in on_new:
                 subscriber(optimizer)
         for subscriber in before_step:
             subscriber(optimizer)
     except Exception as error:
         failed(_before, error)
+
+
+def first_held(optimizer: Any) -> Any:
+    """Its first parameter: an optimizer that is made anew, after a restart within the job, has the one of the old."""
+    return next((p for group in optimizer.param_groups for p in group["params"]), None)
+
+
+def _take_over(optimizer: Any) -> None:
+    """A scheduler may keep the old one alive, which never steps again."""
+    global _counting
+    counting = _counting() if _counting is not None else None
+    if counting is not None and first_held(counting) is first_held(optimizer):
+        _counting = weakref.ref(optimizer)
 
 
 def _after(optimizer: Any, *_: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.utils._device  # torch.get_default_device would import it, in the middle of the job
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.secrets.masking import mask_environment

@@ -18,9 +18,11 @@ from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_
 from nsadiag.evidence.documents.training import WrappedModel
 from nsadiag.evidence.records import Evidence, Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.source.patterns.single_call import thawed
+from nsadiag.source.patterns.rank_conditions import write_on_one_rank
+from nsadiag.source.patterns.single_call import only_assignment, thawed
 
 WRAPPER = "DistributedDataParallel"
+SWITCH = "require_backward_grad_sync"
 OF_RATES = "Give every rank's scheduler the same numbers: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks."
 UNKNOWN_TO_DDP = (
     "DDP does not reduce it, as it was frozen when DDP wrapped the model, or was put in afterwards"
@@ -44,6 +46,7 @@ def why_parted(case: Case, found: Drift, among: frozenset[str]) -> Why:
     idle = not _were_reduced(case, found.parameter) and not kept_equal(case.cell, among)
     return (
         _kept_back(case, found, idle)
+        or (_switched_off(case, found) if idle else None)
         or (_passed_by(case, found) if idle else None)
         or _left(case, case.cell.ranks[0].rank, found)
         or _loaded(case, found)
@@ -66,6 +69,19 @@ def _kept_back(case: Case, found: Drift, idle: bool) -> Why | None:
         says=f"{_says(found)}: {kept.says}.",
         place=kept.place,
         fix="Leave no_sync for the last backward before every optimizer.step(), also where an epoch ends within an accumulation.",
+    )
+
+
+def _switched_off(case: Case, found: Drift) -> Why | None:
+    """Forwards go through the wrapper, and it is told to reduce nothing."""
+    events = case.events[(case.events.kind == Kind.FORWARD) & (case.events.name == WRAPPER)]
+    place = only_assignment(case.cell.code, SWITCH)
+    if place is None or events["rank"].nunique() < len(case.cell.ranks):
+        return None
+    return Why(
+        says=f"{_says(found)}: {SWITCH} is False at every backward, and no gradient was ever reduced.",
+        place=place,
+        fix="Set it to True before the forward of the last micro-batch of each step, or use no_sync() for the others.",
     )
 
 
@@ -175,11 +191,15 @@ def _written(cell: CellEvidence, found: Drift) -> Why:
     wrote = written_alone(cell, found)
     fix = "Change parameters on all ranks alike: load before DDP wraps the model, and give every rank the same optimizer settings."
     if not wrote:
-        return Why(says=f"{_says(found)}: something changes the parameters on one rank alone.", fix=fix)
+        place = write_on_one_rank(cell.code)
+        return Why(
+            says=f"{_says(found)}: something changes the parameters on one rank alone.", fix=fix, place=place
+        )
     odd = tuple(sorted(wrote))
     return Why(
         says=f"{_says(found)}: something besides the optimizer writes into them on rank {cell.names(odd)} alone.",
         odd=odd,
+        place=write_on_one_rank(cell.code),
         more=(_of_writes(found, wrote),),
         fix=fix,
     )

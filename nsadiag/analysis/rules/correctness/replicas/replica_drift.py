@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined
+from nsadiag.analysis.relations.invariants.operations import LEAST, reduced_names, source, steps_of
 from nsadiag.analysis.relations.manual_averaging import are_most, averaged
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, counts_since_wrap, drift, kept_equal, summed
@@ -19,12 +20,20 @@ from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
     why_parted,
 )
 from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
+from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import settings_apart
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
 from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import beside_ddp
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Evidence, Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
-from nsadiag.source.patterns.single_call import only_call, only_keyword, seeded_by_rank, thawed
+from nsadiag.source.patterns.rank_conditions import frozen_on_one_rank, write_on_one_rank
+from nsadiag.source.patterns.single_call import (
+    last_call,
+    only_assignment,
+    only_keyword,
+    seeded_by_rank,
+    thawed,
+)
 
 FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last snapshot
 IGNORED = "ignored_params"  # of fully_shard
@@ -36,6 +45,7 @@ def replica_drift(case: Case) -> Iterator[Draft | Declined]:
         return
     yield from _wrapped(case)
     yield from _by_hand(case)
+    yield from _frozen_apart(case)
     yield from _beside_units(case)
     looks = sum(len(rank.replicas) for rank in case.cell.ranks)
     yield Declined(
@@ -98,7 +108,9 @@ def _not_reduced(case: Case) -> Iterator[Draft]:
     if found:
         says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: {UNKNOWN_TO_DDP}."
         fix = f"{OF_UNKNOWN} If each rank's own is meant, all is well."
-        yield _finding(found, says, thawed(case.cell.code), fix, strength=Strength.LIKELY)
+        module = found.parameter.rpartition(".")[0].rpartition(".")[2]
+        at = thawed(case.cell.code) or only_assignment(case.cell.code, module)
+        yield _finding(found, says, at, fix, strength=Strength.LIKELY)
 
 
 def _beside_the_wrapper(case: Case) -> Iterator[Draft]:
@@ -158,9 +170,12 @@ def _by_hand(case: Case) -> Iterator[Draft]:
         more = otherwise.evidence(case.cell)
         yield _finding(odd, said, otherwise.place or at, otherwise.fix, more=more)
     else:
-        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {found.parameter} is not kept equal."
+        apart = settings_apart(case)
+        why = f"{apart.setting} is {apart.says}" if apart else f"{found.parameter} is not kept equal"
+        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {why}."
         fix = "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings."
-        yield _finding(found, said, at, fix)
+        written = apart.place if apart else write_on_one_rank(case.cell.code)
+        yield _finding(found, said, written or at, fix)
 
 
 def _beside_units(case: Case) -> Iterator[Draft]:
@@ -177,7 +192,7 @@ def _beside_units(case: Case) -> Iterator[Draft]:
     yield _finding(
         found,
         f"{found.parameter} is {f'not held by fully_shard, which is given {IGNORED}' if ignored else 'in none of the modules given to fully_shard'}: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient.",
-        ignored or only_call(case.cell.code, "fully_shard"),
+        ignored or last_call(case.cell.code, "fully_shard"),
         "Reduce the gradients of what fully_shard ignores (all_reduce, divided by the ranks) before the optimizer's step, or shard it with a policy of its own (MixedPrecisionPolicy)."
         if ignored
         else "Call fully_shard on the whole model too, after its blocks: what no block holds is then sharded and reduced with the root.",
@@ -193,7 +208,10 @@ def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator
         return
     if 2 * sum(sizes[name] for name in reduced) < whole:
         return
-    found = drift(case.cell, frozenset(sizes) - reduced)
+    beside = frozenset(sizes) - reduced
+    if _are_modules(beside, reduced):
+        return
+    found = drift(case.cell, beside)
     if found is None or found.from_start:
         return
     yield _finding(
@@ -203,6 +221,39 @@ def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator
         "Reduce every gradient before the optimizer uses it; if this parameter is meant to be each rank's own, all is well.",
         strength=Strength.WEAK,
     )
+
+
+def _frozen_apart(case: Case) -> Iterator[Draft]:
+    """Gradients are averaged, and some rank gives none of its own for parameters that others train."""
+    steps = steps_of(case)
+    each = {
+        rank.rank: {(o.held, o.of) for s in steps for o in s.of("step")[rank.rank]}
+        for rank in case.cell.ranks
+    }
+    if len(steps) < LEAST or not reduced_names(case) or any(len(found) != 1 for found in each.values()):
+        return
+    counts = {rank: next(iter(found)) for rank, found in each.items()}
+    if len({of for _, of in counts.values()}) > 1 or len({held for held, _ in counts.values()}) == 1:
+        return
+    shown = ", ".join(f"rank {rank}: {held} of {of}" for rank, (held, of) in list(counts.items())[:8])
+    fewest = min(held for held, _ in counts.values())
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"Gradients are averaged over the ranks, and the ranks do not train the same parameters ({shown}): what is frozen on one is averaged with nothing.",
+        guilty_ranks=tuple(rank for rank, (held, _) in counts.items() if held == fewest),
+        where=Where(step=steps[0].number).at(frozen_on_one_rank(case.cell.code)),
+        evidence=(
+            Evidence(
+                claim=f"parameters of the optimizer that ask for a gradient: {shown}", source=source(case)
+            ),
+        ),
+        fix="Freeze and unfreeze parameters on all ranks alike.",
+    )
+
+
+def _are_modules(beside: frozenset[str], reduced: frozenset[str]) -> bool:
+    """Whether what is not reduced is whole modules: a head or an adapter may be each rank's own by design, a single weight is not."""
+    return not {name.rpartition(".")[0] for name in beside} & {name.rpartition(".")[0] for name in reduced}
 
 
 def _finding(
@@ -239,6 +290,6 @@ RULE = Rule(
     fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
     check=replica_drift,
     needs=("black_boxes",),
-    explained_by=("control_mismatch",),
+    explained_by=("control_mismatch", "broken_equalities", "reduce_operations", "unexchanged_gradients"),
     confused_with=("healthy",),
 )

@@ -1,0 +1,95 @@
+"""Operations of the first steps, in their order, on all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.relations.pending import ran_together
+from nsadiag.evidence.documents.training import Operation
+
+LEAST = 3  # steps that agree, before anything is said of all of them
+SMALL = 16  # elements: counts, losses and flags have no more
+MOST_OPERATIONS = 300  # of a step that are noted
+MOST_STEPS = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step that all ranks recorded: by rank, its operations in their order, the last of which is an optimizer's step."""
+
+    number: int
+    ranks: dict[int, tuple[Operation, ...]]
+
+    def of(self, kind: str) -> dict[int, list[Operation]]:
+        """By rank, those of a kind."""
+        return {rank: [o for o in found if o.kind == kind] for rank, found in self.ranks.items()}
+
+
+def steps_of(case: Case) -> tuple[Step, ...]:
+    """Steps that every rank of the job recorded; none where one is missing, hung or raised."""
+    return case.once(_steps)
+
+
+def _steps(case: Case) -> tuple[Step, ...]:
+    if not ran_together(case.cell) or len(case.cell.ranks) < case.cell.world_size:
+        return ()
+    rows = {rank.rank: {row.step: row.operations for row in rank.observed} for rank in case.cell.ranks}
+    numbers = sorted(set.intersection(*(set(found) for found in rows.values()))) if rows else []
+    steps = [Step(number=n, ranks={rank: found[n] for rank, found in rows.items()}) for n in numbers]
+    # Other rows hold what is always noted: epochs and loads.
+    return tuple(
+        step for step in steps if all(any(o.kind == "step" for o in ops) for ops in step.ranks.values())
+    )
+
+
+def source(case: Case, rank: int | None = None) -> str:
+    """The file that shows it."""
+    return f"{case.cell.rank(case.cell.ranks[0].rank if rank is None else rank).source}/invariants.jsonl"
+
+
+def phases(operations: tuple[Operation, ...]) -> tuple[list[Operation], list[Operation]]:
+    """A step's operations before its first backward, and from there on."""
+    first = next((n for n, o in enumerate(operations) if o.kind == "backward"), len(operations))
+    return list(operations[:first]), list(operations[first:])
+
+
+def reduces_gradients(operation: Operation) -> bool:
+    """Whether it is a reduction of gradients that the user's code asks for, behind backward."""
+    reduces = operation.kind == "collective" and bool(operation.reduces) and not operation.inside
+    return reduces and any(role.startswith("gradient") for role in operation.roles)
+
+
+def reduced_names(case: Case) -> frozenset[str]:
+    """Parameters whose gradients the user's code reduced in nearly every recorded step; none where rows are not whole."""
+    steps = steps_of(case)
+    if not steps or any(len(found) >= MOST_OPERATIONS for step in steps for found in step.ranks.values()):
+        return frozenset()
+    times = Counter(
+        name
+        for step in steps
+        for found in step.ranks.values()
+        for name in {r.partition(" ")[2] for o in found if reduces_gradients(o) for r in o.roles}
+    )
+    rows = len(steps) * len(steps[0].ranks)
+    return frozenset(name for name, count in times.items() if name and count >= MOST_STEPS * rows)
+
+
+def couples(operation: Operation) -> bool:
+    """Whether ranks exchange activations by it: tensors, in a forward, that are neither parameters nor gradients."""
+    known = any(role.startswith(("gradient", "parameter")) for role in operation.roles)
+    large = math.prod(operation.shape) > SMALL if operation.shape else False
+    return operation.kind == "collective" and large and not known and operation.inside != "backward"
+
+
+def always(steps: tuple[Step, ...], holds: Callable[[tuple[Operation, ...]], bool]) -> bool:
+    """Whether it holds of every rank's operations in every step, of which there are enough."""
+    return len(steps) >= LEAST and all(holds(found) for step in steps for found in step.ranks.values())
+
+
+def one_optimizer(steps: tuple[Step, ...]) -> bool:
+    """Whether a single optimizer steps, once in each step."""
+    return all(sum(o.kind == "step" for o in found) == 1 for step in steps for found in step.ranks.values())

@@ -1,0 +1,209 @@
+"""Parameters that all ranks of a split model hold, and that drift: each rank's gradient is only a part, or of another batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.invariants.operations import LEAST, Step, couples, source, steps_of
+from nsadiag.analysis.relations.invariants.tensors import (
+    Key,
+    Look,
+    equal,
+    inputs_of,
+    is_constant,
+    kept_equal,
+    keys_of,
+    looks_of,
+    timeline,
+)
+from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import settings_apart
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.source.patterns.single_call import only_use
+
+
+def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
+    """Only where ranks exchange activations in each forward, some parameters differ from the start, and others do not:
+    who draws the ones apart and the others alike means to split the model, and to hold the rest on all ranks.
+    """
+    looks, steps = looks_of(case), steps_of(case)
+    if len(looks) <= LEAST or not all(
+        any(map(couples, found)) for step in steps for found in step.ranks.values()
+    ):
+        yield Declined(f"no activations were exchanged in every one of {len(steps)} recorded forwards")
+        return
+    own, shared = _split(looks)
+    if not own:
+        yield from _equal_addends(case, steps)
+    if not own or not shared:
+        yield Declined("all parameters are equal on all ranks at first, or none is")
+        return
+    drifted = [key for key in keys_of(looks) if key in shared and _drifts(looks, key)]
+    if not drifted:
+        yield Declined(
+            f"{len(shared)} parameters that all ranks hold stay equal, beside {len(own)} that are each rank's own"
+        )
+        return
+    apart = {key: timeline(looks, key)[kept_equal(timeline(looks, key))] for key in drifted}
+    key = min(drifted, key=lambda each: apart[each][0])
+    step, values = apart[key]
+    says, place, phase = _cause(case, steps, key)
+    shown = ", ".join(f"rank {rank}: {v.total:.8g}" for rank, v in sorted(values.items())[:8])
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"{key[1]} is held by all ranks of a model that is split over them, is equal at first, and differs from step {step} on: {says}.",
+        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
+        where=Where(parameter=key[1], step=max(step - 1, 0), phase=phase).at(place),
+        evidence=(
+            Evidence(claim=f"sum over {key[1]} before step {step}: {shown}", source=source(case)),
+            Evidence(
+                claim=f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} are each rank's own, as {next(iter(own))[1]}; {len(drifted)} of the equal ones drift",
+                source=source(case),
+            ),
+        ),
+    )
+
+
+def _equal_addends(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
+    """Shards that were drawn alike: each rank computes the same part, and the forward sums the copies."""
+    inputs = inputs_of(case)
+    if len(inputs) < LEAST or any(
+        not equal(dict(enumerate(each)))
+        for given in inputs.values()
+        for each in zip(*given.values(), strict=False)
+    ):
+        return
+    found: list[Operation] = []
+    for step in steps:
+        each = {
+            rank: [o for o in ops if couples(o) and o.inside == "forward"] for rank, ops in step.ranks.items()
+        }
+        if len({len(ops) for ops in each.values()}) > 1:
+            return
+        for calls in zip(*each.values(), strict=True):
+            values = {n: o.values[0] for n, o in enumerate(calls) if o.values}
+            if (
+                calls[0].reduces != "SUM"
+                or len(values) < len(calls)
+                or not equal(values)
+                or is_constant(values[0])
+            ):
+                return
+            found.append(calls[0])
+    if len(found) < len(steps):
+        return
+    yield Draft(
+        strength=Strength.LIKELY,
+        summary=f"The forward sums {case.cell.world_size} equal copies of one activation in each of {len(steps)} steps: all ranks hold the same weights and were given the same batch, so that none has a part of its own.",
+        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
+        where=Where(step=steps[0].number, phase="forward").at(locations.of_text(found[0].place)),
+        evidence=(
+            Evidence(
+                claim=f"what {found[0].name} sums over the ranks is equal on all of them, to the last bit, as are all parameters and inputs",
+                source=source(case),
+            ),
+        ),
+        fix="Seed the shards by the rank (and what all ranks hold alike), or split one tensor that is drawn whole.",
+    )
+
+
+def _split(looks: tuple[Look, ...]) -> tuple[dict[Key, None], dict[Key, None]]:
+    """Parameters that are each rank's own from the start, and those that all ranks hold.
+
+    Of what begins as zeros or ones nothing is known by its values: it goes with what lies nearest to it in the model.
+    """
+    first = looks[0].held
+    own = {key: None for key, values in first.items() if not equal(values)}
+    alike = {k: None for k, v in first.items() if equal(v) and not is_constant(v[min(v)])}
+    plain = [key for key in first if key not in own and key not in alike]
+    sizes = {size for key in alike for size in first[key][min(first[key])].shape}
+    shapes = {key: first[key][min(first[key])].shape for key in plain}
+    shared = {**alike, **{key: None for key in plain if _nearest(key, own, alike, sizes, shapes[key])}}
+    return own, shared
+
+
+def _nearest(
+    key: Key, own: dict[Key, None], alike: dict[Key, None], sizes: set[int], shape: tuple[int, ...]
+) -> bool:
+    """Whether all ranks hold it, by what lies beside it, or else in the smallest module around it that has drawn parameters.
+
+    Of a size that no parameter has which all ranks hold, it is a shard's.
+    """
+    module = key[1].rpartition(".")[0]
+    if any(each[1].rpartition(".")[0] == module for each in own) or not set(shape) <= sizes:
+        return False
+    while True:
+        around = module + "." if module else ""
+        if any(each[1].startswith(around) for each in alike):
+            return True
+        if not module or any(each[1].startswith(around) for each in own):
+            return False
+        module = module.rpartition(".")[0]
+
+
+def _drifts(looks: tuple[Look, ...], key: Key) -> bool:
+    at = timeline(looks, key)
+    held = kept_equal(at)
+    return held < len(at) and not any(equal(values) for _, values in at[held:])
+
+
+def _cause(case: Case, steps: tuple[Step, ...], key: Key) -> tuple[str, Place | None, str]:
+    first = steps[0]
+    forward = next(iter(first.of("forward").values()), [])
+    summed = any(couples(o) and o.reduces == "SUM" for found in first.ranks.values() for o in found)
+    if summed and forward and _inputs_differ(first):
+        return (
+            "the ranks were given different batches, and sum their activations over them",
+            locations.of_text(forward[0].place),
+            "forward",
+        )
+    stepped = next(iter(first.of("step").values()))[0]
+    apart = settings_apart(case)
+    if apart and apart.step <= first.number:
+        return f"{apart.setting} is {apart.says}", apart.place, "optimizer"
+    norms = _norms_apart(steps)
+    if norms is not None:
+        return (
+            "gradients are clipped by a norm that is each rank's own, over its shards alone",
+            locations.of_text(norms.place),
+            "backward",
+        )
+    place = only_use(case.cell.code, key[1].rpartition(".")[0].rpartition(".")[2])
+    return (
+        "its gradient is each rank's own part, and nothing sums it",
+        place or locations.of_text(stepped.place),
+        "backward",
+    )
+
+
+def _inputs_differ(step: Step) -> bool:
+    given = {rank: [v for o in found for v in o.values] for rank, found in step.of("forward").items()}
+    counts = {len(values) for values in given.values()}
+    if len(counts) > 1 or not counts or 0 in counts:
+        return False
+    return any(not equal(dict(enumerate(values))) for values in zip(*given.values(), strict=True))
+
+
+def _norms_apart(steps: tuple[Step, ...]) -> Operation | None:
+    for step in steps:
+        clips = {rank: found[0] for rank, found in step.of("clip").items() if found}
+        if len(clips) == len(step.ranks) and len({clip.value for clip in clips.values()}) > 1:
+            return next(iter(clips.values()))
+    return None
+
+
+RULE = Rule(
+    name="partial_gradients",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="(`--probes light,invariants`) in a model that is split over the ranks (activations are exchanged in each forward, some parameters are each rank's own), parameters that all ranks begin with alike drift: their gradient is left partial, is clipped by a shard's norm, or is of another batch",
+    fix="Sum the gradient of what all ranks hold over the group that the model is split over (in backward, or before the optimizer's step), and give these ranks the same batches.",
+    check=partial_gradients,
+    explained_by=("nonfinite", "control_mismatch"),
+    confused_with=("healthy",),
+)

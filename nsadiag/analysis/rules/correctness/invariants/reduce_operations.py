@@ -1,0 +1,131 @@
+"""Reductions of gradients that ranks do not ask for alike: another operation on one rank, or one parameter more often than the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.outliers import odd_values
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.relations.invariants.operations import LEAST, Step, reduces_gradients, source, steps_of
+from nsadiag.analysis.relations.invariants.tensors import equal
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Checksum, Operation
+from nsadiag.evidence.records import Evidence, Strength, Where
+
+
+def reduce_operations(case: Case) -> Iterator[Draft | Declined]:
+    steps = steps_of(case)
+    yield from _other_operations(case, steps)
+    yield from _summed_twice(case, steps)
+    yield Declined(f"all ranks ask for the same reductions, in {len(steps)} steps")
+
+
+def _other_operations(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
+    """The nth reduction of a group in a step is one call, whatever each rank says that it is."""
+    for step in steps:
+        each = {rank: [o for o in found if o.reduces] for rank, found in step.of("collective").items()}
+        if len({tuple((o.name, o.group, o.shape) for o in found) for found in each.values()}) > 1:
+            continue
+        for calls in zip(*each.values(), strict=True):
+            asked = {rank: call.reduces for rank, call in zip(each, calls, strict=True)}
+            if len(set(asked.values())) > 1:
+                odd = odd_values(asked)
+                call = calls[list(each).index(odd[0])]
+                shown = ", ".join(f"rank {rank}: {what}" for rank, what in list(asked.items())[:8])
+                yield Draft(
+                    strength=Strength.STRONG,
+                    summary=f"Ranks ask for different reductions in one {call.name}: {shown}. Each gets another result.",
+                    guilty_ranks=odd,
+                    where=Where(step=step.number, parameter=_parameter(call)).at(
+                        locations.of_text(call.place)
+                    ),
+                    evidence=(
+                        Evidence(
+                            claim=f"{call.name} of {' '.join(call.roles) or 'a tensor'} at step {step.number}: {shown}",
+                            source=source(case, odd[0]),
+                        ),
+                    ),
+                )
+                return
+
+
+def _parameter(call: Operation) -> str | None:
+    return next((role.partition(" ")[2] for role in call.roles if role.startswith("gradient ")), None)
+
+
+def _summed_twice(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
+    """A sum of what is equal on all ranks already, for some parameters alone: their gradients are larger by a factor."""
+    found: Counter[str] = Counter()
+    last: dict[str, Operation] = {}
+    for step in steps:
+        for parameter, call in _again(step):
+            found[parameter] += 1
+            last.setdefault(parameter, call)
+    often = [name for name, times in found.items() if times >= max(LEAST, len(steps) - 1)]
+    if not often:
+        return
+    name = often[0]
+    yield Draft(
+        strength=Strength.LIKELY,
+        summary=f"The gradient of {name} is summed over the ranks twice in each step, and those of other parameters once: it is {case.cell.world_size} times too large.",
+        guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
+        where=Where(step=steps[0].number, parameter=name, phase="backward").at(
+            locations.of_text(last[name].place)
+        ),
+        evidence=(
+            Evidence(
+                claim=f"at each of {found[name]} steps the second sum was of gradients that were equal on all ranks by then",
+                source=source(case),
+            ),
+        ),
+        fix="Reduce each gradient once.",
+    )
+
+
+def _again(step: Step) -> Iterator[tuple[str, Operation]]:
+    """Gradients that are equal on all ranks as they are summed, while the first sum of others is of unequal ones."""
+    by_rank = {
+        rank: [o for o in found if reduces_gradients(o)] for rank, found in step.of("collective").items()
+    }
+    if len({len(found) for found in by_rank.values()}) > 1:
+        return
+    met: Counter[str] = Counter()
+    once: set[str] = set()
+    twice: list[tuple[str, Operation]] = []
+    for calls in zip(*by_rank.values(), strict=True):
+        parameter = _parameter(calls[0])
+        values: dict[int, Checksum] = {n: call.values[0] for n, call in enumerate(calls) if call.values}
+        if parameter is None or calls[0].reduces != "SUM" or len(values) < len(calls):
+            continue
+        met[parameter] += 1
+        if not equal(values):
+            once.add(parameter)
+        elif met[parameter] > 1 and values[0].magnitude and _grew(step, parameter, values[0], len(calls)):
+            twice.append((parameter, calls[0]))
+    yield from (each for each in twice if each[0] in once and len(once) > len(twice))
+
+
+def _grew(step: Step, parameter: str, before: Checksum, ranks: int) -> bool:
+    """Whether the optimizer used the sum, rather than an average."""
+    used = next(iter(step.of("used").values()), [])
+    after = [v for o in used for v in o.values if v.name == parameter]
+    return (
+        bool(after) and abs(after[0].magnitude - ranks * before.magnitude) < 1e-3 * ranks * before.magnitude
+    )
+
+
+RULE = Rule(
+    name="reduce_operations",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="ranks ask for different reduce operations (SUM, MAX, AVG, ...) in one call; or (`--probes light,invariants`) some gradients are summed again when they are equal on all ranks already",
+    fix="Give every rank the same `op`.",
+    check=reduce_operations,
+    needs=("black_boxes",),
+    explained_by=("control_mismatch",),
+    confused_with=("healthy",),
+)

@@ -1,0 +1,197 @@
+"""Samplers that give every epoch the same order, or every rank the same share: their epoch or their rank was never set."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import Declined, RankEvidence
+from nsadiag.analysis.relations.invariants.operations import couples, reduced_names, source, steps_of
+from nsadiag.analysis.relations.invariants.tensors import equal, inputs_of, looks_of
+from nsadiag.analysis.relations.pending import ran_together
+from nsadiag.analysis.rules.correctness.duplicate_inputs import divides
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.ring.blackbox import Kind, Phase
+
+MOST_SURE = 8  # steps at which all ranks were given the same
+AGAIN = 3  # batches, at least, that come again in their order
+Epoch = tuple[int, Operation]  # with the step at which it begins
+
+
+def repeated_epochs(case: Case) -> Iterator[Draft | Declined]:
+    if not ran_together(case.cell):
+        return
+    each = {rank.rank: _epochs(case, rank) for rank in case.cell.ranks}
+    yield from _same_order(case, each)
+    yield from _same_share(case, each)
+    yield from _same_batches(case)
+    yield from _same_inputs(case)
+    count = sum(map(len, each.values()))
+    yield Declined(
+        f"samplers of training loaders were asked for {count} epochs, each with a number and a rank of its own"
+    )
+
+
+def _epochs(case: Case, rank: RankEvidence) -> list[Epoch]:
+    """Epochs of samplers whose batches are trained on: backwards follow what their loaders give."""
+    trains = _trained_at(case, rank.rank)
+    found = ((row.step, o) for row in rank.observed for o in row.operations if o.kind == "epoch")
+    return [(step, o) for step, o in found if o.place in trains]
+
+
+def _trained_at(case: Case, rank: int) -> set[str]:
+    """Lines that ask a loader for batches, most of which a backward follows before the next."""
+    events = case.events[case.events["rank"] == rank]
+    wanted = events[events.kind.isin((Kind.DATA, Kind.BACKWARD)) & (events.phase == Phase.BEGIN)]
+    given: dict[str, int] = {}
+    used: dict[str, int] = {}
+    last = ""
+    for kind, site in wanted[["kind", "site"]].itertuples(index=False):
+        if kind == Kind.DATA:
+            last = str(site)
+            given[last] = given.get(last, 0) + 1
+        elif last:
+            used[last] = used.get(last, 0) + 1
+            last = ""
+    return {site for site, count in used.items() if 2 * count > given[site]}
+
+
+def _same_order(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
+    rank, epochs = next(iter(each.items()))
+    for sampler in dict.fromkeys(o.sampler for _, o in epochs):
+        own = [(step, o) for step, o in epochs if o.sampler == sampler and o.shuffles]
+        alike = [
+            (step, o)
+            for (before, first), (step, o) in itertools.pairwise(own)
+            if (o.epoch, o.seed) == (first.epoch, first.seed) and step > before + 1
+        ]
+        if not alike or len(alike) < len(own) - 1:
+            continue
+        (step, again) = alike[0]
+        yield Draft(
+            strength=Strength.STRONG,
+            summary=f"{again.name} shuffles, and its epoch stays {again.epoch}: each of {len(own)} epochs has the order of the first. set_epoch is not called with a new number.",
+            guilty_ranks=tuple(each),
+            where=Where(step=step, phase="data").at(locations.of_text(again.place)),
+            evidence=(
+                Evidence(
+                    claim=f"epochs of sampler {sampler} began at steps {', '.join(str(s) for s, _ in own[:8])}, each with epoch={again.epoch} and shuffle=True",
+                    source=source(case, rank),
+                ),
+            ),
+        )
+
+
+def _same_share(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
+    """Only if the ranks are replicas of one model, and nothing else divides the work."""
+    everyone = case.cell.world_size
+    wrapped = all(r.ddp and all(len(m.ranks) == everyone for m in r.ddp) for r in case.cell.ranks)
+    firsts = {rank: epochs[0] for rank, epochs in each.items() if epochs}
+    if not wrapped or len(firsts) < everyone or divides(case):
+        return
+    shares = {(o.replica, o.replicas, o.epoch) for _, o in firsts.values()}
+    replica, replicas, _ = next(iter(shares))
+    if len(shares) > 1 or replicas < 2:
+        return
+    step, first = firsts[min(firsts)]
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"Every rank's {first.name} takes share {replica} of {replicas}: all ranks train on the same batches, and the other shares are never read.",
+        guilty_ranks=tuple(each),
+        where=Where(step=step, phase="data").at(locations.of_text(first.place)),
+        evidence=(
+            Evidence(
+                claim=f"rank={replica}, num_replicas={replicas} on all {everyone} ranks", source=source(case)
+            ),
+        ),
+        fix="Leave rank and num_replicas out, or give each rank its own.",
+    )
+
+
+def _same_batches(case: Case) -> Iterator[Draft]:
+    """By what the model is given: a loader that shuffles, and draws the second epoch as it drew the first."""
+    for rank in case.cell.ranks:
+        shuffled = {loader.place for loader in rank.loaders if loader.sampler == "RandomSampler"}
+        length = _first_epoch(case, rank.rank)
+        given = [
+            tuple(v.exact for o in row.operations if o.kind == "forward" for v in o.values)
+            for number, row in enumerate(rank.observed)
+            if row.step == number
+        ]
+        again = min(length, len(given) - length)
+        if len(shuffled) != 1 or len(rank.loaders) != 1 or again < AGAIN or not all(given):
+            continue
+        first = given[:length]
+        if len(set(first)) == length and given[length : length + again] == first[:again]:
+            place = next(iter(shuffled))
+            yield Draft(
+                strength=Strength.LIKELY,
+                summary="The loader shuffles, and epoch 2 begins with the batches of epoch 1 in their order: its generator is seeded alike before each epoch.",
+                guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+                where=Where(step=length, phase="data").at(locations.of_text(place)),
+                evidence=(
+                    Evidence(
+                        claim=f"checksums of the model's inputs at steps {length} to {length + again - 1} are those of steps 0 to {again - 1}, in this order; RandomSampler",
+                        source=source(case, rank.rank),
+                    ),
+                ),
+                fix="Seed the generator once, or with the number of the epoch.",
+            )
+            return
+
+
+def _same_inputs(case: Case) -> Iterator[Draft]:
+    """Replicas that are given the same batch as their peers in every step, and each time another one."""
+    everyone = case.cell.world_size
+    wrapped = all(r.ddp and all(len(m.ranks) == everyone for m in r.ddp) for r in case.cell.ranks)
+    steps, inputs = steps_of(case), inputs_of(case)
+    looks = looks_of(case)
+    split = bool(looks) and any(not equal(each) for each in looks[0].held.values())
+    coupled = split or any(couples(o) for step in steps for ops in step.ranks.values() for o in ops)
+    if not (wrapped or reduced_names(case)) or divides(case) or coupled or len(inputs) < MOST_SURE:
+        return
+    alike = all(len({repr(values) for values in given.values()}) == 1 for given in inputs.values())
+    if not alike or len({repr(given) for given in inputs.values()}) < MOST_SURE:
+        return
+    loaders = [loader.place for loader in case.cell.ranks[0].loaders]
+    forward = next(iter(steps[0].of("forward").values()))[0]
+    yield Draft(
+        strength=Strength.LIKELY,
+        summary=f"All ranks train on the same batches: the inputs were equal on all {everyone} ranks at each of {len(inputs)} recorded steps, and others from step to step, so that the same gradient is averaged {everyone} times.",
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+        where=Where(step=min(inputs), phase="data").at(
+            locations.of_text(loaders[0] if len(loaders) == 1 else forward.place)
+        ),
+        evidence=(
+            Evidence(
+                claim=f"checksums of the model's inputs at steps {', '.join(map(str, list(inputs)[:8]))}: equal on all ranks, to the last bit",
+                source=source(case),
+            ),
+        ),
+        fix="Give the loader a DistributedSampler, or each rank its share of the stream. If a benchmark or a test means it, all is well.",
+    )
+
+
+def _first_epoch(case: Case, rank: int) -> int:
+    """Batches that were given before the data first ran out; 0 where it did not."""
+    events = case.events[(case.events["rank"] == rank) & (case.events.kind == Kind.DATA)]
+    ended = events[events.phase == Phase.END].b.tolist()
+    return ended.index(1) if 1 in ended else 0
+
+
+RULE = Rule(
+    name="repeated_epochs",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="a DistributedSampler that shuffles has the same epoch number in all epochs of training, or the same share on all ranks of a model in DDP; or (`--probes light,invariants`) a loader that shuffles gives the batches of the first epoch again, or replicas are given the same batches as their peers in every step",
+    fix="Call sampler.set_epoch(epoch) before each epoch.",
+    check=repeated_epochs,
+    needs=("black_boxes",),
+    explained_by=("nonfinite", "gradient_order"),
+    confused_with=("healthy",),
+)

@@ -1,0 +1,147 @@
+"""Training that changes nothing: the learning rate is zero in every step, or no parameter of an optimizer ever has a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.facts import locations
+from nsadiag.analysis.records import Declined, RankEvidence
+from nsadiag.analysis.relations.invariants.operations import Step, source, steps_of
+from nsadiag.analysis.relations.invariants.tensors import looks_of
+from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.evidence.documents.training import Operation
+from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.source.patterns.single_call import scheduler_step
+
+LEAST = 4  # steps of the optimizer that were looked at
+SUDDEN = 0.1  # of the largest loss so far: the smallest before it is gone
+RATE = "lr="
+
+
+def unmoved_parameters(case: Case) -> Iterator[Draft | Declined]:
+    if case.cell.stopped == "hang" or any(rank.exception for rank in case.cell.ranks):
+        return
+    for rank in case.cell.ranks:
+        stepped: dict[int, list[tuple[int, Operation]]] = {}
+        for row in rank.observed:
+            for operation in row.operations:
+                if operation.kind == "step" and operation.optimizer is not None:
+                    stepped.setdefault(operation.optimizer, []).append((row.step, operation))
+        # A schedule may begin at zero.
+        later = {n: [(step, o) for step, o in found if step > 0] for n, found in stepped.items()}
+        # One of several may wait for its turn.
+        if later and all(len(found) >= LEAST and _is_idle(found) for found in later.values()):
+            yield from _without_rate(case, rank, next(iter(later.values())))
+        for number, found in stepped.items():
+            if len(later[number]) >= LEAST:
+                yield from _without_gradients(case, rank, number, found)
+    yield from _vanished(case)
+    yield Declined("every optimizer has a learning rate and parameters with gradients")
+
+
+def _rates(operation: Operation) -> list[float]:
+    words = (word for text in operation.settings for word in text.split() if word.startswith(RATE))
+    return [float(word.removeprefix(RATE)) for word in words]
+
+
+def _is_idle(found: list[tuple[int, Operation]]) -> bool:
+    rates = [_rates(o) for _, o in found]
+    return all(each and not any(each) for each in rates)
+
+
+def _without_rate(case: Case, rank: RankEvidence, found: list[tuple[int, Operation]]) -> Iterator[Draft]:
+    step, first = found[0]
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"The learning rate of {first.name} is 0 in every step from {step} on: nothing is trained.",
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+        where=Where(step=step, phase="optimizer").at(
+            scheduler_step(case.cell.code) or locations.of_text(first.place)
+        ),
+        evidence=(
+            Evidence(
+                claim=f"lr=0 of all groups before steps {', '.join(str(s) for s, _ in found[:8])}",
+                source=source(case, rank.rank),
+            ),
+        ),
+        fix="Look at what the scheduler multiplies the learning rate by, and when it is stepped.",
+    )
+
+
+def _without_gradients(
+    case: Case, rank: RankEvidence, number: int, found: list[tuple[int, Operation]]
+) -> Iterator[Draft]:
+    """An optimizer whose steps find no gradient, from its first step on and for good."""
+    if any(o.graded is None or o.graded for _, o in found) or not all(o.held for _, o in found):
+        return
+    # Gradients that a closure makes are looked for when the step is done.
+    rows = [row for row in rank.ungraded if row.optimizer == number]
+    if not rows or rows[-1].count < rows[-1].of:
+        return
+    step, first = found[0]
+    yield Draft(
+        strength=Strength.STRONG,
+        summary=f"{first.name} has made steps at which none of its {first.held} parameters had a gradient, from the first on: it trains nothing.",
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+        where=Where(step=step, phase="optimizer").at(locations.of_text(first.place)),
+        evidence=(
+            Evidence(
+                claim=f"gradients of optimizer {number}, of {first.held} parameters, before steps {', '.join(str(s) for s, _ in found[:8])}: none",
+                source=source(case, rank.rank),
+            ),
+        ),
+        fix="Give it the parameters of the model that runs, after it was wrapped, sharded or copied; and look for a detach() between them and the loss.",
+    )
+
+
+def _vanished(case: Case) -> Iterator[Draft]:
+    """A loss that drops to exactly zero from one step to the next, with every gradient, and stays there."""
+    looks = {look.step: look for look in looks_of(case)}
+    losses = [(s.number, _loss(s)) for s in steps_of(case) if s.number in looks]
+    gone = next((n for n, (_, loss) in enumerate(losses) if loss == 0.0), 0)
+    before, after = losses[:gone], losses[gone:]
+    if len(before) < LEAST or len(after) < LEAST or any(loss != 0.0 for _, loss in after):
+        return
+    # One that converges to zero passes through what is nearly zero.
+    known = [loss for _, loss in before if loss is not None]
+    if len(known) < len(before) or min(known) < SUDDEN * max(known):
+        return
+    used = [v for number, _ in after for each in looks[number].used.values() for v in each.values()]
+    if not used or any(v.magnitude for v in used):
+        return
+    step = after[0][0]
+    at = next(o for o in next(iter(steps_of(case)[0].of("backward").values())) if o.place)
+    yield Draft(
+        strength=Strength.LIKELY,
+        summary=f"The loss is exactly 0 from step {step} on, and so is every gradient: nothing is trained any more, though the loss was {known[-1]:.4g} one step before.",
+        guilty_ranks=tuple(r.rank for r in case.cell.ranks),
+        where=Where(step=step, phase="backward").at(locations.of_text(at.place)),
+        evidence=(
+            Evidence(
+                claim=f"losses: {', '.join(f'{n}: {loss:.4g}' for n, loss in losses[max(gone - 3, 0) : gone + 3])}; gradients of these steps are zeros",
+                source=source(case),
+            ),
+        ),
+        fix="Look at what the loss is multiplied by or averaged over: a mask, a weight or a selection that has become empty.",
+    )
+
+
+def _loss(step: Step) -> float | None:
+    """The loss of all ranks, where each says its own."""
+    found = [o.value for ops in step.of("backward").values() for o in ops]
+    known = [value for value in found if value is not None]
+    return max(known, key=abs) if known and len(known) == len(found) else None
+
+
+RULE = Rule(
+    name="unmoved_parameters",
+    concludes=("silently_wrong",),
+    family="correctness",
+    outcome="wrong",
+    detected="an optimizer whose learning rate is zero in all steps but the first, or none of whose parameters has a gradient at any step; or (`--probes light,invariants`) a loss that drops to exactly zero, with all gradients",
+    fix="Give the optimizer a learning rate, and the parameters that the loss depends on.",
+    check=unmoved_parameters,
+    explained_by=("nonfinite", "stale_optimizer"),
+    confused_with=("healthy",),
+)

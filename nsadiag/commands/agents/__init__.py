@@ -1,0 +1,1 @@
+"""Tools for coding agents, and the MCP server that offers them."""

@@ -1,0 +1,170 @@
+"""Answers for a coding agent: short, as JSON, each fact with an id that `evidence` resolves.
+
+Texts come from a job's own files, and so from whoever wrote its code and its data.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nsadiag.errors import NsadiagError, UsageError
+from nsadiag.evidence.records import Place, Verdict, Where
+from nsadiag.reports import RunReport, load_report
+from nsadiag.reports.words import one_line
+
+MOST_CHARACTERS = 4400  # of a verdict: about 1,200 tokens
+MOST_RECORD = 3000
+SUMMARY, CLAIM, CODE = 600, 220, 200
+MOST_FACTS, MOST_RULED_OUT, MOST_GAPS = 8, 4, 3
+SECONDS = 600.0  # for a job that is attached to or run
+
+
+def verdict(directory: str = "artifacts/latest") -> str:
+    """The verdict of a run directory: class, guilty ranks, line, fix, and facts with ids (e1, e2, ...) for `evidence`."""
+    return _shown(_short(_run(directory)))
+
+
+def evidence(id: str, directory: str = "artifacts/latest") -> str:
+    """The record behind one fact of a verdict, by its id (e1), with the file and the place in it."""
+    run = _run(directory)
+    items = _verdict(run).evidence
+    number = int(id[1:]) if id[:1] == "e" and id[1:].isdigit() else 0
+    if not 0 < number <= len(items):
+        raise UsageError(f"there is no fact {id!r}", f"this verdict has e1 to e{len(items)}")
+    from nsadiag.reports.pictures.records import cited
+
+    item = items[number - 1]
+    record = cited(run).get(item.source, "")
+    found = {"claim": one_line(item.claim), "source": one_line(item.source), "record": record[:MOST_RECORD]}
+    return _shown({key: value for key, value in found.items() if value})
+
+
+def code(directory: str = "artifacts/latest") -> str:
+    """The source around the guilty line, the peers' line and the branch on which they diverged, with who is where."""
+    from nsadiag.reports.pictures.view import view_of
+
+    pieces = []
+    for snippet in view_of(_run(directory)).snippets:
+        lines = [
+            f"{line.number:>5} {line.text}" + (f"   # <- {', '.join(line.marks)}" if line.marks else "")
+            for line in snippet.lines
+        ]
+        pieces.append("\n".join([snippet.file, *lines]))
+    return "\n\n".join(pieces) or "no source was kept with this run"
+
+
+def compare(a: str, b: str) -> str:
+    """The differences between two runs: environment, versions, settings, verdict, timing, parameters."""
+    from nsadiag.commands import diff
+
+    rows = diff.rows_of(Path(a), Path(b))
+    return diff.as_json(rows, Path(a), Path(b))[:MOST_RECORD]
+
+
+def runs(folder: str = "artifacts") -> str:
+    """The runs in a folder, newest first, with outcome, class and guilty ranks."""
+    from nsadiag.commands import runs as listing
+
+    found = listing.runs(listing.existing(Path(folder)))[:20]
+    return "\n".join(listing.lines(found)) or f"no run in {folder}"
+
+
+def attach(pid: int) -> str:
+    """Judges a job that runs or hangs now, by the pid of its launcher or of a rank; the job is left as it is."""
+    return _judged(["attach", str(int(pid))])
+
+
+def run(command: list[str], timeout: float = 300.0) -> str:
+    """Runs a launcher line (a list of words) under nsadiag, ends it if it hangs, and gives the verdict."""
+    return _judged(["run", "--timeout", str(min(float(timeout), SECONDS)), "--", *command])
+
+
+READS: tuple[Callable[..., str], ...] = (verdict, evidence, code, compare, runs)
+ACTS: tuple[Callable[..., str], ...] = (attach, run)
+
+
+def _run(directory: str) -> RunReport:
+    report = load_report(Path(directory))
+    if not isinstance(report, RunReport):
+        raise UsageError(f"{directory} is a matrix", "give one of its cells: DIR/cells/ID")
+    return report
+
+
+def _verdict(run_: RunReport) -> Verdict:
+    if run_.verdict is None:
+        raise UsageError(f"{run_.directory} has no verdict", "nsadiag analyze DIR makes one")
+    return run_.verdict
+
+
+def _short(run_: RunReport) -> dict[str, Any]:
+    found = _verdict(run_)
+    facts = {
+        f"e{n}": one_line(item.claim)[:CLAIM] for n, item in enumerate(found.evidence[:MOST_FACTS], start=1)
+    }
+    document = {
+        "directory": str(run_.directory),
+        "outcome": found.outcome,
+        "class": found.cls,
+        "certainty": found.certainty,
+        "confidence": found.confidence,
+        "summary": one_line(found.summary)[:SUMMARY],
+        "guilty_ranks": list(found.guilty_ranks[:16]),
+        "blocked_ranks": list(found.blocked_ranks[:16]),
+        "world_size": found.world_size,
+        "at": _place(found.where),
+        "peers_at": _place(found.peers_at),
+        "step": found.where.step if found.where else None,
+        "fix": found.fix and one_line(found.fix)[:SUMMARY],
+        "next": found.next and one_line(found.next)[:SUMMARY],
+        "action": found.action and found.action.do,
+        "facts": facts,
+        "ruled_out": {r.cls: one_line(r.because)[:CLAIM] for r in found.rejected[:MOST_RULED_OUT]},
+        "gaps": [one_line(gap)[:CLAIM] for gap in found.gaps[:MOST_GAPS]],
+    }
+    kept = {key: value for key, value in document.items() if value not in (None, "", [], {})}
+    for least in ("gaps", "ruled_out"):  # should it be too much after all
+        if len(_shown(kept)) > MOST_CHARACTERS:
+            kept.pop(least, None)
+    return kept
+
+
+def _place(place: Place | Where | None) -> dict[str, Any] | None:
+    if place is None or not place.file:
+        return None
+    code_ = one_line(place.code or "")[:CODE]
+    return {
+        "file": one_line(place.file)[:CODE],
+        "line": place.line,
+        "function": place.function,
+        "code": code_,
+    }
+
+
+def _shown(document: dict[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False, indent=1)
+
+
+def _judged(arguments: list[str]) -> str:
+    """The verdict of a command of nsadiag's own; its stdout is not ours to write to."""
+    command, *rest = arguments
+    done = subprocess.run(
+        [sys.executable, "-m", "nsadiag", command, "--json", *rest],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=SECONDS + 120,
+        check=False,
+    )
+    try:
+        json.loads(done.stdout)
+    except ValueError:
+        raise NsadiagError(done.stderr.strip()[-SUMMARY:] or f"exit code {done.returncode}") from None
+    from nsadiag.commands.runs import latest
+
+    return verdict(str(latest()))

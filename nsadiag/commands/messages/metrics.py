@@ -1,0 +1,108 @@
+"""`--metrics FILE`: the state of every rank as OpenMetrics text, written anew every few seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.records import Verdict
+
+EVERY_S = 5.0
+AT_MOST_SHARE = 0.05  # of the time, should reading many ranks take long
+RUNNING = "running"
+# Name, type, unit suffix of the sample, help.
+FAMILIES = (
+    ("nsadiag_steps", "counter", "_total", "Optimizer steps done; iterations where no optimizer was seen"),
+    ("nsadiag_steps_per_second", "gauge", "", "Steps a second over the last half minute"),
+    ("nsadiag_quiet_seconds", "gauge", "", "Seconds since the rank's newest event"),
+    ("nsadiag_peer_wait_seconds", "counter", "_total", "Seconds that peers have waited for this rank"),
+    ("nsadiag_waited_for_now_seconds", "gauge", "", "Seconds that peers have waited for this rank now; 0: nobody waits"),
+)  # fmt: skip
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsFile:
+    """One file for one run."""
+
+    path: Path
+    run: RunDir
+    name: str
+
+    def write(self, verdict: Verdict | None = None) -> None:
+        """All of it, in one step. Raises OSError."""
+        text = "\n".join([*self._ranks(), *self._outcome(verdict), "# EOF", ""])
+        unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        # Readable for the collector, which is another user as a rule; there is nothing of the job's data in it.
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(self.path)
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within the block it is written every few seconds; what fails there costs nothing but the metrics."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._keep, args=(over,), name="nsadiag-metrics", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(EVERY_S)
+
+    def _keep(self, over: threading.Event) -> None:
+        wait_s = 0.2
+        while not over.wait(wait_s):
+            began = time.monotonic()
+            with contextlib.suppress(OSError, ValueError):  # a ring that is being made, a full disk
+                self.write()
+            wait_s = max(EVERY_S, (time.monotonic() - began) / AT_MOST_SHARE)
+
+    def _ranks(self) -> Iterator[str]:
+        from nsadiag.analysis.snapshot import ranks_now
+
+        ranks = list(ranks_now(self.run))
+        values: dict[str, list[tuple[int, float | None]]] = {
+            "nsadiag_steps": [(r.rank, float(r.step)) for r in ranks],
+            "nsadiag_steps_per_second": [(r.rank, r.rate_per_s) for r in ranks],
+            "nsadiag_quiet_seconds": [(r.rank, r.quiet_s) for r in ranks],
+            "nsadiag_peer_wait_seconds": [(r.rank, r.waited_for_total_s) for r in ranks],
+            "nsadiag_waited_for_now_seconds": [(r.rank, r.waited_for_s) for r in ranks],
+        }
+        for name, kind, suffix, words in FAMILIES:
+            yield from (f"# TYPE {name} {kind}", f"# HELP {name} {words}")
+            for rank, value in values[name]:
+                if value is not None:
+                    yield f'{name}{suffix}{{{self._run_label},rank="{rank}"}} {value:.6g}'
+
+    def _outcome(self, verdict: Verdict | None) -> Iterator[str]:
+        yield "# TYPE nsadiag_outcome gauge"
+        yield "# HELP nsadiag_outcome 1 for the outcome that the run has now"
+        said, cls = (verdict.outcome, verdict.cls) if verdict else (RUNNING, "")
+        yield f'nsadiag_outcome{{{self._run_label},outcome="{said}",class="{_escaped(cls)}"}} 1'
+        if verdict:
+            yield "# TYPE nsadiag_guilty_rank gauge"
+            yield "# HELP nsadiag_guilty_rank 1 for each rank that the verdict names"
+            for rank in verdict.guilty_ranks:
+                yield f'nsadiag_guilty_rank{{{self._run_label},rank="{rank}"}} 1'
+
+    @property
+    def _run_label(self) -> str:
+        return f'run="{_escaped(self.name)}"'
+
+
+def check(path: Path) -> None:
+    """Raises UsageError for a file that cannot be written."""
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a directory" if path.is_dir() else f"lies in no directory: there is no {path.parent}"
+        raise UsageError(f"--metrics: {path} {what}", "give a file, as /var/lib/node_exporter/nsadiag.prom")
+
+
+def _escaped(value: str) -> str:
+    return value.encode("utf-8", "replace").decode().translate(ESCAPES)

@@ -1,0 +1,73 @@
+"""Messages on stderr for a person who waits for a silent job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from nsadiag.agent.watching.state import Suspicion
+
+FIRST_S = 15.0  # of silence; after it, each time there has been twice as much
+WORTH_S = 4.0  # a shorter silence is no news
+IN_VAIN = 3  # snapshots that found nothing, after which taking another one is no news
+Tell = Callable[[str, str], None]  # the event's name, and the words
+
+
+class Lines:
+    """A line whenever a silence has a new meaning: snapshots, a hang suspected or withdrawn, the job being stopped.
+
+    `tell` hears of suspicions and of their end as well: whoever is notified is told.
+    """
+
+    def __init__(self, tell: Tell | None = None, *, silent: bool = False) -> None:
+        self._say = (lambda text: None) if silent else _say
+        self._told_s = 0.0  # the silence at the last line
+        self._looked = 0  # snapshots reported since the last one that led to something
+        self._tell = tell or (lambda event, text: None)
+
+    def started(self, directory: Path) -> None:
+        """Says at a terminal where the evidence goes: elsewhere the report does, and the job's own output stays as it is."""
+        if sys.stderr.isatty():
+            self._say(f"watching; evidence goes to {directory}")
+
+    def looking(self, quiet_s: float) -> None:
+        if quiet_s >= WORTH_S and self._looked < IN_VAIN:
+            self._looked += 1
+            self._say(f"no progress for {quiet_s:.0f} s: taking two snapshots of every rank.")
+
+    def quiet(self, quiet_s: float, seen: str) -> None:
+        if quiet_s < self._told_s:
+            self._told_s = 0.0  # another silence
+        if quiet_s < max(FIRST_S, 2 * self._told_s):
+            return
+        self._told_s = quiet_s
+        self._say(
+            f"no step for {quiet_s:.0f} s, and no sign of a hang: {seen}. Ctrl-C ends the job with a verdict."
+        )
+
+    def suspected(self, suspicion: Suspicion, patience_s: float) -> None:
+        self._looked = 0
+        said = f"suspected hang, no progress for {suspicion.quiet_s:.0f} s: {suspicion.says}"
+        self._say(
+            f"{said} "
+            f"It may still continue, so nothing is stopped before {patience_s:.0f} s of silence (--patience). "
+            "Ctrl-C ends the job with a verdict."
+        )
+        self._tell("suspected", said)
+
+    def withdrawn(self, suspicion: Suspicion, pause_s: float) -> None:
+        said = f"no hang: the job continued after {pause_s:.0f} s."
+        self._say(said)
+        self._tell("withdrawn", said)
+
+    def stopping(self, says: str) -> None:
+        self._say(
+            f"{says} Stopping the job: reports of ranks ended by SIGTERM that follow here are a consequence."
+            if says
+            else "nothing moves any more: stopping the job."
+        )
+
+
+def _say(text: str) -> None:
+    print(f"nsadiag: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,13 @@
+"""Rows of a lane: known without the analysis, which a page that is shown again does not need."""
+
+from __future__ import annotations
+
+# Top and height of each kind within a lane, so that colour is not the only difference.
+ROWS = {
+    "forward": (1, 8),
+    "backward": (7, 8),
+    "optimizer": (3, 10),
+    "data": (6, 4),
+    "file": (1, 14),
+    "call": (17, 6),
+}

@@ -1,0 +1,54 @@
+"""Checksums of tensors: exact ones, by which copies are equal or not, and sums, which say how far apart they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+# Elements of one tensor, spread over it: of the exact checksum, and of the sums, which cost ten times as much each.
+ELEMENTS, SUMMED = 1 << 15, 1 << 11
+# Integers of the same width: a sum over them changes with any bit.
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+Checksum = list[Any]  # name, shape, exact, sum, sum of magnitudes
+
+
+def checksums(named: Sequence[tuple[str, torch.Tensor]]) -> list[Checksum]:
+    """A row for each of them; none while a CUDA graph is captured. Each device is waited for twice, however many there are."""
+    rows = [(name, own) for name, tensor in named if (own := _own(tensor)) is not None]
+    if not rows or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+        return []
+    with torch.no_grad():
+        parts = [_spread(own) for _, own in rows]
+        exact = _listed([_exact(part) for part in parts])
+        wide = [part[:: -(-part.numel() // SUMMED)].double() for part in parts]
+        sums = _listed([s for part in wide for s in (part.sum(), part.abs().sum())])
+    return [
+        [name, list(own.shape), bits, total, magnitude]
+        for (name, own), bits, total, magnitude in zip(rows, exact, sums[::2], sums[1::2], strict=True)
+    ]
+
+
+def _own(tensor: Any) -> torch.Tensor | None:
+    """The part of it that lies on this rank; None where there is nothing to read."""
+    own: torch.Tensor = getattr(tensor, "_local_tensor", tensor).detach()
+    plain = own.layout == torch.strided and own.device.type != "meta"
+    return own if plain and own.numel() and not own.is_complex() else None
+
+
+def _spread(own: torch.Tensor) -> torch.Tensor:
+    flat = own.reshape(-1)
+    return flat[:: -(-flat.numel() // ELEMENTS)]
+
+
+def _exact(part: torch.Tensor) -> torch.Tensor:
+    if part.dtype == torch.bool:
+        return part.sum(dtype=torch.int64)
+    return part.contiguous().view(BITS[part.element_size()]).sum(dtype=torch.int64)
+
+
+def _listed(numbers: list[torch.Tensor]) -> list[Any]:
+    device = numbers[0].device
+    found: list[Any] = torch.stack([number.to(device) for number in numbers]).tolist()
+    return found

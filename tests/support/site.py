@@ -1,0 +1,107 @@
+"""The documentation as a site: pages staged as they lie in the checkout, and for each class the page of a recorded run.
+
+python -m tests.support.site            # into build/site; needs the extra `docs`
+python -m tests.support.site --stage    # the staged pages alone
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from nsadiag.analysis.rules.registry import CLASSES
+from nsadiag.analysis.verdict import judge_directory
+from nsadiag.commands.faults import faults
+from nsadiag.evidence.layout import write_json
+from nsadiag.reports import load_report
+from nsadiag.reports.formats.html import render_html
+
+from .golden import archive_of, unpack
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+# All that pages link to: links stay as they are in the checkout.
+SHOWN = (
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "CITATION.cff", "constraints.txt", "docs",
+    "repro", "configs", "nsa", "nsadiag", "artifacts", "benchmarks", "tests", "packaging", "skills",
+)  # fmt: skip
+SUFFIXES = {".md", ".py", ".yaml", ".txt", ".png", ".svg", ".toml", ".cff", ""}
+
+
+def stage(folder: Path, classes: list[str] | None = None) -> list[str]:
+    """The site's sources in a folder; returns the classes that have a page of a run."""
+    tracked = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard", "--", *SHOWN],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    for name in tracked:
+        if Path(name).suffix in SUFFIXES and (ROOT / name).is_file():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target)
+    shown = _gallery(folder, classes)
+    for cls in shown:
+        page = folder / "docs" / "classes" / f"{cls}.md"
+        link = f"\n## The page of this run\n\n[{cls}.html](../../gallery/{cls}.html)\n"
+        page.write_text(page.read_text() + link)
+    rows = [
+        f"| [`{cls}`](gallery/{cls}.html) | {CLASSES[cls]} | [what it means](docs/classes/{cls}.md) |"
+        for cls in shown
+    ]
+    head = "# Gallery\n\nPages of real runs, one for each class, as `nsadiag` wrote them.\n\n| page | what happened | |\n|---|---|---|\n"
+    (folder / "gallery.md").write_text(head + "\n".join(rows) + "\n")
+    return shown
+
+
+def _gallery(folder: Path, classes: list[str] | None) -> list[str]:
+    """The page of one recorded run of each class."""
+    first = {
+        cls: fault
+        for fault in reversed(list(faults()))
+        for cls in fault.classes[:1]
+        if archive_of(fault.name).exists()
+    }
+    shown = [cls for cls in CLASSES if cls in first and (classes is None or cls in classes)]
+    (folder / "gallery").mkdir()
+    for cls in shown:
+        with tempfile.TemporaryDirectory() as scratch:
+            run = unpack(archive_of(first[cls].name), Path(scratch) / first[cls].name)
+            write_json(run.verdict, judge_directory(run.path).to_json())
+            # A link to the evidence would lead to what the site has not.
+            (folder / "gallery" / f"{cls}.html").write_text(
+                _without_links(render_html(load_report(run.path)))
+            )
+    return shown
+
+
+def _without_links(page: str) -> str:
+    return page.replace('<a class="source" href=', '<a class="source" data-was=')
+
+
+def main() -> None:
+    source = BUILD / "site-source"
+    shutil.rmtree(source, ignore_errors=True)
+    source.mkdir(parents=True)
+    shown = stage(source)
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    for entry in config["nav"]:
+        if "Classes" in entry:
+            entry["Classes"] += [{cls: f"docs/classes/{cls}.md"} for cls in CLASSES]
+    config |= {"docs_dir": str(source), "site_dir": str(BUILD / "site")}
+    (BUILD / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False))
+    print(f"{len(shown)} pages of runs, {sum(1 for _ in source.rglob('*.md'))} pages in all")
+    if "--stage" not in sys.argv:
+        subprocess.run(
+            [sys.executable, "-m", "mkdocs", "build", "-q", "-f", BUILD / "mkdocs.yml"], check=True
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Invariants of the first steps: on rows as ranks write them, which equalities are reported as broken and which are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nsadiag.analysis.case import Case
+from nsadiag.analysis.records import Declined
+from nsadiag.analysis.rules.correctness.invariants.broken_equalities import broken_equalities
+from nsadiag.analysis.rules.correctness.invariants.gradient_order import gradient_order
+from nsadiag.analysis.rules.correctness.invariants.partial_gradients import partial_gradients
+from nsadiag.analysis.rules.rule import Draft
+from nsadiag.analysis.scale.digests.cell import load_cell
+from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
+from nsadiag.source.model import SourceModel
+from nsadiag.source.patterns.rank_conditions import setting_of_rank, write_on_one_rank
+from nsadiag.worker.probes.correctness.invariants.checksums import checksums
+
+Value = Callable[[int, int], float]  # of a rank, at a step
+
+
+def case_of(path: Path, parameters: dict[str, Value], steps: int = 8, coupled: bool = False) -> Case:
+    """Two ranks that train these parameters, each with one number for a value."""
+    run = RunDir(path=path)
+    for rank in (0, 1):
+        directory = run.rank(rank)
+        make_private_dir(directory.path)
+        write_json(directory.meta, {"rank": rank, "world_size": 2, "pid": 100 + rank})
+        for step in range(steps):
+            values = [
+                [n, [40], int(1000 * of(rank, step)), of(rank, step), 50.0] for n, of in parameters.items()
+            ]
+            exchange = {
+                "kind": "collective",
+                "name": "all_reduce",
+                "reduces": "SUM",
+                "roles": ["other"],
+                "shape": [8, 16],
+            }
+            operations = [
+                {"kind": "forward", "place": "train.py:9:main", "name": "Net"},
+                *([exchange] if coupled else []),
+                {"kind": "backward", "place": "train.py:10:main", "value": 1.0},
+                {
+                    "kind": "step",
+                    "place": "train.py:11:main",
+                    "optimizer": 0,
+                    "name": "SGD",
+                    "values": values,
+                },
+            ]
+            append_json_line(directory.invariants, {"step": step, "operations": operations})
+    return Case(load_cell(path))
+
+
+def drafts(found: object) -> list[Draft]:
+    return [each for each in found if not isinstance(each, Declined)]  # type: ignore[attr-defined]
+
+
+def equal(rank: int, step: int) -> float:
+    return 1.0 + step
+
+
+def own(rank: int, step: int) -> float:
+    return 5.0 * rank + step + 2.0
+
+
+def drifting(rank: int, step: int) -> float:
+    return 3.0 + step + 0.25 * rank * (step > 0)
+
+
+def test_an_equality_that_held_and_broke_is_reported_with_its_step(tmp_path: Path) -> None:
+    case = case_of(
+        tmp_path, {"a.weight": equal, "b.weight": lambda rank, step: step + 0.5 * rank * (step > 4)}
+    )
+    (found,) = drafts(broken_equalities(case))
+    assert "b.weight was equal on all ranks until step 4, and differs from step 5 on" in found.summary
+    assert found.where is not None and found.where.step == 4
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        {"a.weight": equal},
+        {"a.weight": equal, "head.weight": own},  # each rank's own from the start
+        {"a.weight": equal, "head.weight": drifting},  # from one seed, and not seen to be kept equal
+        {
+            "a.weight": lambda rank, step: step + 0.5 * rank * (step % 4 > 0)
+        },  # local SGD: averaged at every fourth step
+    ],
+)
+def test_what_was_not_seen_to_be_kept_equal_is_left_alone(tmp_path: Path, healthy: dict[str, Value]) -> None:
+    assert not drafts(broken_equalities(case_of(tmp_path, healthy)))
+
+
+def test_what_all_ranks_of_a_split_model_hold_may_not_drift(tmp_path: Path) -> None:
+    split = {"embed.weight": equal, "first.weight": drifting, "columns.weight": own}
+    (found,) = drafts(partial_gradients(case_of(tmp_path, split, coupled=True)))
+    assert found.where is not None and found.where.parameter == "first.weight"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "coupled"),
+    [
+        (
+            {"first.weight": drifting, "columns.weight": own},
+            False,
+        ),  # no activations are exchanged: each trains its own
+        ({"first.weight": drifting, "columns.weight": drifting}, True),  # nothing is split
+        ({"first.weight": equal, "columns.weight": own}, True),
+    ],
+)
+def test_models_that_are_not_split_are_left_alone(
+    tmp_path: Path, parameters: dict[str, Value], coupled: bool
+) -> None:
+    assert not drafts(partial_gradients(case_of(tmp_path, parameters, coupled=coupled)))
+
+
+def test_plain_steps_keep_the_order(tmp_path: Path) -> None:
+    assert not drafts(gradient_order(case_of(tmp_path, {"a.weight": equal})))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_one_flipped_bit_changes_the_checksum(dtype: torch.dtype) -> None:
+    tensor = torch.randn(3, 50, dtype=torch.float64).to(dtype)
+    flipped = tensor.clone()
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    flipped.view(bits)[1, 7] ^= 1
+    (before,), (after,) = checksums([("a", tensor)]), checksums([("a", flipped)])
+    assert before[:2] == after[:2] == ["a", [3, 50]]
+    assert before[2] != after[2]
+
+
+def test_what_cannot_be_summed_has_no_checksum() -> None:
+    meta = torch.empty(3, device="meta")
+    sparse = torch.eye(3).to_sparse()
+    assert checksums([("meta", meta), ("sparse", sparse), ("none", torch.empty(0))]) == []
+    assert len(checksums([("flags", torch.tensor([True, False]))])) == 1
+
+
+SOURCE = """
+rate = 0.1 * (1 + rank)
+optimizer = SGD(model.parameters(), lr=rate, weight_decay=0.1)
+for step in range(9):
+    if dist.get_rank() == 0 and step == 5:
+        model.head.reset_parameters()
+    if dist.get_rank() == 0:
+        print(step)
+"""
+
+
+def test_the_line_that_treats_one_rank_otherwise_is_found() -> None:
+    code = SourceModel({"/u/train.py": SOURCE})
+    written, set_ = write_on_one_rank(code), setting_of_rank(code, "lr")
+    assert written is not None and written.line == 6
+    assert set_ is not None and set_.line == 2
+    assert setting_of_rank(code, "weight_decay") is None

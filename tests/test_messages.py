@@ -1,0 +1,236 @@
+"""Whoever waits for a job hears of it: lines on stderr, a webhook, a command, GitHub."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from support.golden import archive_of, unpack
+from support.jobs import Jobs
+from test_reports import FAILING, HEALTHY, HUNG, make_matrix, make_run
+
+from nsadiag.agent.watching.state import Suspicion
+from nsadiag.commands.messages import notify
+from nsadiag.commands.messages.github import annotate
+from nsadiag.commands.messages.metrics import MetricsFile
+from nsadiag.commands.messages.metrics import check as check_metrics
+from nsadiag.commands.messages.notices import IN_VAIN, Lines
+from nsadiag.errors import UsageError
+from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.records import Where
+from nsadiag.reports import load_report
+
+SUSPICION = Suspicion(t_s=20.0, quiet_s=12.0, says="Rank 1 never reached all_reduce #17.")
+
+# -- on the terminal -----------------------------------------------------------------------------------
+
+
+def test_each_turn_of_a_silence_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+    lines = Lines(lambda event, text: told.append(event))
+    lines.looking(6.2)
+    lines.suspected(SUSPICION, 120.0)
+    lines.withdrawn(SUSPICION, 30.0)
+    lines.stopping("Rank 1 is blocked on a queue.")
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "nsadiag: no progress for 6 s: taking two snapshots of every rank."
+    assert said[1].startswith("nsadiag: suspected hang, no progress for 12 s: Rank 1 never reached")
+    assert said[2] == "nsadiag: no hang: the job continued after 30 s."
+    assert said[3].startswith("nsadiag: Rank 1 is blocked on a queue. Stopping the job:")
+    assert told == ["suspected", "withdrawn"]
+
+
+def test_a_job_that_pauses_often_is_not_told_of_every_snapshot(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    for quiet_s in (1.0, 2.0, *[8.0] * 20):
+        lines.looking(quiet_s)
+    assert len(capsys.readouterr().err.splitlines()) == IN_VAIN
+
+
+# -- a webhook or a command ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """An address on this machine, and what was posted to it."""
+    posted: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(500 if self.path == "/broken" else 200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", posted
+    server.shutdown()
+    server.server_close()
+
+
+def notifier(target: str, directory: Path) -> notify.Notifier:
+    return notify.Notifier(target=target, run=RunDir(path=directory), name="train")
+
+
+def test_a_webhook_gets_the_verdict_in_slacks_form(
+    hook: tuple[str, list[dict[str, str]]], tmp_path: Path
+) -> None:
+    address, posted = hook
+    notifier(f"{address}/services/secret", tmp_path).verdict(HUNG)
+    assert list(posted[0]) == ["text"]
+    assert "HUNG Rank 1 skipped all_reduce #17" in posted[0]["text"]
+    assert "(examples/train.py:41)" in posted[0]["text"]
+
+
+@pytest.mark.parametrize("path", ["/broken", ":1/secret-token"])
+def test_a_webhook_that_fails_costs_one_line_without_its_address(
+    hook: tuple[str, list[dict[str, str]]], tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = hook[0] + path if path.startswith("/") else f"http://127.0.0.1{path}"
+    notifier(target, tmp_path).verdict(HUNG)
+    said = capsys.readouterr().err
+    assert said.startswith("nsadiag: --notify failed: ") and said.count("\n") == 1
+    assert "secret" not in said and "127.0.0.1" not in said
+
+
+def test_a_command_gets_json_on_stdin(tmp_path: Path) -> None:
+    script = tmp_path / "hear.py"
+    script.write_text("import sys; open(sys.argv[1], 'w').write(sys.stdin.read())")
+    heard = tmp_path / "two words.json"
+    notifier(f"{sys.executable} {script} '{heard}'", tmp_path).verdict(HUNG)
+    document = json.loads(heard.read_text())
+    assert (document["event"], document["verdict"]["class"]) == ("verdict", HUNG.cls)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("ftp://host/x", "ftp is no scheme"),
+        ("https://", "names no host"),
+        ("no-such-command-at-all --x", "no such command: 'no-such-command-at-all'"),
+        ("'unclosed", "No closing quotation"),
+        ("", "no such command: ''"),
+    ],
+)
+def test_a_target_that_cannot_be_notified_is_refused(target: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        notify.check(target)
+    assert message in caught.value.message and caught.value.hint
+
+
+def test_a_run_notifies_once_of_its_verdict(jobs: Jobs, tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    (tmp_path / "hear.py").write_text("import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + '\\n')")
+    (tmp_path / "job.py").write_text("import torch\nraise ValueError('no loss')\n")
+    target = f"{sys.executable} {tmp_path / 'hear.py'} {heard}"
+    done = jobs.run(
+        "run", "--out", tmp_path / "run", "--notify", target, "--", sys.executable, tmp_path / "job.py"
+    )
+    assert done.returncode == 1
+    told = [json.loads(line) for line in heard.read_text().splitlines()]
+    assert [each["event"] for each in told] == ["verdict"]
+    assert told[0]["verdict"]["class"] == "rank_exception"
+
+
+# -- metrics -------------------------------------------------------------------------------------------
+
+SAMPLE = re.compile(
+    r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (?P<value>[-+.e\d]+)'
+)
+
+
+def samples(text: str) -> dict[tuple[str, str], float]:
+    """As a collector reads them; whatever it would refuse fails."""
+    lines = text.splitlines()
+    assert lines[-1] == "# EOF" and text.endswith("# EOF\n")
+    families = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}
+    found: dict[tuple[str, str], float] = {}
+    for line in lines:
+        if not line.startswith("#"):
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            family = match["name"].removesuffix("_total")
+            assert (families[family] == "counter") == match["name"].endswith("_total")
+            found[match["name"], match["labels"]] = float(match["value"])
+    return found
+
+
+def test_metrics_of_a_recording_are_openmetrics(tmp_path: Path) -> None:
+    run = unpack(archive_of("straggler_slow_compute"), tmp_path)
+    file = MetricsFile(path=tmp_path / "nsadiag.prom", run=run, name='a "name"\n\\x')
+    file.write()
+    running = samples(file.path.read_text())
+    label = 'run="a \\"name\\"\\n\\\\x"'
+    assert running["nsadiag_steps_total", f'{label},rank="1"'] == 30
+    assert running["nsadiag_peer_wait_seconds_total", f'{label},rank="1"'] >= 0
+    assert running["nsadiag_outcome", f'{label},outcome="running",class=""'] == 1
+    file.write(HUNG)
+    over = samples(file.path.read_text())
+    assert over["nsadiag_guilty_rank", f'{label},rank="1"'] == 1
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_run_leaves_its_metrics(jobs: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("import torch\nraise ValueError('no loss')\n")
+    file = tmp_path / "run.prom"
+    command = (sys.executable, tmp_path / "job.py")
+    done = jobs.run("run", "--out", tmp_path / "run", "--metrics", file, "--", *command)
+    assert done.returncode == 1
+    assert (
+        samples(file.read_text())["nsadiag_outcome", 'run="job",outcome="crashed",class="rank_exception"']
+        == 1
+    )
+
+
+@pytest.mark.parametrize("file", [".", "no/such/folder/x.prom"])
+def test_a_file_of_metrics_that_cannot_be_written_is_refused(file: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_metrics(Path(file))
+    assert caught.value.hint
+
+
+# -- GitHub --------------------------------------------------------------------------------------------
+
+
+def test_github_shows_the_guilty_line_and_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", "/w")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    where = Where(file="/w/src/train.py", line=41)
+    hung = replace(HUNG, where=where, summary="100 % of ranks\n::set-env name=x::y wait")
+    annotate(load_report(make_run(tmp_path / "run", hung)))
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "::error file=src/train.py,line=41,title=nsadiag%3A rank_conditional_collective::"
+        "100 %25 of ranks ::set-env name=x::y wait " + str(HUNG.fix)
+    ]
+    assert summary.read_text().startswith("# HUNG")
+
+
+def test_github_shows_each_finding_of_a_matrix_and_nothing_of_what_is_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matrix, healthy = make_matrix(tmp_path / "m", FAILING), make_run(tmp_path / "run", HEALTHY)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    annotate(load_report(matrix))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    annotate(load_report(healthy))
+    assert capsys.readouterr().err == ""
+    annotate(load_report(matrix))
+    assert len(capsys.readouterr().err.splitlines()) == 2

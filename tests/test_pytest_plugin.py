@@ -1,0 +1,103 @@
+"""`@pytest.mark.distributed`: passes, fails and hangs of tests on two ranks, as pytest reports them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.jobs import Jobs
+
+HEAD = """
+import os, threading
+import pytest, torch
+import torch.distributed as dist
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo")
+    yield dist.get_rank()
+    dist.destroy_process_group()
+
+@pytest.mark.distributed(nproc=2, timeout=90)
+"""
+PASSES = """
+@pytest.mark.parametrize("size", [3])
+def test_sum(group, size):
+    x = torch.full((size,), float(group + 1))
+    dist.all_reduce(x)
+    assert x.tolist() == [3.0] * size
+"""
+FAILS = """
+def test_sum(group):
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    assert x.sum() == 5, "not the sum"
+"""
+HANGS = """
+def test_save(group):
+    if dist.get_rank() == 0:
+        dist.barrier()
+    dist.all_reduce(torch.ones(2))
+"""
+
+
+@pytest.fixture
+def tested(jobs: Jobs) -> object:
+    def run(source: str, *options: str) -> subprocess.CompletedProcess[str]:
+        (jobs.directory / "test_ranks.py").write_text(HEAD + source)
+        line = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "nsadiag.pytest_plugin",
+            "-q",
+            *options,
+            "test_ranks.py",
+        ]
+        return subprocess.run(
+            line, cwd=jobs.directory, env=jobs.environment(), capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def line_of(source: str, text: str) -> int:
+    lines = (HEAD + source).splitlines()
+    return next(number for number, line in enumerate(lines, start=1) if text in line)
+
+
+def test_a_test_that_passes_on_all_ranks_passes(tested: object) -> None:
+    done = tested(PASSES)  # type: ignore[operator]
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_a_test_that_fails_on_a_rank_fails_with_the_line(tested: object) -> None:
+    done = tested(FAILS)  # type: ignore[operator]
+    assert "1 failed" in done.stdout, done.stdout
+    assert "CRASHED rank_exception" in done.stdout
+    assert f"test_ranks.py:{line_of(FAILS, 'not the sum')} in test_sum" in done.stdout
+
+
+def test_a_hang_fails_with_the_verdict_and_its_report(tested: object, jobs: Jobs) -> None:
+    done = tested(HANGS, "--nsadiag-out", "kept")  # type: ignore[operator]
+    assert "1 failed" in done.stdout, done.stdout
+    assert "HUNG rank_conditional_collective, rank 0 of 2" in done.stdout
+    assert f"test_ranks.py:{line_of(HANGS, 'dist.barrier()')} in test_save" in done.stdout
+    report = Path(done.stdout.partition("report  ")[2].split()[0])
+    assert report.exists() and report.is_relative_to(jobs.directory / "kept")
+
+
+@pytest.mark.parametrize("arguments", ["nproc=0", "nproc='two'", "timeout=0", "ranks=2", "2, 60, 3"])
+def test_a_mark_that_is_misspelt_is_refused(tested: object, jobs: Jobs, arguments: str) -> None:
+    (jobs.directory / "test_ranks.py").write_text(
+        f"import pytest\n@pytest.mark.distributed({arguments})\ndef test_it(): pass\n"
+    )
+    line = [sys.executable, "-m", "pytest", "-p", "nsadiag.pytest_plugin", "-q", "test_ranks.py"]
+    done = subprocess.run(
+        line, cwd=jobs.directory, env=jobs.environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4
+    assert "takes nproc (ranks) and timeout (seconds)" in done.stderr
