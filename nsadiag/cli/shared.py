@@ -131,9 +131,10 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    if stream.isatty() or "COLUMNS" in os.environ:
+    if stream.isatty():
         return Console(stderr=stderr, highlight=False)
-    return Console(file=cast(TextIO, _Piped(stream)), width=UNBROKEN, highlight=False)
+    width = None if "COLUMNS" in os.environ else UNBROKEN
+    return Console(file=cast(TextIO, _Piped(stream)), width=width, highlight=False)
 
 
 class _Piped:

@@ -14,6 +14,7 @@ from nsadiag.reports.facts import headline, place_text
 from nsadiag.reports.grid import Grid, Slot, grid_of
 from nsadiag.reports.model import CellReport, FindingGroup, MatrixReport
 from nsadiag.reports.terminal.claims import cause_lines, claim_lines
+from nsadiag.reports.terminal.hanging import paragraph
 from nsadiag.reports.terminal.scaling import scaling_lines
 from nsadiag.reports.words import clean, count, duration, in_order, mark_of, mebibytes, spent, tally
 
@@ -135,24 +136,24 @@ def _findings(matrix: MatrixReport) -> Iterator[RenderableType]:
     for group in groups:
         yield from _finding(matrix, group)
     for cell in unjudged:
-        yield Text.assemble(("? no verdict", "bold cyan"), f"  {clean(cell.id)}", overflow="fold")
-        yield from (_indented(Text(clean(gap))) for gap in cell.run.gaps)
+        yield Text.assemble(("? no verdict", "bold cyan"), f"  {clean(cell.id)}")
+        yield from (paragraph(Text(clean(gap))) for gap in cell.run.gaps)
 
 
 def _finding(matrix: MatrixReport, group: FindingGroup) -> Iterator[RenderableType]:
     verdict = group.verdict
     mark = mark_of(verdict.outcome)
     yield Text(f"{mark.letter} {mark.word} {clean(headline(verdict))}", style=f"bold {mark.style}")
-    yield _indented(Text(clean(verdict.summary)))
+    yield paragraph(Text(clean(verdict.summary)))
     if verdict.where and verdict.where.file:
-        yield _indented(Text(f"at {clean(place_text(verdict.where))}", overflow="fold"))
+        yield paragraph(Text(f"at {clean(place_text(verdict.where))}"))
     if verdict.fix:
-        yield _indented(Text(f"fix: {clean(verdict.fix)}", style="green"))
+        yield paragraph(Text(f"fix: {clean(verdict.fix)}", style="green"))
     for cell in group.cells[:CELLS_NAMED]:
-        yield _indented(Text(f"in {clean(cell.id)}", style="dim", overflow="fold"))
+        yield paragraph(Text(f"in {clean(cell.id)}", style="dim"))
     more = len(group.cells) - CELLS_NAMED
     if more > 0:
-        yield _indented(Text(f"and {count(more, 'cell')} more like these", style="dim"))
+        yield paragraph(Text(f"and {count(more, 'cell')} more like these", style="dim"))
     for cause in matrix.causes_of(group):
         yield from cause_lines(cause)
 

@@ -6,13 +6,12 @@ import io
 from collections.abc import Iterable
 
 from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from nsadiag.evidence.records import Verdict
 from nsadiag.reports.facts import Fact, facts_of, headline
 from nsadiag.reports.model import MatrixReport, Report, RunReport
+from nsadiag.reports.terminal.hanging import Hanging, labelled, paragraph
 from nsadiag.reports.terminal.matrix import matrix_lines
 from nsadiag.reports.words import ascii_only, clean, duration, mark_of, one_line
 
@@ -42,7 +41,11 @@ def print_report(report: Report, console: Console) -> None:
 def _print(console: Console, lines: Iterable[RenderableType]) -> None:
     for line in lines:
         whole = isinstance(line, Text) and line.no_wrap is True
-        console.print(line, soft_wrap=whole, highlight=False, markup=False, emoji=False)
+        unbroken = isinstance(line, Hanging)
+        end = "" if unbroken else "\n"
+        console.print(
+            line, soft_wrap=whole, crop=not unbroken, end=end, highlight=False, markup=False, emoji=False
+        )
 
 
 def run_lines(run: RunReport) -> Iterable[RenderableType]:
@@ -50,9 +53,9 @@ def run_lines(run: RunReport) -> Iterable[RenderableType]:
     yield _title(run)
     verdict = run.verdict
     if verdict:
-        yield _indented(Text(clean(verdict.summary), style="bold"))
+        yield paragraph(Text(clean(verdict.summary), style="bold"))
     yield Text()
-    yield _indented(_fact_table(facts_of(run)))
+    yield from labelled(list(_fact_rows(facts_of(run))))
     if verdict:
         yield from _evidence(verdict)
         yield from _section("Ruled out", _rejected(verdict))
@@ -71,51 +74,39 @@ def _title(run: RunReport) -> Text:
     return title
 
 
-def _fact_table(facts: list[Fact]) -> Table:
-    table = _two_columns()
+def _fact_rows(facts: list[Fact]) -> Iterable[tuple[Text, Text]]:
     for fact in facts:
         style = "bold" if fact.label in ("guilty", "at") else ""
-        table.add_row(Text(fact.label), Text(clean(fact.text), style=style, overflow="fold"))
+        yield Text(fact.label, style="dim"), Text(clean(fact.text), style=style)
         if fact.code:
-            table.add_row("", Text(f"> {clean(fact.code).strip()}", style="cyan", overflow="fold"))
-    return table
-
-
-def _two_columns() -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
+            yield Text(), Text(f"> {clean(fact.code).strip()}", style="cyan")
 
 
 def _evidence(verdict: Verdict) -> Iterable[RenderableType]:
     rows = []
     for item in verdict.evidence[:EVIDENCE_SHOWN]:
-        rows.append(Text.assemble(clean(item.claim), " ", (clean(item.source), "dim"), overflow="fold"))
+        rows.append(Text.assemble(clean(item.claim), " ", (clean(item.source), "dim")))
     more = len(verdict.evidence) - EVIDENCE_SHOWN
     yield from _section("Evidence", rows)
     if more > 0:
-        yield _indented(Text(f"and {more} more in verdict.json", style="dim"), by=4)
+        yield paragraph(Text(f"and {more} more in verdict.json", style="dim"), indent=4)
 
 
-def _rejected(verdict: Verdict) -> list[RenderableType]:
-    rows: list[RenderableType] = []
+def _rejected(verdict: Verdict) -> list[Text]:
+    rows = []
     for item in verdict.rejected[:REJECTED_SHOWN]:
         rows.append(Text.assemble((item.cls, "bold"), f": {clean(item.because)}"))
     return rows
 
 
-def _section(title: str, rows: Iterable[RenderableType]) -> Iterable[RenderableType]:
+def _section(title: str, rows: Iterable[Text]) -> Iterable[RenderableType]:
     """A heading and its items; nothing at all without items."""
     items = list(rows)
     if not items:
         return
     yield Text()
-    yield _indented(Text(title, style="bold"))
-    table = Table.grid(padding=(0, 1, 0, 0))
-    for item in items:
-        table.add_row(Text("·", style="dim"), item)
-    yield _indented(table)
+    yield paragraph(Text(title, style="bold"))
+    yield from (Hanging(Text("· ", style="dim"), item) for item in items)
 
 
 def _advice(run: RunReport) -> Iterable[RenderableType]:
@@ -123,9 +114,7 @@ def _advice(run: RunReport) -> Iterable[RenderableType]:
     verdict = run.verdict
     yield Text()
     if verdict and verdict.fix:
-        table = _two_columns()
-        table.add_row("fix   ", Text(clean(verdict.fix), style="green"))
-        yield _indented(table)
+        yield Hanging(Text(f"{'fix':<8}", style="dim"), Text(clean(verdict.fix), style="green"))
     if verdict and verdict.next:
         yield _unbroken("next", one_line(verdict.next))
     report = run.directory / "report.html"
@@ -138,7 +127,3 @@ def _advice(run: RunReport) -> Iterable[RenderableType]:
 def _unbroken(label: str, text: str) -> Text:
     """A command or path that can be copied: the terminal may wrap it, we put no line end into it."""
     return Text.assemble("  ", (f"{label:<8}", "dim"), text, no_wrap=True)
-
-
-def _indented(renderable: RenderableType, by: int = 2) -> Padding:
-    return Padding(renderable, (0, 0, 0, by), expand=False)
