@@ -9,8 +9,9 @@ from nsadiag.version import __version__
 if TYPE_CHECKING:
     from nsadiag.reports.loaded import Run, load
     from nsadiag.worker.inline import watch
+    from nsadiag.worker.phases import phase
 
-__all__ = ["Run", "__version__", "load", "watch"]
+__all__ = ["Run", "__version__", "load", "phase", "watch"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
         from nsadiag.worker.inline import watch
 
         return watch
+    if name == "phase":
+        from nsadiag.worker.phases import phase
+
+        return phase
     if name in ("load", "Run"):
         from nsadiag.reports import loaded
 

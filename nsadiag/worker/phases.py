@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -10,6 +11,7 @@ from nsadiag.worker import session
 from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.place import user_place
 
+RUN_DIR = "NSADIAG_RUN_DIR"
 MOST_NAMES = 256  # a phase named after each step must not fill the table of names
 ONE_OF_MANY = "one of many"
 _names: set[str] = set()
@@ -30,7 +32,8 @@ def phase(name: str) -> Iterator[None]:
 
 
 def _begin(name: str) -> int | None:
-    rank = session.current()
+    # Who names a phase of its training is a rank, though nothing else may have said so yet.
+    rank = session.current() or (session.ensure_rank() if RUN_DIR in os.environ else None)
     if rank is None:
         return None
     with tolerated(Exception):

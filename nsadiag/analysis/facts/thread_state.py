@@ -185,7 +185,8 @@ def _descriptor(proc: KernelProcess, call: tuple[str, int] | None) -> Descriptor
 def open_event(rank: RankEvidence) -> str | None:
     """`name` or `name detail` of the innermost event that the main thread began and did not end."""
     for event in open_spans(rank.recording):
-        if event.kind not in (Kind.PROCESS, Kind.STEP):
+        # A phase has a name of the user's, which says nothing of what torch does.
+        if event.kind not in (Kind.PROCESS, Kind.STEP, Kind.PHASE):
             return f"{event.name or Kind(event.kind).name.lower()} {event.detail}".strip()
     return None
 

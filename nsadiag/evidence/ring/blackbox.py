@@ -83,6 +83,7 @@ class Kind(enum.IntEnum):
     GRAD_SYNC = 21
     # The user's code told a framework to end the training; name = its flag ("should_stop"), c = name "\tplace"
     STOP = 22
+    PHASE = 23  # what the user's code says it is at: `with nsadiag.phase("evaluate"):`; c = name "\tplace"
 
 
 class Counter(enum.IntEnum):

@@ -29,6 +29,7 @@ LEGEND = {
     "data": "waits for a batch",
     "file": "checkpoint",
     "call": "collective, send or receive",
+    "phase": "a phase that the code names",
 }
 
 

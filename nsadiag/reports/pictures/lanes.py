@@ -18,6 +18,7 @@ WORK = {
     int(Kind.OPTIMIZER): "optimizer",
     int(Kind.DATA): "data",
     int(Kind.IO): "file",
+    int(Kind.PHASE): "phase",
 }
 CALL = int(Kind.COLLECTIVE)
 STEP = int(Kind.STEP)
@@ -28,7 +29,7 @@ READ = 6000  # newest events of one rank that are read
 class Span:
     """One thing that a rank did; `end_s` is None where it had not ended."""
 
-    kind: str  # forward, backward, optimizer, data, file, call
+    kind: str  # forward, backward, optimizer, data, file, phase, call
     name: str
     start_s: float
     end_s: float | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # Top and height of each kind within a lane, so that colour is not the only difference.
 ROWS = {
+    "phase": (0, 24),
     "forward": (1, 8),
     "backward": (7, 8),
     "optimizer": (3, 10),

@@ -30,7 +30,8 @@ DIVERGED = frozenset(
         "collective_order_mismatch", "collective_args_mismatch", "grad_sync_mismatch", "missing_rank",
     }
 )  # fmt: skip
-NAMES = {"data": "waits for a batch", "file": "reads or writes a file", "call": ""}
+NAMED = ("call", "file", "phase")  # kinds whose spans have a name that is worth saying
+NAMES = {"data": "waits for a batch", "file": "reads or writes a file", "call": "", "phase": "phase"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +229,7 @@ def _mark(span: Span, axis: Axis, until: float) -> Mark:
     for_s = f"not over after {duration(end - span.start_s)}" if is_open else duration(end - span.start_s)
     what = NAMES.get(span.kind, span.kind)
     parts = (
-        " ".join(dict.fromkeys([*what.split(), *([span.name] if span.kind in ("call", "file") else [])])),
+        " ".join(dict.fromkeys([*what.split(), *([span.name] if span.kind in NAMED else [])])),
         f"step {span.step}" if span.step else "",
         for_s if span.end_s != span.start_s else "",
         span.place,
