@@ -9,7 +9,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.blocked import BlockedRank
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.rule import Draft
+from nsadiag.analysis.rules.rule import Claims, Draft
 from nsadiag.evidence.records import Act, Evidence, Outcome, Place, Strength, Where
 
 
@@ -24,14 +24,19 @@ def hung_or_crashed(cell: CellEvidence) -> Outcome:
     return "hung" if is_still(cell) or cell.stopped == "hang" else "crashed"
 
 
+def claims_of(evidence: Iterable[Evidence]) -> Claims:
+    """Evidence of an explanation, as a draft holds it."""
+    return {each.claim: each.source for each in evidence}
+
+
 def at_line(place: Place | None) -> str:
     """` at file.py:12`; nothing where the line is not known."""
     return f" at {locations.short(place)}" if place else ""
 
 
-def last_look(cell: CellEvidence) -> Evidence:
+def last_look(cell: CellEvidence) -> Claims:
     """The last snapshot of the whole job, and its reason for calling it still."""
-    return Evidence(claim=cell.watch.looks[-1].reason, source="watch.json#looks")
+    return {cell.watch.looks[-1].reason: "watch.json#looks"}
 
 
 def place_of(case: Case, ranks: Iterable[int]) -> Place | None:
@@ -45,7 +50,7 @@ def inside_rank(
     *,
     strength: Strength,
     summary: str,
-    evidence: tuple[Evidence, ...],
+    evidence: Claims,
     fix: str | None = None,
     where: Place | None = None,
     cls: str | None = None,
@@ -54,7 +59,7 @@ def inside_rank(
 ) -> Draft:
     """A draft for a cause inside one rank; `where` if the line is another than the main thread's innermost."""
     peers = [at for r in blocked.waiters if (at := _now(cell, r))]
-    waiting = (Evidence(claim=blocked.waited[0], source=blocked.waited[1]),) if blocked.waited else ()
+    waiting = dict([blocked.waited]) if blocked.waited else {}
     return Draft(
         cls=cls,
         outcome="hung",
@@ -66,7 +71,7 @@ def inside_rank(
             where or blocked.state.place
         ),
         peers_at=peers[0] if peers else None,
-        evidence=(*evidence, *waiting, last_look(cell)),
+        evidence={**evidence, **waiting, **last_look(cell)},
         fix=fix,
         next=next_step,
         actions=actions,

@@ -35,6 +35,9 @@ CAUSES: dict[str, tuple[Family, ...]] = {
     "terminal": ("performance",),
 }
 
+# What a draft rests on: each claim, and the file in the run directory that shows it.
+Claims: TypeAlias = dict[str, str]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
@@ -46,7 +49,7 @@ class Draft:
     blocked_ranks: tuple[int, ...] = ()
     where: Where | None = None
     peers_at: Place | None = None
-    evidence: tuple[Evidence, ...] = ()
+    evidence: Claims = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
     cls: str | None = None
     outcome: Outcome | None = None
@@ -101,7 +104,7 @@ class Rule:
             blocked_ranks=draft.blocked_ranks,
             where=draft.where,
             peers_at=draft.peers_at,
-            evidence=draft.evidence,
+            evidence=tuple(Evidence(claim=c, source=s) for c, s in draft.evidence.items()),
             gaps=draft.gaps,
             fix=draft.fix or self.fix or None,
             next=draft.next,

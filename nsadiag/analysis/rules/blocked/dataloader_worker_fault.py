@@ -16,9 +16,9 @@ from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks, hung_
 from nsadiag.analysis.relations.pending import was_given_up
 from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.python_stacks import StackFrame
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 
 LEAST_LOOKS = 4  # two pairs: what one pair shows may be one slow sample
 KILLED = re.compile(r"signal", re.IGNORECASE)
@@ -133,20 +133,18 @@ def dataloader_worker_fault(case: Case) -> Iterator[Draft | Declined]:
     yield from blocked_elsewhere(case, ("loader",), "for its DataLoader")
 
 
-def _waits(blocked: BlockedRank) -> Evidence:
+def _waits(blocked: BlockedRank) -> Claims:
     at = at_line(blocked.state.place)
-    return Evidence(
-        claim=f"rank {blocked.number} waits in its DataLoader{at}, in both snapshots", source=blocked.source
-    )
+    return {f"rank {blocked.number} waits in its DataLoader{at}, in both snapshots": blocked.source}
 
 
-def _locked(blocked: BlockedRank, worker: CaptureEvidence) -> tuple[Evidence, ...]:
+def _locked(blocked: BlockedRank, worker: CaptureEvidence) -> Claims:
     """A worker of which the kernel shows all threads at locks of its own memory."""
     rows = [c for c in blocked.capture.proc.children if c.pid == worker.number]
     if not any(row.locked_for_good for row in rows):
-        return ()
+        return {}
     claim = "no thread is left in the worker that could release the lock: one of the rank's held it at the fork, or it holds it itself"
-    return (Evidence(claim=claim, source=f"{blocked.capture.source}/proc.json"),)
+    return {claim: f"{blocked.capture.source}/proc.json"}
 
 
 def _stuck(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at: Place) -> Draft:
@@ -158,14 +156,11 @@ def _stuck(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at
         strength=Strength.CONCLUSIVE,
         summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) is at {locations.short(at)} and delivers no batch.{held}",
         where=at,
-        evidence=(
-            _waits(blocked),
-            Evidence(
-                claim=f"its worker {worker.number} is in the dataset's code at {locations.short(at)} (state {state})",
-                source=f"{worker.source}/py_spy.json",
-            ),
-            *locked,
-        ),
+        evidence={
+            **_waits(blocked),
+            f"its worker {worker.number} is in the dataset's code at {locations.short(at)} (state {state})": f"{worker.source}/py_spy.json",
+            **locked,
+        },
         fix=FIX,
     )
 
@@ -195,19 +190,13 @@ def _busy(
         strength=Strength.WEAK,
         summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and delivers no batch.",
         where=at,
-        evidence=(
-            _waits(blocked),
-            Evidence(
-                claim=f"its worker {worker.number} runs, and {stays}",
-                source=f"{blocked.capture.source}/answers.json#sources.workers"
-                if in_call
-                else f"{worker.source}/py_spy.json",
-            ),
-            Evidence(
-                claim=f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s",
-                source="watch.json",
-            ),
-        ),
+        evidence={
+            **_waits(blocked),
+            f"its worker {worker.number} runs, and {stays}": f"{blocked.capture.source}/answers.json#sources.workers"
+            if in_call
+            else f"{worker.source}/py_spy.json",
+            f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s": "watch.json",
+        },
         fix="Look at what the line does with that sample (a pattern that backtracks, a search that grows with its input), and bound it; a timeout= of the loader makes it an exception.",
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the worker ever goes on",
     )
@@ -220,10 +209,7 @@ def _unseen(cell: CellEvidence, blocked: BlockedRank) -> Draft:
         blocked,
         strength=Strength.WEAK,
         summary=f"Rank {blocked.number} waits in its DataLoader for a batch that does not come; its workers could not be captured.",
-        evidence=(
-            _waits(blocked),
-            Evidence(claim="its workers may not be read", source=f"{blocked.capture.source}/gaps.json"),
-        ),
+        evidence={**_waits(blocked), "its workers may not be read": f"{blocked.capture.source}/gaps.json"},
         fix="Look at what the dataset's code waits for: a lock held at the fork, a decoder, a file.",
         next_step="allow py-spy to read the processes (nsadiag doctor says how): it shows the worker's line",
     )
@@ -235,13 +221,10 @@ def _dead(cell: CellEvidence, blocked: BlockedRank, gone: list[int]) -> Draft:
         blocked,
         strength=Strength.STRONG,
         summary=f"Rank {blocked.number} waits for DataLoader worker {', '.join(map(str, gone))}, which is dead.",
-        evidence=(
-            _waits(blocked),
-            Evidence(
-                claim=f"of its workers {', '.join(map(str, gone))} no longer lives",
-                source=f"{blocked.rank.source}/loaders.json",
-            ),
-        ),
+        evidence={
+            **_waits(blocked),
+            f"of its workers {', '.join(map(str, gone))} no longer lives": f"{blocked.rank.source}/loaders.json",
+        },
         fix="Find what ended the worker (dmesg shows the kernel's memory killer): fewer workers, or less memory in each.",
         actions=("retry",),
     )
@@ -269,12 +252,9 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
         where=Where(step=first.rank.end.steps).at(
             locations.of_exception(exception) or locations.of_exception(raised)
         ),
-        evidence=(
-            Evidence(
-                claim=f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception.message.splitlines()[0][:200]}",
-                source=f"{first.rank.source}/exception.json",
-            ),
-        ),
+        evidence={
+            f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception.message.splitlines()[0][:200]}": f"{first.rank.source}/exception.json"
+        },
         fix="Find what ended the worker: dmesg shows the kernel's memory killer; `num_workers=0` shows an exception where it happens.",
         actions=("retry",) if said and KILLED.search(said["end"]) else ("fix code",),
     )
@@ -290,11 +270,5 @@ RULE = Rule(
     check=dataloader_worker_fault,
     needs=("stacks",),
     explained_by=("rank_killed",),
-    confused_with=(
-        "rank_exception",
-        "rank_killed",
-        "uneven_inputs",
-        "straggler_rank",
-        "missing_rank",
-    ),
+    confused_with=("rank_exception", "rank_killed", "uneven_inputs", "straggler_rank", "missing_rank"),
 )

@@ -19,7 +19,7 @@ from nsadiag.analysis.rules.reasons import blocked_elsewhere, not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.blocking import polling_library
 from nsadiag.evidence.documents.python_stacks import StackFrame
-from nsadiag.evidence.records import Evidence, Place, Strength
+from nsadiag.evidence.records import Place, Strength
 from nsadiag.source import loops
 
 OUTSIDE: tuple[Doing, ...] = ("socket", "process", "pipe", "signal", "store", "sleep", "io", "kernel")
@@ -107,7 +107,7 @@ def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
         blocked,
         strength=_how_sure(cell, task.strength),
         summary=f"Rank {blocked.number} waits in its event loop for {task.says} at {at}. None of its peers can bring that.",
-        evidence=(Evidence(claim=f"task {task.name} is at {at}", source=task.source),),
+        evidence={f"task {task.name} is at {at}": task.source},
         fix="Give what the task awaits a timeout (asyncio.timeout, asyncio.wait_for), and retry.",
         where=task.place,
     )
@@ -226,10 +226,10 @@ def _finding(cell: CellEvidence, alike: list[BlockedRank], what: str, fix: str, 
         # A store's key is set by nobody but the job's own processes, and they all wait.
         strength=strength if state.doing == "store" else _how_sure(cell, strength),
         summary=f"{who} at {at} for {what}. None of {'its' if len(alike) == 1 else 'their'} peers can bring that.",
-        evidence=(
-            Evidence(claim=f"rank {number} is at {at} in both snapshots{call}", source=blocked.source),
-            Evidence(claim=f"it waits for {what}", source=f"{blocked.capture.source}/proc.json"),
-        ),
+        evidence={
+            f"rank {number} is at {at} in both snapshots{call}": blocked.source,
+            f"it waits for {what}": f"{blocked.capture.source}/proc.json",
+        },
         fix=fix,
         # A server may answer the next time; a file, a key or a child that nobody brings is waited for again.
         actions=("retry",) if state.doing == "socket" else ("fix code",),
@@ -250,9 +250,5 @@ RULE = Rule(
     check=external_wait,
     needs=("stacks",),
     explained_by=("io_stall",),
-    confused_with=(
-        "local_lock_deadlock",
-        "io_stall",
-        "missing_rank",
-    ),
+    confused_with=("local_lock_deadlock", "io_stall", "missing_rank"),
 )

@@ -12,9 +12,9 @@ from nsadiag.analysis.relations.blocked import BlockedRank, blocked_ranks
 from nsadiag.analysis.relations.pending import is_still, was_given_up
 from nsadiag.analysis.relations.wait_graph import graph_of
 from nsadiag.analysis.rules.drafts import inside_rank, last_look
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.python_stacks import PythonThread
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 
 FIX = "Release the GIL around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound what it is given."
 
@@ -43,11 +43,10 @@ def _state(blocked: BlockedRank, thread: PythonThread) -> str | None:
     return next((t.state for t in threads if t.tid == thread.os_thread_id), None)
 
 
-def _about(blocked: BlockedRank, thread: PythonThread, at: Place) -> Evidence:
-    return Evidence(
-        claim=f"thread {thread.thread_name} owns the GIL at {locations.short(at)} in both snapshots",
-        source=f"{blocked.capture.source}/answers.json#gil_owner",
-    )
+def _about(blocked: BlockedRank, thread: PythonThread, at: Place) -> Claims:
+    return {
+        f"thread {thread.thread_name} owns the GIL at {locations.short(at)} in both snapshots": f"{blocked.capture.source}/answers.json#gil_owner"
+    }
 
 
 def gil_held_native_call(case: Case) -> Iterator[Draft | Declined]:
@@ -90,13 +89,10 @@ def _without_stacks(case: Case) -> Iterator[Draft]:
             guilty_ranks=(rank.rank,),
             blocked_ranks=tuple(sorted(r for r in graph.waiters if rank.rank in graph.reached_from(r))),
             where=Where(step=rank.end.steps).at(at),
-            evidence=(
-                Evidence(
-                    claim="torch's server answers in C++, and not where it needs the GIL, in both snapshots",
-                    source=f"{looks[-1].source}/gaps.json",
-                ),
-                last_look(case.cell),
-            ),
+            evidence={
+                "torch's server answers in C++, and not where it needs the GIL, in both snapshots": f"{looks[-1].source}/gaps.json",
+                **last_look(case.cell),
+            },
             fix=FIX,
             next="allow py-spy to read the process (nsadiag doctor says how): it shows the call",
         )
@@ -115,36 +111,28 @@ def _blocked(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at:
         strength=Strength.CONCLUSIVE,
         summary=f"Rank {number} sleeps in a native call at {locations.short(at)} and holds the GIL: no Python thread of it can run.",
         where=at,
-        evidence=(
-            _about(blocked, thread, at),
-            Evidence(
-                claim=f"that thread sleeps in the kernel{f', in {blocked.state.call}' if blocked.state.call else ''}: a wait that should have released the lock",
-                source=f"{blocked.capture.source}/proc.json",
-            ),
-        ),
+        evidence={
+            **_about(blocked, thread, at),
+            f"that thread sleeps in the kernel{f', in {blocked.state.call}' if blocked.state.call else ''}: a wait that should have released the lock": f"{blocked.capture.source}/proc.json",
+        },
         fix=FIX,
     )
 
 
 def _busy(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Place, lasted: float) -> Draft:
     number, silent = blocked.number, python_silent(blocked.rank)
-    asked = (
-        [Evidence(claim="no Python of the rank answered when it was asked", source=silent)] if silent else []
-    )
+    asked = {"no Python of the rank answered when it was asked": silent} if silent else {}
     return inside_rank(
         cell,
         blocked,
         strength=Strength.LIKELY if silent else Strength.WEAK,
         summary=f"Rank {number} has been in one native call at {locations.short(at)} for {lasted:.0f} s, at full CPU and with the GIL.",
         where=at,
-        evidence=(
-            _about(blocked, thread, at),
-            *asked,
-            Evidence(
-                claim=f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s",
-                source="watch.json",
-            ),
-        ),
+        evidence={
+            **_about(blocked, thread, at),
+            **asked,
+            f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s": "watch.json",
+        },
         fix=FIX,
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the call ever returns",
     )
@@ -159,10 +147,5 @@ RULE = Rule(
     fix="Release the GIL around the call (pybind11: gil_scoped_release), or bound what it is given.",
     check=gil_held_native_call,
     needs=("stacks",),
-    confused_with=(
-        "local_lock_deadlock",
-        "livelock_user_code",
-        "slow_compute",
-        "missing_rank",
-    ),
+    confused_with=("local_lock_deadlock", "livelock_user_code", "slow_compute", "missing_rank"),
 )

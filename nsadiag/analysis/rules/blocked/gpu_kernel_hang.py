@@ -17,7 +17,7 @@ from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.watch import RankMotion
-from nsadiag.evidence.records import Evidence, Strength
+from nsadiag.evidence.records import Strength
 
 WAITS_FOR_GPU = re.compile(
     r"cu(da)?(Stream|Event|Ctx|Device)Synchronize|cu(da)?Mem(cpy|set)|cuLaunchKernel|cudaLaunchKernel"
@@ -86,16 +86,11 @@ def gpu_kernel_hang(case: Case) -> Iterator[Draft | Declined]:
             # At --timeout the two snapshots only say that it was still at it.
             strength=Strength.STRONG if call and is_still(case.cell) else Strength.WEAK,
             summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with what was launched before {at}, where the host waits for it.",
-            evidence=(
-                Evidence(
-                    claim=f"rank {number} is at {at} in every snapshot" + (f", in {call}" if call else ""),
-                    source=blocked.source,
-                ),
-                Evidence(
-                    claim=f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} snapshots, and has begun no collective that it has not ended",
-                    source="watch.json#looks",
-                ),
-            ),
+            evidence={
+                f"rank {number} is at {at} in every snapshot"
+                + (f", in {call}" if call else ""): blocked.source,
+                f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} snapshots, and has begun no collective that it has not ended": "watch.json#looks",
+            },
             fix="Look for a loop in a kernel that this rank has launched (Triton, CUDA extensions): its exit may depend on data that never comes.",
             next_step="CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that does not return",
         )
@@ -112,9 +107,5 @@ RULE = Rule(
     check=gpu_kernel_hang,
     needs=("stacks", "looks"),
     explained_by=("livelock_user_code",),
-    confused_with=(
-        "network_stall",
-        "slow_compute",
-        "missing_rank",
-    ),
+    confused_with=("network_stall", "slow_compute", "missing_rank"),
 )

@@ -11,7 +11,7 @@ from nsadiag.analysis.relations.blocked import BlockedRank, hung_ranks
 from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength
+from nsadiag.evidence.records import Strength
 
 CHECKPOINT = ("torch.save", "torch.load", "torch.distributed.checkpoint")
 LOCKS = ("flock", "fcntl")  # waits for whoever holds the file's lock, not for the file
@@ -53,15 +53,10 @@ def io_stall(case: Case) -> Iterator[Draft | Declined]:
             blocked,
             strength=Strength.STRONG if blocked.state.call or proc.state == "D" else Strength.LIKELY,
             summary=f"Rank {number} is blocked in {what} at {at}: not a byte was moved between the two snapshots.",
-            evidence=(
-                Evidence(
-                    claim=f"rank {number} is in {what}, at {at}, in both snapshots", source=blocked.source
-                ),
-                Evidence(
-                    claim=f"the kernel has its main thread in state {proc.state}{in_kernel}; its I/O counters stand",
-                    source=f"{blocked.capture.source}/proc.json",
-                ),
-            ),
+            evidence={
+                f"rank {number} is in {what}, at {at}, in both snapshots": blocked.source,
+                f"the kernel has its main thread in state {proc.state}{in_kernel}; its I/O counters stand": f"{blocked.capture.source}/proc.json",
+            },
             fix="The file is a named pipe whose other end has stopped: see to the process that reads or fills it."
             if pipe
             else "See to the file system behind that path (dmesg, mount, df); save to a local disk first and copy from there in the background.",
@@ -80,9 +75,5 @@ RULE = Rule(
     check=io_stall,
     needs=("stacks",),
     explained_by=("gil_held_native_call",),
-    confused_with=(
-        "straggler_rank",
-        "local_lock_deadlock",
-        "missing_rank",
-    ),
+    confused_with=("straggler_rank", "local_lock_deadlock", "missing_rank"),
 )

@@ -17,7 +17,7 @@ from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.watch import Loop, RankMotion
-from nsadiag.evidence.records import Evidence, Strength
+from nsadiag.evidence.records import Strength
 from nsadiag.source import loops
 
 FIX = "Make sure that each round changes what the loop's condition asks, or let the loop give up after a number of rounds, with an error that says so."
@@ -66,16 +66,10 @@ def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
             strength=(Strength.STRONG if loop.decided else Strength.LIKELY) if sure else Strength.WEAK,
             summary=f"Rank {number} spins in the loop at {locations.short(at)} without getting anywhere: for {loop.seconds:.0f} s none of {sees} took a new value.",
             where=at,
-            evidence=(
-                Evidence(
-                    claim=f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {', '.join(map(str, loop.lines))}), and no new value in {sees}",
-                    source="watch.json#looks",
-                ),
-                Evidence(
-                    claim=f"its main thread used {motion.main_cpu_share if motion.loop_cpu_share is None else motion.loop_cpu_share:.2f} CPUs, wrote no event and read or wrote {motion.io_bytes} bytes",
-                    source="watch.json#looks",
-                ),
-            ),
+            evidence={
+                f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {', '.join(map(str, loop.lines))}), and no new value in {sees}": "watch.json#looks",
+                f"its main thread used {motion.main_cpu_share if motion.loop_cpu_share is None else motion.loop_cpu_share:.2f} CPUs, wrote no event and read or wrote {motion.io_bytes} bytes": "watch.json#looks",
+            },
             fix=FIX,
         )
     yield from blocked_elsewhere(case, ("python", "native"), "in a loop of Python")
@@ -97,16 +91,10 @@ def _around_one_line(cell: CellEvidence, blocked: BlockedRank) -> Iterator[Draft
         strength=Strength.WEAK,
         summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {locations.short(at)} for {lasted:.0f} s, at full CPU, without any progress.",
         where=at,
-        evidence=(
-            Evidence(
-                claim=f"every snapshot since the silence began shows that line; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s",
-                source="watch.json#looks",
-            ),
-            Evidence(
-                claim="Python of the rank answered between two snapshots: no single call keeps the GIL",
-                source=answered,
-            ),
-        ),
+        evidence={
+            f"every snapshot since the silence began shows that line; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s": "watch.json#looks",
+            "Python of the rank answered between two snapshots: no single call keeps the GIL": answered,
+        },
         fix=FIX,
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
     )
@@ -132,16 +120,10 @@ def _asks_in_vain(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion |
         strength=Strength.WEAK,
         summary=f"Rank {number} spins in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {loop.asks_in_vain_s:.0f} s.",
         where=at,
-        evidence=(
-            Evidence(
-                claim=f"samples of every snapshot since show one and the same call of {loop.function}, in that loop, with no new value of {asks}",
-                source="watch.json#looks",
-            ),
-            Evidence(
-                claim=f"that lasted {loop.asks_in_vain_s:.0f} s; the longest pause of this job before was {longest:.1f} s",
-                source="watch.json",
-            ),
-        ),
+        evidence={
+            f"samples of every snapshot since show one and the same call of {loop.function}, in that loop, with no new value of {asks}": "watch.json#looks",
+            f"that lasted {loop.asks_in_vain_s:.0f} s; the longest pause of this job before was {longest:.1f} s": "watch.json",
+        },
         fix="Bound the loop: give up after a number of rounds, or choose from what is left instead of trying at random.",
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
     )
@@ -167,16 +149,10 @@ def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, motion: RankMotio
         strength=Strength.LIKELY,
         summary=f"{kept[:1].upper()}{kept[1:]}: it is in the loop `while {loops.condition(around)}`, in which nothing took a new value.",
         where=at,
-        evidence=(
-            Evidence(
-                claim=f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {', '.join(map(str, loop.lines))}), and no new value of a variable in it",
-                source="watch.json#looks",
-            ),
-            Evidence(
-                claim=f"it wrote {rounds:,.0f} events a second of it meanwhile, and met no peer; the longest that any rank was waited for before is {longest_s:.2f} s",
-                source=f"{blocked.rank.source}/blackbox.bin",
-            ),
-        ),
+        evidence={
+            f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {', '.join(map(str, loop.lines))}), and no new value of a variable in it": "watch.json#looks",
+            f"it wrote {rounds:,.0f} events a second of it meanwhile, and met no peer; the longest that any rank was waited for before is {longest_s:.2f} s": f"{blocked.rank.source}/blackbox.bin",
+        },
         fix=FIX,
         next_step="nsadiag run --locals --timeout 600 -- <the same command>, to see what the loop's condition compares",
     )
@@ -198,10 +174,5 @@ RULE = Rule(
     check=livelock_user_code,
     needs=("stacks", "looks"),
     explained_by=("local_lock_deadlock",),
-    confused_with=(
-        "slow_compute",
-        "gil_held_native_call",
-        "local_lock_deadlock",
-        "missing_rank",
-    ),
+    confused_with=("slow_compute", "gil_held_native_call", "local_lock_deadlock", "missing_rank"),
 )

@@ -22,7 +22,7 @@ from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.blocking import is_server
 from nsadiag.evidence.documents.python_stacks import frames_of_main
-from nsadiag.evidence.records import Evidence, Place, Strength
+from nsadiag.evidence.records import Place, Strength
 from nsadiag.source import loops
 
 WAITS = {"lock": "is blocked on a lock or another thread", "queue": "is blocked on a queue"}
@@ -179,10 +179,7 @@ def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
         blocked,
         strength=task.strength,
         summary=f"Rank {blocked.number} waits in its event loop for {task.says} at {at}: {task.why}.",
-        evidence=(
-            Evidence(claim=f"task {task.name} is at {at}", source=task.source),
-            Evidence(claim=task.why, source=task.source),
-        ),
+        evidence={f"task {task.name} is at {at}": task.source, task.why: task.source},
         fix="Run tasks in an asyncio.TaskGroup, or ask for what becomes of each: one that fails then ends those that wait for it.",
         where=task.place,
     )
@@ -208,14 +205,11 @@ def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
             blocked,
             strength=strength.at_most(Strength.LIKELY) if asked else strength,
             summary=f"Rank {blocked.number} {waits} at {at}: {why}.",
-            evidence=(
-                Evidence(
-                    claim=f"the main thread of rank {blocked.number} is at {at} in both snapshots"
-                    + (f", in {state.call}" if state.call else ""),
-                    source=blocked.source,
-                ),
-                Evidence(claim=why, source=blocked.source),
-            ),
+            evidence={
+                f"the main thread of rank {blocked.number} is at {at} in both snapshots"
+                + (f", in {state.call}" if state.call else ""): blocked.source,
+                why: blocked.source,
+            },
             fix=fix,
         )
     yield from blocked_elsewhere(case, tuple(WAITS), "for a lock, a queue or a thread of its own")
@@ -231,10 +225,5 @@ RULE = Rule(
     check=local_lock_deadlock,
     needs=("stacks",),
     explained_by=("external_wait",),
-    confused_with=(
-        "livelock_user_code",
-        "gil_held_native_call",
-        "external_wait",
-        "missing_rank",
-    ),
+    confused_with=("livelock_user_code", "gil_held_native_call", "external_wait", "missing_rank"),
 )

@@ -16,7 +16,7 @@ from nsadiag.analysis.rules.blocked.connections import Link, stalled_links
 from nsadiag.analysis.rules.drafts import last_look
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 
 
 def network_stall(case: Case) -> Iterator[Draft | Declined]:
@@ -86,23 +86,19 @@ def _finding(case: Case, wait: Wait, links: list[Link]) -> Draft:
         guilty_ranks=guilty,
         blocked_ranks=tuple(sorted(set(wait.waiting) - set(guilty))),
         where=Where(collective=collective, step=case.cell.rank(rank).end.steps).at(here),
-        evidence=(
-            *(
-                Evidence(
-                    claim=f"rank {r} issued {collective.op} #{wait.seq} of {wait.group} and is waiting in it",
-                    source=wait.source(case.cell, r),
+        evidence={
+            **{
+                f"rank {r} issued {collective.op} #{wait.seq} of {wait.group} and is waiting in it": wait.source(
+                    case.cell, r
                 )
                 for r in wait.waiting[:4]
-            ),
-            *(
-                Evidence(
-                    claim=f"rank {link.rank} has {link.bytes} bytes to {link.to} in flight, the same in both snapshots",
-                    source=link.source,
-                )
+            },
+            **{
+                f"rank {link.rank} has {link.bytes} bytes to {link.to} in flight, the same in both snapshots": link.source
                 for link in links[:4]
-            ),
-            last_look(case.cell),
-        ),
+            },
+            **last_look(case.cell),
+        },
         gaps=()
         if links
         else (
@@ -124,9 +120,5 @@ RULE = Rule(
     check=network_stall,
     needs=("flight_recorders", "stacks"),
     explained_by=("missing_rank",),
-    confused_with=(
-        "missing_rank",
-        "collective_args_mismatch",
-        "straggler_rank",
-    ),
+    confused_with=("missing_rank", "collective_args_mismatch", "straggler_rank"),
 )

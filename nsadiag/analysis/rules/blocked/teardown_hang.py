@@ -12,7 +12,7 @@ from nsadiag.analysis.rules.drafts import inside_rank
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.python_stacks import PythonThread
-from nsadiag.evidence.records import Evidence, Place, Strength
+from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 FEEDER = "QueueFeederThread"
@@ -108,13 +108,10 @@ def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
             strength=Strength.STRONG if at else Strength.LIKELY,
             summary=f"Rank {number} has finished its work and does not exit: {how}{where}.",
             where=at,
-            evidence=(
-                Evidence(claim=f"{how}{where}, in both snapshots", source=blocked.source),
-                Evidence(
-                    claim=f"rank {number} has done {blocked.rank.end.steps} steps, and no rank waits for it in a collective",
-                    source="ends.json",
-                ),
-            ),
+            evidence={
+                f"{how}{where}, in both snapshots": blocked.source,
+                f"rank {number} has done {blocked.rank.end.steps} steps, and no rank waits for it in a collective": "ends.json",
+            },
             fix=FIX_OF_FEEDER
             if _waits_for_a_feeder(blocked)
             else "End what is still waited for before the script ends: tell the thread (a sentinel, an event) and join it, make it a daemon, or end the child.",
@@ -132,9 +129,5 @@ RULE = Rule(
     check=teardown_hang,
     needs=("stacks",),
     explained_by=("lost_host",),
-    confused_with=(
-        "rank_exited_early",
-        "local_lock_deadlock",
-        "missing_rank",
-    ),
+    confused_with=("rank_exited_early", "local_lock_deadlock", "missing_rank"),
 )

@@ -12,7 +12,7 @@ from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.rules.correctness.buffer_hazards import read_early
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Unwaited
-from nsadiag.evidence.records import Evidence, Outcome, Strength, Where
+from nsadiag.evidence.records import Outcome, Strength, Where
 
 # Of handles that are only known to be dropped: one at the end of a run may belong to nothing any more.
 MIN_DROPPED = 3
@@ -50,15 +50,12 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
         if row.parameter
         else "its handle was dropped"
     )
-    evidence = [
-        Evidence(
-            claim=f"{row.op} {row.number} of {row.group}, started at step {row.issued_step}: {used}, and nobody had waited for it",
-            source=f"{rank.source}/unwaited.jsonl#{line}",
-        ),
-        Evidence(claim=f"{count} such handles of this line", source=f"{rank.source}/unwaited.jsonl"),
-    ]
+    evidence = {
+        f"{row.op} {row.number} of {row.group}, started at step {row.issued_step}: {used}, and nobody had waited for it": f"{rank.source}/unwaited.jsonl#{line}",
+        f"{count} such handles of this line": f"{rank.source}/unwaited.jsonl",
+    }
     if drifted:
-        evidence.append(Evidence(claim=drifted.says, source=drifted.source))
+        evidence[drifted.says] = drifted.source
     yield Draft(
         outcome=_outcome(case.cell),
         strength=Strength.CONCLUSIVE if row.parameter else Strength.STRONG if drifted else Strength.LIKELY,
@@ -67,7 +64,7 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
         else f"{row.op} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used}, and what it fills may have been used before it was complete.",
         guilty_ranks=guilty,
         where=Where(parameter=row.parameter, step=row.issued_step).at(locations.of_text(row.place)),
-        evidence=tuple(evidence),
+        evidence=evidence,
         fix="Keep the handle and call .wait() before the tensor is used: work = dist.all_reduce(t, async_op=True); ...; work.wait().",
     )
 
@@ -86,13 +83,10 @@ def _used_before_the_wait(case: Case) -> Iterator[Draft]:
         summary=f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before anybody waits for it; the replicas differ from step {drifted.step} on.",
         guilty_ranks=early.ranks,
         where=Where(step=drifted.step).at(early.used),
-        evidence=(
-            Evidence(
-                claim=f"{early.op} was started {early.times} times at {started}, and the same block goes on to {at} without a wait",
-                source=f"{case.cell.rank(early.ranks[0]).source}/blackbox.bin",
-            ),
-            Evidence(claim=drifted.says, source=drifted.source),
-        ),
+        evidence={
+            f"{early.op} was started {early.times} times at {started}, and the same block goes on to {at} without a wait": f"{case.cell.rank(early.ranks[0]).source}/blackbox.bin",
+            drifted.says: drifted.source,
+        },
         fix="Use the buffer after the wait: keep the handle and the buffer together, and copy back once work.wait() has returned.",
     )
 

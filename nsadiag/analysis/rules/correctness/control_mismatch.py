@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.records import Strength, Where
 
 
 def control_mismatch(case: Case) -> Iterator[Draft | Declined]:
@@ -33,11 +33,11 @@ def control_mismatch(case: Case) -> Iterator[Draft | Declined]:
     )
 
 
-def claims(cell: CellEvidence) -> tuple[Evidence, ...]:
+def claims(cell: CellEvidence) -> Claims:
     """The findings of a comparison with the control, where there was one."""
     if cell.parity.get("judgement") != "differs":
-        return ()
-    return tuple(Evidence(claim=c, source=cell.parity["source"]) for c in cell.parity["claims"])
+        return {}
+    return dict.fromkeys(cell.parity["claims"], cell.parity["source"])
 
 
 RULE = Rule(

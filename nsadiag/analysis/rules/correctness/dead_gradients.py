@@ -12,7 +12,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.matrix.parity.record import Parameter, Record, Step, record_of
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 
 # Of a branch that starts at zero, the first step may train the end alone, and only the next one what lies behind it.
 MIN_STEPS = 3
@@ -64,16 +64,10 @@ def dead_gradients(case: Case) -> Iterator[Draft | Declined]:
         ),
         guilty_ranks=tuple(sorted(rows)),
         where=Where(parameter=names[0], module=names[0].rpartition(".")[0] or None, step=0, phase="backward"),
-        evidence=(
-            Evidence(
-                claim=f"norm of the gradient of {names[0]}, by step: {', '.join(f'{n:.1e}' for n in norms)}; {len(names)} weights have one below {NOTHING:g} of the largest in their block",
-                source=record.source,
-            ),
-            Evidence(
-                claim="all other weights moved from each of these steps to the next: the optimizer did make its steps",
-                source=record.source,
-            ),
-        ),
+        evidence={
+            f"norm of the gradient of {names[0]}, by step: {', '.join(f'{n:.1e}' for n in norms)}; {len(names)} weights have one below {NOTHING:g} of the largest in their block": record.source,
+            "all other weights moved from each of these steps to the next: the optimizer did make its steps": record.source,
+        },
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.relations.pending import ran_together
-from nsadiag.evidence.records import Evidence
+from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.ring.blackbox import Kind
 
 LEAST = 4  # looks at which all ranks had the same, each time another batch
@@ -23,7 +23,7 @@ class Remark:
     """An addition to a verdict of another rule."""
 
     sentence: str
-    evidence: tuple[Evidence, ...]
+    evidence: Claims
     fix: str
 
 
@@ -48,16 +48,10 @@ def same_batches(case: Case) -> Remark | None:
             f"All ranks trained on the same batches: what the model was given was equal on all of them at each of "
             f"{len(alike)} snapshots, so DDP averaged {everyone} times the same gradient."
         ),
-        evidence=(
-            Evidence(
-                claim=f"the tensors given at steps {', '.join(map(str, alike[:8]))} have the same shapes and sums on all ranks, and others at each step",
-                source=f"{case.cell.ranks[0].source}/given.jsonl",
-            ),
-            Evidence(
-                claim=f"the loader at {loader.place or 'an unknown line'} uses {' and '.join(sorted(samplers))}, which knows nothing of ranks",
-                source=f"{case.cell.ranks[0].source}/loaders.json",
-            ),
-        ),
+        evidence={
+            f"the tensors given at steps {', '.join(map(str, alike[:8]))} have the same shapes and sums on all ranks, and others at each step": f"{case.cell.ranks[0].source}/given.jsonl",
+            f"the loader at {loader.place or 'an unknown line'} uses {' and '.join(sorted(samplers))}, which knows nothing of ranks": f"{case.cell.ranks[0].source}/loaders.json",
+        },
         fix="If ranks are meant to see different data: give the loader a DistributedSampler (and call its set_epoch), or let each rank seed its own order.",
     )
 

@@ -11,7 +11,7 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import TOLERANCE
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 
 Look = dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, sum, sum of magnitudes
 LEAST = 2  # looks that differ, the last among them
@@ -95,16 +95,10 @@ def _finding(
         where=Where(parameter=parameter, step=step, phase="forward").at(
             locations.of_text(_called_at(cell.ranks[0], model))
         ),
-        evidence=(
-            Evidence(
-                claim=f"sum over {parameter} of {model} at its evaluation {call}, step {step}: {shown}",
-                source=f"{cell.ranks[0].source}/evaluated.jsonl",
-            ),
-            Evidence(
-                claim=f"it differed at {len(apart)} snapshots, first at step {apart[0][0][1]}",
-                source=f"{cell.ranks[0].source}/evaluated.jsonl",
-            ),
-        ),
+        evidence={
+            f"sum over {parameter} of {model} at its evaluation {call}, step {step}: {shown}": f"{cell.ranks[0].source}/evaluated.jsonl",
+            f"it differed at {len(apart)} snapshots, first at step {apart[0][0][1]}": f"{cell.ranks[0].source}/evaluated.jsonl",
+        },
     )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
-from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 TO_THE_END = 3  # losses at least: a batch that is skipped harms nobody
@@ -33,18 +33,14 @@ def nonfinite(case: Case) -> Iterator[Draft | Declined]:
         first = None  # the parameters went before the loss did
     guilty = [n for n, (step, _, _) in losses.items() if step == first] or sorted(broken)
     told = broken.get(guilty[0]) or next(iter(broken.values()), None)
-    evidence = []
+    evidence: Claims = {}
     if told:
         source = f"ranks/{min(broken):05d}/replicas.jsonl"
-        evidence.append(Evidence(claim=f"{told[1]} is not finite after step {told[0]}", source=source))
-    evidence += [
-        Evidence(
-            claim=f"the loss of rank {n} was not finite when its backward of step {losses[n][0]} began",
-            source=f"ranks/{n:05d}/blackbox.bin",
-        )
-        for n in guilty[:3]
-        if n in losses
-    ]
+        evidence[f"{told[1]} is not finite after step {told[0]}"] = source
+    for n in guilty[:3]:
+        if n in losses:
+            claim = f"the loss of rank {n} was not finite when its backward of step {losses[n][0]} began"
+            evidence[claim] = f"ranks/{n:05d}/blackbox.bin"
     yield Draft(
         strength=Strength.CONCLUSIVE if broken else Strength.STRONG,
         summary=_summary(case.cell, guilty, first, told),
@@ -54,7 +50,7 @@ def nonfinite(case: Case) -> Iterator[Draft | Declined]:
             step=first if first is not None else told[0] if told else None,
             phase="forward" if first is not None else None,
         ).at(losses[guilty[0]][1] if first is not None else None),
-        evidence=tuple(evidence),
+        evidence=evidence,
     )
 
 

@@ -15,7 +15,7 @@ from nsadiag.analysis.rules.correctness.control_mismatch import claims
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Recomputed
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 
 
 def _names(modules: Iterable[str]) -> str:
@@ -71,14 +71,13 @@ def recomputation(case: Case) -> Iterator[Draft | Declined]:
             step=row.step,
             phase="backward",
         ).at(_place(row)),
-        evidence=tuple(
-            Evidence(
-                claim=f"{r.function}: {_ran(r)[0]} in forward, {_ran(r)[1]} in backward, step {r.step}",
-                source=f"{rank.source}/recomputed.jsonl",
-            )
-            for r in rank.recomputed[:3]
-        )
-        + claims(case.cell),
+        evidence={
+            **{
+                f"{r.function}: {_ran(r)[0]} in forward, {_ran(r)[1]} in backward, step {r.step}": f"{rank.source}/recomputed.jsonl"
+                for r in rank.recomputed[:3]
+            },
+            **claims(case.cell),
+        },
     )
 
 

@@ -8,7 +8,7 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Unheld
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import only_assignment, only_call
 
 
@@ -43,16 +43,10 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
             only_assignment(case.cell.code, module.rpartition(".")[2])
             or only_call(case.cell.code, row.optimizer)
         ),
-        evidence=(
-            Evidence(
-                claim=f"{parameter} had a gradient and the same values at steps {', '.join(str(r.step) for r in rank.unheld[:6])}",
-                source=f"{rank.source}/unheld.jsonl",
-            ),
-            Evidence(
-                claim=f"of the {row.of} parameters of {row.optimizer}, those of shape {stale} had no gradient, and are in no module that ran",
-                source=f"{rank.source}/unheld.jsonl",
-            ),
-        ),
+        evidence={
+            f"{parameter} had a gradient and the same values at steps {', '.join(str(r.step) for r in rank.unheld[:6])}": f"{rank.source}/unheld.jsonl",
+            f"of the {row.of} parameters of {row.optimizer}, those of shape {stale} had no gradient, and are in no module that ran": f"{rank.source}/unheld.jsonl",
+        },
     )
 
 

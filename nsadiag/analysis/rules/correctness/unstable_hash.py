@@ -9,7 +9,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.hashes import text_hash_on_rank
 
 
@@ -28,12 +28,9 @@ def unstable_hash(case: Case) -> Iterator[Draft | Declined]:
         summary=f"Each rank picks its share by hash() of a text at {locations.short(found)}, which differs from process to process: some of the data goes to several ranks, and some to none.",
         guilty_ranks=tuple(sorted(hashes)),
         where=Where(phase="input").at(found),
-        evidence=(
-            Evidence(
-                claim="hash() of one and the same text differs between the ranks: Python salts it in each process, as PYTHONHASHSEED was not set",
-                source=f"{case.cell.ranks[0].source}/meta.json#text_hash",
-            ),
-        ),
+        evidence={
+            "hash() of one and the same text differs between the ranks: Python salts it in each process, as PYTHONHASHSEED was not set": f"{case.cell.ranks[0].source}/meta.json#text_hash"
+        },
     )
 
 

@@ -12,7 +12,7 @@ from nsadiag.analysis.records import Declined, RankEvidence
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 READY_TWICE = re.compile(r"mark(?:ed)? (?:a variable )?(?:as )?ready (?:only once|twice)", re.IGNORECASE)
@@ -66,21 +66,15 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
         if forwards > 1
         else "it is used twice in one step"
     )
-    evidence = [Evidence(claim=message.splitlines()[0][:300], source=f"{first.rank.source}/exception.json")]
+    evidence = {message.splitlines()[0][:300]: f"{first.rank.source}/exception.json"}
     if reentrant:
-        evidence.append(
-            Evidence(
-                claim="the traceback passes through CheckpointFunction.backward (use_reentrant=True)",
-                source=f"{first.rank.source}/exception.json",
-            )
+        evidence["the traceback passes through CheckpointFunction.backward (use_reentrant=True)"] = (
+            f"{first.rank.source}/exception.json"
         )
     if wrong:
-        evidence.append(
-            Evidence(
-                claim=f"the function at {wrong.place} ran {', '.join(wrong.forward)} in forward and {', '.join(wrong.recomputed)} in backward",
-                source=f"{first.rank.source}/recomputed.jsonl",
-            )
-        )
+        evidence[
+            f"the function at {wrong.place} ran {', '.join(wrong.forward)} in forward and {', '.join(wrong.recomputed)} in backward"
+        ] = f"{first.rank.source}/recomputed.jsonl"
     yield Draft(
         strength=Strength.CONCLUSIVE,
         summary=f"DDP saw the gradient of {parameter or 'one parameter'} twice in one backward: {why}.",
@@ -91,7 +85,7 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
             phase="backward",
             step=first.rank.end.steps,
         ).at(locations.of_exception(first.rank.exception)),
-        evidence=tuple(evidence),
+        evidence=evidence,
         fix=(
             "Use checkpoint(..., use_reentrant=False), and bind the module early: in a loop, `lambda x: block(x)` "
             "recomputes the last block every time; pass the block itself instead: checkpoint(block, x)."

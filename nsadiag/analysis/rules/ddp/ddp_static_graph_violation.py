@@ -22,7 +22,7 @@ from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import NOT_RAISED, Cause
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 
 CHANGED = re.compile(
     r"training graph has changed in this iteration|not compatible with static_graph", re.IGNORECASE
@@ -69,30 +69,23 @@ def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
             phase="backward",
             step=step,
         ).at(branch or place_of(exception)),
-        evidence=tuple(_evidence(rank, exception, names, how, row, branch)),
+        evidence=dict(_evidence(rank, exception, names, how, row, branch)),
         fix="Set static_graph=False (with find_unused_parameters=True if branches come and go), or let every step run the same modules: multiply by zero what is not wanted, freeze with detach() only from the start.",
     )
 
 
 def _evidence(
-    rank: RankEvidence,
-    exception: Cause,
-    names: list[str],
-    how: str,
-    row: Change | None,
-    branch: Place | None,
-) -> Iterator[Evidence]:
-    yield Evidence(claim=exception.message.splitlines()[0][:300], source=f"{rank.source}/exception.json")
+    rank: RankEvidence, exception: Cause, names: list[str], how: str, row: Change | None, branch: Place | None
+) -> Iterator[tuple[str, str]]:
+    yield exception.message.splitlines()[0][:300], f"{rank.source}/exception.json"
     if row:
-        yield Evidence(
-            claim=f"from step {row.step} on {shown(names)} {how}", source=f"{rank.source}/ungraded.jsonl"
-        )
+        yield f"from step {row.step} on {shown(names)} {how}", f"{rank.source}/ungraded.jsonl"
     if any(model.has("static_graph") for model in rank.ddp):
-        yield Evidence(claim="the model was wrapped with static_graph=True", source=f"{rank.source}/ddp.json")
+        yield "the model was wrapped with static_graph=True", f"{rank.source}/ddp.json"
     if branch:
-        yield Evidence(
-            claim=f"whether they take part is decided at {locations.short(branch)}: {branch.code}",
-            source="sources/index.json",
+        yield (
+            f"whether they take part is decided at {locations.short(branch)}: {branch.code}",
+            "sources/index.json",
         )
 
 

@@ -20,9 +20,9 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration"
@@ -61,11 +61,11 @@ def _module(parameter: str | None) -> str | None:
     return parameter.rpartition(".")[0] if parameter else None
 
 
-def _branch(at: Place | None) -> tuple[Evidence, ...]:
+def _branch(at: Place | None) -> Claims:
     if at is None:
-        return ()
+        return {}
     claim = f"whether it runs is decided at {locations.short(at)}: {at.code}"
-    return (Evidence(claim=claim, source="sources/index.json"),)
+    return {claim: "sources/index.json"}
 
 
 def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
@@ -75,11 +75,9 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
     everywhere = len(guilty) == len(cell.ranks)
     branch = branch_around(cell, rank, unused)
     ranks = "every rank" if everywhere else f"rank {cell.names(guilty)}"
-    evidence = [Evidence(claim=f"DDP: {UNFINISHED}", source=f"{rank.source}/exception.json")]
+    evidence = {f"DDP: {UNFINISHED}": f"{rank.source}/exception.json"}
     if unused:
-        evidence.append(
-            Evidence(claim=f"no gradient arrived for {shown(unused)}", source=f"{rank.source}/{told_by}")
-        )
+        evidence[f"no gradient arrived for {shown(unused)}"] = f"{rank.source}/{told_by}"
     return Draft(
         strength=Strength.CONCLUSIVE,
         summary=f"On {ranks}, {shown(unused) or 'some parameters'} took no part in the forward before, so DDP never finished reducing.",
@@ -91,7 +89,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
             phase="forward",
             step=rank.end.steps,
         ).at(branch or place_of(exception)),
-        evidence=(*evidence, *_branch(branch)),
+        evidence={**evidence, **_branch(branch)},
         fix=EVERYWHERE if everywhere else ONE_SIDED,
     )
 
@@ -188,14 +186,11 @@ def _unfilled(case: Case, guilty: tuple[int, ...], without: _Without) -> Draft:
             branch or _forward(rank, case)
         ),
         peers_at=waits,
-        evidence=(
-            Evidence(claim=without.claim, source=without.source),
-            Evidence(
-                claim="DDP waits for every parameter (find_unused_parameters=False)",
-                source=f"{rank.source}/ddp.json",
-            ),
-            *_branch(branch),
-        ),
+        evidence={
+            without.claim: without.source,
+            "DDP waits for every parameter (find_unused_parameters=False)": f"{rank.source}/ddp.json",
+            **_branch(branch),
+        },
         fix=ONE_SIDED,
     )
 
@@ -218,8 +213,5 @@ RULE = Rule(
     check=ddp_unused_parameter,
     needs=("ends",),
     explained_by=("ddp_static_graph_violation",),
-    confused_with=(
-        "rank_exception",
-        "missing_rank",
-    ),
+    confused_with=("rank_exception", "missing_rank"),
 )

@@ -21,7 +21,7 @@ from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_or
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.root_choice import chosen_at
 
 FIXES = {
@@ -95,23 +95,19 @@ def _finding(case: Case, one: Disagreement) -> Draft:
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.steps).at(here),
         peers_at=peer.place if peer else None,
-        evidence=(
-            *(
-                Evidence(
-                    claim=f"rank {rank} asked for {asked.what} as number {one.call} of {one.group}",
-                    source=asked.source,
-                )
+        evidence={
+            **{
+                f"rank {rank} asked for {asked.what} as number {one.call} of {one.group}": asked.source
                 for rank, asked in _both_sides(one, guilty)
-            ),
-            *(
-                Evidence(
-                    claim=f"the root is chosen at {locations.short(at)}: `{at.code}`",
-                    source=sources.cited(case.cell, at.file, at.line),
+            },
+            **{
+                f"the root is chosen at {locations.short(at)}: `{at.code}`": sources.cited(
+                    case.cell, at.file, at.line
                 )
                 for at in [chosen]
                 if at is not None
-            ),
-        ),
+            },
+        },
         fix=FIXES.get(one.kind),
     )
 

@@ -19,8 +19,8 @@ from nsadiag.analysis.rules.desync.transport_rejections import refused
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
 from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import not_still
-from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.records import Strength, Where
 
 FIX = "Make all ranks issue the same collectives in the same order: iterate over what is ordered alike on all of them (sorted keys), and keep a condition on one rank's data out of the way to a collective."
 FIX_THREADS = "Give the thread a process group of its own (dist.new_group on all ranks), or let one thread issue all collectives of a group."
@@ -81,22 +81,21 @@ def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
         blocked_ranks=blocked,
         where=Where(step=case.cell.rank(found.guilty[0]).end.steps).at(found.calls[found.guilty[0]].place),
         peers_at=found.calls[blocked[0]].place if blocked else None,
-        evidence=(
-            *(
-                Evidence(claim=f"rank {r} came to {what}", source=f"{case.cell.rank(r).source}/blackbox.bin")
+        evidence={
+            **{
+                f"rank {r} came to {what}": f"{case.cell.rank(r).source}/blackbox.bin"
                 for r, what in [*said.items()][:8]
-            ),
-            _other_size(case.cell.rank(found.rank)),
-        ),
+            },
+            **_other_size(case.cell.rank(found.rank)),
+        },
         fix=FIX,
     )
 
 
-def _other_size(rank: RankEvidence) -> Evidence:
-    return Evidence(
-        claim=f"rank {rank.rank} got a message of another size than it was waiting for",
-        source=f"{rank.source}/{'exception.json' if rank.exception else 'stderr.log'}",
-    )
+def _other_size(rank: RankEvidence) -> Claims:
+    return {
+        f"rank {rank.rank} got a message of another size than it was waiting for": f"{rank.source}/{'exception.json' if rank.exception else 'stderr.log'}"
+    }
 
 
 def _in_a_loop(case: Case) -> Iterator[Draft | Declined]:
@@ -124,17 +123,14 @@ def _of_threads(case: Case) -> Iterator[Draft]:
             where=Where(step=case.cell.rank(guilty[0]).end.steps).at(
                 started.place if started else locations.of_text(str(next(iter(calls.values()))["place"]))
             ),
-            evidence=(
-                *(
-                    Evidence(
-                        claim=f"rank {r} was in {call['op']} {call['call']} of {group} in another thread than the main one, which reduces in that group as well, at the same time",
-                        source=f"{case.cell.rank(r).source}/blackbox.bin",
-                    )
+            evidence={
+                **{
+                    f"rank {r} was in {call['op']} {call['call']} of {group} in another thread than the main one, which reduces in that group as well, at the same time": f"{case.cell.rank(r).source}/blackbox.bin"
                     for r, call in list(calls.items())[:4]
-                ),
-                *([started.evidence] if started else ()),
-                _other_size(said),
-            ),
+                },
+                **({**started.evidence} if started else {}),
+                **_other_size(said),
+            },
             fix=FIX_THREADS,
         )
 
@@ -193,13 +189,13 @@ def _finding(case: Case, one: Disagreement) -> Draft:
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.steps).at(here),
         peers_at=one.asked[blocked[0]].place if blocked else None,
-        evidence=(
-            *(
-                Evidence(claim=f"rank {r} issued {a.what} as number {one.call}", source=a.source)
+        evidence={
+            **{
+                f"rank {r} issued {a.what} as number {one.call}": a.source
                 for r, a in sorted(one.asked.items())[:8]
-            ),
-            *([started.evidence] if started else ()),
-        ),
+            },
+            **({**started.evidence} if started else {}),
+        },
         fix=FIX_THREADS if several else FIX,
     )
 

@@ -24,9 +24,5 @@ RULE = Rule(
     check=data_divergent_control_flow,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("grad_sync_mismatch",),
-    confused_with=(
-        "rank_conditional_collective",
-        "uneven_inputs",
-        "straggler_rank",
-    ),
+    confused_with=("rank_conditional_collective", "uneven_inputs", "straggler_rank"),
 )

@@ -11,7 +11,7 @@ from nsadiag.analysis.explain.explanation import Explanation, explain, is_stuck,
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined
-from nsadiag.analysis.rules.drafts import hung_or_crashed
+from nsadiag.analysis.rules.drafts import claims_of, hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break, these
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.records import Where
@@ -43,7 +43,7 @@ def _draft(cell: CellEvidence, found: Explanation) -> Draft:
         blocked_ranks=best.blocked,
         where=Where(collective=found.collective, step=step, module=best.module).at(best.where),
         peers_at=found.peers_at,
-        evidence=found.evidence,
+        evidence=claims_of(found.evidence),
     )
 
 

@@ -11,7 +11,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.desync.fsdp_units import units_apart
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 
 FIX = "Run the same modules on every rank: draw what is dropped from a generator with the same seed on all ranks, and run unused experts with empty or masked input."
 
@@ -42,13 +42,10 @@ def divergent_units(case: Case) -> Iterator[Draft | Declined]:
         guilty_ranks=found.odd,
         blocked_ranks=tuple(r for r in sorted(found.by) if r not in found.odd),
         where=Where(module=one.unit, step=one.step).at(found.place),
-        evidence=tuple(
-            Evidence(
-                claim=f"rank {case.cell.names(ranks)} gathered {unit} in collective {one.number} of {one.group}",
-                source=f"{case.cell.rank(ranks[0]).source}/blackbox.bin",
-            )
+        evidence={
+            f"rank {case.cell.names(ranks)} gathered {unit} in collective {one.number} of {one.group}": f"{case.cell.rank(ranks[0]).source}/blackbox.bin"
             for unit, ranks in found.ranks_of()
-        ),
+        },
     )
 
 
@@ -62,11 +59,7 @@ RULE = Rule(
     check=divergent_module_execution,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("model_structure_mismatch",),
-    confused_with=(
-        "data_divergent_control_flow",
-        "collective_order_mismatch",
-        "collective_args_mismatch",
-    ),
+    confused_with=("data_divergent_control_flow", "collective_order_mismatch", "collective_args_mismatch"),
 )
 
 OF_UNITS = Rule(
@@ -78,9 +71,5 @@ OF_UNITS = Rule(
     check=divergent_units,
     needs=("black_boxes",),
     explained_by=("data_divergent_control_flow", "rank_conditional_collective", "uneven_inputs"),
-    confused_with=(
-        "data_divergent_control_flow",
-        "collective_order_mismatch",
-        "collective_args_mismatch",
-    ),
+    confused_with=("data_divergent_control_flow", "collective_order_mismatch", "collective_args_mismatch"),
 )

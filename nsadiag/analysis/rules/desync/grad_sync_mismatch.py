@@ -25,9 +25,5 @@ RULE = Rule(
     fix="Compute the boundary of accumulation from what is equal on all ranks: the same number of micro-batches and the same counter, and enter no_sync on all of them or on none.",
     check=grad_sync_mismatch,
     needs=("black_boxes", "stacks", "sources"),
-    confused_with=(
-        "uneven_inputs",
-        "collective_order_mismatch",
-        "missing_rank",
-    ),
+    confused_with=("uneven_inputs", "collective_order_mismatch", "missing_rank"),
 )

@@ -11,7 +11,8 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.groups import raw_name
 from nsadiag.analysis.records import RankEvidence
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.analysis.rules.rule import Claims
+from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 
@@ -21,7 +22,7 @@ class Started:
 
     name: str
     place: Place  # the user's line that had it started
-    evidence: Evidence
+    evidence: Claims
 
 
 def threads_in(case: Case, group: str) -> dict[int, set[int]]:
@@ -68,10 +69,9 @@ def started_in(case: Case, group: str, ranks: Iterable[int]) -> Started | None:
         return Started(
             name=name,
             place=at,
-            evidence=Evidence(
-                claim=f"on rank {rank.rank} thread {name}, started at {locations.short(at)}, issued {op} in {group}",
-                source=f"{rank.source}/threads.jsonl",
-            ),
+            evidence={
+                f"on rank {rank.rank} thread {name}, started at {locations.short(at)}, issued {op} in {group}": f"{rank.source}/threads.jsonl"
+            },
         )
     return None
 

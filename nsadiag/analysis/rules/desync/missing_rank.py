@@ -14,33 +14,27 @@ from nsadiag.analysis.rules.blocked.event_loop import now_awaits
 from nsadiag.analysis.rules.desync.timed_out_collectives import timed_out
 from nsadiag.analysis.rules.drafts import at_line, last_look
 from nsadiag.analysis.rules.reasons import not_still, these
-from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.records import Strength, Where
 
 OF_THE_WORLD = ("socket", "pipe", "process", "sleep", "signal")
 STOPPED = ("T", "t")  # by a signal, by a debugger
 
 
-def _evidence(case: Case, wait: Wait, guilty: int, seen_from: int) -> tuple[Evidence, ...]:
+def _evidence(case: Case, wait: Wait, guilty: int, seen_from: int) -> Claims:
     op = wait.collective(seen_from).op
     look = case.cell.watch.looks[-1]
     last = case.last_issued(wait.group, guilty)
     rank = case.cell.rank(guilty)
     capture = rank.last_capture.source if rank.last_capture else rank.source
-    return (
-        Evidence(
-            claim=f"rank {seen_from} issued {op} #{wait.seq} of {wait.group}, and it is not complete",
-            source=wait.source(case.cell, seen_from),
+    return {
+        f"rank {seen_from} issued {op} #{wait.seq} of {wait.group}, and it is not complete": wait.source(
+            case.cell, seen_from
         ),
-        Evidence(
-            claim=f"rank {guilty} never issued it: its last in {wait.group} is #{last}",
-            source=f"{capture}/fr.json",
-        ),
-        Evidence(
-            claim=f"rank {guilty} was at the same line in both snapshots", source=f"{capture}/py_spy.json"
-        ),
-        Evidence(claim=look.reason, source="watch.json#looks"),
-    )
+        f"rank {guilty} never issued it: its last in {wait.group} is #{last}": f"{capture}/fr.json",
+        f"rank {guilty} was at the same line in both snapshots": f"{capture}/py_spy.json",
+        look.reason: "watch.json#looks",
+    }
 
 
 def _waiting(cell: CellEvidence, wait: Wait) -> str:
@@ -93,14 +87,10 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
             blocked_ranks=wait.waiting,
             where=Where(collective=collective, step=case.cell.rank(guilty).end.steps).at(here),
             peers_at=peers_at,
-            evidence=(
-                *_evidence(case, wait, guilty, blocked),
-                *(
-                    [Evidence(claim=f"rank {guilty} awaits {awaited[1]}", source=awaited[2])]
-                    if awaited
-                    else ()
-                ),
-            ),
+            evidence={
+                **_evidence(case, wait, guilty, blocked),
+                **({f"rank {guilty} awaits {awaited[1]}": awaited[2]} if awaited else {}),
+            },
             fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what let it pass by.",
         )
 
@@ -138,13 +128,10 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
         blocked_ranks=running,
         where=Where(step=guilty.end.steps).at(here),
         peers_at=locations.of_rank_now(case.cell.rank(running[0])),
-        evidence=(
-            Evidence(
-                claim=f"the kernel shows rank {stopped[0]} as stopped (state {last.proc.state}) in every snapshot",
-                source=f"{last.source}/proc.json",
-            ),
-            last_look(case.cell),
-        ),
+        evidence={
+            f"the kernel shows rank {stopped[0]} as stopped (state {last.proc.state}) in every snapshot": f"{last.source}/proc.json",
+            **last_look(case.cell),
+        },
         fix=f"Find who stopped it: a batch system that suspends jobs, a throttle such as cpulimit, a debugger. `kill -CONT {pid or 'PID'}` lets it go on."
         if by == "SIGSTOP"
         else "Detach the debugger or tracer that holds it (TracerPid in /proc/PID/status).",
@@ -173,16 +160,16 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
         blocked_ranks=tuple(sorted(waiting)),
         where=Where().at(here),
         peers_at=peers_at,
-        evidence=(
-            *(
-                Evidence(claim=claim, source=f"{sources[r].source}/py_spy.json")  # type: ignore[union-attr]
+        evidence={
+            **{
+                claim: f"{sources[r].source}/py_spy.json"  # type: ignore[union-attr]
                 for r, claim in (
                     (blocked, f"rank {blocked} and its like wait in {op}, in both snapshots"),
                     (guilty, f"rank {guilty} is at a line that calls no collective, in both snapshots"),
                 )
-            ),
-            last_look(cell),
-        ),
+            },
+            **last_look(cell),
+        },
         gaps=(
             "no flight recorder: which collective it is, and who issued what, is read off the stacks alone",
         ),
@@ -200,11 +187,7 @@ OF_STOPPED = Rule(
     actions=("retry",),
     check=stopped_rank,
     needs=("looks",),
-    confused_with=(
-        "rank_killed",
-        "local_lock_deadlock",
-        "straggler_rank",
-    ),
+    confused_with=("rank_killed", "local_lock_deadlock", "straggler_rank"),
 )
 
 RULE = Rule(
@@ -220,9 +203,5 @@ RULE = Rule(
     check=missing_rank,
     needs=("flight_recorders", "stacks"),
     explained_by=("collective_order_refused",),
-    confused_with=(
-        "straggler_rank",
-        "local_lock_deadlock",
-        "rank_killed",
-    ),
+    confused_with=("straggler_rank", "local_lock_deadlock", "rank_killed"),
 )

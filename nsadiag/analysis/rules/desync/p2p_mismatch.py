@@ -20,7 +20,7 @@ from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.drafts import all_but, last_look
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Collective, Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Collective, Place, Strength, Where
 from nsadiag.source import loops
 from nsadiag.source.evaluation import OnRank
 
@@ -67,28 +67,24 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
             step=case.cell.rank(guilty[0]).end.steps,
         ).at(here),
         peers_at=stands[blocked[0]].place if blocked and blocked[0] in stands else None,
-        evidence=(
-            *(
-                Evidence(claim=f"rank {rank} {p.said}, and it never completes", source=p.source)
+        evidence={
+            **{
+                f"rank {rank} {p.said}, and it never completes": p.source
                 for rank, p in sorted(waiting.items())[:6]
-            ),
-            *(
-                Evidence(claim=p.counterpart, source=p.source)
-                for _, p in sorted(waiting.items())[:6]
-                if p.counterpart
-            ),
-            *_shortage(case.cell, guilty[0], short),
-            last_look(case.cell),
-        ),
+            },
+            **{p.counterpart: p.source for _, p in sorted(waiting.items())[:6] if p.counterpart},
+            **dict(_shortage(case.cell, guilty[0], short)),
+            **last_look(case.cell),
+        },
         fix=FIX,
     )
 
 
-def _shortage(cell: CellEvidence, rank: int, short: Short | None) -> Iterator[Evidence]:
+def _shortage(cell: CellEvidence, rank: int, short: Short | None) -> Iterator[tuple[str, str]]:
     if short and short.place:
-        yield Evidence(
-            claim=f"rank {rank} was through with {short.now} messages from {locations.short(short.place)} in this step, and had {short.before} or more in each before",
-            source=f"{cell.rank(rank).source}/blackbox.bin",
+        yield (
+            f"rank {rank} was through with {short.now} messages from {locations.short(short.place)} in this step, and had {short.before} or more in each before",
+            f"{cell.rank(rank).source}/blackbox.bin",
         )
 
 
@@ -116,16 +112,10 @@ def _sizes(case: Case) -> Iterator[Draft]:
             blocked_ranks=all_but(case.cell, (guilty,)),
             where=Where(step=case.cell.rank(guilty).end.steps).at(locations.of_text(at)),
             peers_at=locations.of_text(misfit.places[receiver if guilty == sender else sender]),
-            evidence=(
-                Evidence(
-                    claim=f"rank {sender} sent {misfit.sent} to rank {receiver}, tag {misfit.tag}",
-                    source=f"{case.cell.rank(sender).source}/blackbox.bin",
-                ),
-                Evidence(
-                    claim=f"rank {receiver} made room for {misfit.received}",
-                    source=f"{case.cell.rank(receiver).source}/blackbox.bin",
-                ),
-            ),
+            evidence={
+                f"rank {sender} sent {misfit.sent} to rank {receiver}, tag {misfit.tag}": f"{case.cell.rank(sender).source}/blackbox.bin",
+                f"rank {receiver} made room for {misfit.received}": f"{case.cell.rank(receiver).source}/blackbox.bin",
+            },
             fix="Receive into a tensor of the size and type that is sent; send the size first where it varies.",
         )
 
@@ -142,16 +132,10 @@ def _too_few(case: Case) -> Iterator[Draft]:
             blocked_ranks=all_but(case.cell, (guilty,)),
             where=Where(step=short.step).at(locations.of_text(short.places[guilty])),
             peers_at=locations.of_text(short.places[receiver if guilty == sender else sender]),
-            evidence=(
-                Evidence(
-                    claim=f"rank {sender} sent {short.sent} messages to rank {receiver}",
-                    source=f"{case.cell.rank(sender).source}/blackbox.bin",
-                ),
-                Evidence(
-                    claim=f"rank {receiver} had begun to receive {short.received} from it",
-                    source=f"{case.cell.rank(receiver).source}/blackbox.bin",
-                ),
-            ),
+            evidence={
+                f"rank {sender} sent {short.sent} messages to rank {receiver}": f"{case.cell.rank(sender).source}/blackbox.bin",
+                f"rank {receiver} had begun to receive {short.received} from it": f"{case.cell.rank(receiver).source}/blackbox.bin",
+            },
             fix=FIX,
         )
 

@@ -24,9 +24,5 @@ RULE = Rule(
     check=rank_conditional_collective,
     needs=("black_boxes", "stacks", "sources"),
     explained_by=("grad_sync_mismatch",),
-    confused_with=(
-        "data_divergent_control_flow",
-        "collective_order_mismatch",
-        "straggler_rank",
-    ),
+    confused_with=("data_divergent_control_flow", "collective_order_mismatch", "straggler_rank"),
 )

@@ -17,7 +17,7 @@ from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.rule import Draft
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
-from nsadiag.evidence.records import Collective, Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Collective, Place, Strength, Where
 
 LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout", re.IGNORECASE)
 
@@ -93,17 +93,14 @@ def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int,
             step=cell.rank(late[0]).end.steps,
         ).at(here),
         peers_at=locations.of_text(str(call.place)),
-        evidence=(
-            Evidence(
-                claim=f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {headline(first_of(broke.rank.exception or NOT_RAISED))}",
-                source=f"{broke.rank.source}/exception.json",
-            ),
-            Evidence(claim=f"rank {late[0]} never called it, and was in no other", source=f"{source}/blackbox.bin"),
-            *(
-                (Evidence(claim=f"where it was while rank {broke.rank.rank} waited", source=f"{source}/samples.jsonl"),)
+        evidence={
+            f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {headline(first_of(broke.rank.exception or NOT_RAISED))}": f"{broke.rank.source}/exception.json",
+            f"rank {late[0]} never called it, and was in no other": f"{source}/blackbox.bin",
+            **(
+                {f"where it was while rank {broke.rank.rank} waited": f"{source}/samples.jsonl"}
                 if here
-                else ()
+                else {}
             ),
-        ),
+        },
         fix="Share that work out, or do it where nobody waits for it; if it is meant to take so long, raise init_process_group(timeout=...).",
-    )  # fmt: skip
+    )

@@ -17,7 +17,7 @@ from nsadiag.analysis.relations.blocked import user_threads
 from nsadiag.analysis.relations.call_outliers import CALLS, took_new_turns
 from nsadiag.analysis.relations.wait_graph import Graph, graph_of
 from nsadiag.analysis.rules.rule import Draft
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Phase
 from nsadiag.source import loops
 
@@ -93,11 +93,11 @@ def _first(path: list[Call], a: Call, b: Call) -> Call | None:
     return next((line for line in path if line in (a, b)), None)
 
 
-def _orders(at: Place | None) -> Iterator[Evidence]:
+def _orders(at: Place | None) -> Iterator[tuple[str, str]]:
     if at is not None:
-        yield Evidence(
-            claim=f"all stand at one line, to which each came with another group: {locations.short(at)} puts them in order ({at.code})",
-            source="sources/index.json",
+        yield (
+            f"all stand at one line, to which each came with another group: {locations.short(at)} puts them in order ({at.code})",
+            "sources/index.json",
         )
 
 
@@ -125,20 +125,17 @@ def _finding(case: Case, cycle: tuple[int, ...], held: dict[int, str]) -> Draft:
         blocked_ranks=blocked,
         where=Where(step=case.cell.rank(guilty[0]).end.steps).at(here),
         peers_at=stands[blocked[0]].place if blocked else None,
-        evidence=(
-            *(
-                Evidence(
-                    claim=f"rank {e.waiter} is in {e.what}, rank {e.waited_for} never issued it",
-                    source=e.source,
-                )
+        evidence={
+            **{
+                f"rank {e.waiter} is in {e.what}, rank {e.waited_for} never issued it": e.source
                 for e in list(one.values())[:8]
-            ),
-            *_orders(ordered),
-            *(
-                Evidence(claim=f"on rank {r} {what}", source=f"{stands[r].source}/py_spy.json")
+            },
+            **dict(_orders(ordered)),
+            **{
+                f"on rank {r} {what}": f"{stands[r].source}/py_spy.json"
                 for r, what in sorted(held.items())[:4]
-            ),
-        ),
+            },
+        },
         fix="Issue the collectives of overlapping groups in one order on all ranks."
         + (
             " Hold no lock while in a collective: who gets it first differs from rank to rank; let one thread issue them all."

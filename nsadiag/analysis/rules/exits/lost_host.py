@@ -13,7 +13,7 @@ from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.rules.drafts import last_look
 from nsadiag.analysis.rules.exits.rank_exited_early import NEEDS_PEERS
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import spans
 
 # Agents say that they live once a second.
@@ -68,16 +68,22 @@ def _stalled(case: Case, lost: Lost, left: list[int]) -> Draft:
         blocked_ranks=tuple(left),
         where=Where(host=lost.name, collective=collective),
         peers_at=state.place if state else None,
-        evidence=(
-            Evidence(
-                claim=f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on", source="watch.json#nodes"
+        evidence={
+            f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on": "watch.json#nodes",
+            **(
+                {
+                    f"rank {waiter} issued{called.replace(' in', '', 1)} and is waiting in it": wait.source(
+                        case.cell, waiter
+                    )
+                }
+                if wait
+                else {}
             ),
-            *([Evidence(claim=f"rank {waiter} issued{called.replace(' in', '', 1)} and is waiting in it", source=wait.source(case.cell, waiter))] if wait else []),
-            last_look(case.cell),
-        ),
+            **last_look(case.cell),
+        },
         fix=f"Look at {lost.name} and the network to it: is it up, does it answer a ping, what do its kernel's log and the switch say?",
         next=f"what ranks {spans(lost.ranks)} did is in the run directory on {lost.name}: nsadiag analyze it there",
-    )  # fmt: skip
+    )
 
 
 def _gone(cell: CellEvidence, lost: Lost, victim: int, t_s: float) -> Draft:
@@ -91,19 +97,14 @@ def _gone(cell: CellEvidence, lost: Lost, victim: int, t_s: float) -> Draft:
         blocked_ranks=left,
         where=Where(host=lost.name),
         peers_at=locations.of_exception(exception) if exception else None,
-        evidence=(
-            Evidence(
-                claim=f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on", source="watch.json#nodes"
-            ),
-            Evidence(
-                claim=f"rank {victim} was the first elsewhere to break, at {t_s:.1f} s, for want of a peer",
-                source=f"{cell.rank(victim).source}/exception.json",
-            ),
-        ),
+        evidence={
+            f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on": "watch.json#nodes",
+            f"rank {victim} was the first elsewhere to break, at {t_s:.1f} s, for want of a peer": f"{cell.rank(victim).source}/exception.json",
+        },
         gaps=(f"what ended the ranks on {lost.name} is not known: nobody there could say",),
         fix=f"Find what became of {lost.name}: a reboot, the OOM killer, a scheduler that took it back, or somebody who ended nsadiag there.",
         next=f"the run directory on {lost.name}, if it still has one: nsadiag analyze it there",
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(

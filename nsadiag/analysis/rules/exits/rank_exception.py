@@ -35,7 +35,7 @@ from nsadiag.analysis.rules.exits.missing_files import unmade
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import Cause, Raised
-from nsadiag.evidence.records import Act, Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Act, Place, Strength, Where
 
 # The same first words on another rank within this time is the same mistake, not a consequence.
 TOGETHER_S = 1.0
@@ -94,31 +94,21 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     alike = [b.rank.rank for b in breaks(case.cell) if _is_like(b, first)]
     victims = [b for b in breaks(case.cell) if b.rank.rank not in alike]
     source = f"{first.rank.source}/exception.json"
-    evidence = [
-        Evidence(
-            claim=f"rank {first.rank.rank} raised {said} at {first.t_s:.1f} s, first of all", source=source
-        )
-    ]
+    evidence = {f"rank {first.rank.rank} raised {said} at {first.t_s:.1f} s, first of all": source}
     if root is not exception:
-        evidence.append(Evidence(claim=f"what ended it came of that: {headline(exception)}", source=source))
+        evidence[f"what ended it came of that: {headline(exception)}"] = source
     if hidden := exception.hidden:
         at = place_of(hidden)
         claim = f"it was raised in place of {headline(hidden)}" + at_line(at)
-        evidence.append(Evidence(claim=claim, source=source))
-    evidence += [
-        Evidence(
-            claim=f"rank {v.rank.rank} failed {v.t_s - first.t_s:.1f} s later: {v.rank.exception.type}",
-            source=f"{v.rank.source}/exception.json",
-        )
-        for v in victims[:3]
-        if v.rank.exception
-    ]
+        evidence[claim] = source
+    for v in victims[:3]:
+        if v.rank.exception:
+            claim = f"rank {v.rank.rank} failed {v.t_s - first.t_s:.1f} s later: {v.rank.exception.type}"
+            evidence[claim] = f"{v.rank.source}/exception.json"
     late = is_told_late(root)
     of_kernel = device_assert(first.rank.stderr_tail) if late else None
     if of_kernel:
-        evidence.append(
-            Evidence(claim=f"its GPU said: {of_kernel}", source=f"{first.rank.source}/stderr.log")
-        )
+        evidence[f"its GPU said: {of_kernel}"] = f"{first.rank.source}/stderr.log"
     everyone = len(case.cell.everyone(alike)) == case.cell.world_size > 1
     who = "Every rank" if everyone else f"Rank {case.cell.names(alike)}"
     mend = (
@@ -133,7 +123,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         blocked_ranks=all_but(case.cell, alike),
         where=Where(step=first.rank.end.steps).at(place_of(root) or place_of(exception)),
         peers_at=_peers_at(case, tuple(alike)),
-        evidence=tuple(evidence),
+        evidence=evidence,
         gaps=(HEARD_LATE,) if late else (),
         fix=OF_A_KERNEL if late else _fix(root, mend),
         next=LAUNCH_BLOCKING if late else None,
@@ -161,16 +151,10 @@ def _in_a_child(case: Case) -> Iterator[Draft]:
                 strength=Strength.STRONG if has_dead(blocked) else Strength.LIKELY,
                 summary=f"A child process of rank {blocked.number} ({told.name}) raised {headline(told.exception)}, and the rank waits{waits_at} for what it would have sent.",
                 where=place_of(told.exception),
-                evidence=(
-                    Evidence(
-                        claim=f"{told.name} raised {headline(told.exception)}",
-                        source=f"{blocked.rank.source}/stderr.log",
-                    ),
-                    Evidence(
-                        claim=f"the main thread of rank {blocked.number} waits{waits_at} for a process of its own",
-                        source=blocked.source,
-                    ),
-                ),
+                evidence={
+                    f"{told.name} raised {headline(told.exception)}": f"{blocked.rank.source}/stderr.log",
+                    f"the main thread of rank {blocked.number} waits{waits_at} for a process of its own": blocked.source,
+                },
                 fix="Fix the line shown; catch what the child raises and send it to the rank, or wait with a timeout and ask whether the child lives.",
             )
 
@@ -191,19 +175,13 @@ def _of_a_file(case: Case) -> Iterator[Draft]:
             strength=Strength.STRONG,
             summary=f"Rank {case.cell.names(guilty)} raised {headline(first_of(row))}{thread} and went on; rank {blocked.number} waits{waits_at} for the file that it would have made.",
             where=place_of(first_of(row)) or place_of(row),
-            evidence=(
-                *(
-                    Evidence(
-                        claim=f"rank {number} raised {headline(first_of(each))}{thread} at step {each.step}, once, and did not end",
-                        source=f"{case.cell.rank(number).source}/raised.jsonl#{line}",
-                    )
+            evidence={
+                **{
+                    f"rank {number} raised {headline(first_of(each))}{thread} at step {each.step}, once, and did not end": f"{case.cell.rank(number).source}/raised.jsonl#{line}"
                     for number, (line, each) in sorted(found.rows.items())[:4]
-                ),
-                Evidence(
-                    claim=f"rank {blocked.number} asks again and again: `{found.asks}`; the name {found.name!r} stands there, and in the lines that the exception kept from running",
-                    source=blocked.source,
-                ),
-            ),
+                },
+                f"rank {blocked.number} asks again and again: `{found.asks}`; the name {found.name!r} stands there, and in the lines that the exception kept from running": blocked.source,
+            },
             fix="Let the exception end the rank, or tell the others of it (a marker of failure, an all_reduced flag); and give the loop that waits a limit.",
         ),
         guilty_ranks=guilty,
@@ -226,19 +204,16 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
         guilty_ranks=(rank.rank,),
         blocked_ranks=all_but(cell, (rank.rank,)),
         where=Where().at(place_of(root) or place_of(exception)),
-        evidence=(
-            Evidence(
-                claim=f"rank {rank.rank} raised {headline(root)}, first of all in attempt {number}",
-                source=f"{rank.source}/attempts/{number:02d}/exception.json",
-            ),
-            *(
-                Evidence(claim=f"rank {b.rank.rank} failed in the last attempt: {headline(b.rank.exception)}", source=f"{b.rank.source}/exception.json")
+        evidence={
+            f"rank {rank.rank} raised {headline(root)}, first of all in attempt {number}": f"{rank.source}/attempts/{number:02d}/exception.json",
+            **{
+                f"rank {b.rank.rank} failed in the last attempt: {headline(b.rank.exception)}": f"{b.rank.source}/exception.json"
                 for b in breaks(cell)[:3]
                 if b.rank.exception
-            ),
-        ),
+            },
+        },
         fix=_fix(root, "Fix the line shown: without it there would have been no restart."),
-    )  # fmt: skip
+    )
 
 
 def _failed_again(cell: CellEvidence) -> bool:
@@ -300,14 +275,11 @@ def _finding(case: Case, found: Swallowed, then: str) -> Draft:
         blocked_ranks=all_but(case.cell, (rank.rank,)),
         where=Where(step=step, phase=_phase(found.row)).at(place),
         peers_at=_peers_at(case, (rank.rank,)),
-        evidence=(
-            Evidence(
-                claim=f"rank {rank.rank} raised {headline(row)}{during} at {found.t_s:.1f} s, and "
-                + _end_of(rank),
-                source=found.source,
-            ),
-            Evidence(claim=found.why, source=f"{rank.source}/blackbox.bin"),
-        ),
+        evidence={
+            f"rank {rank.rank} raised {headline(row)}{during} at {found.t_s:.1f} s, and "
+            + _end_of(rank): found.source,
+            found.why: f"{rank.source}/blackbox.bin",
+        },
         fix=_fix(
             row,
             "Let the exception end the rank: no collective in a `finally` or `except` that the others do not enter."

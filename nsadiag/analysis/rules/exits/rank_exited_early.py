@@ -13,7 +13,7 @@ from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.rules.drafts import hung_or_crashed
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 
 # Where a rank stands that needs its peers.
 NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
@@ -76,12 +76,9 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
         blocked_ranks=tuple(r.rank for r in left),
         where=Where(step=rank.end.steps).at(left_at or locations.of_black_box(rank)),
         peers_at=blocked,
-        evidence=(
-            Evidence(
-                claim=f"rank {rank.rank} ran its exit handlers and ended at {first.t_s:.1f} s, without an exception",
-                source="ends.json",
-            ),
-        ),
+        evidence={
+            f"rank {rank.rank} ran its exit handlers and ended at {first.t_s:.1f} s, without an exception": "ends.json"
+        },
         gaps=tuple(doubts),
     )
 
@@ -97,8 +94,5 @@ RULE = Rule(
     check=rank_exited_early,
     needs=("ends",),
     explained_by=("teardown_hang",),
-    confused_with=(
-        "rank_killed",
-        "rank_exception",
-    ),
+    confused_with=("rank_killed", "rank_exception"),
 )

@@ -13,9 +13,9 @@ from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.rules.drafts import all_but
 from nsadiag.analysis.rules.reasons import other_break
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import SentSignal
-from nsadiag.evidence.records import Act, Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Act, Place, Strength, Where
 from nsadiag.source.patterns.timers import only_alarm
 
 FIXES = {
@@ -61,21 +61,21 @@ def _sender(
     return None
 
 
-def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> list[Evidence]:
+def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> Claims:
     """The kernel's own line about this process, or a counter that has grown."""
     if number != signal.SIGKILL:
-        return []
-    found = []
+        return {}
+    found: Claims = {}
     for node in cell.oom:
         for told in node.kernel:
             if told.pid == rank.meta.get("pid"):
-                found.append(Evidence(claim=f"the kernel's log: {told.line}", source="nodes/*/oom.json"))
+                found[f"the kernel's log: {told.line}"] = "nodes/*/oom.json"
         for group in node.grown:
             limit = group.limit_bytes
             claim = f"oom_kill of its cgroup grew from {group.oom_kills_before} to {group.oom_kills}" + (
                 f", its limit is {limit / 2**20:,.0f} MiB" if limit else ""
             )
-            found.append(Evidence(claim=claim, source="nodes/*/oom.json"))
+            found[claim] = "nodes/*/oom.json"
     return found
 
 
@@ -103,15 +103,12 @@ def rank_killed(case: Case) -> Iterator[Draft | Declined]:
         guilty_ranks=guilty,
         blocked_ranks=all_but(case.cell, guilty),
         where=Where(step=rank.end.steps).at(alarm or _place(rank, sender)),
-        evidence=(
-            Evidence(
-                claim=f"rank {rank.rank} ended by {_name(number)} at {first.t_s:.1f} s, before any other rank broke",
-                source="ends.json",
-            ),
-            *memory,
-            *_more(rank, number, sender, all_told),
-            *_of_alarm(case.cell, rank, number, alarm),
-        ),
+        evidence={
+            f"rank {rank.rank} ended by {_name(number)} at {first.t_s:.1f} s, before any other rank broke": "ends.json",
+            **memory,
+            **dict(_more(rank, number, sender, all_told)),
+            **dict(_of_alarm(case.cell, rank, number, alarm)),
+        },
         fix=_fix(rank, number, bool(memory), sender, alarm),
         actions=("fix code",) if memory or sender or alarm else BY_SIGNAL.get(number, ("fix code",)),
     )
@@ -168,34 +165,29 @@ def _summary(
 
 def _more(
     rank: RankEvidence, number: int, sender: tuple[RankEvidence, SentSignal] | None, all_told: bool
-) -> Iterator[Evidence]:
+) -> Iterator[tuple[str, str]]:
     if number != signal.SIGKILL and "Fatal Python error" in rank.faults:
-        yield Evidence(
-            claim="faulthandler wrote the stack at the moment of death", source=f"{rank.source}/faults.log"
-        )
+        yield "faulthandler wrote the stack at the moment of death", f"{rank.source}/faults.log"
     if sender:
-        yield Evidence(
-            claim=f"rank {sender[0].rank} sent it by {sender[1].call} at {sender[1].place}",
-            source=f"{sender[0].source}/signals.jsonl",
+        yield (
+            f"rank {sender[0].rank} sent it by {sender[1].call} at {sender[1].place}",
+            f"{sender[0].source}/signals.jsonl",
         )
     if all_told:
-        yield Evidence(
-            claim="the launcher says that it received the signal", source="nodes/*/launcher.stderr.log"
-        )
+        yield "the launcher says that it received the signal", "nodes/*/launcher.stderr.log"
 
 
-def _of_alarm(cell: CellEvidence, rank: RankEvidence, number: int, alarm: Place | None) -> Iterator[Evidence]:
+def _of_alarm(
+    cell: CellEvidence, rank: RankEvidence, number: int, alarm: Place | None
+) -> Iterator[tuple[str, str]]:
     if alarm is None:
         return
-    yield Evidence(
-        claim=f"{locations.short(alarm)} is the only line of the job's sources that has {_name(number)} sent, and none of them handles it: it then ends the process",
-        source=sources.cited(cell, alarm.file, alarm.line),
+    yield (
+        f"{locations.short(alarm)} is the only line of the job's sources that has {_name(number)} sent, and none of them handles it: it then ends the process",
+        sources.cited(cell, alarm.file, alarm.line),
     )
     if at := _last_words(rank):
-        yield Evidence(
-            claim=f"rank {rank.rank} was at {locations.short(at)} before",
-            source=f"{rank.source}/blackbox.bin",
-        )
+        yield f"rank {rank.rank} was at {locations.short(at)} before", f"{rank.source}/blackbox.bin"
 
 
 RULE = Rule(
@@ -212,8 +204,5 @@ RULE = Rule(
     check=rank_killed,
     needs=("ends",),
     explained_by=("never_joined",),
-    confused_with=(
-        "host_oom",
-        "rank_exception",
-    ),
+    confused_with=("host_oom", "rank_exception"),
 )

@@ -20,7 +20,7 @@ from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.documents.watch import Look
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source import loops
 
@@ -86,14 +86,11 @@ def _slowing_down(case: Case) -> Iterator[Draft]:
         summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; {why}.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(phase=name).at(pile.place if pile and not in_step else seen_at),
-        evidence=(
-            *_piled(pile, seen_at, case.cell.ranks[0].source),
-            Evidence(
-                claim=f"{'fastest steps' if slower.at_best else 'median step'} of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {slower.trend:.2f}",
-                source=source,
-            ),
-            *_memory(case, case.cell.ranks[0].rank, source),
-        ),
+        evidence={
+            **dict(_piled(pile, seen_at, case.cell.ranks[0].source)),
+            f"{'fastest steps' if slower.at_best else 'median step'} of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {slower.trend:.2f}": source,
+            **dict(_memory(case, case.cell.ranks[0].rank, source)),
+        },
         fix="If a schedule makes the inputs grow, this is how the job is meant; otherwise cut what grows (a memory, a history, padding)."
         if in_step
         else "Register it once, before the loop; what a step needs for itself alone has to be removed when the step is over."
@@ -122,32 +119,23 @@ def _jumped(case: Case) -> Iterator[Draft]:
         summary=f"Since step {onset.step} every step takes {onset.times:.0f} times as long as before: {_seconds(onset.first_s)} until then, {_seconds(onset.last_s)} since, most of it in {name}{at_line(at)}{given}.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=onset.step, phase=part.removesuffix("_s")).at(at),
-        evidence=(
-            Evidence(
-                claim=f"median of {len(onset.before)} steps before step {onset.step}: {_seconds(onset.first_s)}; of the {len(onset.since)} since: {_seconds(onset.last_s)}",
-                source=source,
-            ),
-            Evidence(
-                claim=f"of the median step, {name} has grown by {_seconds(onset.grown_s(part))}",
-                source=source,
-            ),
-            *_memory(case, rank.rank, source),
-        ),
+        evidence={
+            f"median of {len(onset.before)} steps before step {onset.step}: {_seconds(onset.first_s)}; of the {len(onset.since)} since: {_seconds(onset.last_s)}": source,
+            f"of the median step, {name} has grown by {_seconds(onset.grown_s(part))}": source,
+            **dict(_memory(case, rank.rank, source)),
+        },
         fix="If the inputs are meant to be so much larger from here on, this is how the job is meant; otherwise look for what one of them has set for good (a maximum, padding, a buffer)."
         if onset.is_given_more
         else "Look for what changed at that step at the line shown: a cache that is full, a fallback, a debug mode, a limit that was reached.",
     )
 
 
-def _piled(pile: Pile | None, seen_at: Place | None, source: str) -> Iterator[Evidence]:
+def _piled(pile: Pile | None, seen_at: Place | None, source: str) -> Iterator[tuple[str, str]]:
     """The registrations that pile up, and the line that the time goes to."""
     if pile:
-        yield Evidence(claim=pile.told, source=f"{source}/piles.jsonl")
+        yield pile.told, f"{source}/piles.jsonl"
         if seen_at:
-            yield Evidence(
-                claim=f"most samples find the ranks at {locations.short(seen_at)}",
-                source=f"{source}/samples.jsonl",
-            )
+            yield f"most samples find the ranks at {locations.short(seen_at)}", f"{source}/samples.jsonl"
 
 
 def _doing(part: str, slower: Slowing) -> str:
@@ -159,7 +147,7 @@ def _doing(part: str, slower: Slowing) -> str:
     return "input" if slower.grown_s("loader_s") > slower.grown_s("input_s") / 2 else "work between steps"
 
 
-def _memory(case: Case, rank: int, source: str) -> Iterator[Evidence]:
+def _memory(case: Case, rank: int, source: str) -> Iterator[tuple[str, str]]:
     """Memory that grew along: what piles up is held by something."""
     events = case.events
     seen = events[
@@ -170,7 +158,7 @@ def _memory(case: Case, rank: int, source: str) -> Iterator[Evidence]:
     for column, what in (("a", "memory given out on the device"), ("b", "resident memory")):
         first, last = float(seen[column].iloc[0]) / 1024, float(seen[column].iloc[-1]) / 1024
         if last > MEMORY_GROWTH * first and last - first > MIN_GROWN_MIB:
-            yield Evidence(claim=f"{what} grew from {first:,.0f} to {last:,.0f} MiB", source=source)
+            yield f"{what} grew from {first:,.0f} to {last:,.0f} MiB", source
 
 
 def _graph_sizes(events: pd.DataFrame) -> tuple[int, bool]:
@@ -201,16 +189,17 @@ def _endless_graph(case: Case) -> Iterator[Draft]:
         summary=f"Not hung: every rank computes, {steps} steps in {seconds:.0f} s; {bound}, one small operation after the other.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=steps, phase=_phase_now(case.cell, events)).at(_place(case.cell)),
-        evidence=(
-            Evidence(claim=f"while no event came, {busy[-1].reason}", source="watch.json#looks")
-            if busy
-            else Evidence(claim=f"a step takes {step_s:.0f} s", source=f"{rank.source}/blackbox.bin"),
-            Evidence(
-                claim=f"the graph of one step has {size}" if nodes else "forward has not ended yet",
-                source=f"{rank.source}/blackbox.bin",
+        evidence={
+            **(
+                {f"while no event came, {busy[-1].reason}": "watch.json#looks"}
+                if busy
+                else {f"a step takes {step_s:.0f} s": f"{rank.source}/blackbox.bin"}
             ),
-            *_largest(rank),
-        ),
+            (
+                f"the graph of one step has {size}" if nodes else "forward has not ended yet"
+            ): f"{rank.source}/blackbox.bin",
+            **dict(_largest(rank)),
+        },
         fix="Replace the Python loop over tokens by batched operations: time is the number of operations, not their size.",
     )
 
@@ -228,14 +217,14 @@ def _median_step_s(case: Case, rank: RankEvidence) -> float:
     return float(steps.step_s.median()) if len(steps) else 0.0
 
 
-def _largest(rank: RankEvidence) -> Iterator[Evidence]:
+def _largest(rank: RankEvidence) -> Iterator[tuple[str, str]]:
     """The module that made most of the nodes, and the most frequent type."""
     modules, types = (rank.graph.modules or {}, rank.graph.types or {}) if rank.graph else ({}, {})
     if modules and types:
         module, made = max(modules.items(), key=lambda item: item[1])
         kind, times = max(types.items(), key=lambda item: item[1])
         claim = f"{made:,} of them were made in {module or 'no module'}; {times:,} are {kind}"
-        yield Evidence(claim=claim, source=f"{rank.source}/graph.json")
+        yield claim, f"{rank.source}/graph.json"
 
 
 def _open_forward(events: pd.DataFrame) -> bool:
@@ -265,16 +254,10 @@ def _loop_in_backward(case: Case) -> Iterator[Draft]:
         summary=f"Every rank progresses, and a step takes {_seconds(found.step_s)}, nearly all of it in a loop in Python at {locations.short(found.place)}: backward takes {times:.0f} times as long as forward.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(phase="backward").at(found.place),
-        evidence=(
-            Evidence(
-                claim=f"{found.seen} of {found.samples} samples at the ranks find them in that loop, at several of its lines",
-                source=f"{case.cell.ranks[0].source}/samples.jsonl",
-            ),
-            Evidence(
-                claim=f"median of the last steps: {_seconds(found.forward_s)} forward, {_seconds(found.backward_s)} backward",
-                source=f"{case.cell.ranks[0].source}/blackbox.bin",
-            ),
-        ),
+        evidence={
+            f"{found.seen} of {found.samples} samples at the ranks find them in that loop, at several of its lines": f"{case.cell.ranks[0].source}/samples.jsonl",
+            f"median of the last steps: {_seconds(found.forward_s)} forward, {_seconds(found.backward_s)} backward": f"{case.cell.ranks[0].source}/blackbox.bin",
+        },
         fix="Replace the loop in this backward by batched operations (a scan over whole tensors, a cumulative sum, a kernel): time is the number of operations, not their size.",
     )
 
@@ -289,16 +272,10 @@ def _loop_in_input(case: Case) -> Iterator[Draft]:
         summary=f"Every rank progresses, and a step takes {_seconds(found.step_s)}, nearly all of it between steps, in {found.depth} nested loops in Python at {locations.short(found.place)}: the model takes {_seconds(found.model_s)}.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(phase="input").at(found.place),
-        evidence=(
-            Evidence(
-                claim=f"{found.seen} of {found.samples} samples at the ranks find them in those loops",
-                source=f"{case.cell.ranks[0].source}/samples.jsonl",
-            ),
-            Evidence(
-                claim=f"median of the last steps: {_seconds(found.input_s)} before the forward, {_seconds(found.model_s)} in forward and backward",
-                source=f"{case.cell.ranks[0].source}/blackbox.bin",
-            ),
-        ),
+        evidence={
+            f"{found.seen} of {found.samples} samples at the ranks find them in those loops": f"{case.cell.ranks[0].source}/samples.jsonl",
+            f"median of the last steps: {_seconds(found.input_s)} before the forward, {_seconds(found.model_s)} in forward and backward": f"{case.cell.ranks[0].source}/blackbox.bin",
+        },
         fix="Compare by a key (a hash, a sort, a set) or in batched operations instead of everything with everything, or do it once, before the training.",
     )
 
@@ -341,9 +318,5 @@ RULE = Rule(
     check=slow_compute,
     needs=("black_boxes",),
     explained_by=("straggler_rank",),
-    confused_with=(
-        "straggler_rank",
-        "missing_rank",
-        "healthy",
-    ),
+    confused_with=("straggler_rank", "missing_rank", "healthy"),
 )

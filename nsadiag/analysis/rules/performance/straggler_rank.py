@@ -21,7 +21,7 @@ from nsadiag.analysis.rules.performance.onset import onset_of
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Sample
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 
 MIN_STEPS = 5
 SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
@@ -125,13 +125,10 @@ def _by_waits(case: Case) -> Iterator[Draft]:
         guilty_ranks=(late.rank,),
         blocked_ranks=all_but(case.cell, (late.rank,)),
         where=Where().at(locations.most_seen(s for s in rank.samples if not locations.waits_for_peers(s))),
-        evidence=(
-            Evidence(
-                claim=f"rank {late.rank} kept its peers waiting {len(own)} times, for {lost_s:.1f} s in all; all other ranks together for {sum(w.for_s for w in waits) - lost_s:.1f} s",
-                source=f"{rank.source}/blackbox.bin",
-            ),
-            *_sampled(rank),
-        ),
+        evidence={
+            f"rank {late.rank} kept its peers waiting {len(own)} times, for {lost_s:.1f} s in all; all other ranks together for {sum(w.for_s for w in waits) - lost_s:.1f} s": f"{rank.source}/blackbox.bin",
+            **dict(_sampled(rank)),
+        },
         fix=f"Give rank {late.rank} the same amount of work between two collectives as its peers, or a machine as fast as theirs.",
     )
 
@@ -245,34 +242,28 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
     column, doing = _part(own, late)
     rank = cell.rank(late.rank)
     source = f"{rank.source}/blackbox.bin"
-    evidence = [
-        Evidence(
-            claim=f"rank {late.rank} is the last to {late.last_to} in {late.share:.0%} of {late.steps} steps, {late.lag_s * 1e3:.0f} ms after the first",
-            source=source,
-        ),
-        Evidence(
-            claim=f"of its step of {own.step_s * 1e3:.0f} ms it spends {own[column] * 1e3:.0f} ms in {doing}",
-            source=source,
-        ),
-        *_on_cpu(own, column, source),
-        *_sampled(rank, column),
-    ]
+    evidence = {
+        f"rank {late.rank} is the last to {late.last_to} in {late.share:.0%} of {late.steps} steps, {late.lag_s * 1e3:.0f} ms after the first": source,
+        f"of its step of {own.step_s * 1e3:.0f} ms it spends {own[column] * 1e3:.0f} ms in {doing}": source,
+        **dict(_on_cpu(own, column, source)),
+        **dict(_sampled(rank, column)),
+    }
     return Draft(
         strength=Strength.STRONG,
         summary=f"Rank {late.rank} is ready {late.lag_s * 1e3:.0f} ms later than its peers in a step of {own.step_s * 1e3:.0f} ms, most of it in {doing}; they wait for it.",
         guilty_ranks=(late.rank,),
         blocked_ranks=all_but(cell, (late.rank,)),
         where=Where(phase=PARTS[column]).at(_place(rank, column)),
-        evidence=tuple(evidence),
+        evidence=evidence,
         fix=FIX.format(rank=late.rank, part=doing),
     )
 
 
-def _on_cpu(own: pd.Series[float], column: str, source: str) -> Iterator[Evidence]:
+def _on_cpu(own: pd.Series[float], column: str, source: str) -> Iterator[tuple[str, str]]:
     """A rank off its CPU waits: it is throttled, or reads from something slow."""
     if 0 <= own.cpu_s < OFF_CPU * own[column]:
         claim = f"it is on a CPU for {own.cpu_s * 1e3:.0f} ms in the whole step: it waits for a device, a disk or a network, or is throttled"
-        yield Evidence(claim=claim, source=source)
+        yield claim, source
 
 
 def _beside(rank: RankEvidence) -> Place | None:
@@ -293,17 +284,17 @@ def _at_work(rank: RankEvidence, column: str) -> list[Sample]:
     return [s for s in rank.samples if column != "input_s" or not locations.in_a_step(s)]
 
 
-def _sampled(rank: RankEvidence, column: str = "") -> Iterator[Evidence]:
+def _sampled(rank: RankEvidence, column: str = "") -> Iterator[tuple[str, str]]:
     thread, seen = _beside(rank), _at_work(rank, column)
     if thread:
-        yield Evidence(
-            claim=f"in most of {len(rank.samples)} samples another thread has the interpreter, at {locations.short(thread)}",
-            source=f"{rank.source}/samples.jsonl",
+        yield (
+            f"in most of {len(rank.samples)} samples another thread has the interpreter, at {locations.short(thread)}",
+            f"{rank.source}/samples.jsonl",
         )
     elif seen:
-        yield Evidence(
-            claim=f"the line is the one seen most often in {len(seen)} samples of its stack",
-            source=f"{rank.source}/samples.jsonl",
+        yield (
+            f"the line is the one seen most often in {len(seen)} samples of its stack",
+            f"{rank.source}/samples.jsonl",
         )
 
 
@@ -331,13 +322,10 @@ def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Draft]:
         guilty_ranks=(slowest,),
         blocked_ranks=all_but(cell, (slowest,)),
         where=Where().at(_place(rank)),
-        evidence=(
-            Evidence(
-                claim=f"share of a step on a CPU: rank {slowest} {busy[slowest]:.0%}, the others at most {others.max():.0%}, over {len(table)} steps",
-                source=f"{rank.source}/blackbox.bin",
-            ),
-            *_sampled(rank),
-        ),
+        evidence={
+            f"share of a step on a CPU: rank {slowest} {busy[slowest]:.0%}, the others at most {others.max():.0%}, over {len(table)} steps": f"{rank.source}/blackbox.bin",
+            **dict(_sampled(rank)),
+        },
         fix=FIX.format(rank=slowest, part="compute"),
     )
 

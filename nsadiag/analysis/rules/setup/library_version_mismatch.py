@@ -10,10 +10,10 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import blocked_ranks
-from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
+from nsadiag.analysis.rules.drafts import all_but, claims_of, hung_or_crashed
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, other_break, these
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 
 LIBRARIES = (
     "torch",
@@ -84,16 +84,13 @@ def _draft(
             collective=divergence.collective if divergence else None, step=cell.rank(one).end.steps
         ).at(here),
         peers_at=divergence.peers_at if divergence else locations.of_rank_now(cell.rank(other)),
-        evidence=(
-            *(
-                Evidence(
-                    claim=f"rank {r} has {name} {stated[r]}",
-                    source=f"{cell.rank(r).source}/settings.json#versions",
-                )
+        evidence={
+            **{
+                f"rank {r} has {name} {stated[r]}": f"{cell.rank(r).source}/settings.json#versions"
                 for r in (one, other)
-            ),
-            *(divergence.evidence if divergence else ()),
-        ),
+            },
+            **(claims_of(divergence.evidence) if divergence else {}),
+        },
     )
 
 

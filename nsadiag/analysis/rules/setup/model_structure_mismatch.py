@@ -17,7 +17,7 @@ from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.model_structure import Difference, differences
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
-from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
+from nsadiag.evidence.records import Outcome, Place, Strength, Where
 
 DDP_SAYS = re.compile(
     r"DDP expects same model across all ranks|appears not to match (sizes|strides) of the same param in process"
@@ -90,17 +90,14 @@ def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
             step=odd.end.steps,
         ).at(_place(odd, found.place)),
         peers_at=wait.place if wait else None,
-        evidence=(
-            Evidence(claim=found.says, source=f"{odd.source}/{found.file}"),
-            Evidence(claim=f"what rank {other.rank} wrapped", source=f"{other.source}/{found.file}"),
-            *(
-                Evidence(
-                    claim=f"rank {r.rank}: {first_of(r.exception or NOT_RAISED).message.splitlines()[0][:200]}",
-                    source=f"{r.source}/exception.json",
-                )
+        evidence={
+            found.says: f"{odd.source}/{found.file}",
+            f"what rank {other.rank} wrapped": f"{other.source}/{found.file}",
+            **{
+                f"rank {r.rank}: {first_of(r.exception or NOT_RAISED).message.splitlines()[0][:200]}": f"{r.source}/exception.json"
                 for r in saying[:2]
-            ),
-        ),
+            },
+        },
         fix=FIX,
     )
 
@@ -129,9 +126,7 @@ def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
         guilty_ranks=guilty,
         blocked_ranks=all_but(cell, guilty),
         where=Where().at(place_of(exception)),
-        evidence=(
-            Evidence(claim=exception.message.splitlines()[0][:300], source=f"{rank.source}/exception.json"),
-        ),
+        evidence={exception.message.splitlines()[0][:300]: f"{rank.source}/exception.json"},
         gaps=("what each rank wrapped was not recorded",),
         fix=FIX,
     )

@@ -14,7 +14,7 @@ from nsadiag.analysis.rules.drafts import hung_or_crashed
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.analysis.rules.setup.rendezvous_mismatch import joining_ranks
 from nsadiag.evidence.documents.exceptions import Raised
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.user_code import is_user
 
 A_MOMENT_S = 0.5
@@ -37,11 +37,7 @@ def _before_any(cell: CellEvidence) -> Draft:
         summary=f"{who} raised {headline(root)} before any had joined a process group, and the job ended with exit code {cell.launcher_exit_code}.",
         guilty_ranks=() if number is None else (number,),
         where=Where().at(locations.of_exception(row)),
-        evidence=(
-            Evidence(
-                claim=f"process {row.pid} ended by {headline(root)}, first of all", source="unnamed.jsonl"
-            ),
-        ),
+        evidence={f"process {row.pid} ended by {headline(root)}, first of all": "unnamed.jsonl"},
         fix="Fix what the process raised.",
     )
 
@@ -91,16 +87,13 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
         blocked_ranks=tuple(sorted(joining)),
         where=Where().at(locations.of_exception(row)),
         peers_at=peer,
-        evidence=(
-            Evidence(claim=f"process {row.pid} ended by {headline(root)}", source="unnamed.jsonl"),
-            *(
-                Evidence(
-                    claim=f"rank {r} began init_process_group with world_size={j.size}, and never came out of it",
-                    source=f"{case.cell.rank(r).source}/blackbox.bin",
-                )
+        evidence={
+            f"process {row.pid} ended by {headline(root)}": "unnamed.jsonl",
+            **{
+                f"rank {r} began init_process_group with world_size={j.size}, and never came out of it": f"{case.cell.rank(r).source}/blackbox.bin"
                 for r, j in sorted(joining.items())[:4]
-            ),
-        ),
+            },
+        },
     )
 
 
@@ -112,8 +105,5 @@ RULE = Rule(
     fix="Fix what the process raised; the others wait for it alone.",
     check=never_joined,
     needs=("ends",),
-    confused_with=(
-        "rendezvous_mismatch",
-        "rank_killed",
-    ),
+    confused_with=("rendezvous_mismatch", "rank_killed"),
 )

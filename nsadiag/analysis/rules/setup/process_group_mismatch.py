@@ -18,9 +18,9 @@ from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, waits
 from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed
 from nsadiag.analysis.rules.reasons import not_still
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 
 FIX = "Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members alone."
 FIX_LOCAL = "Creating a group waits for all its members: let every rank create those that it shares with others in one order that all have in common (sorted by their members, not each rank's own view), or all of them before the training begins."
@@ -105,13 +105,10 @@ def _differ(
         if blocked
         else None,
         summary=f"The ranks disagree on the members of process group {number} ({said}).{why}",
-        evidence=[
-            Evidence(
-                claim=f"rank {r} created group {number} with ranks {members}{_at(_place(same, r))}",
-                source=f"{cell.rank(r).source}/blackbox.bin",
-            )
+        evidence={
+            f"rank {r} created group {number} with ranks {members}{_at(_place(same, r))}": f"{cell.rank(r).source}/blackbox.bin"
             for r, members in sorted(asked.items())[:8]
-        ],
+        },
         sure=len(guilty) < len(asked),
     )
 
@@ -140,13 +137,10 @@ def _in_a_cycle(case: Case) -> Iterator[Draft]:
             if blocked and blocked[0] in case.thread_states
             else None,
             summary=f"Ranks {shown(cycle)} wait for each other in creating process groups, each in another one: {said}.",
-            evidence=[
-                Evidence(
-                    claim=f"rank {r} began to create the group of ranks {created[r].ranks}{_at(created[r].place)} and never ended it; rank {waits_for[r]} never came to it",
-                    source=f"{case.cell.rank(r).source}/blackbox.bin",
-                )
+            evidence={
+                f"rank {r} began to create the group of ranks {created[r].ranks}{_at(created[r].place)} and never ended it; rank {waits_for[r]} never came to it": f"{case.cell.rank(r).source}/blackbox.bin"
                 for r in cycle[:8]
-            ],
+            },
             sure=True,
             fix=FIX_LOCAL,
         )
@@ -178,21 +172,16 @@ def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
         here=here,
         peers_at=peer,
         summary=f"Rank {shown(inside)} creates a process group (ranks {row['ranks']}), and rank {shown(others)} does not: they wait for each other.",
-        evidence=[
-            *(
-                Evidence(
-                    claim=f"rank {r} began {row['op']} (ranks {row['ranks']}) and never ended it",
-                    source=f"{case.cell.rank(r).source}/blackbox.bin",
-                )
+        evidence={
+            **{
+                f"rank {r} began {row['op']} (ranks {row['ranks']}) and never ended it": f"{case.cell.rank(r).source}/blackbox.bin"
                 for r in sorted(inside)[:4]
-            ),
-            *(
-                Evidence(
-                    claim=f"rank {r} waits in {stands[r].event or stands[r].doing}", source=stands[r].source
-                )
+            },
+            **{
+                f"rank {r} waits in {stands[r].event or stands[r].doing}": stands[r].source
                 for r in sorted(others)[:4]
-            ),
-        ],
+            },
+        },
         sure=True,
     )
 
@@ -205,7 +194,7 @@ def _finding(
     here: Place | None,
     peers_at: Place | None,
     summary: str,
-    evidence: list[Evidence],
+    evidence: Claims,
     sure: bool,
     fix: str = FIX,
 ) -> Draft:
@@ -219,7 +208,7 @@ def _finding(
             here or locations.of_rank_now(cell.rank(guilty[0]))
         ),
         peers_at=peers_at,
-        evidence=tuple(evidence),
+        evidence=evidence,
         fix=fix,
     )
 

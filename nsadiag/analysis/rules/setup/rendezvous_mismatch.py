@@ -14,7 +14,7 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 STORE_ERRORS = ("DistStoreError", "DistNetworkError")
@@ -162,23 +162,17 @@ def _finding(
         blocked_ranks=tuple(r for r in sorted(joining) if r not in guilty),
         where=Where().at(own or peer.place),
         peers_at=peer.place,
-        evidence=(
-            *(
-                Evidence(
-                    claim=f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and is in it",
-                    source=f"{case.cell.rank(r).source}/{j.source}",
-                )
+        evidence={
+            **{
+                f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and is in it": f"{case.cell.rank(r).source}/{j.source}"
                 for r, j in sorted(joining.items())[:6]
-            ),
-            *(
-                Evidence(
-                    claim=f"rank {r} is elsewhere, in both snapshots",
-                    source=f"{case.thread_states[r].source}/py_spy.json",
-                )
+            },
+            **{
+                f"rank {r} is elsewhere, in both snapshots": f"{case.thread_states[r].source}/py_spy.json"
                 for r in guilty[:4]
                 if r not in joining and r in case.thread_states
-            ),
-        ),
+            },
+        },
         gaps=tuple(
             f"rank {r} left no evidence: it was not started here, or not as a rank"
             for r in guilty
@@ -197,9 +191,5 @@ RULE = Rule(
     fix="Start as many ranks as world_size says, with one address and port for all of them.",
     check=rendezvous_mismatch,
     needs=("black_boxes",),
-    confused_with=(
-        "process_group_mismatch",
-        "rank_exited_early",
-        "rank_exception",
-    ),
+    confused_with=("process_group_mismatch", "rank_exited_early", "rank_exception"),
 )

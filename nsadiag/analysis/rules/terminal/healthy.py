@@ -13,7 +13,7 @@ from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.rates import rate as rate_text
-from nsadiag.evidence.records import Evidence, Strength
+from nsadiag.evidence.records import Strength
 from nsadiag.evidence.ring.blackbox import Kind
 
 WORK = (int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.STEP), int(Kind.DATA))
@@ -53,7 +53,7 @@ def _start_up(case: Case) -> str:
     return f", {first:.1f} s of it start-up" if worth_saying else ""
 
 
-def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
+def _restarts(cell: CellEvidence) -> Iterator[tuple[str, str]]:
     """The exceptions that ended the attempts before the one that came to its end."""
     ended = sorted(
         (number, e.t_mono_ns, rank.rank, e)
@@ -63,9 +63,9 @@ def _restarts(cell: CellEvidence) -> Iterator[Evidence]:
     )
     for number in sorted({row[0] for row in ended}):
         _, _, rank_number, exception = next(row for row in ended if row[0] == number)
-        yield Evidence(
-            claim=f"attempt {number} ended as rank {rank_number} raised {headline(first_of(exception))}; the launcher started the ranks anew",
-            source=f"{cell.rank(rank_number).source}/attempts/{number:02d}/exception.json",
+        yield (
+            f"attempt {number} ended as rank {rank_number} raised {headline(first_of(exception))}; the launcher started the ranks anew",
+            f"{cell.rank(rank_number).source}/attempts/{number:02d}/exception.json",
         )
 
 
@@ -75,32 +75,28 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
     if case.cell.ranks and not case.cell.absent and not failed and all(_finished(r) for r in case.cell.ranks):
         aborted = [r.rank for r in case.cell.ranks if r.end.signal]
         signals = {signal.Signals(r.end.signal).name for r in case.cell.ranks if r.end.signal}
-        evidence = [
-            Evidence(
-                claim=f"all {case.cell.world_size} ranks ran to their exit handlers without an exception"
+        evidence = {
+            (
+                f"all {case.cell.world_size} ranks ran to their exit handlers without an exception"
                 if all(r.end.clean for r in case.cell.ranks)
-                else f"all {case.cell.world_size} ranks ended without an exception, by os._exit(0) or at their end",
-                source="ends.json",
-            )
-        ]
+                else f"all {case.cell.world_size} ranks ended without an exception, by os._exit(0) or at their end"
+            ): "ends.json"
+        }
         if aborted:
-            evidence.append(
-                Evidence(
-                    claim=f"rank {case.cell.names(aborted)} was ended by {' or '.join(sorted(signals))} after its exit handlers: by its teardown, not by the job",
-                    source="ends.json",
-                )
-            )
+            evidence[
+                f"rank {case.cell.names(aborted)} was ended by {' or '.join(sorted(signals))} after its exit handlers: by its teardown, not by the job"
+            ] = "ends.json"
         restarts = list(_restarts(case.cell))
-        evidence += restarts[:3]
+        evidence |= dict(restarts[:3])
         again = ", after a restart" if restarts else ""
         remark = same_batches(case)
-        evidence += remark.evidence if remark else ()
+        evidence |= remark.evidence if remark else {}
         yield Draft(
             outcome="healthy",
             strength=Strength.CONCLUSIVE if not aborted else Strength.STRONG,
             summary=f"Completed: {_counted(case)} in {case.cell.watch.ended_s or 0:.1f} s{_start_up(case)}{again}."
             + (f" {remark.sentence}" if remark else ""),
-            evidence=tuple(evidence),
+            evidence=evidence,
             fix=remark.fix if remark else None,
         )
     elif was_cut_off(case.cell) and (moved := moves(case)):
@@ -108,7 +104,7 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
             outcome="healthy",
             strength=Strength.LIKELY,
             summary=f"Progressing at the last snapshot: {moved}.",
-            evidence=(Evidence(claim=moved, source="watch.json#looks"),),
+            evidence={moved: "watch.json#looks"},
         )
     elif was_cut_off(case.cell) and (pace := case.once(furthest)):
         found = doubt(case)
@@ -121,12 +117,9 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
             outcome="healthy",
             strength=Strength.STRONG,
             summary=f"Progressing at its own rate {at.get(str(case.cell.stopped), 'at the last snapshot')}: {_counted(case)} in {case.cell.watch.ended_s or 0:.0f} s{rate}.",
-            evidence=(
-                Evidence(
-                    claim=f"rank {pace.rank} completed its last {pace.unit} {pace.since_s:.1f} s before, and one every {pace.typical_s:.3g} s",
-                    source=f"{case.cell.rank(pace.rank).source}/blackbox.bin",
-                ),
-            ),
+            evidence={
+                f"rank {pace.rank} completed its last {pace.unit} {pace.since_s:.1f} s before, and one every {pace.typical_s:.3g} s": f"{case.cell.rank(pace.rank).source}/blackbox.bin"
+            },
         )
     yield from other_break(case.cell)
 

@@ -19,30 +19,30 @@ from nsadiag.analysis.relations.steadiness import (
 from nsadiag.analysis.rules.drafts import place_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.rates import rate as rate_text
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 
 MOST_WAITS = 3
 ENDED_BY = {"timeout": "Cut off by --timeout", "interrupt": "Interrupted"}
 
 
-def _known(case: Case) -> Iterator[Evidence]:
+def _known(case: Case) -> Iterator[tuple[str, str]]:
     """Progress and rate, and who waited for whom."""
     pace = case.once(furthest)
     if pace is not None:
         rate = f", lately {rate_text(pace.rate_per_s)} a second" if pace.rate_per_s else ""
-        yield Evidence(
-            claim=f"rank {pace.rank} completed {pace.counted}{rate}, the last {pace.since_s:.1f} s before the end",
-            source=f"{case.cell.rank(pace.rank).source}/blackbox.bin",
+        yield (
+            f"rank {pace.rank} completed {pace.counted}{rate}, the last {pace.since_s:.1f} s before the end",
+            f"{case.cell.rank(pace.rank).source}/blackbox.bin",
         )
     waits = case.once(peer_waits)
     for wait in [w for w in waits.ranked() if w.now_s][:MOST_WAITS]:
         what = f" ({wait.what})" if wait.what else ""
-        yield Evidence(
-            claim=f"{kept_waiting(case, wait)}{what}; {wait.total_s:.1f} s in all",
-            source=wait.source or "watch.json#looks",
+        yield (
+            f"{kept_waiting(case, wait)}{what}; {wait.total_s:.1f} s in all",
+            wait.source or "watch.json#looks",
         )
     if last := case.cell.watch.last_look:
-        yield Evidence(claim=last.reason, source="watch.json#looks")
+        yield last.reason, "watch.json#looks"
 
 
 def incomplete(case: Case) -> Iterator[Draft | Declined]:
@@ -67,7 +67,7 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
         blocked_ranks=worst.waiters if worst else (),
         where=Where().at(at) if at else None,
         peers_at=place_of(case, worst.waiters) if worst else None,
-        evidence=(Evidence(claim=found.fact, source=found.source), *_known(case)),
+        evidence={found.fact: found.source, **dict(_known(case))},
         next="nsadiag attach later on, or --run DIR of a job that nsadiag watches, which knows its steps"
         if case.cell.attached
         else "nsadiag run --timeout <longer> -- <the same command>; --locals shows whether its variables change",

@@ -11,8 +11,8 @@ from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.pending import is_still, is_suspended
 from nsadiag.analysis.relations.steadiness import launches
-from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Outcome, Place, Strength, Where
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.records import Outcome, Place, Strength, Where
 
 NO_RECORDER = (
     "no process of the job opened a recorder: none of them trained with torch, or Python ran with -S or -I"
@@ -51,31 +51,29 @@ def _nothing_to_diagnose(cell: CellEvidence) -> bool:
     return not (cell.ranks or cell.attached or cell.stopped) and cell.launcher_exit_code == 0
 
 
-def _launcher_said(cell: CellEvidence) -> list[Evidence]:
+def _launcher_said(cell: CellEvidence) -> Claims:
     """Its last line that says anything: torchrun's summary ends in a rule."""
     lines = [line.strip() for line in cell.launcher_stderr.splitlines()]
     last = next((line for line in reversed(lines) if any(c.isalnum() for c in line)), None)
-    return [Evidence(claim=last[:200], source="nodes/*/launcher.stderr.log")] if last else []
+    return {last[:200]: "nodes/*/launcher.stderr.log"} if last else {}
 
 
-def _first_to_end(cell: CellEvidence) -> tuple[Place | None, list[Evidence]]:
+def _first_to_end(cell: CellEvidence) -> tuple[Place | None, Claims]:
     """The first rank that broke, though its message names only a peer: somebody has to be first."""
     broke = next((each for each in breaks(cell) if each.kind != "exited"), None)
     if broke is None:
-        return None, []
+        return None, {}
     rank = broke.rank
     if broke.kind == "exception" and rank.exception:
         first = (rank.exception.message.splitlines() or [""])[0]
         claim = (
             f"rank {rank.rank} was the first to break, at {broke.t_s:.1f} s: {rank.exception.type}: {first}"
         )
-        return locations.of_exception(rank.exception), [
-            Evidence(claim=claim[:300], source=f"{rank.source}/exception.json")
-        ]
+        return locations.of_exception(rank.exception), {claim[:300]: f"{rank.source}/exception.json"}
     name = signal.Signals(rank.end.signal or 0).name
     claim = f"rank {rank.rank} was the first to end, at {broke.t_s:.1f} s, by {name}"
     here = locations.of_faults(rank.faults) or locations.of_black_box(rank)
-    return here, [Evidence(claim=claim, source="ends.json")]
+    return here, {claim: "ends.json"}
 
 
 def _is_busy(cell: CellEvidence) -> bool:
@@ -83,14 +81,14 @@ def _is_busy(cell: CellEvidence) -> bool:
     return cell.attached and not is_still(cell)
 
 
-def _launched(case: Case) -> list[Evidence]:
+def _launched(case: Case) -> Claims:
     """NCCL's count, where it stood still between two snapshots."""
     found = case.once(launches)
     if found is None or found.since:
-        return []
+        return {}
     claim = "NCCL launched no collective on any rank between the snapshots"
     uneven = f"; {found.uneven}: ranks that do not keep step" if found.uneven else ""
-    return [Evidence(claim=claim + uneven, source="nodes/*/captures/*/ras.json")]
+    return {claim + uneven: "nodes/*/captures/*/ras.json"}
 
 
 def unknown(case: Case) -> Iterator[Draft | Declined]:
@@ -106,21 +104,18 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
     looked_at = [r for r in case.cell.ranks if r.captures]
     here = locations.of_rank_now(looked_at[0]) if looked_at else None
     process = next((c for c in reversed(case.cell.processes) if locations.of_frames(c.main_frames)), None)
-    broke_at, evidence = _first_to_end(case.cell) if outcome == "crashed" else (None, [])
+    broke_at, evidence = _first_to_end(case.cell) if outcome == "crashed" else (None, {})
     here = broke_at or here
-    evidence += _launcher_said(case.cell)
-    evidence += _launched(case)
+    evidence |= {**_launcher_said(case.cell), **_launched(case)}
     if process:
         here = locations.of_frames(process.main_frames)
-        evidence.append(
-            Evidence(claim="where the process was at the snapshot", source=f"{process.source}/py_spy.json")
-        )
+        evidence["where the process was at the snapshot"] = f"{process.source}/py_spy.json"
     yield Draft(
         outcome=outcome,
         strength=Strength.NONE,
         summary=summary + ".",
         where=Where().at(here) if here else None,
-        evidence=tuple(evidence),
+        evidence=evidence,
         gaps=() if case.cell.ranks else (NO_RECORDER,),
         actions=("wait",) if is_suspended(case.cell) or _is_busy(case.cell) else (),
         next="take another snapshot later with nsadiag attach, or start it with nsadiag run --probes full -- <the same command>"

@@ -26,7 +26,7 @@ from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import setti
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Checksum, Operation
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
 
 
@@ -74,13 +74,12 @@ def _diverged(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
         summary=f"{first.parameter}{more} was equal on all ranks until step {first.until}, and differs from step {first.since} on: {says}.",
         guilty_ranks=odd or odd_values({rank: v.exact for rank, v in first.values.items()}),
         where=Where(parameter=first.parameter, step=first.until, phase="optimizer").at(place),
-        evidence=(
-            Evidence(claim=first.says, source=source(case)),
-            Evidence(
-                claim=f"until step {first.until} its copies changed in every step and were equal to the last bit",
-                source=source(case),
+        evidence={
+            first.says: source(case),
+            f"until step {first.until} its copies changed in every step and were equal to the last bit": source(
+                case
             ),
-        ),
+        },
         fix="Change parameters on all ranks alike, or synchronise them again (broadcast from one rank) after a change on one.",
     )
 
@@ -174,7 +173,7 @@ def _became_copies(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
             where=Where(parameter=change.parameter, step=change.until).at(
                 locations.of_text((loads[0] if loads else stepped).place)
             ),
-            evidence=(Evidence(claim=change.says, source=source(case)),),
+            evidence={change.says: source(case)},
             fix="Load on each rank the shard that is its own.",
         )
         return

@@ -9,7 +9,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import source
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 
 
 def empty_loads(case: Case) -> Iterator[Draft | Declined]:
@@ -38,12 +38,11 @@ def empty_loads(case: Case) -> Iterator[Draft | Declined]:
         summary=f"Nothing of a checkpoint is loaded into {load.name}: none of its {load.given} names is one of the model's, and strict=False lets that pass.",
         guilty_ranks=tuple(sorted({r.rank for r, _, _ in empty})),
         where=Where(step=step).at(locations.of_text(load.place)),
-        evidence=(
-            Evidence(
-                claim=f"load_state_dict with {load.given} names: {load.unexpected} unexpected, {load.missing} of the model's missing",
-                source=source(case, rank.rank),
-            ),
-        ),
+        evidence={
+            f"load_state_dict with {load.given} names: {load.unexpected} unexpected, {load.missing} of the model's missing": source(
+                case, rank.rank
+            )
+        },
     )
 
 

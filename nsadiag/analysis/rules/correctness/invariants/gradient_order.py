@@ -19,9 +19,9 @@ from nsadiag.analysis.relations.invariants.operations import (
     steps_of,
 )
 from nsadiag.analysis.relations.replica_sums import drift
-from nsadiag.analysis.rules.rule import Draft, Rule
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.training import Operation
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 Operations = tuple[Operation, ...]
@@ -101,7 +101,7 @@ def _after_the_step(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
         ):
             continue
         operation = next(o for o in next(iter(later[0].ranks.values())) if is_it(o))
-        more = (Evidence(claim=drifted.says, source=drifted.source),) if drifted else ()
+        more = {drifted.says: drifted.source} if drifted else {}
         yield _draft(
             case,
             f"Gradients are {kind} when the optimizer has used them, and cleared before it uses them again: it has no effect"
@@ -169,14 +169,14 @@ def _keeps(number: int | None, operations: Operations) -> bool:
 
 
 def _draft(
-    case: Case, summary: str, at: Operation, step: int, claim: str, fix: str, more: tuple[Evidence, ...] = ()
+    case: Case, summary: str, at: Operation, step: int, claim: str, fix: str, more: Claims | None = None
 ) -> Draft:
     return Draft(
         strength=Strength.STRONG,
         summary=summary,
         guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
         where=Where(step=step, phase="backward").at(locations.of_text(at.place)),
-        evidence=(Evidence(claim=claim, source=source(case)), *more),
+        evidence={claim: source(case), **(more or {})},
         fix=fix,
     )
 

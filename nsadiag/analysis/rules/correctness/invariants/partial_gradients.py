@@ -22,7 +22,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import settings_apart
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Operation
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.source.patterns.single_call import only_use
 
 
@@ -58,13 +58,12 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
         summary=f"{key[1]} is held by all ranks of a model that is split over them, is equal at first, and differs from step {step} on: {says}.",
         guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
         where=Where(parameter=key[1], step=max(step - 1, 0), phase=phase).at(place),
-        evidence=(
-            Evidence(claim=f"sum over {key[1]} before step {step}: {shown}", source=source(case)),
-            Evidence(
-                claim=f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} are each rank's own, as {next(iter(own))[1]}; {len(drifted)} of the equal ones drift",
-                source=source(case),
+        evidence={
+            f"sum over {key[1]} before step {step}: {shown}": source(case),
+            f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} are each rank's own, as {next(iter(own))[1]}; {len(drifted)} of the equal ones drift": source(
+                case
             ),
-        ),
+        },
     )
 
 
@@ -101,12 +100,11 @@ def _equal_addends(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
         summary=f"The forward sums {case.cell.world_size} equal copies of one activation in each of {len(steps)} steps: all ranks hold the same weights and were given the same batch, so that none has a part of its own.",
         guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
         where=Where(step=steps[0].number, phase="forward").at(locations.of_text(found[0].place)),
-        evidence=(
-            Evidence(
-                claim=f"what {found[0].name} sums over the ranks is equal on all of them, to the last bit, as are all parameters and inputs",
-                source=source(case),
-            ),
-        ),
+        evidence={
+            f"what {found[0].name} sums over the ranks is equal on all of them, to the last bit, as are all parameters and inputs": source(
+                case
+            )
+        },
         fix="Seed the shards by the rank (and what all ranks hold alike), or split one tensor that is drawn whole.",
     )
 

@@ -13,7 +13,7 @@ from nsadiag.analysis.relations.invariants.operations import LEAST, Step, reduce
 from nsadiag.analysis.relations.invariants.tensors import equal
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Checksum, Operation
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 
 
 def reduce_operations(case: Case) -> Iterator[Draft | Declined]:
@@ -42,12 +42,11 @@ def _other_operations(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
                     where=Where(step=step.number, parameter=_parameter(call)).at(
                         locations.of_text(call.place)
                     ),
-                    evidence=(
-                        Evidence(
-                            claim=f"{call.name} of {' '.join(call.roles) or 'a tensor'} at step {step.number}: {shown}",
-                            source=source(case, odd[0]),
-                        ),
-                    ),
+                    evidence={
+                        f"{call.name} of {' '.join(call.roles) or 'a tensor'} at step {step.number}: {shown}": source(
+                            case, odd[0]
+                        )
+                    },
                 )
                 return
 
@@ -75,12 +74,11 @@ def _summed_twice(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
         where=Where(step=steps[0].number, parameter=name, phase="backward").at(
             locations.of_text(last[name].place)
         ),
-        evidence=(
-            Evidence(
-                claim=f"at each of {found[name]} steps the second sum was of gradients that were equal on all ranks by then",
-                source=source(case),
-            ),
-        ),
+        evidence={
+            f"at each of {found[name]} steps the second sum was of gradients that were equal on all ranks by then": source(
+                case
+            )
+        },
         fix="Reduce each gradient once.",
     )
 

@@ -14,7 +14,7 @@ from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.rules.correctness.duplicate_inputs import divides
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Operation
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 MOST_SURE = 8  # steps at which all ranks were given the same
@@ -77,12 +77,11 @@ def _same_order(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
             summary=f"{again.name} shuffles, and its epoch stays {again.epoch}: each of {len(own)} epochs has the order of the first. set_epoch is not called with a new number.",
             guilty_ranks=tuple(each),
             where=Where(step=step, phase="data").at(locations.of_text(again.place)),
-            evidence=(
-                Evidence(
-                    claim=f"epochs of sampler {sampler} began at steps {', '.join(str(s) for s, _ in own[:8])}, each with epoch={again.epoch} and shuffle=True",
-                    source=source(case, rank),
-                ),
-            ),
+            evidence={
+                f"epochs of sampler {sampler} began at steps {', '.join(str(s) for s, _ in own[:8])}, each with epoch={again.epoch} and shuffle=True": source(
+                    case, rank
+                )
+            },
         )
 
 
@@ -103,11 +102,7 @@ def _same_share(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
         summary=f"Every rank's {first.name} takes share {replica} of {replicas}: all ranks train on the same batches, and the other shares are never read.",
         guilty_ranks=tuple(each),
         where=Where(step=step, phase="data").at(locations.of_text(first.place)),
-        evidence=(
-            Evidence(
-                claim=f"rank={replica}, num_replicas={replicas} on all {everyone} ranks", source=source(case)
-            ),
-        ),
+        evidence={f"rank={replica}, num_replicas={replicas} on all {everyone} ranks": source(case)},
         fix="Leave rank and num_replicas out, or give each rank its own.",
     )
 
@@ -133,12 +128,11 @@ def _same_batches(case: Case) -> Iterator[Draft]:
                 summary="The loader shuffles, and epoch 2 begins with the batches of epoch 1 in their order: its generator is seeded alike before each epoch.",
                 guilty_ranks=tuple(r.rank for r in case.cell.ranks),
                 where=Where(step=length, phase="data").at(locations.of_text(place)),
-                evidence=(
-                    Evidence(
-                        claim=f"checksums of the model's inputs at steps {length} to {length + again - 1} are those of steps 0 to {again - 1}, in this order; RandomSampler",
-                        source=source(case, rank.rank),
-                    ),
-                ),
+                evidence={
+                    f"checksums of the model's inputs at steps {length} to {length + again - 1} are those of steps 0 to {again - 1}, in this order; RandomSampler": source(
+                        case, rank.rank
+                    )
+                },
                 fix="Seed the generator once, or with the number of the epoch.",
             )
             return
@@ -166,12 +160,11 @@ def _same_inputs(case: Case) -> Iterator[Draft]:
         where=Where(step=min(inputs), phase="data").at(
             locations.of_text(loaders[0] if len(loaders) == 1 else forward.place)
         ),
-        evidence=(
-            Evidence(
-                claim=f"checksums of the model's inputs at steps {', '.join(map(str, list(inputs)[:8]))}: equal on all ranks, to the last bit",
-                source=source(case),
-            ),
-        ),
+        evidence={
+            f"checksums of the model's inputs at steps {', '.join(map(str, list(inputs)[:8]))}: equal on all ranks, to the last bit": source(
+                case
+            )
+        },
         fix="Give the loader a DistributedSampler, or each rank its share of the stream. If a benchmark or a test means it, all is well.",
     )
 

@@ -10,7 +10,7 @@ from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.invariants.operations import LEAST, source, steps_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Operation
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import only_call
 
 
@@ -35,12 +35,11 @@ def training_mode(case: Case) -> Iterator[Draft | Declined]:
         where=Where(step=number, phase="forward").at(
             only_call(case.cell.code, "eval") or locations.of_text(at.place)
         ),
-        evidence=(
-            Evidence(
-                claim=f"forwards with gradients of {at.name}, which has dropout or batch statistics: in train mode until step {number - 1}, in eval mode at all later ones on record",
-                source=source(case, rank),
-            ),
-        ),
+        evidence={
+            f"forwards with gradients of {at.name}, which has dropout or batch statistics: in train mode until step {number - 1}, in eval mode at all later ones on record": source(
+                case, rank
+            )
+        },
     )
 
 

@@ -12,7 +12,7 @@ from nsadiag.analysis.relations.invariants.tensors import is_constant, kept_equa
 from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.relations.replica_sums import Drift, drift
 from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.single_call import last_call
 
@@ -132,10 +132,7 @@ def _draft(case: Case, drifted: Drift, summary: str, at: Place | None, claim: st
         summary=summary,
         guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
         where=Where(parameter=drifted.parameter, step=drifted.step).at(at),
-        evidence=(
-            Evidence(claim=claim, source=f"{case.cell.ranks[0].source}/settings.json"),
-            Evidence(claim=drifted.says, source=drifted.source),
-        ),
+        evidence={claim: f"{case.cell.ranks[0].source}/settings.json", drifted.says: drifted.source},
         fix=fix,
     )
 

@@ -11,7 +11,7 @@ from nsadiag.analysis.relations.invariants.operations import Step, source, steps
 from nsadiag.analysis.relations.invariants.tensors import looks_of
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Operation
-from nsadiag.evidence.records import Evidence, Strength, Where
+from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import scheduler_step
 
 LEAST = 4  # steps of the optimizer that were looked at
@@ -59,12 +59,11 @@ def _without_rate(case: Case, rank: RankEvidence, found: list[tuple[int, Operati
         where=Where(step=step, phase="optimizer").at(
             scheduler_step(case.cell.code) or locations.of_text(first.place)
         ),
-        evidence=(
-            Evidence(
-                claim=f"lr=0 of all groups before steps {', '.join(str(s) for s, _ in found[:8])}",
-                source=source(case, rank.rank),
-            ),
-        ),
+        evidence={
+            f"lr=0 of all groups before steps {', '.join(str(s) for s, _ in found[:8])}": source(
+                case, rank.rank
+            )
+        },
         fix="Look at what the scheduler multiplies the learning rate by, and when it is stepped.",
     )
 
@@ -85,12 +84,11 @@ def _without_gradients(
         summary=f"{first.name} has made steps at which none of its {first.held} parameters had a gradient, from the first on: it trains nothing.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=step, phase="optimizer").at(locations.of_text(first.place)),
-        evidence=(
-            Evidence(
-                claim=f"gradients of optimizer {number}, of {first.held} parameters, before steps {', '.join(str(s) for s, _ in found[:8])}: none",
-                source=source(case, rank.rank),
-            ),
-        ),
+        evidence={
+            f"gradients of optimizer {number}, of {first.held} parameters, before steps {', '.join(str(s) for s, _ in found[:8])}: none": source(
+                case, rank.rank
+            )
+        },
         fix="Give it the parameters of the model that runs, after it was wrapped, sharded or copied; and look for a detach() between them and the loss.",
     )
 
@@ -117,12 +115,11 @@ def _vanished(case: Case) -> Iterator[Draft]:
         summary=f"The loss is exactly 0 from step {step} on, and so is every gradient: nothing is trained any more, though the loss was {known[-1]:.4g} one step before.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=step, phase="backward").at(locations.of_text(at.place)),
-        evidence=(
-            Evidence(
-                claim=f"losses: {', '.join(f'{n}: {loss:.4g}' for n, loss in losses[max(gone - 3, 0) : gone + 3])}; gradients of these steps are zeros",
-                source=source(case),
-            ),
-        ),
+        evidence={
+            f"losses: {', '.join(f'{n}: {loss:.4g}' for n, loss in losses[max(gone - 3, 0) : gone + 3])}; gradients of these steps are zeros": source(
+                case
+            )
+        },
         fix="Look at what the loss is multiplied by or averaged over: a mask, a weight or a selection that has become empty.",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
@@ -15,8 +15,9 @@ from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTI
 from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
 from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_back
+from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.documents.training import WrappedModel
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.rank_conditions import write_on_one_rank
 from nsadiag.source.patterns.single_call import only_assignment, thawed
@@ -38,7 +39,7 @@ class Why:
     fix: str
     place: Place | None = None
     odd: tuple[int, ...] | None = None
-    more: tuple[Evidence, ...] = ()
+    more: Claims = field(default_factory=dict)
 
 
 def why_parted(case: Case, found: Drift, among: frozenset[str]) -> Why:
@@ -162,7 +163,7 @@ def _at_other_rates(cell: CellEvidence, found: Drift) -> Why | None:
         says=f"{_says(found)}: {rates.says}.",
         place=rates.place,
         odd=rates.odd,
-        more=(rates.evidence,),
+        more={**rates.evidence},
         fix=OF_RATES,
     )
 
@@ -175,7 +176,7 @@ def _unknown_to_ddp(case: Case, found: Drift) -> Why | None:
     return Why(
         says=f"{_says(found)}, and {apart.parameter} with them: {UNKNOWN_TO_DDP}.",
         place=thawed(case.cell.code),
-        more=(Evidence(claim=apart.says, source=apart.source),),
+        more={apart.says: apart.source},
         fix=OF_UNKNOWN,
     )
 
@@ -200,17 +201,16 @@ def _written(cell: CellEvidence, found: Drift) -> Why:
         says=f"{_says(found)}: something besides the optimizer writes into them on rank {cell.names(odd)} alone.",
         odd=odd,
         place=write_on_one_rank(cell.code),
-        more=(_of_writes(found, wrote),),
+        more={**_of_writes(found, wrote)},
         fix=fix,
     )
 
 
-def _of_writes(found: Drift, wrote: dict[int, int]) -> Evidence:
+def _of_writes(found: Drift, wrote: dict[int, int]) -> Claims:
     times = ", ".join(f"rank {rank} {n} times more than the others" for rank, n in sorted(wrote.items()))
-    return Evidence(
-        claim=f"between the snapshot before and step {found.step}, {found.parameter} was written into {times}; until then equally often on all",
-        source=found.source,
-    )
+    return {
+        f"between the snapshot before and step {found.step}, {found.parameter} was written into {times}; until then equally often on all": found.source
+    }
 
 
 def _models_of(cell: CellEvidence, rank: RankEvidence, parameter: str) -> Sequence[WrappedModel]:

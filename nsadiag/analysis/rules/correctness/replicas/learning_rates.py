@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from nsadiag.analysis.outliers import odd_values
 from nsadiag.analysis.records import CellEvidence
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.analysis.rules.rule import Claims
+from nsadiag.evidence.records import Place
 from nsadiag.source.patterns.single_call import scheduler_step
 
 CLOSE = 1e-9  # as a share: rates are computed alike on all ranks, from equal numbers
@@ -31,11 +32,9 @@ class RatesApart:
         return f"the ranks' learning rates are no longer the same ({shown})"
 
     @property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> Claims:
         """The rates of that step."""
-        return Evidence(
-            claim=f"{self.says} in step {self.step}", source=f"ranks/{self.odd[0]:05d}/replicas.jsonl"
-        )
+        return {f"{self.says} in step {self.step}": f"ranks/{self.odd[0]:05d}/replicas.jsonl"}
 
 
 def rates_apart(cell: CellEvidence) -> RatesApart | None:

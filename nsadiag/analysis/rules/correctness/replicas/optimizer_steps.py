@@ -13,7 +13,8 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.call_paths import apart, passed_by
 from nsadiag.analysis.relations.timeline import TimelineEvent
-from nsadiag.evidence.records import Evidence, Place
+from nsadiag.analysis.rules.rule import Claims
+from nsadiag.evidence.records import Place
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.control import Condition
 
@@ -49,13 +50,10 @@ class Skipped:
         on = f" (`{shown(self.guard)}`)" if self.guard else ""
         return f"rank {names} made {times} after backward {self.backward}{on}, and the others {self.usual}"
 
-    def evidence(self, cell: CellEvidence) -> tuple[Evidence, ...]:
+    def evidence(self, cell: CellEvidence) -> Claims:
         """The number of steps of each rank, and of those that its scaler left out."""
-        return tuple(
-            Evidence(claim=f"rank {r.rank} made {r.end.steps} optimizer steps{self._left_out(r)}", source=f"{r.source}/blackbox.bin")
-            for r in cell.ranks[:8]
-            if r.end.steps is not None
-        )  # fmt: skip
+        return {f"rank {r.rank} made {r.end.steps} optimizer steps{self._left_out(r)}": f"{r.source}/blackbox.bin" for r in cell.ranks[:8]
+            if r.end.steps is not None}  # fmt: skip
 
     def _left_out(self, rank: RankEvidence) -> str:
         number = len(_scaled(rank.recording.events, skipped=True))

@@ -23,8 +23,8 @@ from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apa
 from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import settings_apart
 from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
 from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import beside_ddp
-from nsadiag.analysis.rules.rule import Draft, Rule
-from nsadiag.evidence.records import Evidence, Place, Strength, Where
+from nsadiag.analysis.rules.rule import Claims, Draft, Rule
+from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.source.patterns.rank_conditions import frozen_on_one_rank, write_on_one_rank
 from nsadiag.source.patterns.single_call import (
@@ -91,7 +91,7 @@ def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Draft]:
         summary=f"{meant}, and yet the replicas diverge: {found.says}.",
         guilty_ranks=found.odd,
         where=Where(step=found.step).at(found.place),
-        evidence=(found.evidence,),
+        evidence={**found.evidence},
         fix=OF_RATES,
     )
 
@@ -242,11 +242,7 @@ def _frozen_apart(case: Case) -> Iterator[Draft]:
         summary=f"Gradients are averaged over the ranks, and the ranks do not train the same parameters ({shown}): what is frozen on one is averaged with nothing.",
         guilty_ranks=tuple(rank for rank, (held, _) in counts.items() if held == fewest),
         where=Where(step=steps[0].number).at(frozen_on_one_rank(case.cell.code)),
-        evidence=(
-            Evidence(
-                claim=f"parameters of the optimizer that ask for a gradient: {shown}", source=source(case)
-            ),
-        ),
+        evidence={f"parameters of the optimizer that ask for a gradient: {shown}": source(case)},
         fix="Freeze and unfreeze parameters on all ranks alike.",
     )
 
@@ -262,21 +258,18 @@ def _finding(
     at: Place | None,
     fix: str,
     strength: Strength = Strength.STRONG,
-    more: tuple[Evidence, ...] = (),
+    more: Claims | None = None,
 ) -> Draft:
     return Draft(
         strength=strength,
         summary=summary,
         guilty_ranks=found.odd,
         where=Where(parameter=found.parameter, step=found.step).at(at),
-        evidence=(
-            Evidence(claim=found.says, source=found.source),
-            Evidence(
-                claim=f"the largest difference is {found.gap:.1e} of the parameter's magnitude; replicas that are kept equal are so to the last bit",
-                source=found.source,
-            ),
-            *more,
-        ),
+        evidence={
+            found.says: found.source,
+            f"the largest difference is {found.gap:.1e} of the parameter's magnitude; replicas that are kept equal are so to the last bit": found.source,
+            **(more or {}),
+        },
         fix=fix,
     )
 
