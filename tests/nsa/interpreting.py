@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from attention_cases import Case, output_and_gradients, random_inputs
+from quick_interpreter import quicken
 
 from nsa.config import AttentionConfig
 
+quicken()
 FP32 = 3e-6  # relative norm, against the reference in fp64
 CPU = torch.device("cpu")
 # The interpreter takes milliseconds for an operation: so few tokens that 12 of them are selected.

@@ -31,7 +31,7 @@ from nsa.attention.kernels.tiles import (
     padded,
 )
 
-Some = Sequence[Tensor | None]
+PerBranch = Sequence[Tensor | None]
 
 
 class Lengths(NamedTuple):
@@ -52,7 +52,12 @@ class Forward(NamedTuple):
 
 
 def bands_forward(
-    q: Tensor, k: Some, v: Some, lengths: Lengths, borders: Tensor | None = None, tile: Tile | None = None
+    q: Tensor,
+    k: PerBranch,
+    v: PerBranch,
+    lengths: Lengths,
+    borders: Tensor | None = None,
+    tile: Tile | None = None,
 ) -> Forward:
     """Attend from q [B, T, H, Dqk] to each k [B, N, Hkv, Dqk] and v [B, N, Hkv, Dv], all contiguous.
 
@@ -68,7 +73,7 @@ def bands_forward(
 
 
 def chosen_band_forward(
-    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, lengths: Lengths, others: Some, gates: Tensor
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, lengths: Lengths, others: PerBranch, gates: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gated sum of the selected branch, by the `bits` [B, Hkv, T] of `choose.select_few`, and the `others`' outputs,
     by `gates` [B, T, H, 3]; then that branch's output and lse."""
@@ -80,7 +85,7 @@ def chosen_band_forward(
 
 
 def bands_dq(
-    q: Tensor, k: Some, v: Some, dout: Tensor, stats: Tensor, lengths: Lengths, borders: Tensor | None = None,
+    q: Tensor, k: PerBranch, v: PerBranch, dout: Tensor, stats: Tensor, lengths: Lengths, borders: Tensor | None = None,
     bits: Tensor | None = None, tile: Tile | None = None,
 ) -> Tensor:  # fmt: skip
     """The contribution of the bands to the gradient of q.
@@ -104,7 +109,7 @@ def bands_dq(
 
 
 def bands_dkv(
-    q: Tensor, k: Some, v: Some, dout: Tensor, stats: Tensor, lengths: Lengths, borders: Tensor | None = None,
+    q: Tensor, k: PerBranch, v: PerBranch, dout: Tensor, stats: Tensor, lengths: Lengths, borders: Tensor | None = None,
     bits: Tensor | None = None, tile: Tile | None = None, parts: tuple[int, int] | None = None,
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:  # fmt: skip
     """The gradients of keys and values; `stats` as in `bands_dq`.
@@ -166,7 +171,7 @@ def _parts(programs: int, group: int, n_queries: int, branch: int, *, chosen: bo
 
 
 def _forward(
-    q: Tensor, k: Some, v: Some, result: Forward, lengths: Lengths, borders: Tensor | None = None,
+    q: Tensor, k: PerBranch, v: PerBranch, result: Forward, lengths: Lengths, borders: Tensor | None = None,
     bits: Tensor | None = None, gates: Tensor | None = None, total: Tensor | None = None, tile: Tile | None = None,
 ) -> None:  # fmt: skip
     batch, n_queries, heads, dim = q.shape
@@ -186,7 +191,7 @@ def _forward(
 
 
 def _constants(
-    q: Tensor, k: Some, v_dim: int, lengths: Lengths, borders: Tensor | None, bits: Tensor | None, described: bool,
+    q: Tensor, k: PerBranch, v_dim: int, lengths: Lengths, borders: Tensor | None, bits: Tensor | None, described: bool,
     tile: Tile,
 ) -> dict[str, object]:  # fmt: skip
     heads, dim = q.shape[2:]
@@ -208,15 +213,15 @@ def _room(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return out, q.new_empty(batch, heads, n_queries, dtype=torch.float32)
 
 
-def _n_keys(k: Some) -> tuple[int, ...]:
+def _n_keys(k: PerBranch) -> tuple[int, ...]:
     return tuple(0 if x is None else x.shape[1] for x in k)
 
 
-def _offset(q: Tensor, k: Some, lengths: Lengths) -> int:
+def _offset(q: Tensor, k: PerBranch, lengths: Lengths) -> int:
     """Tokens before the first key of the sliding branch, which may have the newest only, as a cache does."""
     return 0 if k[2] is None else lengths.past + q.shape[1] - k[2].shape[1]
 
 
-def _tiles(tensors: Some, rows: int, described: bool) -> Sequence[object]:
+def _tiles(tensors: PerBranch, rows: int, described: bool) -> Sequence[object]:
     """The operands that a kernel tiles: tensors [B, T, H, D], or descriptors of them."""
     return [x if x is None else tokens_descriptor(x, rows) for x in tensors] if described else tensors

@@ -13,7 +13,7 @@ from torch import Tensor
 from nsa.attention.kernels.band import (
     Forward,
     Lengths,
-    Some,
+    PerBranch,
     bands_dkv,
     bands_dq,
     bands_forward,
@@ -46,7 +46,7 @@ def choose(
 
 
 def first_forward(
-    q: Tensor, k: Some, v: Some, scoring: Tensor | None, lengths: Lengths, borders: Tensor | None
+    q: Tensor, k: PerBranch, v: PerBranch, scoring: Tensor | None, lengths: Lengths, borders: Tensor | None
 ) -> tuple[Forward, Tensor | None]:
     """The branches that need no selection, and the lse by which one is made; `scoring` are its keys, if any.
 
@@ -64,7 +64,7 @@ def first_forward(
 
 
 def chosen_forward(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, lengths: Lengths, borders: Tensor | None, others: Some,
+    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, lengths: Lengths, borders: Tensor | None, others: PerBranch,
     gates: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Unions | None]:  # fmt: skip
     """The gated sum with the `others`' outputs, then output and lse of the selected branch, and the unions of `blocks`
@@ -75,7 +75,7 @@ def chosen_forward(
 
 
 def branches_backward(
-    dout: Tensor, q: Tensor, k: Some, v: Some, stats: Tensor, blocks: Tensor | None, union: Some, lengths: Lengths,
+    dout: Tensor, q: Tensor, k: PerBranch, v: PerBranch, stats: Tensor, blocks: Tensor | None, union: PerBranch, lengths: Lengths,
     borders: Tensor | None,
 ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
     """The gradients of q, and of k and v of every branch; `stats` are those of `gates.gate_backward`.

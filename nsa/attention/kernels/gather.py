@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nsa.attention.kernels.band import Some
+from nsa.attention.kernels.band import PerBranch
 from nsa.attention.kernels.descriptors import describable, is_hopper, tokens_descriptor
 from nsa.attention.kernels.gather_kernels import (
     Shape,
@@ -74,7 +74,7 @@ def unions(blocks: Tensor, tokens: int, borders: Tensor | None = None) -> Unions
 
 
 def selected_forward(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, block: int, past: int, borders: Tensor | None, others: Some,
+    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, block: int, past: int, borders: Tensor | None, others: PerBranch,
     gates: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Unions]:  # fmt: skip
     """Attend from q [B, T, H, Dqk] to the `blocks` of `block` keys each in k and v [B, S, Hkv, D].

@@ -10,11 +10,11 @@ from torch import Tensor
 from nsa.attention.kernels.launch import Launcher
 from nsa.attention.kernels.tiles import ceil_div, power_of_two
 
-# A program sorts the choices of neighbouring tokens on the chip; each such share of the tokens and each list have a
-# count between them. Where there would be more counts than this, one sort of all choices takes less memory.
+# A program sorts the choices of neighbouring tokens, a share, on the chip; there is a count for every list and share.
+# Longer rows are cut into chunks of shares, so that no more counts than this, 64 MiB, are in memory at once.
 MOST_COUNTS = 2**24
-SHARE = 512  # choices of a program, -1 for none among them
-MOST_TOKENS = 128  # of a program, whose square the number of a choice has room for
+SHARE = 512  # choices of a program, those of -1 included
+MOST_TOKENS = 128  # of a share
 
 
 @triton.jit
@@ -53,9 +53,9 @@ def _sort_shares(
 
 
 @Launcher
-@triton.jit(do_not_specialize=["n_blocks"])
-def _place(SORTED, BEFORE, TOKEN, n_blocks, TOKENS: tl.constexpr, ENTRIES: tl.constexpr):
-    """Put each token where its list has come to, BEFORE [lists, shares], and its place in its share say."""
+@triton.jit(do_not_specialize=["n_blocks", "first_token"])
+def _place(SORTED, BEFORE, TOKEN, n_blocks, first_token, TOKENS: tl.constexpr, ENTRIES: tl.constexpr):
+    """Put each token into its list: behind those of earlier shares, BEFORE [lists, shares], and of its own share."""
     entry = tl.arange(0, ENTRIES)
     row = tl.program_id(1).to(tl.int64)
     share = row * tl.num_programs(0) + tl.program_id(0)
@@ -64,54 +64,57 @@ def _place(SORTED, BEFORE, TOKEN, n_blocks, TOKENS: tl.constexpr, ENTRIES: tl.co
     place, token, block = choice % TOKENS, choice // TOKENS % TOKENS, choice // (TOKENS * TOKENS)
     before_at = BEFORE + (row * n_blocks + block) * tl.num_programs(0) + tl.program_id(0)
     before = tl.load(before_at, mask=is_one, other=0)
-    tl.store(TOKEN + before + place, tl.program_id(0) * TOKENS + token, mask=is_one)
-
-
-@Launcher
-@triton.jit(do_not_specialize=["n_blocks", "n_lists"])
-def _list_numbers(BLOCKS, NUMBER, per_head, n_blocks, n_lists, ENTRIES: tl.constexpr):
-    """The list of each entry: n_lists for -1."""
-    entry = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
-    at = tl.program_id(1).to(tl.int64) * per_head + entry
-    block = tl.load(BLOCKS + at, mask=entry < per_head, other=-1)
-    number = tl.where(block >= 0, tl.program_id(1) * n_blocks + block, n_lists)
-    tl.store(NUMBER + at, number, mask=entry < per_head)
+    tl.store(TOKEN + before + place, first_token + tl.program_id(0) * TOKENS + token, mask=is_one)
 
 
 def lists_of_tokens(blocks: Tensor, n_blocks: int) -> tuple[Tensor, Tensor]:
-    """The tokens that selected a block, list after list, and where each list starts, and the last ends; int32.
+    """The tokens that selected each block, list after list, and where each list starts, and the last ends; int32.
 
-    `blocks` [B, Hkv, T, n] has each block of a token once. A list is one block of one head and row.
+    `blocks` [B, Hkv, T, n] has each block of a token once, or -1. A list is one block of one head and row.
     """
-    batch, kv_heads, n_queries, count = blocks.shape
-    rows, count_p = batch * kv_heads, power_of_two(count)
-    tokens = max(1, min(MOST_TOKENS, SHARE // count_p))
-    shares = ceil_div(n_queries, tokens)
-    n_counts = rows * n_blocks * shares
-    if n_counts > MOST_COUNTS or n_blocks * tokens**2 > 2**31:
-        return _sorted(blocks, n_blocks)
-    choices = blocks.new_empty(rows * shares * tokens * count_p)
-    counts = blocks.new_zeros(1 + n_counts)  # a leading 0, so that their running sum is of those before
-    _sort_shares[(shares, rows)](
-        blocks, choices, counts, n_queries, n_blocks, COUNT=count, COUNT_P=count_p, TOKENS=tokens, num_warps=4
-    )  # fmt: skip
-    before = counts.cumsum(0, dtype=torch.int32)
+    batch, kv_heads, _, count = blocks.shape
+    n_lists = batch * kv_heads * n_blocks
+    tokens = max(1, min(MOST_TOKENS, SHARE // power_of_two(count)))
+    while n_blocks * tokens**2 > 2**31:  # `_sort_shares` writes a choice as one number
+        tokens //= 2
+    chunks = blocks.split(max(1, MOST_COUNTS // n_lists) * tokens, dim=2)
     listed = blocks.new_empty(blocks.numel())
-    _place[(shares, rows)](
-        choices, before, listed, n_blocks, TOKENS=tokens, ENTRIES=tokens * count_p, num_warps=4
-    )  # fmt: skip
-    return listed, before[::shares].contiguous()
+    if len(chunks) == 1:
+        choices, before = _sort(blocks, n_blocks, tokens)
+        _put(choices, before, listed, n_blocks, tokens, 0)
+        return listed, before[:: choices.shape[1]].contiguous()
+    # Twice over the chunks: what each list has of every chunk, then the chunks' tokens to their places.
+    sizes = blocks.new_zeros(n_lists * len(chunks) + 1)
+    for i, chunk in enumerate(chunks):
+        choices, before = _sort(chunk, n_blocks, tokens)
+        sizes[1 + i :: len(chunks)] = before[:: choices.shape[1]].diff()
+    starts = sizes.cumsum(0, dtype=torch.int32)
+    for i, chunk in enumerate(chunks):
+        choices, before = _sort(chunk, n_blocks, tokens)
+        shares = choices.shape[1]
+        moved = starts[i :: len(chunks)][:n_lists] - before[:-1:shares]
+        before[:-1].view(n_lists, shares).add_(moved[:, None])
+        _put(choices, before, listed, n_blocks, tokens, i * chunks[0].shape[2])
+    return listed, starts[:: len(chunks)].contiguous()
 
 
-def _sorted(blocks: Tensor, n_blocks: int) -> tuple[Tensor, Tensor]:
-    """The same by a stable sort; entries of -1 come last, in no list."""
+def _sort(blocks: Tensor, n_blocks: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """The choices of every share [rows, shares, choices] in order, and how many there are before each list's of each share."""
     batch, kv_heads, n_queries, count = blocks.shape
-    n_lists, per_head = batch * kv_heads * n_blocks, n_queries * count
-    number = torch.empty_like(blocks).flatten()
-    _list_numbers[(ceil_div(per_head, 1024), batch * kv_heads)](
-        blocks, number, per_head, n_blocks, n_lists, ENTRIES=1024, num_warps=4
-    )
-    number, entries = number.sort(stable=True)
-    lists = torch.arange(n_lists + 1, device=blocks.device, dtype=torch.int32)
-    tokens = entries.remainder_(per_head).div_(count, rounding_mode="floor").to(torch.int32)
-    return tokens, torch.searchsorted(number, lists, out_int32=True)
+    rows, shares, count_p = batch * kv_heads, ceil_div(n_queries, tokens), power_of_two(count)
+    choices = blocks.new_empty(rows, shares, tokens * count_p)
+    counts = blocks.new_zeros(1 + rows * n_blocks * shares)  # a leading 0: the sum is of those before
+    _sort_shares[(shares, rows)](
+        blocks.contiguous(), choices, counts, n_queries, n_blocks, COUNT=count, COUNT_P=count_p, TOKENS=tokens,
+        num_warps=4,
+    )  # fmt: skip
+    return choices, counts.cumsum(0, dtype=torch.int32)
+
+
+def _put(
+    choices: Tensor, before: Tensor, listed: Tensor, n_blocks: int, tokens: int, first_token: int
+) -> None:
+    rows, shares, entries = choices.shape
+    _place[(shares, rows)](
+        choices, before, listed, n_blocks, first_token, TOKENS=tokens, ENTRIES=entries, num_warps=4
+    )  # fmt: skip

@@ -49,10 +49,12 @@ def _sum_parts(
         _sum_pair(K2_PARTS, V2_PARTS, K2, V2, k2_size, v2_size, which - 4, PARTS_2, ELEMENTS)
 
 
-Some = Sequence[Tensor | None]
+PerBranch = Sequence[Tensor | None]
 
 
-def sum_parts(dk: Some, dv: Some, k: Some, v: Some) -> tuple[list[Tensor | None], list[Tensor | None]]:
+def sum_parts(
+    dk: PerBranch, dv: PerBranch, k: PerBranch, v: PerBranch
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """The sums over the first axis of each of `dk` and `dv`, three or None, in the dtypes of `k` and `v`."""
     sums: tuple[list[Tensor | None], list[Tensor | None]] = ([None] * 3, [None] * 3)
     arguments: list[object] = []
