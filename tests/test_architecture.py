@@ -65,6 +65,18 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsadiag.commands": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
     "nsadiag.cli": EVERY_THIRD_PARTY | EVERY_ROOM_BUT_WORKER,
     "nsadiag.__main__": frozenset({"nsadiag.cli"}),
+    "nsadiag.integrations": frozenset(
+        {
+            "transformers",
+            "lightning",
+            "pytorch_lightning",
+            "wandb",
+            "mlflow",
+            "nsadiag.evidence",
+            "nsadiag.worker",
+            "nsadiag.reports",
+        }
+    ),
     "nsadiag.pytest_plugin": frozenset({"pytest", "nsadiag.worker"}),
     "nsadiag": frozenset({"nsadiag.worker", "nsadiag.reports"}),
 }

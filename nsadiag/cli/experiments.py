@@ -11,15 +11,15 @@ import typer
 from nsadiag.cli.shared import FORCE, JSON, OUT, app
 
 REPEAT = typer.Option(
-    metavar="N", help="Run the points at the boundary this often; a failure may be flaky", min=1
+    metavar="N", help="Number of runs of the points at the boundary; failures may be flaky", min=1
 )
 LIMIT_OF_A_RUN = typer.Option(
-    metavar="SECONDS", help="Hard limit of a run; 0: none  [default: the spec's, or 300]", min=0
+    metavar="SECONDS", help="Stop each run after this long; 0: never  [default: the spec's, or 300]", min=0
 )
 
 
 @app.command(
-    short_help="Find the value, or the commit, from which on a job fails",
+    short_help="Find the value or the commit at which a job starts to fail",
     options_metavar="[OPTIONS]",
     epilog="Example: nsadiag bisect nsa-quick --axis layers --from 1 --to 16 -k 'checkpointing=none and parallel=ddp'\n\n"
     "Example: nsadiag bisect --git v1.2..HEAD -- torchrun --standalone --nproc-per-node 2 train.py",
@@ -27,11 +27,11 @@ LIMIT_OF_A_RUN = typer.Option(
 def bisect(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SPEC | -- CMD...]", help="A matrix; with --git a launcher line"),
+        typer.Argument(metavar="SPEC | -- CMD", help="A matrix; or, with --git, a launcher line"),
     ] = None,
     axis: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The axis to halve; needed where more than one has an order"),
+        typer.Option(metavar="NAME", help="The axis to search; needed if the spec has several"),
     ] = None,
     low: Annotated[
         int | None, typer.Option("--from", metavar="N", help="The first value, instead of the spec's")
@@ -41,22 +41,22 @@ def bisect(
     ] = None,
     select: Annotated[
         str | None,
-        typer.Option("-k", metavar="EXPR", help="Fixes the other axes: only cells whose id matches"),
+        typer.Option("-k", metavar="EXPR", help="Fix the other axes: only cells whose id matches"),
     ] = None,
     git: Annotated[
         str | None,
-        typer.Option("--git", metavar="GOOD..BAD", help="Along the commits of this checkout instead"),
+        typer.Option("--git", metavar="GOOD..BAD", help="Search the commits of this checkout instead"),
     ] = None,
     repeat: Annotated[int, REPEAT] = 3,
     timeout: Annotated[float | None, LIMIT_OF_A_RUN] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the points and their commands and run nothing")
+        bool, typer.Option("--dry-run", help="Print the points and their commands, and run nothing")
     ] = False,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Find the value of an axis, or the commit, from which on a job fails; or say that cost just grows."""
+    """Find the value of an axis, or the commit, at which a job starts to fail; or report that it only gets slower."""
     from nsadiag.commands.experiments import bisect as command
     from nsadiag.commands.experiments import points
 
@@ -82,29 +82,29 @@ def bisect(
 
 
 @app.command(
-    short_help="Cut a failing run down to a short script that stands alone",
+    short_help="Reduce a failing run to a short, self-contained script",
     epilog="Example: nsadiag shrink artifacts/20261120-101500-train --out repro/train",
 )
 def shrink(
     path: Annotated[
-        Path, typer.Argument(metavar="RUN_OR_CELL", help="A run's directory, or cells/ID of a matrix")
+        Path, typer.Argument(metavar="RUN_OR_CELL", help="A run directory, or cells/ID of a matrix")
     ],
-    budget: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time to look for something smaller", min=1)
-    ] = 150.0,
+    budget: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit of the search", min=1)] = 150.0,
     slots: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Trials at once  [default: one for two cores, at least 2]", min=1),
+        typer.Option(
+            metavar="N", help="Number of trials at once  [default: one per two cores, at least 2]", min=1
+        ),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Say what would be cut down and what would stay, and run nothing"),
+        typer.Option("--dry-run", help="Print what would be reduced and what would stay, and run nothing"),
     ] = False,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Cut a failing run down to a short script that stands alone and fails in the same way."""
+    """Reduce a failing run to a short, self-contained script that fails in the same way."""
     from nsadiag.commands.experiments import shrink as command
 
     request = command.ShrinkRequest(

@@ -7,30 +7,28 @@ from typing import Annotated
 
 import typer
 
-from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory, print_report
+from nsadiag.cli.shared import FORCE, JSON, OUT, VERBOSE, app, console, print_directory, print_report
 from nsadiag.errors import UsageError
 
 
 @app.command(
-    short_help="Judge a job that runs or is stuck, and leave it as it was",
+    short_help="Diagnose a job that is already running or stuck",
     epilog="Example: nsadiag attach $(pgrep -f 'torchrun.*train.py')",
 )
 def attach(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PID... | slurm:JOBID]", help="Ranks, or the launcher above them; or a Slurm job"
-        ),
+        typer.Argument(metavar="PID | slurm:JOBID", help="The launcher, or ranks; or a Slurm job"),
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="DIR", help="A directory whose job nsadiag run has, or left running"),
+        typer.Option("--run", metavar="DIR", help="A run directory whose job is still running"),
     ] = None,
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Look at a job that is already running or stuck, judge it, and leave it as it was."""
+    """Diagnose a job that is already running or stuck, and leave it as it is."""
     from nsadiag.commands.attach.local import AttachRequest, attach_once
 
     result = attach_once(AttachRequest(targets=targets or [], run=run, out=out, force=force))
@@ -39,24 +37,27 @@ def attach(
 
 
 @app.command(
-    short_help="Judge evidence that is already on disk", epilog="Example: nsadiag analyze /tmp/nccl_traces"
+    short_help="Diagnose from files: run directories, dumps, stacks, logs",
+    epilog="Example: nsadiag analyze /tmp/nccl_traces",
 )
 def analyze(
     path: Annotated[
         Path,
         typer.Argument(
             metavar="PATH",
-            help="A run or matrix directory, or flight-recorder dumps, stacks and logs from elsewhere",
+            help="A run or matrix directory, or flight-recorder dumps, stacks and logs of other tools",
         ),
     ],
     why_not: Annotated[
         str | None,
-        typer.Option("--why-not", metavar="CLASS", help="Say in facts why this class is not the verdict"),
+        typer.Option(
+            "--why-not", metavar="CLASS", help="Print the facts for which this class is not the verdict"
+        ),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="List every rule tried, and its result")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="List every rule and its result")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Judge evidence that is already on disk; needs no torch and no GPU."""
+    """Diagnose from files that are already on disk; needs neither torch nor a GPU."""
     if why_not is not None or explain:
         _print_trials(path, why_not, as_json=as_json)
         return
@@ -93,14 +94,14 @@ def _print_trials(path: Path, why_not: str | None, *, as_json: bool) -> None:
 
 
 @app.command(
-    short_help="Render what is on disk, to stdout",
+    short_help="Show a report, in any format",
     epilog="Example: nsadiag report artifacts/20261120-101500-train --format md",
 )
 def report(
     path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DIR]", help="A run or matrix directory  [default: the newest under artifacts/]"
+            metavar="DIR", help="A run or matrix directory  [default: the newest under artifacts/]"
         ),
     ] = None,
     format_: Annotated[
@@ -111,9 +112,10 @@ def report(
             help="terminal, md, html, json, junit, issue, perfetto or speedscope",
         ),
     ] = "terminal",
+    verbose: Annotated[bool, VERBOSE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Render what is on disk, to stdout."""
+    """Show a report on stdout, in any format."""
     from nsadiag.reports import REPORTERS, load_report
     from nsadiag.reports.experiments import is_experiment, render_experiment
 
@@ -127,13 +129,13 @@ def report(
     if format_ not in REPORTERS:
         raise UsageError(f"no such format: {format_}", f"choose from {', '.join(REPORTERS)}")
     if as_json or format_ == "terminal":
-        print_directory(path, as_json=as_json)
+        print_directory(path, as_json=as_json, verbose=verbose)
     else:
         print(REPORTERS[format_](load_report(path)))
 
 
 @app.command(
-    short_help="Show two runs or two ranks side by side",
+    short_help="Compare two runs or two ranks",
     epilog="Example: nsadiag diff artifacts/yesterday artifacts/today",
 )
 def diff(
@@ -141,12 +143,12 @@ def diff(
         Path, typer.Argument(metavar="A", help="A run, a cell of a matrix, or a rank: RUN/ranks/00000")
     ],
     b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with")],
-    everything: Annotated[bool, typer.Option("--all", help="Also show what agrees")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show what is equal")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show two runs or two ranks side by side: environment, versions, settings, verdict, timing, parameters.
+    """Compare two runs or two ranks: environment, versions, settings, verdict, timing, parameters.
 
-    Exit code 1 if anything differs but the timing.
+    Exits with 1 if anything but the timing differs.
     """
     from nsadiag.commands import diff as command
 
@@ -166,13 +168,13 @@ def top(
     directory: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DIR]", help="A run or matrix that is under way  [default: the newest under artifacts/]"
+            metavar="DIR", help="A run or matrix in progress  [default: the newest under artifacts/]"
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show what every rank is doing while the job runs: step, rate, phase, line, last event. Nobody is paused for it."""
+    """Show what every rank is doing while the job runs: step, rate, phase, line, last event. No rank is paused."""
     from nsadiag.commands import top as command
 
     if directory is None:
@@ -187,7 +189,9 @@ def top(
 
 @app.command("ls", short_help="List the runs under artifacts/, newest first", epilog="Example: nsadiag ls")
 def ls(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where runs lie")] = Path("artifacts"),
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory that contains the runs")
+    ] = Path("artifacts"),
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """List the runs under artifacts/, newest first: when, outcome, class, guilty ranks, directory."""
@@ -201,14 +205,18 @@ def ls(
     short_help="Remove old runs from artifacts/", epilog="Example: nsadiag clean --keep 10 --dry-run"
 )
 def clean(
-    keep: Annotated[int, typer.Option("--keep", metavar="N", help="How many of the newest to keep", min=0)],
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where runs lie")] = Path("artifacts"),
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", help="Number of runs to keep, newest first", min=0)
+    ],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory that contains the runs")
+    ] = Path("artifacts"),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing")
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing")
     ] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Remove all but the newest runs that have ended; a directory that you named yourself stays."""
+    """Remove all but the newest finished runs. Directories that you named with --out are kept."""
     from nsadiag.commands import runs
 
     gone = runs.clean(folder, keep, dry_run=dry_run)

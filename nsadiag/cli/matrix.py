@@ -21,7 +21,6 @@ from nsadiag.cli.shared import (
     RUN_TOKEN,
     USER_CODE,
     WAIT,
-    Grouped,
     app,
     check_probes,
     console,
@@ -41,31 +40,33 @@ if TYPE_CHECKING:
 ON_NODES = ("local", "static")
 
 
-Spec = Annotated[str, typer.Argument(metavar="[SPEC]", help="YAML file, or the name of a built-in matrix")]
+Spec = Annotated[str, typer.Argument(metavar="SPEC", help="YAML file, or the name of a built-in matrix")]
 Select = Annotated[
     str | None,
     typer.Option("-k", metavar="EXPR", help="Only cells whose id matches: words with and, or, not"),
 ]
 Repeat = Annotated[
-    int | None, typer.Option(metavar="N", help="Run each cell this often  [default: as the spec says]", min=1)
+    int | None, typer.Option(metavar="N", help="Number of runs of each cell  [default: the spec's]", min=1)
 ]
 Strategy = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="all: every combination; pairwise: few, where any two settings meet; hypotheses: what they need",
+        help="all: every combination; pairwise: few cells that cover every pair of settings; hypotheses: what claims need",
     ),
 ]
 Strength = Annotated[
     int | None, typer.Option(metavar="N", help="Interaction strength of pairwise  [default: 2]", min=1)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and run nothing")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the matrix in --out; done cells stay")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print each cell's command, and run nothing")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the matrix in --out, keeping finished cells")
+]
 Slots = Annotated[
     str,
     typer.Option(
         metavar="N",
-        help="Cells at once, or auto: as many as there are cores and GPUs for, where that saves time",
+        help="Number of cells to run at once, or auto: as many as cores and GPUs allow, if that saves time",
     ),
 ]
 Engine = Annotated[
@@ -77,26 +78,24 @@ Engine = Annotated[
 ]
 Nodes = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Slurm: nodes of a cell, at most", min=1, rich_help_panel="Slurm"),
+    typer.Option(metavar="N", help="Slurm: maximum number of nodes per cell", min=1, rich_help_panel="Slurm"),
 ]
 Partition = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Slurm: the partition to submit to", rich_help_panel="Slurm"),
 ]
 Account = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Slurm: the account that pays", rich_help_panel="Slurm")
+    str | None, typer.Option(metavar="NAME", help="Slurm: the account to charge", rich_help_panel="Slurm")
 ]
 GpusPerNode = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", help="Slurm: GPUs that a cell gets on each node", min=1, rich_help_panel="Slurm"
-    ),
+    typer.Option(metavar="N", help="Slurm: GPUs per node", min=1, rich_help_panel="Slurm"),
 ]
 Time = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Slurm: limit of a cell's job  [default: as its timeout_s needs]",
+        help="Slurm: time limit of a cell's job  [default: derived from timeout_s]",
         rich_help_panel="Slurm",
     ),
 ]
@@ -109,8 +108,7 @@ Slurm = Annotated[
 
 
 @app.command(
-    cls=Grouped,
-    short_help="Run a matrix of experiments and report on the whole",
+    short_help="Run one job under many settings, and compare",
     epilog="Example: nsadiag matrix -k 'layers=1 and not fsdp2'",
 )
 def matrix(

@@ -22,8 +22,8 @@ from nsadiag.cli.shared import (
     OUT,
     RUN_TOKEN,
     USER_CODE,
+    VERBOSE,
     WAIT,
-    Grouped,
     app,
     check_probes,
     count_as_user_code,
@@ -54,7 +54,13 @@ def _last_word(code: int | None) -> Iterator[None]:
 
 
 Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", help="Hard limit; 0: none", min=0, rich_help_panel="Hangs")
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        help="Stop the job after this long, whatever it does; 0: never",
+        min=0,
+        rich_help_panel="Hangs",
+    ),
 ]
 StallAfter = Annotated[
     str,
@@ -68,7 +74,7 @@ OnHang = Annotated[
     str,
     typer.Option(
         metavar="ACTION",
-        help="stop a job that hangs (a suspected hang after --patience), stop-proven alone, or leave it",
+        help="stop: stop a job that hangs; stop-proven: only if the hang is proven; leave: stop nothing",
         rich_help_panel="Hangs",
     ),
 ]
@@ -77,7 +83,7 @@ Patience = Annotated[
     typer.Option(
         envvar="NSADIAG_PATIENCE",
         metavar="SECONDS",
-        help="Silence after which a suspected hang is taken for one, or auto: ten times the longest pause, two minutes at least",
+        help="Treat a suspected hang as a hang after this much silence, or auto: ten times the longest pause, at least two minutes",
         rich_help_panel="Hangs",
     ),
 ]
@@ -85,7 +91,7 @@ Probes = Annotated[
     str,
     typer.Option(
         metavar="LIST",
-        help="light, full, none, or names with commas: light,parity",
+        help="What to record: light, full, none, or names separated by commas (nsadiag list)",
         rich_help_panel="Recording",
     ),
 ]
@@ -94,25 +100,23 @@ Notify = Annotated[
     typer.Option(
         envvar="NSADIAG_NOTIFY",
         metavar="TARGET",
-        help="A webhook (https://...) or command that hears of a suspected hang and of the verdict",
+        help="Webhook (https://...) or command to notify of a suspected hang and of the verdict",
     ),
 ]
 Metrics = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Write steps, rates, silences, waits for each rank and the outcome here, as OpenMetrics text",
+        help="Keep steps, rates, silences and waits of each rank in this file, as OpenMetrics text",
     ),
 ]
-Silent = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing of nsadiag's own before the verdict")
-]
-Passthrough = Annotated[bool, typer.Option("--passthrough", help="End with the job's own exit code")]
+Silent = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the verdict")]
+Passthrough = Annotated[bool, typer.Option("--passthrough", help="Exit with the job's own exit code")]
 WithLocals = Annotated[
     bool,
     typer.Option(
         "--locals",
-        help="Add the values of local variables to the stacks; they may hold secrets",
+        help="Record the values of local variables in stacks; they may hold secrets",
         rich_help_panel="Recording",
     ),
 ]
@@ -120,7 +124,7 @@ CudaCore = Annotated[
     bool,
     typer.Option(
         "--cuda-core",
-        help="Take a core dump of the GPU, without its memory, before a job that hangs is ended",
+        help="Dump the GPU state, without its memory, before a hung job is stopped",
         rich_help_panel="Recording",
     ),
 ]
@@ -128,19 +132,19 @@ Ring = Annotated[
     str,
     typer.Option(
         metavar="WHERE",
-        help="Keep the recorders on disk, in memory (/dev/shm, copied at the end), or auto: memory if --out is on a network",
+        help="Where recordings are kept while the job runs: disk, memory (/dev/shm), or auto: memory if --out is on a network file system",
         rich_help_panel="Recording",
     ),
 ]
 DieWithMe = Annotated[
     bool,
-    typer.Option("--die-with-me", help="End the job should nsadiag be killed; without it the job goes on"),
+    typer.Option("--die-with-me", help="If nsadiag is killed, stop the job too; by default it continues"),
 ]
 LogLimit = Annotated[
     float,
     typer.Option(
         metavar="MIB",
-        help="Size of each log, of which the first and the last half are kept; 0: all of it",
+        help="Limit each log to this size, keeping its first and last half; 0: no limit",
         min=0,
         rich_help_panel="Recording",
     ),
@@ -156,7 +160,6 @@ def _check_option(context: typer.Context) -> None:
 
 
 @app.command(
-    cls=Grouped,
     short_help="Run a launcher line, watch it, and give the verdict",
     options_metavar="[OPTIONS] -- CMD...",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
@@ -188,9 +191,13 @@ def run(
     wait: Annotated[float, WAIT] = 300.0,
     force: Annotated[bool, FORCE] = False,
     silent: Silent = False,
+    verbose: Annotated[bool, VERBOSE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Run any launcher line, watch it from inside and outside, and give the verdict."""
+    """Run any launcher line unchanged, watch it, and give a verdict. A healthy job exits with 0, a finding with 1.
+
+    Every option can be set in NSADIAG_<OPTION>, or in [tool.nsadiag.run] of pyproject.toml.
+    """
     from nsadiag.commands.run import RunRequest
 
     _check_option(context)
@@ -218,7 +225,7 @@ def run(
         silent=silent,
         quiet_stdout=as_json,
     )
-    _run(request, place, as_json=as_json)
+    _run(request, place, as_json=as_json, verbose=verbose)
 
 
 def _check_choices(on_hang: str, ring: str) -> None:
@@ -228,7 +235,7 @@ def _check_choices(on_hang: str, ring: str) -> None:
         raise UsageError(f"--ring is {ring!r}", "choose auto, disk or memory")
 
 
-def _run(request: RunRequest, place: Place | None, *, as_json: bool) -> None:
+def _run(request: RunRequest, place: Place | None, *, as_json: bool, verbose: bool) -> None:
     if place is None:
         from nsadiag.commands.run import run_once
 
@@ -236,7 +243,7 @@ def _run(request: RunRequest, place: Place | None, *, as_json: bool) -> None:
         with _last_word(result.exit_code if request.passthrough else None):
             if result.failure is not None:
                 raise result.failure
-            print_directory(result.directory, as_json=as_json, is_new=True)
+            print_directory(result.directory, as_json=as_json, is_new=True, verbose=verbose)
         raise typer.Exit(result.exit_code)
     from nsadiag.commands.run_on_nodes import run_on_nodes
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
-from typer.core import TyperCommand
 
+from nsadiag.cli.help import Application
 from nsadiag.errors import UsageError
 from nsadiag.version import __version__
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 UNBROKEN = 100_000  # columns
 BLANKS = re.compile(r"[ \t]+(?=\n|\Z)")
 
-app = typer.Typer(
+
+app = Application(
     name="nsadiag",
     help="Find the rank, the line and the reason when a distributed PyTorch job hangs, crawls, crashes or trains wrong.",
     no_args_is_help=True,
@@ -41,20 +42,6 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"nsadiag {__version__}")
         raise typer.Exit
-
-
-class Grouped(TyperCommand):
-    """A command with many options, whose help has them in groups, as plain text."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
-                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(record)
-        for title, rows in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
 
 
 @app.callback()
@@ -72,38 +59,39 @@ NODES_PANEL = "Several nodes"
 OUT = typer.Option(
     "--out", "-o", metavar="DIR", help="Directory to write to  [default: artifacts/<time>-<name>]"
 )
-JSON = typer.Option("--json", help="Print one JSON document on stdout, and nothing else")
+JSON = typer.Option("--json", help="Print a JSON document on stdout and nothing else")
 USER_CODE = typer.Option(
     "--user-code",
     metavar="PKG,...",
     envvar="NSADIAG_USER_CODE",
-    help="Installed packages that are your code too, besides that of the entry point",
+    help="Installed packages to treat as your code, besides the one you run",
     rich_help_panel="Recording",
 )
-FORCE = typer.Option("--force", help="Replace what an earlier run left in --out")
+VERBOSE = typer.Option("--verbose", "-v", help="Print all evidence, and everything that was ruled out")
+FORCE = typer.Option("--force", help="Replace an earlier run in --out")
 # Spelled as torchrun's, which takes both dashes and underscores.
 NNODES = typer.Option(
     "--nnodes",
     metavar="N",
-    help="Number of nodes, on each of which the same command runs",
+    help="Number of nodes; run the same command on each",
     min=1,
     rich_help_panel=NODES_PANEL,
 )
 NODE_RANK = typer.Option(
-    "--node-rank", "--node_rank", metavar="N", help="Number of this node, from 0", rich_help_panel=NODES_PANEL
+    "--node-rank", "--node_rank", metavar="N", help="Index of this node, from 0", rich_help_panel=NODES_PANEL
 )
 MASTER_ADDR = typer.Option(
     "--master-addr",
     "--master_addr",
     metavar="HOST",
-    help="Name or address of node 0, as the others reach it",
+    help="Name or address of node 0, as seen from the others",
     rich_help_panel=NODES_PANEL,
 )
 MASTER_PORT = typer.Option(
     "--master-port",
     "--master_port",
     metavar="PORT",
-    help="Where agents meet  [default: 29450]",
+    help="Port on node 0 where the nodes meet  [default: 29450]",
     min=1,
     max=65535,
     rich_help_panel=NODES_PANEL,
@@ -112,13 +100,13 @@ LOCAL_ADDR = typer.Option(
     "--local-addr",
     "--local_addr",
     metavar="ADDR|INTERFACE",
-    help="Node 0: listen on this address, or interface, alone",
+    help="On node 0: listen on this address or interface only",
     rich_help_panel=NODES_PANEL,
 )
 RUN_TOKEN = typer.Option(
     "--run-token",
     metavar="TOKEN",
-    help="Shared secret of the agents; better given as NSADIAG_RUN_TOKEN",
+    help="Secret shared by all nodes; safer in NSADIAG_RUN_TOKEN",
     rich_help_panel=NODES_PANEL,
 )
 WAIT = typer.Option(
@@ -150,25 +138,25 @@ class _Piped:
         return getattr(self._stream, name)
 
 
-def print_directory(directory: Path, *, as_json: bool, is_new: bool = False) -> None:
+def print_directory(directory: Path, *, as_json: bool, is_new: bool = False, verbose: bool = False) -> None:
     """The report; of a new result GitHub hears as well, where it runs there."""
     from nsadiag.reports import load_report
 
     report = load_report(directory)
-    print_report(report, as_json=as_json)
+    print_report(report, as_json=as_json, verbose=verbose)
     if is_new:
         from nsadiag.commands.messages.github import annotate
 
         annotate(report)
 
 
-def print_report(report: Report, *, as_json: bool) -> None:
+def print_report(report: Report, *, as_json: bool, verbose: bool = False) -> None:
     from nsadiag.reports import REPORTERS, print_report
 
     if as_json:
         print(REPORTERS["json"](report))
     else:
-        print_report(report, console())
+        print_report(report, console(), everything=verbose)
 
 
 def count_as_user_code(packages: str | None) -> None:

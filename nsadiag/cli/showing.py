@@ -17,13 +17,13 @@ from nsadiag.cli.shared import FORCE, JSON, OUT, app, console, print_directory
 )
 def demo(
     fault: Annotated[
-        str, typer.Argument(metavar="[FAULT]", help="A script of repro/, or a class: nsadiag list --faults")
+        str, typer.Argument(metavar="FAULT", help="A script of repro/, or a class: nsadiag list --faults")
     ] = "local_lock_deadlock_dropped_record",
     out: Annotated[Path | None, OUT] = None,
     force: Annotated[bool, FORCE] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Run a job that fails on purpose on this machine, and report on it, in under a minute."""
+    """Run a job that fails on purpose, and report on it. Takes under a minute."""
     from nsadiag.commands.demo import demo_request
     from nsadiag.commands.run import run_once
 
@@ -33,21 +33,24 @@ def demo(
 
 
 @app.command(
-    short_help="Say what evidence could be collected here, and what to change",
+    short_help="Check which evidence this machine allows, and how to get the rest",
     epilog="Example: nsadiag doctor",
 )
 def doctor(
     python: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="The Python that your jobs run with  [default: the first on PATH]"),
+        typer.Option(metavar="PATH", help="The Python that your jobs use  [default: the first on PATH]"),
     ] = None,
     pid: Annotated[
-        int | None, typer.Option(metavar="PID", help="Try a process that runs already, without a pause to it")
+        int | None,
+        typer.Option(metavar="PID", help="Also try to read this running process, without pausing it"),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs would be written")] = Path("artifacts"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory where runs will be written")] = Path(
+        "artifacts"
+    ),
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Say what evidence could be collected here, what stops the rest, and the remedy."""
+    """Check which evidence this machine allows nsadiag to collect, what prevents the rest, and how to fix that."""
     from nsadiag.commands import doctor as command
 
     checks, tried = command.run_checks(python=python, out=out, pid=pid)
@@ -64,7 +67,9 @@ def doctor(
     epilog="Example: nsadiag list --faults",
 )
 def list_(
-    faults: Annotated[bool, typer.Option("--faults", help="The scripts that nsadiag demo can run")] = False,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="List the scripts that nsadiag demo can run")
+    ] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """List probes, captures, detectors, engines, reporters and classes, or the faults to try."""
@@ -81,15 +86,15 @@ def list_(
 
 @app.command(
     "mcp",
-    short_help="Offer the verdicts to a coding agent, over stdio",
+    short_help="Serve verdicts to coding agents (MCP, stdio)",
     epilog="Example: nsadiag mcp",
 )
 def mcp(
     may_act: Annotated[
-        bool, typer.Option("--allow-run", help="Also offer to attach to jobs and to run commands")
+        bool, typer.Option("--allow-run", help="Also allow agents to attach to jobs and to run commands")
     ] = False,
 ) -> None:
-    """Serve the Model Context Protocol on stdin and stdout: verdict, evidence, code, compare, runs. Nothing is run or ended without --allow-run."""
+    """Serve the Model Context Protocol on stdin and stdout: verdict, evidence, code, compare, runs. Without --allow-run it only reads."""
     from nsadiag.commands.agents.server import serve
 
     serve(may_act=may_act)

@@ -27,9 +27,12 @@ def render_terminal(report: Report) -> str:
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Prints to the given console, whose NO_COLOR, width and encoding are kept to."""
-    lines = list(matrix_lines(report, console) if isinstance(report, MatrixReport) else run_lines(report))
+def print_report(report: Report, console: Console, *, everything: bool = False) -> None:
+    """Print to the given console, within its width, colours and encoding; `everything` is for all evidence of a run."""
+    if isinstance(report, MatrixReport):
+        lines = list(matrix_lines(report, console))
+    else:
+        lines = list(run_lines(report, everything=everything))
     if not console.options.ascii_only:
         _print(console, lines)
         return
@@ -48,7 +51,7 @@ def _print(console: Console, lines: Iterable[RenderableType]) -> None:
         )
 
 
-def run_lines(run: RunReport) -> Iterable[RenderableType]:
+def run_lines(run: RunReport, *, everything: bool = False) -> Iterable[RenderableType]:
     """The verdict from top to bottom, ready to print."""
     yield _title(run)
     verdict = run.verdict
@@ -57,8 +60,8 @@ def run_lines(run: RunReport) -> Iterable[RenderableType]:
     yield Text()
     yield from labelled(list(_fact_rows(facts_of(run))))
     if verdict:
-        yield from _evidence(verdict)
-        yield from _section("Ruled out", _rejected(verdict))
+        yield from _evidence(verdict, None if everything else EVIDENCE_SHOWN)
+        yield from _section("Ruled out", _rejected(verdict, None if everything else REJECTED_SHOWN))
     yield from _section("Gaps", [Text(clean(gap)) for gap in (*run.gaps, *(verdict.gaps if verdict else ()))])
     yield from _advice(run)
 
@@ -82,19 +85,19 @@ def _fact_rows(facts: list[Fact]) -> Iterable[tuple[Text, Text]]:
             yield Text(), Text(f"> {clean(fact.code).strip()}", style="cyan")
 
 
-def _evidence(verdict: Verdict) -> Iterable[RenderableType]:
+def _evidence(verdict: Verdict, most: int | None) -> Iterable[RenderableType]:
     rows = []
-    for item in verdict.evidence[:EVIDENCE_SHOWN]:
+    for item in verdict.evidence[:most]:
         rows.append(Text.assemble(clean(item.claim), " ", (clean(item.source), "dim")))
-    more = len(verdict.evidence) - EVIDENCE_SHOWN
+    more = len(verdict.evidence) - len(rows)
     yield from _section("Evidence", rows)
     if more > 0:
-        yield paragraph(Text(f"and {more} more in verdict.json", style="dim"), indent=4)
+        yield paragraph(Text(f"and {more} more: nsadiag report -v", style="dim"), indent=4)
 
 
-def _rejected(verdict: Verdict) -> list[Text]:
+def _rejected(verdict: Verdict, most: int | None) -> list[Text]:
     rows = []
-    for item in verdict.rejected[:REJECTED_SHOWN]:
+    for item in verdict.rejected[:most]:
         rows.append(Text.assemble((item.cls, "bold"), f": {clean(item.because)}"))
     return rows
 
