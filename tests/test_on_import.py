@@ -1,13 +1,19 @@
 """Calls after an import: torch is asked for, found, imported and imported again in all the ways that libraries have."""
 
+import ast
 import importlib
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nsadiag.worker.on_import import when_imported
+import nsadiag
+from nsadiag.worker.imports.on_import import when_imported
+
+BOOTSTRAP = Path(nsadiag.__file__).parent / "worker" / "bootstrap" / "sitecustomize.py"
 
 
 @pytest.fixture
@@ -54,3 +60,38 @@ def test_the_loader_is_as_it_was_once_the_module_has_run(module: str) -> None:
     spec = importlib.import_module(module).__spec__
     assert spec is not None
     assert sorted(vars(spec.loader)) == ["name", "path"]
+
+
+def test_the_bootstrap_is_written_in_what_the_oldest_python_understands() -> None:
+    # Helpers of a job in Python 2.7 read it as well: an error of syntax would be on their stderr.
+    source = BOOTSTRAP.read_text()
+    nodes = list(ast.walk(ast.parse(source, feature_version=(3, 4))))
+    assert not [
+        n for n in nodes if isinstance(n, ast.AnnAssign | ast.JoinedStr | ast.Nonlocal | ast.AsyncFunctionDef)
+    ]
+    functions = [n for n in nodes if isinstance(n, ast.FunctionDef)]
+    assert not [
+        n for n in functions if n.returns or n.args.kwonlyargs or any(a.annotation for a in n.args.args)
+    ]
+    imported = {n.module for n in ast.iter_child_nodes(ast.parse(source)) if isinstance(n, ast.ImportFrom)}
+    assert not imported
+
+
+def test_a_module_of_the_users_named_like_the_standard_librarys_is_theirs(tmp_path: Path) -> None:
+    (tmp_path / "shlex.py").write_text("mine = True\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, shlex, sys\nprint(hasattr(shlex, 'mine'), json.dumps([1]), 'nsadiag' in sys.modules)\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(BOOTSTRAP.parent),
+        "NSADIAG_RUN_DIR": str(tmp_path / "run"),
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True [1] True\n" and done.stderr == ""
+    assert (tmp_path / "run" / "ranks" / "00000" / "blackbox.bin").exists()

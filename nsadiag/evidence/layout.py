@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
+import io
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -237,7 +238,7 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replaces the file in one step, so that a killed writer never leaves half a document; secrets are masked."""
-    replace_private(path, f"{mask_text(json.dumps(value, indent=1, default=str))}\n".encode())
+    replace_private(path, f"{mask_text(dumps(value, indent=1, default=str))}\n".encode())
 
 
 def replace_private(path: Path, content: bytes) -> None:
@@ -255,7 +256,7 @@ def _replace(path: Path, content: bytes) -> None:
     check_own_folder(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with io.open(handle, "wb") as file:  # noqa: UP020 - `open` is what programs replace, os.fdopen imports
             file.write(content)
         Path(temporary).replace(path)
     except BaseException:
@@ -267,7 +268,7 @@ def append_json_line(path: Path, value: Any) -> None:
     """Adds a line in one write, which other writers of the file cannot tear apart; secrets are masked. Raises OSError."""
     handle = _opener(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        os.write(handle, (mask_text(json.dumps(value, default=str)) + "\n").encode())
+        os.write(handle, (mask_text(dumps(value, default=str)) + "\n").encode())
     finally:
         os.close(handle)
 

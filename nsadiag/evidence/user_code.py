@@ -16,6 +16,8 @@ from pathlib import Path
 NAMED = "NSADIAG_USER_CODE"  # packages, with commas between them
 # And what was never a file.
 STANDARD = re.compile(r"^<|/lib(?:64)?/python3\.\d+t?/(?!(?:site|dist)-packages/)")
+# What was typed rather than saved: nobody can read it later, but in the process its lines are the user's.
+TYPED = ("<string>", "<stdin>", "<ipython")
 # What of ours runs in a rank, in a checkout as well.
 OURS = re.compile(r"/nsadiag/(?:__init__\.py$|worker/|agent/|evidence/)")
 INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
@@ -79,6 +81,13 @@ def is_user_of(file: str, roots: tuple[str, ...]) -> bool:
 def is_ours(file: str) -> bool:
     """Whether it is of the part of nsadiag that runs in ranks."""
     return OURS.search(file) is not None
+
+
+def is_infrastructure(file: str) -> bool:
+    """Whether it is of what lies below everything: the standard library, torch or ours. What was typed is not."""
+    if file.startswith(TYPED):
+        return False
+    return bool(STANDARD.search(file) or NOT_A_LIBRARY.match(file)) or is_ours(file)
 
 
 def is_installed(file: str) -> bool:

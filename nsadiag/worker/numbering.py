@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -129,4 +130,13 @@ def _claimed_by_the_living(directory: RankDir) -> bool:
     except (OSError, ValueError, KeyError) as error:
         pass_on(error)
         return False
-    return bool(pid != os.getpid())
+    # The pid is our own after an exec, which leaves nothing of the predecessor, and in a subinterpreter, beside it.
+    return bool(pid != os.getpid()) or not _is_main_interpreter()
+
+
+def _is_main_interpreter() -> bool:
+    for name in ("_interpreters", "_xxsubinterpreters"):  # since Python 3.13; before
+        with tolerated(ImportError):
+            interpreters = importlib.import_module(name)
+            return bool(interpreters.get_current() == interpreters.get_main())
+    return True

@@ -7,10 +7,8 @@ import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
 
-from nsadiag.evidence.user_code import is_user_of, roots_of
+from nsadiag.evidence.user_code import TYPED, is_user_of, roots_of
 
-# What was typed rather than saved: nobody can read it later, but in here its lines are the user's.
-_TYPED = ("<string>", "<stdin>", "<ipython")
 _roots: tuple[str, ...] = ()
 # By file: a string remembers its hash, a code object computes it from all its constants.
 _is_user: dict[str, bool] = {}
@@ -30,7 +28,7 @@ def is_user_code(code: CodeType) -> bool:
     file = code.co_filename
     known = _is_user.get(file)
     if known is None:
-        known = _is_user[file] = file.startswith(_TYPED) or is_user_of(file, _roots)
+        known = _is_user[file] = file.startswith(TYPED) or is_user_of(file, _roots)
     return known
 
 

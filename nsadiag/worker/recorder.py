@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time_ns, time_ns
 from typing import Any
 
 from nsadiag.evidence.layout import RING_DIR, RankDir, append_json_line
@@ -51,8 +51,8 @@ class Recorder:
             return
         self._gaps += 1
         self.box.count(Counter.GAPS, self._gaps)
-        with tolerated(OSError):
-            append_json_line(self.directory.gaps, {"t_wall_ns": time.time_ns(), "gap": what})
+        with tolerated(Exception):
+            append_json_line(self.directory.gaps, {"t_wall_ns": time_ns(), "gap": what})
 
     def step_ended(self) -> None:
         """The events that follow belong to the next step."""
@@ -65,7 +65,7 @@ class Recorder:
         if not step % CHECKED_EVERY:
             for check in self.checks:
                 check()
-        self.emit(_STEP, _POINT, 0, step, time.process_time_ns())
+        self.emit(_STEP, _POINT, 0, step, process_time_ns())
 
     def renumber(self, directory: RankDir, rank: int, world_size: int) -> None:
         """It is another rank than it was taken for, and its files are elsewhere."""

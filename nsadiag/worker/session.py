@@ -178,7 +178,8 @@ def _at_exit() -> None:
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         recorded.rank.emit(Kind.PROCESS, Phase.END, 0, peak_kib)
         for leave in on_leaving:
-            leave(recorded.rank)
+            with tolerated(Exception):
+                leave(recorded.rank)
 
 
 def close() -> None:

@@ -5,12 +5,15 @@ Most processes of a job are no ranks, and pay for what is imported here: the res
 
 from __future__ import annotations
 
+import _thread
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from nsadiag.worker import output, ptracer
+from nsadiag.worker.imports.on_import import when_imported
+from nsadiag.worker.imports.shadowed import standard_library_first
 from nsadiag.worker.interruptions import pass_on
-from nsadiag.worker.on_import import when_imported
 
 if TYPE_CHECKING:
     from nsadiag.worker.recorder import Recorder
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 def boot() -> None:
     """Start-up of any Python process of the job; a rank is recorded from here on."""
+    if not getattr(_thread, "_is_main_interpreter", lambda: True)():  # since Python 3.12
+        return  # a subinterpreter's: the process is recorded already
     output.forgive()
     ptracer.allow()
     if "RANK" in os.environ:
@@ -41,6 +46,11 @@ def attach_to_warm_process(rank: int, world_size: int) -> Recorder | None:
 
 def _on_torch() -> None:
     """torch has just been imported: patch it once, whatever this process turns out to be."""
+    with standard_library_first(set(sys.modules)):
+        _install()
+
+
+def _install() -> None:
     from nsadiag.worker import session
     from nsadiag.worker.failures import unranked
     from nsadiag.worker.probes import install_probes  # they import torch

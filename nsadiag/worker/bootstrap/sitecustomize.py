@@ -2,20 +2,26 @@
 
 It starts the recording where the run asks for one, then hands over to the sitecustomize that would
 have run without us. Nothing of ours may raise: the job goes on, with a gap in the evidence at worst.
+
+Every Python that a job calls reads this file, the helpers written for Python 2.7 too, so it is written in what they
+all understand: without annotations, and without keywords of later versions. Only those that can be ranks go further.
 """
 
-import contextlib
-import importlib.machinery
-import importlib.util
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms at start-up
+_OLDEST = (3, 10)
 
 
-def _start_worker() -> None:
+def _start_worker():
     # nsadiag may be installed in another environment than the job's: load just this package by its path,
     # and leave sys.path alone, so that no other package of that environment leaks into the job.
+    before = set(sys.modules)
+    import importlib.util
+
     package = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
     if "nsadiag" not in sys.modules:
         init = os.path.join(package, "__init__.py")  # noqa: PTH118
@@ -24,27 +30,40 @@ def _start_worker() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["nsadiag"] = module
         spec.loader.exec_module(module)
-    from nsadiag.worker import startup
+    from nsadiag.worker.imports.shadowed import standard_library_first
 
-    startup.boot()
+    with standard_library_first(before, at_start=True):
+        from nsadiag.worker import startup
+
+        startup.boot()
 
 
-def _run_the_users_own() -> None:
+def _run_the_users_own():
     """As if we had never been here: not on the path, nor among the modules. Raises ImportError where there is none."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
+    if sys.version_info < (3,):  # noqa: UP036
+        import imp  # type: ignore[import-not-found]
+
+        sys.modules["sitecustomize"] = imp.load_module("sitecustomize", *imp.find_module("sitecustomize"))
+        return
+    import importlib.machinery
+    import importlib.util
+
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if spec is None or spec.loader is None:
         # What `site` passes over in silence, and the import system forgets.
-        raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
+        raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
     sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
 
-if os.environ.get("NSADIAG_RUN_DIR"):
+if os.environ.get("NSADIAG_RUN_DIR") and sys.version_info >= _OLDEST:
     try:
         _start_worker()
     except Exception as error:
         # Standard error may be what failed.
-        with contextlib.suppress(Exception):
-            print(f"nsadiag: no probes in this process: {error!r}", file=sys.stderr)
+        try:  # noqa: SIM105 - contextlib has no `suppress` in the oldest
+            sys.stderr.write("nsadiag: no probes in this process: %r\n" % (error,))  # noqa: UP031
+        except Exception:
+            pass
 _run_the_users_own()

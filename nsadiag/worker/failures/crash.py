@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
+from time import monotonic_ns, time_ns
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ def _noting_signal(recorder: Recorder, name: str, position: int | None) -> Calla
             sent += 1
             target = args[0] if position == 1 and name != "pthread_kill" else os.getpid()
             row = {"call": name, "to": target, "signal": int(number), "place": user_place()}
-            append_json_line(recorder.directory.signals, {**row, "t_mono_ns": time.monotonic_ns()})
+            append_json_line(recorder.directory.signals, {**row, "t_mono_ns": monotonic_ns()})
 
     return note
 
@@ -169,8 +169,8 @@ def describe(error: BaseException, trace: TracebackType | None, thread: str) -> 
         "module": type(error).__module__,
         "message": str(error)[:MAX_MESSAGE],
         "thread": thread,
-        "t_mono_ns": time.monotonic_ns(),
-        "t_wall_ns": time.time_ns(),
+        "t_mono_ns": monotonic_ns(),
+        "t_wall_ns": time_ns(),
         "frames": _frames(trace),
         "cause": _cause(error),
         "hidden": _hidden(error),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SOCKET_DIR = "NSADIAG_SOCKET_DIR"
 LAST_ANSWERS_S = 0.005  # for what was asked just before, while the interpreter lock is free
+ANNOUNCEMENT = b"Server listening to UNIX "
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
 
 
@@ -43,7 +44,7 @@ def start(recorder: Recorder) -> None:
     # Left behind by this rank's predecessor, where the launcher has restarted it.
     with tolerated(FileNotFoundError):
         os.unlink(path)  # noqa: PTH108 - a plain path is at hand
-    with opened_high(), _muted_stderr(), _signals_left_to_the_job():
+    with opened_high(), _without_its_announcement(), _signals_left_to_the_job():
         server = _WorkerServer(path, -1)
     os.chmod(path, 0o600)  # noqa: PTH101 - made by torch, with the user's umask
     python_handlers.offer(PYTHON_HANDLER, dict)  # that it answers says all
@@ -80,14 +81,17 @@ def _signals_left_to_the_job() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _muted_stderr() -> Iterator[None]:
-    """Keeps "Server listening", which C++ logs as a warning, out of the job's output."""
-    saved = os.dup(2)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
+def _without_its_announcement() -> Iterator[None]:
+    """Keeps "Server listening", which C++ logs as a warning, out of the job's output, and nothing that others write meanwhile."""
+    saved, meanwhile = os.dup(2), os.memfd_create("nsadiag")
+    os.dup2(meanwhile, 2)
     try:
         yield
     finally:
         os.dup2(saved, 2)
+        said = os.pread(meanwhile, os.fstat(meanwhile).st_size, 0).splitlines(keepends=True)
+        others = b"".join(line for line in said if ANNOUNCEMENT not in line)
+        if others:
+            os.write(saved, others)
         os.close(saved)
-        os.close(null)
+        os.close(meanwhile)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
 from nsadiag.evidence.probes import chosen
-from nsadiag.worker.interruptions import pass_on, tolerated
+from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.probes.autograd.backward import backward
 from nsadiag.worker.probes.autograd.gradients import gradients
 from nsadiag.worker.probes.autograd.modules import modules
@@ -80,8 +80,7 @@ def install_probes() -> None:
             pass_on(error)
             rank = session.current()
             if rank is not None:
-                with tolerated(OSError):
-                    rank.gap(f"probe {name} stepped aside: {error!r}")
+                rank.gap(f"probe {name} stepped aside: {error!r}")
 
 
 def remove_probes() -> None:

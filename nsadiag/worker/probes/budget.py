@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable
+from time import monotonic, perf_counter
 from types import SimpleNamespace
 
 from nsadiag.evidence.probes import is_light
@@ -65,9 +65,9 @@ def event_s() -> float:
     taken = []
     for _ in range(TIMED_EVENTS):
         cold[:] = other
-        started = time.perf_counter()
+        started = perf_counter()
         emit(0, 0)
-        taken.append(time.perf_counter() - started)
+        taken.append(perf_counter() - started)
     return statistics.median(taken)
 
 
@@ -94,7 +94,7 @@ def forget_closeness() -> None:
 def step_ended() -> None:
     """To be called once a step, at its end."""
     global _steps, _last, _review_at, _doubled, _closely, learning
-    now = time.monotonic()
+    now = monotonic()
     if _last:
         _recent.append(now - _last)
     _last = now

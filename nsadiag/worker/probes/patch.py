@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nsadiag.worker import session
-from nsadiag.worker.interruptions import pass_on, tolerated
+from nsadiag.worker.interruptions import pass_on
 from nsadiag.worker.replacement import Patches, faithful, leave_no_frame
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -128,8 +128,7 @@ def failed(observe: Callable[..., Any], error: Exception) -> None:
     rank = session.current()
     if observe not in _failed and rank is not None:
         _failed.add(observe)
-        with tolerated(OSError):
-            rank.gap(f"{observe.__module__.rsplit('.', 1)[-1]}.{observe.__name__} failed: {error!r}")
+        rank.gap(f"{observe.__module__.rsplit('.', 1)[-1]}.{observe.__name__} failed: {error!r}")
 
 
 def harmless(observe: F) -> F:

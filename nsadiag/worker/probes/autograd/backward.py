@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
 import torch
@@ -160,7 +160,7 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
         for subscriber in on_backward:
             subscriber(tensors, args[0] if args else kwargs.get("grad_tensors"))
         _begin(tensors)
-        started = time.monotonic()
+        started = monotonic()
         now.depth += 1
         try:
             return run(tensors, *args, **kwargs)
@@ -170,7 +170,7 @@ def _observed(run: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             now.depth -= 1
             now.made += 1
-            slow = time.monotonic() - started > SLOW_S
+            slow = monotonic() - started > SLOW_S
             _census, now.counting = None, now.made < COUNTED_STEPS or slow
             if session.recorded.rank is not None:
                 session.recorded.rank.emit(_BACKWARD, _END)

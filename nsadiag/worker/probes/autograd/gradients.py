@@ -12,7 +12,7 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
-from nsadiag.worker.probes.autograd import gradient_hooks, module_calls
+from nsadiag.worker.probes.autograd import gradient_hooks, module_calls, module_tree
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
 
@@ -67,7 +67,7 @@ def _hook_parameters(root: torch.nn.Module) -> None:
     rank = session.current()
     if rank is None:
         return
-    trainable = ((n, p) for n, p in root.named_parameters() if p.requires_grad)
+    trainable = ((n, p) for n, p in module_tree.named_parameters(root) if p.requires_grad)
     for index, (name, parameter) in enumerate(trainable):
         known = _known.get(id(parameter))
         if known is not None and known.parameter() is parameter:

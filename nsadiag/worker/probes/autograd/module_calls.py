@@ -20,6 +20,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 
 from nsadiag.worker import session
 from nsadiag.worker.probes import suppressed_exceptions
+from nsadiag.worker.probes.autograd import module_tree
 from nsadiag.worker.probes.patch import dressed, failed, not_compiled, replaced, unseen
 from nsadiag.worker.recorder import Recorder
 from nsadiag.worker.replacement import leave_no_frame
@@ -62,7 +63,7 @@ def name_of(module: torch.nn.Module, rank: Recorder) -> int:
 def _learn(root: torch.nn.Module, rank: Recorder) -> None:
     """Names all modules under a root that is met for the first time."""
     patches.add_root(root)
-    for name, module in root.named_modules():
+    for name, module in module_tree.named_modules(root):
         number = rank.names(qualified(name) or type(root).__name__)
         _names[id(module)] = (weakref.ref(module), number)
     for subscriber in on_root:
@@ -242,6 +243,7 @@ class _Patches:
         self._undo = contextlib.ExitStack()
         self._roots: set[type[torch.nn.Module]] = set()
         self._users = 0
+        self._compiling: Callable[[], Any] | None = None
         self.everywhere = False
 
     def add_root(self, root: torch.nn.Module) -> None:
@@ -257,6 +259,11 @@ class _Patches:
 
     def acquire(self) -> None:
         """Raises ImportError where this torch cannot say whether it compiles."""
+        if self._compiling is None:
+            # Once: a program's own `__import__` is not to see it in the middle of its training.
+            from torch._C._dynamo.eval_frame import get_eval_frame_callback
+
+            self._compiling = get_eval_frame_callback
         self._users += 1
         if self._users == 1:
             calls.limit = EVERY_DEPTH
@@ -273,26 +280,24 @@ class _Patches:
 
     def place(self, *, everywhere: bool) -> None:
         """Moves the frame. On a class it is found before the one of nn.Module, and nobody pays for it but the roots."""
-        if not self._users:
+        if not self._users or self._compiling is None:
             return
         self._undo.close()
         self.everywhere = everywhere
         for owner in (torch.nn.Module,) if everywhere else tuple(self._roots):
-            self._undo.enter_context(_replaced_call(owner))
+            self._undo.enter_context(_replaced_call(owner, self._compiling))
 
 
 @contextlib.contextmanager
-def _replaced_call(owner: type[torch.nn.Module]) -> Iterator[None]:
-    from torch._C._dynamo.eval_frame import get_eval_frame_callback
-
+def _replaced_call(owner: type[torch.nn.Module], compiling: Callable[[], Any]) -> Iterator[None]:
     original: Any = owner.__call__
     if not isinstance(original, FunctionType):
         yield  # an object that is called in place of a method: what it makes of `self` is its own business
         return
     if owner is torch.nn.Module:
-        ours = _around_all(original, get_eval_frame_callback)
+        ours = _around_all(original, compiling)
     else:
-        ours = _around_own(owner, original, get_eval_frame_callback)
+        ours = _around_own(owner, original, compiling)
     with replaced(owner, "__call__", ours):
         yield
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.evidence.secrets.masking import mask_text
 from nsadiag.worker import session
-from nsadiag.worker.on_import import when_imported
+from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.collectives import async_handles

@@ -22,7 +22,7 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.place import user_place
-from nsadiag.worker.probes.autograd import gradient_hooks
+from nsadiag.worker.probes.autograd import gradient_hooks, module_tree
 from nsadiag.worker.probes.autograd.module_calls import qualified
 from nsadiag.worker.probes.collectives import model_structure
 from nsadiag.worker.probes.collectives.collectives import group_name
@@ -50,7 +50,11 @@ class Wrapped:
 
     def __init__(self, model: Any, initial: Buckets) -> None:
         ignored = model.parameters_to_ignore
-        named = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad and n not in ignored]
+        named = [
+            (n, p)
+            for n, p in module_tree.named_parameters(model.module)
+            if p.requires_grad and n not in ignored
+        ]
         self.model = weakref.ref(model)
         self.names = [name for name, _ in named]
         self.parameters = [weakref.ref(p) for _, p in named]
@@ -141,18 +145,14 @@ def own_buffers() -> list[tuple[str, torch.Tensor]]:
         model = wrapped.model()
         if model is None or model.broadcast_buffers:
             continue
-        for prefix, module in model.module.named_modules():
+        for prefix, module in module_tree.named_modules(model.module):
             observes = type(module).__module__.startswith(("torch.ao.", "torchao."))
             if observes or isinstance(module, torch.nn.modules.batchnorm._NormBase):
                 continue
             passing = module._non_persistent_buffers_set
-            for name, buffer in module.named_buffers(prefix, recurse=False):
-                if (
-                    name.rpartition(".")[2] not in passing
-                    and buffer.is_floating_point()
-                    and buffer.numel() > 1
-                ):
-                    found[id(buffer)] = qualified(name), buffer
+            for own_name, buffer in module_tree.own_buffers(module):
+                if own_name not in passing and buffer.is_floating_point() and buffer.numel() > 1:
+                    found[id(buffer)] = qualified(module_tree.joined(prefix, own_name)), buffer
     return list(found.values())
 
 
@@ -164,7 +164,11 @@ def left_out() -> dict[int, str]:
         if model is None:
             continue
         reduced = {id(reference()) for reference in wrapped.parameters}
-        named = ((n, p) for n, p in model.module.named_parameters() if n not in model.parameters_to_ignore)
+        named = (
+            (n, p)
+            for n, p in module_tree.named_parameters(model.module)
+            if n not in model.parameters_to_ignore
+        )
         found |= {id(p): qualified(n) for n, p in named if id(p) not in reduced}
     return found
 

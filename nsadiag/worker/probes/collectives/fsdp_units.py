@@ -21,7 +21,8 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.probes import is_light
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
-from nsadiag.worker.on_import import when_imported
+from nsadiag.worker.imports.on_import import when_imported
+from nsadiag.worker.probes.autograd import module_tree
 from nsadiag.worker.probes.autograd.module_calls import qualified
 from nsadiag.worker.probes.collectives import model_structure
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
@@ -144,7 +145,7 @@ def _describe_handle(state: Any, handle: Any, prefix: str) -> dict[str, Any]:
 
 def _handles_under(root: Any) -> list[tuple[Any, str, dict[str, Any]]]:
     found = []
-    for prefix, module in root.named_modules():
+    for prefix, module in module_tree.named_modules(root):
         handle = getattr(module, "_handle", None)
         if handle is not None and hasattr(handle, "flat_param"):
             name = qualified(prefix) or type(getattr(module, "module", module)).__name__

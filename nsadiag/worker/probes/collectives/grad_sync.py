@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
-from nsadiag.worker.on_import import when_imported
+from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import monotonic_ns
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.worker.place import user_place
+from nsadiag.worker.probes.autograd import module_tree
 from nsadiag.worker.recorder import Recorder
 
 KEPT = 32  # a model whose every layer is wrapped by itself has hundreds
@@ -26,12 +27,14 @@ def note(rank: Recorder, wrapper: str, module: torch.nn.Module, group: Any) -> N
             "wrapper": wrapper,
             "model": type(module).__name__,
             "place": user_place(),
-            "t_mono_ns": time.monotonic_ns(),
+            "t_mono_ns": monotonic_ns(),
             "ranks": dist.get_process_group_ranks(group) if dist.is_initialized() else [],
             "parameters": [
-                _tensor(n, p) for n, p in module.named_parameters() if p.requires_grad and n not in ignored
+                _tensor(n, p)
+                for n, p in module_tree.named_parameters(module)
+                if p.requires_grad and n not in ignored
             ],
-            "buffers": [_tensor(n, b) for n, b in module.named_buffers() if n not in ignored],
+            "buffers": [_tensor(n, b) for n, b in module_tree.named_buffers(module) if n not in ignored],
         }
     )
     write_json(rank.directory.wraps, _noted)

@@ -17,7 +17,7 @@ import torch
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
 from nsadiag.worker.place import user_place
-from nsadiag.worker.probes.autograd import module_calls
+from nsadiag.worker.probes.autograd import module_calls, module_tree
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.correctness.replicas import evenly, sums_of
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
@@ -38,14 +38,16 @@ def _called(module: torch.nn.Module) -> None:
     if rank is None or rank.world_size < 2 or _rows >= MOST_ROWS or torch.is_grad_enabled():
         return
     # A loss, say, of which some jobs make one in every step: its name would be a new one each time.
-    if next(module.parameters(), None) is None:
+    if not module_tree.has_parameters(module):
         return
     name = _name(module)
     _calls[name] += 1
     call = _calls[name]
     if call & (call - 1):
         return
-    chosen = evenly([(n, p) for n, p in module.named_parameters() if p.numel() and p.is_floating_point()])
+    chosen = evenly(
+        [(n, p) for n, p in module_tree.named_parameters(module) if p.numel() and p.is_floating_point()]
+    )
     if not chosen or any(hasattr(p, "_local_tensor") for _, p in chosen):
         return
     sums = sums_of([p for _, p in chosen])

@@ -10,10 +10,10 @@ import contextlib
 import functools
 import math
 import sys
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from time import monotonic, monotonic_ns
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ from torch.compiler import is_dynamo_compiling
 
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
-from nsadiag.worker.on_import import when_imported
-from nsadiag.worker.probes.autograd import module_calls
+from nsadiag.worker.imports.on_import import when_imported
+from nsadiag.worker.probes.autograd import module_calls, module_tree
 from nsadiag.worker.probes.autograd.backward import now, on_backward
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.correctness.fingerprints import (
@@ -170,12 +170,14 @@ def _take(
     rank: Recorder, parameters: list[torch.Tensor], *, phase: str, optimizer: int | None, scale: Any
 ) -> None:
     global _over
-    started = time.monotonic()
+    started = monotonic()
     roots = [root for ref in _roots if (root := ref()) is not None]
     wanted = {id(p): p for p in parameters if p.requires_grad}
     if optimizer == 0 and not _seen[0]:
         # What is not trained must be the same as well.
-        wanted |= {id(p): p for root in roots for p in root.parameters() if not p.requires_grad}
+        wanted |= {
+            id(p): p for root in roots for _, p in module_tree.named_parameters(root) if not p.requires_grad
+        }
     with torch.no_grad():
         known = {key: (p, name) for key, (ref, name) in _named.items() if (p := ref()) is not None}
         pieces, gaps = pieces_of([p for p in wanted.values() if p.is_floating_point()], roots, known)
@@ -191,13 +193,13 @@ def _take(
             "step": _seen[optimizer or 0],
             "phase": phase,
             "optimizer": optimizer,
-            "t_mono_ns": time.monotonic_ns(),
+            "t_mono_ns": monotonic_ns(),
             "unread": len(gaps) + len(failed),
             "facts": facts,
             "parameters": rows,
         },
     )
-    took = time.monotonic() - started
+    took = monotonic() - started
     if took > TOO_LONG_S:
         rank.gap(f"parity: one snapshot took {took:.0f} s, and was the last")
         _over = True
@@ -238,7 +240,7 @@ def _observed_method(call: Callable[..., Any]) -> Callable[..., Any]:
     @stands_for(call)
     def clip_grad_norm_(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_dynamo_compiling() and not _over:
-            _before_clipping(list(self.parameters()))
+            _before_clipping([p for _, p in module_tree.named_parameters(self)])
         return call(self, *args, **kwargs)
 
     return clip_grad_norm_

@@ -14,9 +14,9 @@ import atexit
 import contextlib
 import itertools
 import operator
-import time
 import weakref
 from collections.abc import Iterator
+from time import monotonic, monotonic_ns
 from typing import Any, TypeVar
 
 import torch
@@ -119,7 +119,7 @@ def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _note_missing(rank: Recorder, optimizer: Any, number: int, step: int) -> None:
     """A row whenever the set of parameters without a gradient has changed."""
     global _skip, _last, _rows, _each_s
-    started = time.monotonic()
+    started = monotonic()
     parameters = _parameters(optimizer)
     missing: tuple[int, ...] = ()
     # In C, as nearly always there is nothing to find: a fifth of what a loop would cost.
@@ -131,7 +131,7 @@ def _note_missing(rank: Recorder, optimizer: Any, number: int, step: int) -> Non
         _rows += 1
         row = {
             "step": step,
-            "t_mono_ns": time.monotonic_ns(),
+            "t_mono_ns": monotonic_ns(),
             "optimizer": number,
             "of": len(parameters),
             "count": len(missing),
@@ -139,7 +139,7 @@ def _note_missing(rank: Recorder, optimizer: Any, number: int, step: int) -> Non
         }
         append_json_line(rank.directory.ungraded, row)
     _without[number] = missing
-    _each_s = min(_each_s, (time.monotonic() - started) / max(len(parameters), 1))
+    _each_s = min(_each_s, (monotonic() - started) / max(len(parameters), 1))
     apart = started - _last if _last else 1.0
     _skip, _last = min(int(_each_s * len(parameters) / max(apart * SHARE, 1e-9)), 64), started
 
@@ -291,7 +291,7 @@ def _moment(rank: Recorder) -> dict[str, Any]:
         "issued": _issued(),
         "backwards": now.made,
         "shadowed": _shadowed,
-        "t_mono_ns": time.monotonic_ns(),
+        "t_mono_ns": monotonic_ns(),
         "rates": known if len(known) == len(_rates) else [],
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nsadiag.worker.probes.autograd import module_tree
 from nsadiag.worker.probes.autograd.module_calls import qualified
 from nsadiag.worker.probes.correctness.sketches import Box, run_of
 
@@ -58,7 +59,7 @@ def named(roots: Iterable[torch.nn.Module], known: Named | None = None) -> Named
     """Parameters with names: the longest, since a part of a model that was called by itself knows less of it."""
     names = dict(known or {})
     for root in roots:
-        for name, parameter in root.named_parameters():
+        for name, parameter in module_tree.named_parameters(root):
             text = qualified(name)
             if text.count(".") >= names.get(id(parameter), (None, ""))[1].count("."):
                 names[id(parameter)] = (parameter, text)
@@ -111,7 +112,7 @@ def _flattened(roots: list[torch.nn.Module]) -> dict[int, tuple[Any, str, int | 
     """By id of a parameter that an optimizer may hold: handle, prefix, and its number in the handle (None: the flat one)."""
     found: dict[int, tuple[Any, str, int | None]] = {}
     for root in roots:
-        for prefix, module in root.named_modules():
+        for prefix, module in module_tree.named_modules(root):
             handle = getattr(module, "_handle", None)
             flat = getattr(handle, "flat_param", None)
             if flat is None:

@@ -7,17 +7,17 @@ import functools
 import os
 import sys
 import threading
-import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from time import time_ns
 from typing import Any
 
 from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
-from nsadiag.worker.on_import import when_imported
+from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
@@ -58,7 +58,7 @@ def _describe(iterator: Any, place: str) -> dict[str, Any]:
         "place": place,
         "workers": [worker.pid for worker in workers],
         "pid": os.getpid(),
-        "t_wall_ns": time.time_ns(),
+        "t_wall_ns": time_ns(),
     }
 
 

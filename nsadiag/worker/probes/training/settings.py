@@ -6,10 +6,10 @@ import contextlib
 import functools
 import os
 import sys
-import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from time import time_ns
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from nsadiag.evidence.layout import write_json
 from nsadiag.evidence.secrets.masking import mask_environment
 from nsadiag.worker import session
 from nsadiag.worker.interruptions import tolerated
+from nsadiag.worker.probes.autograd import module_tree
 from nsadiag.worker.probes.autograd.module_calls import on_root
 from nsadiag.worker.probes.collectives.collectives import on_group
 from nsadiag.worker.probes.patch import harmless
@@ -119,8 +120,8 @@ def census(tensors: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
 def _model(optimizer: Any) -> dict[str, Any]:
     """Sizes of all root modules, or where none was seen (under torch.compile) of what the optimizer steps."""
     roots = [module for module in (ref() for ref in _roots) if module is not None]
-    parameters = {id(p): p for root in roots for p in root.parameters()}
-    buffers = {id(b): b for root in roots for b in root.buffers()}
+    parameters = {id(p): p for root in roots for _, p in module_tree.named_parameters(root)}
+    buffers = {id(b): b for root in roots for _, b in module_tree.named_buffers(root)}
     if not parameters and optimizer is not None:
         parameters = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     gradients = [p.grad for p in parameters.values() if p.grad is not None]
@@ -171,7 +172,7 @@ def _timeout_s(group: Any) -> dict[str, float]:
 def _write(rank: Recorder, when: str, optimizer: Any = None) -> None:
     document = {
         "when": when,
-        "t_wall_ns": time.time_ns(),
+        "t_wall_ns": time_ns(),
         "step": rank.box.step,
         "versions": _versions(),
         "flags": _flags(),
@@ -199,7 +200,7 @@ def _after_group() -> None:
 @harmless
 def _first_forward(root: torch.nn.Module) -> None:
     rank = session.current()
-    if rank is None or len(_roots) >= MAX_ROOTS or next(root.parameters(), None) is None:
+    if rank is None or len(_roots) >= MAX_ROOTS or not module_tree.has_parameters(root):
         return
     if not _autocast:
         _autocast.update(_autocast_now())

@@ -18,7 +18,7 @@ import torch
 from nsadiag.evidence.layout import append_json_line
 from nsadiag.worker import session
 from nsadiag.worker.probes import budget
-from nsadiag.worker.probes.autograd import module_calls
+from nsadiag.worker.probes.autograd import module_calls, module_tree
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.patch import harmless
 from nsadiag.worker.probes.training import optimizer
@@ -30,8 +30,8 @@ SHOWN = 16
 
 # By id, and gone with the module: some jobs make a module, such as a loss, in every step.
 _roots: dict[int, weakref.ref[torch.nn.Module]] = {}
-# Steps that new optimizers have made; one that is gone before its fourth is waited for no longer.
-_fresh: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+# Steps that new optimizers have made, by id: they may define __eq__.
+_fresh: dict[int, tuple[weakref.ref[Any], int]] = {}
 _doubled = False
 _rows = 0
 
@@ -39,7 +39,7 @@ _rows = 0
 @harmless
 def _met(root: torch.nn.Module) -> None:
     key = id(root)
-    if next(root.parameters(), None) is not None:
+    if module_tree.has_parameters(root):
         _roots[key] = weakref.ref(root, lambda gone: _forget(key, gone))
 
 
@@ -52,7 +52,9 @@ def _in_models() -> dict[int, tuple[str, torch.Tensor]]:
     """By id, with its name: all that is in a module that has run, as the module is now."""
     living = [root for reference in list(_roots.values()) if (root := reference()) is not None]
     return {
-        id(p): (module_calls.qualified(name), p) for root in living for name, p in root.named_parameters()
+        id(p): (module_calls.qualified(name), p)
+        for root in living
+        for name, p in module_tree.named_parameters(root)
     }
 
 
@@ -117,17 +119,20 @@ def _on_doubling(doubled: bool) -> None:
 
 
 def _on_new(made: Any) -> None:
-    _fresh[made] = 0
+    # One that is gone before its fourth is waited for no longer.
+    key = id(made)
+    _fresh[key] = weakref.ref(made, lambda _: _fresh.pop(key, None)), 0
     _listen(True)
 
 
 @harmless
 def _before_step(stepping: Any) -> None:
-    made = _fresh.get(stepping, LOOKED_AT[-1]) + 1
-    if made < LOOKED_AT[-1]:
-        _fresh[stepping] = made
+    known = _fresh.get(id(stepping))
+    made = (known[1] if known is not None else LOOKED_AT[-1]) + 1
+    if known is not None and made < LOOKED_AT[-1]:
+        _fresh[id(stepping)] = known[0], made
     else:
-        _fresh.pop(stepping, None)
+        _fresh.pop(id(stepping), None)
     rank = session.current()
     if rank is not None and _rows < MOST_ROWS and (made in LOOKED_AT or (_doubled and rank.box.step > 1)):
         _look(rank, stepping)

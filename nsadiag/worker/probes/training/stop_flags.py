@@ -14,7 +14,7 @@ from typing import Any
 
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
-from nsadiag.worker.on_import import when_imported
+from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.place import is_user_code
 from nsadiag.worker.probes.patch import harmless
 

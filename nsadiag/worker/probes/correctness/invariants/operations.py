@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from nsadiag.worker import session
-from nsadiag.worker.on_import import when_imported
+from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.probes import budget
-from nsadiag.worker.probes.autograd import backward, module_calls
+from nsadiag.worker.probes.autograd import backward, module_calls, module_tree
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.collectives import collectives
 from nsadiag.worker.probes.collectives.call_details import argument
@@ -76,7 +76,7 @@ def _listen(now: bool) -> None:
 
 @harmless
 def _forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if current() is None or not torch.is_grad_enabled() or next(module.parameters(), None) is None:
+    if current() is None or not torch.is_grad_enabled() or not module_tree.has_parameters(module):
         return
     roles.met(module)
     evaluating = not module.__dict__.get("training", True)
@@ -85,7 +85,10 @@ def _forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         "forward",
         name=type(module).__name__,
         evaluating=evaluating or None,
-        depends_on_mode=(evaluating and any(map(_depends_on_mode, module.modules()))) or None,
+        depends_on_mode=(
+            evaluating and any(_depends_on_mode(m) for _, m in module_tree.named_modules(module))
+        )
+        or None,
         values=checksums([(f"input {n}", tensor) for n, tensor in enumerate(given)]),
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nsadiag.worker.probes.autograd import module_tree
 from nsadiag.worker.probes.autograd.gradients import name_of
 
 MOST_SHOWN = 4
@@ -18,7 +19,7 @@ _optimizers: dict[int, weakref.ref[Any]] = {}
 
 
 def met(root: torch.nn.Module) -> None:
-    if next(root.parameters(), None) is not None:
+    if module_tree.has_parameters(root):
         _roots[id(root)] = weakref.ref(root)
 
 
@@ -52,7 +53,7 @@ def parameters() -> list[tuple[str, torch.Tensor]]:
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for reference in list(_roots.values()):
         root = reference()
-        for name, parameter in root.named_parameters() if root is not None else ():
+        for name, parameter in module_tree.named_parameters(root) if root is not None else ():
             found.setdefault(id(parameter), (name_of(parameter) or name, parameter))
     for held in list(_optimizers.values()):
         optimizer = held()
@@ -66,7 +67,7 @@ def buffers() -> list[tuple[str, torch.Tensor]]:
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for reference in list(_roots.values()):
         root = reference()
-        for name, buffer in root.named_buffers() if root is not None else ():
+        for name, buffer in module_tree.named_buffers(root) if root is not None else ():
             if buffer.is_floating_point() and buffer.numel() > 1:
                 found.setdefault(id(buffer), (name, buffer))
     return list(found.values())

@@ -1,0 +1,2 @@
+# how: shell
+# line: for n in resource fcntl mmap shlex textwrap statistics token opcode linecache hashlib faulthandler dis struct uuid; do mkdir -p own; echo "print('the user own', __name__)" > own/$n.py; done; for n in $(ls own); do cp own/$n .; python -c "import ${n%.py}; print(${n%.py}.__file__.count('own'))"; RANK=0 WORLD_SIZE=1 python -c "import ${n%.py}"; echo "import ${n%.py}" > main.py; RANK=0 WORLD_SIZE=1 python main.py; RANK=0 WORLD_SIZE=1 PYTHONPATH=own:$PYTHONPATH python -c "import ${n%.py}"; rm $n; done; rm -r main.py own __pycache__
