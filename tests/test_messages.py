@@ -25,7 +25,7 @@ from nsadiag.commands.messages.notices import IN_VAIN, Lines
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.records import Where
-from nsadiag.reports import load_report
+from nsadiag.reports import REPORTERS, load_report
 
 SUSPICION = Suspicion(t_s=20.0, quiet_s=12.0, says="Rank 1 never reached all_reduce #17.")
 
@@ -219,6 +219,8 @@ def test_github_shows_the_guilty_line_and_the_report(
         "100 %25 of ranks ::set-env name=x::y wait " + str(HUNG.fix)
     ]
     assert summary.read_text().startswith("# HUNG")
+    monkeypatch.delenv("GITHUB_ACTIONS")
+    assert REPORTERS["github"](load_report(tmp_path / "run")).splitlines() == said
 
 
 def test_github_shows_each_finding_of_a_matrix_and_nothing_of_what_is_healthy(

@@ -109,7 +109,7 @@ def report(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="terminal, md, html, json, junit, issue, perfetto or speedscope",
+            help="terminal, md, html, json, junit, github, issue, perfetto or speedscope",
         ),
     ] = "terminal",
     verbose: Annotated[bool, VERBOSE] = False,
@@ -131,7 +131,8 @@ def report(
     if as_json or format_ == "terminal":
         print_directory(path, as_json=as_json, verbose=verbose)
     else:
-        print(REPORTERS[format_](load_report(path)))
+        text = REPORTERS[format_](load_report(path))
+        print(text, end="" if text.endswith("\n") or not text else "\n")
 
 
 @app.command(

@@ -78,4 +78,4 @@ def _fail_ourselves(error: Exception) -> None:
 
 
 def _interrupted() -> None:
-    _fail("interrupted", "what was written stays; a matrix goes on with --resume", EXIT_INTERRUPTED)
+    _fail("interrupted", "what was written is kept; --resume continues a matrix", EXIT_INTERRUPTED)

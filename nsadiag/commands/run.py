@@ -28,6 +28,12 @@ from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 
 
+STOPPING = (
+    b"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). "
+    b"Reports of ranks ended by SIGTERM that follow here are a consequence.\n"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """A parsed `nsadiag run` line."""
@@ -127,7 +133,7 @@ def say_stopping() -> None:
     """At the first Ctrl-C: what is going on, and how to have it at once."""
     # By the descriptor: this may come while something else writes to sys.stderr.
     with contextlib.suppress(OSError):
-        os.write(2, b"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it)\n")
+        os.write(2, STOPPING)
 
 
 def judged(

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from nsadiag.evidence.layout import replace_private
 from nsadiag.reports.formats.document import render_json
+from nsadiag.reports.formats.github import render_github
 from nsadiag.reports.formats.html import render_html
 from nsadiag.reports.formats.issue import render_issue
 from nsadiag.reports.formats.junit import render_junit
@@ -28,6 +29,7 @@ REPORTERS: dict[str, Reporter] = {
     "html": render_html,
     "json": render_json,
     "junit": render_junit,
+    "github": render_github,
     "issue": render_issue,
     "perfetto": render_perfetto,
     "speedscope": render_speedscope,
