@@ -27,7 +27,6 @@ from nsadiag.evidence.documents import kept
 from nsadiag.evidence.layout import RunDir, this_node
 from nsadiag.evidence.records import Verdict
 
-
 STOPPING = (
     b"nsadiag: stopping: one last snapshot, then the verdict (Ctrl-C again to skip it). "
     b"Reports of ranks ended by SIGTERM that follow here are a consequence.\n"
