@@ -93,6 +93,22 @@ def test_a_method_that_is_replaced_keeps_signature_and_pickle_and_is_put_back(pa
     assert Base.__dict__["run"] is plain
 
 
+def test_a_bound_method_can_stand_for_a_python_function() -> None:
+    """ipykernel puts a function of its own in the place of faulthandler.enable, which is a builtin elsewhere."""
+
+    class Ours:
+        def around(self, number: int) -> int:
+            return number + 1
+
+    def original(number: int) -> int:
+        """Doubles."""
+        return 2 * number
+
+    stand_in = faithful(Ours().around, original)
+    assert stand_in(3) == 4
+    assert (stand_in.__name__, stand_in.__doc__) == ("original", "Doubles.")
+
+
 def test_an_inherited_attribute_leaves_nothing_on_the_class_that_had_none(patches: Patches) -> None:
     derived = type("Derived", (Base,), {})
     patches.note(derived, "run", lambda *_args, **_kwargs: None)

@@ -132,7 +132,7 @@ def test_what_forked_ranks_have_alike_is_cut_down_on_ranks_of_their_own_python(j
     done = jobs.run("shrink", "run", "--out", "small", "--json", "--budget", "10", seconds=280)
     document = json.loads(done.stdout)
     assert (document["conclusion"], done.returncode) == ("kept", 0), done.stderr
-    assert any("started Python anew" in note for note in document["notes"])
+    assert any("started a new Python" in note for note in document["notes"])
     assert "Run: torchrun --standalone --nproc-per-node 2 order.py" in document["source"]
 
 

@@ -16,7 +16,7 @@ INSTEAD = {
     r"told": "reported",
     r"foretells?|foretold": "predict",
     r"mends?|mended": "fix",
-    r"indefinitely": "indefinitely",
+    r"for ever": "indefinitely",
     r"(goes|go|went) round": "spins",
     r"far off": "outlier",
     r"hands? on": "share",
@@ -26,6 +26,23 @@ INSTEAD = {
     r"looked at|(one|a|the|last|first|every|no) look|both looks": "snapshot",
     r"all 1 ranks": "rank 0",
 }
+# In what is read before anything else is known of nsadiag: commands, help, reports, the pages of the guide.
+STILTED = {
+    r"anew": "again",
+    r"for want of": "without",
+    r"(hear|hears) of": "be notified of",
+    r"(from cheap to|as) dear|dearer": "expensive",
+    r"has its answer": "is answered",
+    r"so many (ranks|nodes|cells|factors|lines|steps|seconds)": "N ranks",
+    r"look after look": "in every snapshot",
+    r"goes on (to|with|from)": "continues",
+}
+FIRST_ROOMS = ("cli", "commands", "reports", "experiments", "integrations")
+FIRST_PAGES = (
+    "README.md", "docs/guide.md", "docs/my-job-hangs.md", "docs/bisect.md", "docs/matrix.md", "docs/shrink.md",
+    "docs/parity.md", "docs/scale.md", "docs/contract.md",
+)  # fmt: skip
+STILTED_WORDS = re.compile(rf"\b(?:{'|'.join(STILTED)})\b")
 OLD = re.compile(rf"\b(?:{'|'.join(INSTEAD)})\b")
 # The number of a call has a sign before it: all_reduce #10.
 UNNUMBERED = re.compile(
@@ -103,6 +120,24 @@ def test_pages_use_the_words_of_the_field(page: Path) -> None:
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     # Causes can be told apart, and somebody in a script's story may be told something.
     assert [match[0] for match in OLD.finditer(prose) if match[0] != "told"] == [], INSTEAD
+
+
+@pytest.mark.parametrize("room", FIRST_ROOMS)
+def test_what_one_meets_first_is_in_plain_english(room: str) -> None:
+    files = sorted((ROOT / "nsadiag" / room).rglob("*.py"))
+    said = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]!r}"
+        for path in files
+        for line, text in literals(path.read_text())
+        if (match := STILTED_WORDS.search(text))
+    ]
+    assert said == [], STILTED
+
+
+@pytest.mark.parametrize("page", FIRST_PAGES)
+def test_the_first_pages_are_in_plain_english(page: str) -> None:
+    prose = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    assert [match[0] for match in STILTED_WORDS.finditer(prose)] == [], STILTED
 
 
 @pytest.mark.parametrize(

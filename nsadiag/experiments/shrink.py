@@ -183,7 +183,7 @@ def _begin(bench: Bench, notes: list[str]) -> tuple[Program, set[int], dict[str,
         # Forked ranks share what a new interpreter draws for itself, such as the order of a set of strings.
         bench.note("once more, with ranks of their own Python")
         bench.afresh = True
-        notes.append("does not fail on forked ranks: each trial started Python anew")
+        notes.append("does not fail on forked ranks: each trial started a new Python")
         plain, alone = bench.submit(None, beside=True), bench.submit(text, notes=True)
         first, second = waited_for(plain), waited_for(alone)
         whichever = dataclasses.replace(bench.wanted, any_parameter=bench.wanted.parameter is not None)

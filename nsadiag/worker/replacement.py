@@ -28,6 +28,8 @@ def faithful(around: Callable[..., Any], original: Callable[..., Any]) -> Any:
     """
     if isinstance(original, types.BuiltinFunctionType):
         return _Builtin(around, original)
+    if isinstance(around, types.MethodType):
+        around = _function(around)  # a bound method takes no attributes
     functools.update_wrapper(around, original)
     inspect = sys.modules.get("inspect")
     if inspect is not None and not hasattr(around, "__signature__"):
@@ -35,6 +37,13 @@ def faithful(around: Callable[..., Any], original: Callable[..., Any]) -> Any:
         with tolerated(TypeError, ValueError):
             around.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     return around
+
+
+def _function(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return call
 
 
 class _Builtin:

@@ -130,7 +130,7 @@ def _cell(matrix: Matrix, factors: dict[str, str]) -> Cell:
     if unknown := set(factors) ^ set(matrix.axes):
         raise UsageError(
             f"the spec has changed since the job was submitted: {sorted(unknown)[0]}",
-            "submit the matrix anew",
+            "submit the matrix again",
         )
     cell = matrix.cell(factors)
     return cell.repeated(int(number)) if number else cell

@@ -84,7 +84,7 @@ def _run_cells(state: MatrixState, lead: Lead, pool: LauncherPool) -> None:
         )
         state.after(result, outcome, 0.0)
         if lead.gone:
-            state.progress.note(f"{'; '.join(lead.gone.values())}: --resume goes on from here")
+            state.progress.note(f"{'; '.join(lead.gone.values())}: --resume continues from here")
             return
 
 

@@ -262,7 +262,7 @@ def _directory(request: MatrixRequest) -> RunDir:
     if before != _shown(request.matrix.model_dump(mode="json")):
         raise UsageError(
             f"{request.out} holds another matrix, or another version of this one",
-            "start anew with --force, or in another --out",
+            "start over with --force, or in another --out",
         )
     return RunDir(path=request.out)
 
