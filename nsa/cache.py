@@ -1,7 +1,7 @@
-"""Decode caches of the tokens seen so far: one per attention layer.
+"""Caches of the keys and values of earlier tokens, one per attention layer.
 
-`NSACache` and `DenseCache` grow by chunks of any size; `DecodeCache` and `DenseDecodeCache` take a prompt, then a
-token a step, at fixed places in memory, so that a step can be recorded, and their rows may differ in length.
+`NSACache` grows by chunks of any size. `DecodeCache`, and `DenseDecodeCache` of the dense control, take a prompt and then
+a token a step, at fixed addresses, so that a step can be recorded as a CUDA graph; their rows may differ in length.
 """
 
 from __future__ import annotations
@@ -56,20 +56,6 @@ class NSACache:
             return kv
         gone = max(0, kv.sliding.shape[1] - (self._config.window - 1))
         return kv._replace(sliding=kv.sliding[:, gone:])
-
-
-class DenseCache:
-    """All keys and values, [B, S, Hkv, D], of a dense attention layer."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._kv: tuple[Tensor | None, Tensor | None] = (None, None)
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new tokens; return all keys and values to attend to."""
-        self.length += k.shape[1]
-        self._kv = (_join(self._kv[0], k), _join(self._kv[1], v))
-        return self._kv
 
 
 class Rows:
@@ -142,12 +128,12 @@ class DecodeCache:
         return max(self.rows.capacity, self.config.compress_block)
 
     def await_blocks(self, k: Tensor, v: Tensor | None, turn: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Keep the prompt's last raw tokens; returns its arguments, as nothing awaited compression before."""
+        """Keep the prompt's last raw tokens; return the arguments, as there were no earlier ones."""
         self.raw = [x if x is None else as_ring(x, self.rows, self.raw_ring) for x in (k, v)]
         return k, v, turn
 
     def append(self, n_tokens: int, keys: BranchKV, values: BranchKV) -> tuple[BranchKV, BranchKV]:
-        """Keep the prompt, whose rows may be padded at the end; returns its arguments, as nothing came before."""
+        """Keep the right-padded rows of a prompt; return the arguments, as there were no earlier tokens."""
         self.keys, self.values = (
             x if x.sliding is None else x._replace(sliding=as_ring(x.sliding, self.rows, self.window_ring))
             for x in (keys, values)
@@ -216,8 +202,6 @@ class DecodeCache:
 class DenseDecodeCache:
     """All keys and values of a dense attention layer, at most `rows.capacity` tokens a row."""
 
-    length = 0  # tokens before the prompt
-
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.k: Tensor | None = None
@@ -228,10 +212,9 @@ class DenseDecodeCache:
         """The number of positions that keys may have."""
         return self.rows.capacity
 
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the prompt; returns its arguments, as nothing came before."""
+    def fill(self, k: Tensor, v: Tensor) -> None:
+        """Keep the keys and values [B, T, Hkv, D] of a prompt."""
         self.k, self.v = (_with_room(x, self.rows.capacity) for x in (k, v))
-        return k, v
 
     def write(self, k: Tensor, v: Tensor) -> None:
         """Put new tokens [B, T, Hkv, D] in their places."""

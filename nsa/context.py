@@ -1,7 +1,7 @@
 """Context parallelism: the tokens of one sequence spread over ranks, whose keys and values all of them gather.
 
-Queries stay where they are, so a rank's attention is that of some queries after a past, which every backend has. What
-travels, once a layer, are the keys and values of the ranks' tokens; in backward their gradients, summed, go home.
+Queries stay on their rank, so a rank computes the attention of some queries after a past, which every backend supports.
+Once a layer the ranks gather each other's keys and values; backward sums their gradients and returns them to their rank.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ContextShard:
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather; backward reduce-scatters, as every rank's queries have used what it gave."""
+    """All-gather, whose backward is a reduce-scatter: every rank's queries read the gathered tensor."""
 
     @staticmethod
     @torch.compiler.disable

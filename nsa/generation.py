@@ -26,7 +26,7 @@ class Decoder(Protocol):
 
 
 class Sampling(NamedTuple):
-    """The way that a token is drawn from its probabilities; temperature 0 takes the likeliest."""
+    """How a token is drawn from the logits; temperature 0 takes the most probable one."""
 
     temperature: float = 1.0
     generator: torch.Generator | None = None
@@ -48,7 +48,7 @@ def generate(
     *,
     compiled: bool = False,
 ) -> Tensor:
-    """Rows of `tokens` [B, T], of `lengths` [B] and padded behind, each followed by `count` tokens and then by 0."""
+    """Right-padded rows of `tokens` [B, T], of `lengths` [B], each followed by `count` tokens and then by 0."""
     batch, longest = tokens.shape
     lengths = torch.full((batch,), longest) if lengths is None else lengths
     rows = Rows(lengths.to(tokens.device, torch.int64, copy=True), longest + count)

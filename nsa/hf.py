@@ -15,16 +15,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreT
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from nsa.attention.inputs import values_are_free
 from nsa.cache import Rows, one_by_one
 from nsa.config import AttentionConfig, ModelConfig
 from nsa.model import NO_TARGET, NSAModel
-from nsa.padding import alignment_of
+from nsa.padding import alignment_of, check_new_tokens
 from nsa.training.recomputation import apply_activation_checkpointing
 
 # What the output calls the cache: transformers 5.24 renamed past_key_values, which generate hands back, to cache.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-ROOM = 256  # tokens that a new cache has room for behind its prompt; it doubles when they are full
+ROOM = 256  # free tokens of a new cache after its prompt; a full cache doubles
 
 
 class NSAConfig(PreTrainedConfig):
@@ -90,7 +89,7 @@ class NSAConfig(PreTrainedConfig):
 
 
 class NSAPastKeyValues(Cache):
-    """The decode caches of all layers. Rows may be of unlike lengths, and grow token by token."""
+    """The decode caches of all layers, for rows of any lengths, which grow token by token."""
 
     is_compileable = False
 
@@ -125,13 +124,15 @@ class NSAPastKeyValues(Cache):
         self.batch_select_indices(self.rows.index.repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refuse: rings have overwritten what came before."""
+        """Raise NotImplementedError: the window's ring has overwritten older tokens."""
         if tokens_to_remove:
-            raise NotImplementedError("a cache of Native Sparse Attention cannot forget its newest tokens")
+            raise NotImplementedError("a cache of Native Sparse Attention cannot drop its newest tokens")
 
     def reset(self) -> None:
-        """Refuse: a cache belongs to its prompt."""
-        raise NotImplementedError("a cache belongs to its prompt: leave past_key_values out to begin anew")
+        """Raise NotImplementedError: a cache belongs to its prompt."""
+        raise NotImplementedError(
+            "a cache belongs to its prompt: leave past_key_values out to start a new one"
+        )
 
 
 class NSAForCausalLM(PreTrainedModel, GenerationMixin):
@@ -149,7 +150,7 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Leave the weights as `NSAModel` made them."""
+        """Keep the weights that `NSAModel` was initialised with."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -199,15 +200,16 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         cache: NSAPastKeyValues | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """Logits [B, T, vocab] of `input_ids` [B, T], the loss of `labels` [B, T], and the cache.
+        """Logits [B, T, vocab] of `input_ids` [B, T], the mean loss of `labels` [B, T] in nats, and the cache.
 
-        The labels are shifted here; those of the first token of a sequence, which nothing predicts, are left out.
-
+        Labels are shifted here; that of a sequence's first token, which no token predicts, is left out.
         `attention_mask` [B, T] is 0 at padding, on either side. `cu_seqlens` [N + 1] are the borders of sequences
-        packed into one row. `logits_to_keep` are the last so many
-        tokens. Without gradients and labels, `use_cache` (the default) leaves a cache, which the next call takes with
-        the next tokens: as `past_key_values`, or as `cache`, its name since transformers 5.24. Whatever else
-        transformers passes (positions, loss settings) goes to the loss.
+        packed into one row. With `logits_to_keep` n, logits are those of the last n tokens.
+
+        Without gradients and labels, `use_cache` (the default) returns a cache, which the next call takes together with
+        the next tokens: as `past_key_values`, or as `cache`, its name since transformers 5.24. Other arguments
+        (positions, loss settings) are passed on to the loss. Raises ValueError for `inputs_embeds`, for padding after
+        a cache, and for a mask together with `cu_seqlens`.
         """
         past_key_values = cache if past_key_values is None else past_key_values
         if others.pop("inputs_embeds", None) is not None:
@@ -215,7 +217,7 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache = (self.config.use_cache if use_cache is None else use_cache) and labels is None
         kept = slice(-logits_to_keep, None) if logits_to_keep else slice(None)
         if past_key_values is not None:
-            _check_new(input_ids, attention_mask)
+            check_new_tokens(attention_mask, input_ids)
             logits = past_key_values.step(self.model, input_ids)[:, kept]
         elif use_cache and not torch.is_grad_enabled() and cu_seqlens is None:
             logits, past_key_values = self._begin(input_ids, attention_mask, kept)
@@ -241,16 +243,6 @@ class NSAForCausalLM(PreTrainedModel, GenerationMixin):
         past = NSAPastKeyValues(self.model, alignment.lengths, tokens.shape[1])
         states = alignment.put_back(self.model.prefill(alignment.take(tokens), past.caches))
         return self.model.head(states[:, kept]), past
-
-
-def _check_new(tokens: Tensor, attention_mask: Tensor | None) -> None:
-    """Raise ValueError for padding among new tokens, where reading the mask waits for no device."""
-    if attention_mask is not None and values_are_free(attention_mask):
-        new = attention_mask[:, -tokens.shape[1] :]
-        if new.shape != tokens.shape or not bool(new.all()):
-            raise ValueError(
-                "attention_mask has padding among the tokens after a cache: pad the prompt alone"
-            )
 
 
 def _without_first(labels: Tensor, attention_mask: Tensor | None, cu_seqlens: Tensor | None) -> Tensor:

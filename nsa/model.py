@@ -1,4 +1,4 @@
-"""The language model around the attention: embedding, blocks, norm, head. Knows nothing distributed."""
+"""The language model around the attention: embedding, blocks, norm, head. It is independent of torch.distributed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
     def decode(self, x: Tensor, cache: object) -> Tensor:
-        """The next tokens [B, T, dim] of rows whose earlier ones are in a decode cache."""
+        """As `forward` for the next tokens [B, T, dim] of rows whose earlier ones are in a decode cache."""
         x = x + self.attn.decode(self.norm1(x), cache)
         return x + self.mlp(self.norm2(x))
 
@@ -73,7 +73,7 @@ def run_in_order(blocks: Iterable[nn.Module], x: Tensor, cu_seqlens: Tensor | No
 class NSAModel(nn.Module):
     """A causal language model with native sparse attention, or with the dense control.
 
-    `run_blocks` says how a training forward walks the blocks; activation checkpointing replaces it.
+    `run_blocks` applies the blocks in a forward pass; activation checkpointing replaces it.
     """
 
     run_blocks: Callable[[Iterable[nn.Module], Tensor, Tensor | None], Tensor]
@@ -137,13 +137,14 @@ class NSAModel(nn.Module):
         generator: torch.Generator | None = None,
         compile: bool = False,
     ) -> Tensor:
-        """`tokens` [B, T] followed by `count` sampled ones; temperature 0 takes the likeliest.
+        """`tokens` [B, T] followed by `count` sampled ones, [B, T + count]; temperature 0 takes the most probable one.
 
-        Rows may hold `lengths` [B] tokens of their own, padded behind by anything: theirs follow where they end, and
-        the rest of the row is 0. An `attention_mask` [B, T] says the same of padding on any side, `cu_seqlens` [N + 1] of
-        prompts packed into one row, which come back as N rows; both are aligned to the left. The prompt fills a
-        cache per block, then each token costs one step. With `compile` the steps go through torch.compile, which takes
-        a while at the first one, once a shape. ValueError for what does not fit `tokens`, and for empty prompts.
+        Prompts of different lengths are given in one of three ways: right-padded rows with their `lengths` [B]; rows
+        with padding on any side and an `attention_mask` [B, T], 0 at padding; or N prompts packed into one row with
+        their borders `cu_seqlens` [N + 1]. Returned rows are left-aligned, and 0 after their last token.
+
+        The prompt fills a cache per block, then each token takes one step. `compile` compiles the step, once for each
+        shape. Raises ValueError for arguments that do not fit `tokens`, and for empty prompts.
         """
         if sum(given is not None for given in (lengths, attention_mask, cu_seqlens)) > 1:
             raise ValueError("give one of lengths, attention_mask, cu_seqlens: each says where prompts end")
@@ -174,7 +175,7 @@ class NSAModel(nn.Module):
         return self.head(self.norm(x))
 
     def prefill(self, tokens: Tensor, caches: list) -> Tensor:
-        """As `states` for prompts [B, T], padded behind, which fill the decode caches of the blocks."""
+        """As `states` for right-padded prompts [B, T], which fill the decode caches of the blocks."""
         x = self.embed(tokens)
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache=cache)

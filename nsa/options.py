@@ -147,7 +147,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}", "mend the file") from None
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}", "fix the file") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds a {type(values).__name__} and values", "see configs/models")
     return values

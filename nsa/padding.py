@@ -1,4 +1,4 @@
-"""Batches of rows of unlike lengths: out of their padding and back, and packed sequences as rows."""
+"""Conversions between padded rows, left-aligned rows, and sequences packed into one row."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def packing_of(attention_mask: Tensor, x: Tensor) -> Packing:
 
 
 class Alignment(NamedTuple):
-    """Rows whose tokens stand first, and their padding behind."""
+    """Right-padded rows, made of rows with padding anywhere."""
 
-    order: Tensor  # int64 [B, T], where each token and then each padding came from
+    order: Tensor  # int64 [B, T], the original place of each token, then of each padding
     lengths: Tensor  # int64 [B], tokens of each row
 
     def take(self, x: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def alignment_of(attention_mask: Tensor, x: Tensor) -> Alignment:
 
 
 def rows_of(tokens: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    """Packed sequences [1, total] as rows [N, longest], padded behind by 0, and their lengths [N].
+    """Packed sequences [1, total] as rows [N, longest], right-padded with 0, and their lengths [N].
 
     Waits for the device. ValueError for borders that are out of order, or leave a sequence empty or tokens over.
     """
@@ -97,6 +97,17 @@ def check_lengths(lengths: Tensor, tokens: Tensor) -> None:
         raise ValueError(f"lengths is {shape}; it must be int32 or int64 [B] = [{batch}]")
     if values_are_free(lengths) and not bool(((lengths > 0) & (lengths <= longest)).all()):
         raise ValueError(f"lengths is {lengths.tolist()}; each must be 1 to {longest}")
+
+
+def check_new_tokens(attention_mask: Tensor | None, new: Tensor) -> None:
+    """Raise ValueError if the mask of the tokens `new` [B, T, ...], its last T columns, has padding.
+
+    The values are read only where that waits for no device.
+    """
+    if attention_mask is not None and values_are_free(attention_mask):
+        newest = attention_mask[:, -new.shape[1] :]
+        if newest.shape != new.shape[:2] or not bool(newest.all()):
+            raise ValueError("attention_mask has padding among the tokens after a cache: pad only the prompt")
 
 
 def _check_mask(attention_mask: Tensor, x: Tensor) -> None:

@@ -111,7 +111,7 @@ class _Run:
         train, losses = self.config.train, []
         started = logged = time.perf_counter()
         logged_step = self.progress.step
-        self._introduce()
+        self._print_header()
         while self.progress.step < train.steps:
             record = self._step()
             if record.step % train.log_every == 0 or record.step == train.steps:
@@ -119,11 +119,11 @@ class _Run:
                 now = time.perf_counter()
                 rate = record.tokens * (record.step - logged_step) / (now - logged)
                 logged, logged_step = now, record.step
-                self._say(f"step {record.step} loss {losses[-1]:.4f} {self._pace(record, rate)}")
+                self._print(f"step {record.step} loss {losses[-1]:.4f} {self._pace(record, rate)}")
             self._evaluate_if_due()
             self._save_if_due()
         self.checkpoints.close()
-        self._say(f"done: {self.progress.step} steps in {time.perf_counter() - started:.2f} s")
+        self._print(f"done: {self.progress.step} steps in {time.perf_counter() - started:.2f} s")
         return losses
 
     def _pace(self, record: StepRecord, rate: float) -> str:
@@ -236,7 +236,7 @@ class _Run:
         stream.close()
         mean = mean_over_ranks(loss).item()
         self.telemetry.evaluated(self.progress.step, mean)
-        self._say(f"eval {self.progress.step} loss {mean:.4f}")
+        self._print(f"eval {self.progress.step} loss {mean:.4f}")
 
     def _resume(self) -> None:
         checkpoint = self.config.checkpoint
@@ -246,7 +246,7 @@ class _Run:
         newest = newest_checkpoint(directory) if checkpoint.resume else None
         if newest is not None:
             load_checkpoint(self.progress, newest)
-            self._say(f"resumed from {newest}")
+            self._print(f"resumed from {newest}")
 
     def _save_if_due(self) -> None:
         checkpoint, step = self.config.checkpoint, self.progress.step
@@ -254,7 +254,7 @@ class _Run:
         if checkpoint.dir and due:
             self.telemetry.phase("checkpoint")
             path = self.checkpoints.save(self.progress)
-            self._say(f"{'writing' if checkpoint.background else 'saved'} {path}")
+            self._print(f"{'writing' if checkpoint.background else 'saved'} {path}")
 
     def _open_checkpoints(self) -> CheckpointWriter:
         checkpoint = self.config.checkpoint
@@ -276,17 +276,17 @@ class _Run:
             evaluation=evaluation,
         )
 
-    def _introduce(self) -> None:
+    def _print_header(self) -> None:
         config, placement = self.config, self.placement
         for warning in guard_environment(os.environ) if placement.rank == 0 else ():
             print(f"warning: {warning}", file=sys.stderr)
-        self._say(
+        self._print(
             f"{self.parameters / 1e6:.2f} M parameters, {self.attention} attention, "
             f"{config.parallel.mode} on {placement.world_size} x {placement.device.type}, "
             f"{config.train.precision}, {_tokens_a_step(config, placement)} tokens a step"
         )
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if self.placement.rank == 0:
             print(line, flush=True)
 

@@ -46,7 +46,7 @@ def nsa_attention(
 
     `config` has the lengths, in tokens, and by default the paper's. The queries are the last T of
     S = `past_length` + T tokens; plain k and v say by themselves how many came before. `cu_seqlens`, int32 or int64
-    [N + 1], are the borders of sequences packed into one row (B = 1): nothing crosses them, and tokens behind the
+    [N + 1], are the borders of sequences packed into one row (B = 1): nothing crosses them, and tokens after the
     last border are one more sequence. `backend` overrides `config.backend`.
 
     Raises ValueError that names the tensor, what it has and what it needs, and ConfigError for a backend that is

@@ -2,7 +2,7 @@
 
 Blocks have *slots*. A row of one sequence has exactly as many slots as blocks. How many blocks packed
 sequences have is known only to the device, so they get a static upper bound, and the unused slots begin
-behind the last token, where no query sees them.
+after the last token, where no query sees them.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def compressed_attention(q: Tensor, k: Tensor, v: Tensor, layout: BlockLayout) -
     A query before the end of its first block gets 0, and its gradients are 0.
     """
     visible = layout.sees_compressed()
-    # A zero key and value that only such a query sees: no softmax is ever empty, even where NC is 0.
-    nothing = ~visible.any(dim=1, keepdim=True)
+    # Only such a query sees one more key and value, of zeros: no softmax is empty, even if NC is 0.
+    sees_none = ~visible.any(dim=1, keepdim=True)
     k, v = (F.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
-    return grouped_attention(q, k, v, torch.cat([visible, nothing], dim=1)[None, None])
+    return grouped_attention(q, k, v, torch.cat([visible, sees_none], dim=1)[None, None])

@@ -57,7 +57,7 @@ def _attend(
     config: AttentionConfig,
     backend: str,
 ) -> Tensor:
-    """`past` [B] are the tokens of each row before the queries'."""
+    """As `decode_attention`; `past` [B] is the number of tokens of each row before the queries."""
     if backend == "triton":
         from nsa.attention.kernels.decode import decode
 

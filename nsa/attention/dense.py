@@ -29,7 +29,7 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """As `grouped_attention` with T = S and nothing but the future hidden, by what SDPA has fastest."""
+    """`grouped_attention` with T = S and a causal mask, by the fastest kernel of SDPA."""
     if q.device.type != "cuda":
         return grouped_attention(q, k, v, None)
     heads_first = (x.transpose(1, 2) for x in (q, k, v))

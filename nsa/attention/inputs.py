@@ -114,7 +114,7 @@ def check_gates(gates: Tensor, q: Tensor) -> None:
 
 
 def _check_branches_agree(k: BranchKV, v: BranchKV, config: AttentionConfig) -> None:
-    """Raise ValueError where branches that meet in a sum, or in a selection, have unlike heads or value dims."""
+    """Raise ValueError where branches that meet in a sum, or in a selection, differ in heads or value dims."""
     dims = {branch: getattr(v, branch).shape[3] for branch in config.branches}
     if len(set(dims.values())) > 1:
         raise ValueError(f"the head dims of v are {dims}; they must be equal, as the branches are summed")

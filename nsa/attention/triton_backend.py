@@ -31,7 +31,7 @@ def unsupported(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) ->
     if q.dtype == torch.bfloat16 and _INTERPRETED:
         return "bf16 under the interpreter, which computes it wrongly"
     if len({x.shape[2] for x in keys}) > 1:
-        return "branches of unlike KV heads"
+        return "branches with different numbers of KV heads"
     if max(x.shape[3] for x in (*keys, *values)) > 256:
         return "a head dim above 256"
     if q.shape[0] * keys[0].shape[2] * q.shape[1] * config.select_count >= 2**31:
@@ -39,7 +39,7 @@ def unsupported(q: Tensor, k: BranchKV, v: BranchKV, config: AttentionConfig) ->
     if config.select_block > 128:
         return "a select_block above 128"
     if config.compress_block > config.select_block + config.compress_stride:
-        return "compression blocks that reach over a whole selection block"
+        return "compression blocks that span more than a selection block and a stride"
     return None
 
 

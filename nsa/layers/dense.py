@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from nsa.attention.blocks import sequence_borders
 from nsa.attention.dense import causal_attention, grouped_attention
 from nsa.attention.inputs import check_heads, check_packing, check_sharded, readable
-from nsa.cache import DenseCache, DenseDecodeCache, Rows
+from nsa.cache import DenseDecodeCache, Rows
 from nsa.context import ContextShard
 from nsa.layers.rope import RotationTable, first_rotations, rotate, rotation_of, sequence_start
 
@@ -36,10 +36,6 @@ class DenseAttention(nn.Module):
         self.in_proj = nn.Linear(dim, width, bias=False)
         self.o_proj = nn.Linear(n_heads * self.v_head_dim, dim, bias=False)
 
-    def new_cache(self) -> DenseCache:
-        """An empty cache, for one batch of sequences."""
-        return DenseCache()
-
     def new_decode_cache(self, rows: Rows) -> DenseDecodeCache:
         """An empty cache for `decode`."""
         return DenseDecodeCache(rows)
@@ -61,24 +57,22 @@ class DenseAttention(nn.Module):
         x: Tensor,
         positions: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-        cache: DenseCache | None = None,
+        cache: DenseDecodeCache | None = None,
     ) -> Tensor:
-        """Attend causally within x [B, T, dim]; arguments as in `NSAAttention.forward`."""
+        """Attend causally within x [B, T, dim], a prompt that fills `cache` if there is one; arguments as in `NSAAttention.forward`."""
         if self.context is not None:
             check_sharded(positions, cu_seqlens, cache)
             return self._forward_sharded(x, self.context)
-        past_length = cache.length if cache is not None else 0
         check_packing(*x.shape[:2], cu_seqlens, past=cache is not None)
-        turn = rotation_of(self.rotations, x, positions, cu_seqlens, past_length)
-        q, k, v = self._project(x, turn)
+        q, k, v = self._project(x, rotation_of(self.rotations, x, positions, cu_seqlens, 0))
         if cache is not None:
-            k, v = cache.append(k, v)
+            cache.fill(k, v)
         if cu_seqlens is not None and readable(cu_seqlens):
             borders = sequence_borders(x.shape[1], x.device, cu_seqlens).diff().tolist()
             parts = zip(*(each.split(borders, dim=1) for each in (q, k, v)), strict=True)
             out = torch.cat([causal_attention(*part) for part in parts if part[0].shape[1]], dim=1)
         else:
-            visible = _causal(x.shape[1], x.device, cu_seqlens, past_length)
+            visible = _causal(x.shape[1], x.device, cu_seqlens, 0)
             out = causal_attention(q, k, v) if visible is None else grouped_attention(q, k, v, visible)
         return self.o_proj(out.flatten(2))
 

@@ -12,9 +12,9 @@ from nsa.cache import DecodeCache, Rows, one_by_one
 from nsa.config import AttentionConfig
 from nsa.layers.rope import RotationTable
 from nsa.layers.sparse import NSAAttention
-from nsa.padding import alignment_of, packing_of
+from nsa.padding import alignment_of, check_new_tokens, packing_of
 
-ROOM = 256  # tokens that a new cache has room for behind its prompt; it doubles when they are full
+ROOM = 256  # free tokens of a new cache after its prompt; a full cache doubles
 
 
 class NativeSparseAttention(NSAAttention):
@@ -62,8 +62,7 @@ class NativeSparseAttention(NSAAttention):
         a mask together with `cu_seqlens`, and for padding among the tokens after a cache.
         """
         if past_key_values is not None:
-            if attention_mask is not None and not bool(attention_mask[:, -hidden_states.shape[1] :].all()):
-                raise ValueError("new tokens after past_key_values are not padded; leave attention_mask out")
+            check_new_tokens(attention_mask, hidden_states)
             with torch.no_grad():
                 out = one_by_one(
                     hidden_states,

@@ -30,8 +30,8 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
 class RotationTable:
     """The rotations of positions 0, 1, 2, ... in fp32, computed once for as many as have been asked for.
 
-    Every layer of every step needs the same ones; computed anew, they are a dozen launches a layer, and a compiler
-    inlines fp64 sines into each head's rotation.
+    Every layer of every step needs the same ones. Computing them in each layer takes a dozen launches, and a compiler
+    would inline fp64 sines into each head's rotation.
     """
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:

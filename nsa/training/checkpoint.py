@@ -123,7 +123,7 @@ def load_checkpoint(progress: Progress, path: str | Path) -> None:
     with _alone_is_fine():
         dcp.load(state, checkpoint_id=path)
     for group, own in zip(state["optimizer"]["param_groups"], progress.optimizer.param_groups, strict=True):
-        # As this run steps, with or without a CUDA graph, whatever the one that wrote the checkpoint did.
+        # Those of this run: the one that wrote the checkpoint may have used a CUDA graph, or not.
         group |= {"lr": own["lr"], "capturable": own["capturable"]}
     set_state_dict(
         progress.model,

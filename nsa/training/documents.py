@@ -34,7 +34,7 @@ def joined(tokens: Tensor) -> Batch:
 
 
 def separate(tokens: Tensor, end_of_document: int) -> Batch:
-    """Each document of rows [B, T + 1] by itself: positions begin anew, and nothing crosses a border.
+    """Rows [B, T + 1] as one row of separate documents: positions restart, and attention crosses no border.
 
     The last token of a document predicts nothing. What a row cuts off begins as a document of its own. The number
     of borders is a power of two, by empty sequences at the end, so that few shapes are compiled.

@@ -29,7 +29,7 @@ _GUARDED = (
     ("NCCL_P2P_DISABLE", "1", "GPUs talk through host memory: slow, and it cured none of the field's hangs"),
     ("NCCL_SHM_DISABLE", "1", "ranks of one host talk over the network: slow"),
     ("NCCL_ASYNC_ERROR_HANDLING", "0", "renamed to TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", "the watchdog ends nothing: a stuck collective waits for ever"),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", "no watchdog: a stuck collective waits indefinitely"),
     ("TORCH_NCCL_BLOCKING_WAIT", "1", "the host waits in every collective: slow"),
     ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "each collective is checked by another; DDP on gloo crashes in it"),
     ("TORCH_FR_BUFFER_SIZE", "0", "the flight recorder is off: a hang leaves no list of collectives"),

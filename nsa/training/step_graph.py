@@ -42,7 +42,7 @@ class StepGraph:
         return loss.clone(), norm.clone()
 
     def _warm_up(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        # Not on the default stream, where what backward remembers of streams could not be recorded.
+        # On a side stream: autograd runs backward on forward's stream, and the default one cannot be recorded.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

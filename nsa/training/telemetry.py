@@ -1,8 +1,7 @@
 """Telemetry of a run: heartbeats, gate and selection statistics, fallbacks, memory, data types.
 
-A thread of its own writes it all, so it goes on speaking while the main thread is inside a long backward.
-The training step only sets an attribute per phase and queues small tensors that travel to the host without
-being waited for.
+A separate thread writes all files, so heartbeats continue while the main thread is in a long backward. The training
+step only sets an attribute per phase and queues small tensors, which are copied to the host asynchronously.
 
 Rank 0 writes `NAME.SUFFIX`, rank N `NAME_rankN.SUFFIX`; heartbeats are `heartbeat_rankN.jsonl` on every rank.
 """
@@ -37,12 +36,12 @@ COLUMNS = {
     "k_stats": ("step", "layer", *K_COLUMNS),
     "fallback_counters": ("step", "kind", "name", "count"),
 }
-POLL_S = 0.05  # how often the thread looks whether the device has delivered
+POLL_S = 0.05  # between two queries of whether the device has finished a copy
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """One finished step; the tensors may still be on their way from the device."""
+    """One finished step; the tensors may still be computed on the device."""
 
     step: int
     loss: Tensor
@@ -52,25 +51,25 @@ class StepRecord:
     fetch_s: float
 
 
-class Silence:
+class NoTelemetry:
     """Telemetry that is switched off."""
 
     def phase(self, name: str, step: int | None = None) -> None:
-        """The main thread begins `name`: data, forward, backward, optimizer, replay, evaluate, checkpoint."""
+        """Note that the main thread enters phase `name`: data, forward, backward, optimizer, replay, evaluate, checkpoint."""
 
     @contextmanager
     def statistics(self, step: int) -> Iterator[bool]:
-        """Forward passes in here belong to `step`; whether they are asked for their gates and selection."""
+        """Collect gates and selection of the forward passes in this context, if `step` is one of those asked for; yields whether it is."""
         yield False
 
     def dtypes(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Note the data types of parameters, gradients and optimizer state, once."""
 
     def step(self, record: StepRecord) -> None:
-        """A step is done."""
+        """Write a finished step."""
 
     def evaluated(self, step: int, loss: float) -> None:
-        """The loss of the validation after `step`, over all ranks."""
+        """Write the validation loss after `step`, the mean over all ranks."""
 
     def close(self) -> None:
         """Write what is left."""
@@ -78,14 +77,14 @@ class Silence:
 
 def open_telemetry(
     config: TrainConfig, model: nn.Module, *, rank: int, device: torch.device
-) -> Silence | Telemetry:
-    """Telemetry in `config.telemetry.dir`, or Silence where that is None."""
+) -> NoTelemetry | Telemetry:
+    """Telemetry in `config.telemetry.dir`, or NoTelemetry if that is None."""
     if config.telemetry.dir is None:
-        return Silence()
+        return NoTelemetry()
     return Telemetry(config, model, rank=rank, device=device)
 
 
-class Telemetry(Silence):
+class Telemetry(NoTelemetry):
     """Writes into config.telemetry.dir until closed; the module's docstring lists the files."""
 
     def __init__(self, config: TrainConfig, model: nn.Module, *, rank: int, device: torch.device) -> None:
@@ -99,7 +98,7 @@ class Telemetry(Silence):
         self._dtypes: str | None = None
         self._files.write_json("env", describe_environment(config, device))
         self._files.write_json("mem_boot", memory_dump(device))
-        self._thread = threading.Thread(target=self._speak, name="telemetry", daemon=True)
+        self._thread = threading.Thread(target=self._write_all, name="telemetry", daemon=True)
         self._thread.start()
 
     def phase(self, name: str, step: int | None = None) -> None:
@@ -137,13 +136,13 @@ class Telemetry(Silence):
     def close(self) -> None:
         self.phase("done")
         self._queue.put(None)
-        # Not for ever: the device that the thread waits for may be stuck, and it is a daemon.
+        # With a timeout: the thread may be waiting for a stuck device. It is a daemon.
         self._thread.join(timeout=self._config.heartbeat_s + 1)
 
     def _wants_statistics(self, step: int) -> bool:
         return step == 1 or step % self._config.every == 0
 
-    def _speak(self) -> None:
+    def _write_all(self) -> None:
         try:
             self._beat({"event": "beat"})
             while self._write_next():
@@ -153,11 +152,11 @@ class Telemetry(Silence):
             self._files.close()
             if self._tensorboard is not None:
                 self._tensorboard.close()
-        except OSError as error:  # a full disk may silence us, and not end the training
+        except OSError as error:  # a full disk ends telemetry, not the training
             print(f"warning: telemetry of rank {self._rank} has stopped: {error}", file=sys.stderr)
 
     def _write_next(self) -> bool:
-        """Write what comes within a heartbeat, or a beat; False when nothing more will come."""
+        """Write the next item of the queue, or a heartbeat if none comes in time; False at the end of the queue."""
         try:
             item = self._queue.get(timeout=self._config.heartbeat_s)
         except queue.Empty:
@@ -168,12 +167,12 @@ class Telemetry(Silence):
         return item is not None
 
     def _await(self, ready: torch.cuda.Event | None) -> None:
-        """Until the device has delivered; asking, not waiting, so that a stuck device leaves us speaking."""
-        spoken = time.monotonic()
+        """Wait until the device has finished a copy, by polling, so that heartbeats continue when the device is stuck."""
+        last_beat = time.monotonic()
         while ready is not None and not ready.query():
-            if time.monotonic() - spoken > self._config.heartbeat_s:
+            if time.monotonic() - last_beat > self._config.heartbeat_s:
                 self._beat({"event": "beat"})
-                spoken = time.monotonic()
+                last_beat = time.monotonic()
             time.sleep(POLL_S)
 
     def _write_evaluation(self, step: int, loss: float) -> None:
@@ -183,13 +182,13 @@ class Telemetry(Silence):
     def _write_step(
         self,
         record: StepRecord,
-        statistics: dict[str, Tensor],  # by CSV's name: [layers, columns]; on their way until `ready`
+        statistics: dict[str, Tensor],  # by CSV's name: [layers, columns]; copied once `ready`
         memory: dict[str, Any] | None,
         ready: torch.cuda.Event | None,
     ) -> None:
         self._await(ready)
         loss, gradient_norm = statistics.pop("scalars").tolist()
-        said = {
+        line = {
             "event": "step",
             "done": record.step,
             "loss": loss,
@@ -200,13 +199,13 @@ class Telemetry(Silence):
         }
         for name, table in statistics.items():
             self._files.append(name, ([record.step, layer, *row] for layer, row in enumerate(table.tolist())))
-            said[name] = dict(zip(COLUMNS[name][2:], table.mean(dim=0).tolist(), strict=True))
+            line[name] = dict(zip(COLUMNS[name][2:], table.mean(dim=0).tolist(), strict=True))
         if statistics:
             self._files.append("fallback_counters", _fallback_rows(record.step))
         if memory is not None:
             self._files.write_json(f"mem_step{record.step}", memory)
-        self._beat(said)
-        self._draw(record.step, said)
+        self._beat(line)
+        self._draw(record.step, line)
 
     def _draw(self, step: int, values: dict[str, Any]) -> None:
         """Add the numbers in `values` to TensorBoard's curves; dicts within become groups of curves."""
@@ -216,11 +215,11 @@ class Telemetry(Silence):
             elif isinstance(value, (int, float)):
                 self._tensorboard.add_scalar(name, value, step)
 
-    def _beat(self, said: dict[str, Any]) -> None:
+    def _beat(self, line: dict[str, Any]) -> None:
         phase, step, since = self._now
         beat = {"time": round(time.time(), 3), "rank": self._rank, "step": step, "phase": phase}
         beat["phase_s"] = round(time.monotonic() - since, 3)
-        self._files.beat({**beat, **said, "memory": memory_now(self._device)})
+        self._files.beat({**beat, **line, "memory": memory_now(self._device)})
 
 
 class _Files:
@@ -234,8 +233,8 @@ class _Files:
             if not self._path(f"{name}.csv").exists():
                 self.append(name, [columns])
 
-    def beat(self, said: dict[str, Any]) -> None:
-        self._heartbeat.write(json.dumps(said) + "\n")
+    def beat(self, line: dict[str, Any]) -> None:
+        self._heartbeat.write(json.dumps(line) + "\n")
         self._heartbeat.flush()
 
     def append(self, name: str, rows: Any) -> None:

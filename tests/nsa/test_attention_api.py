@@ -160,7 +160,7 @@ def test_packed_rows_and_padded_new_tokens_have_no_cache():
     with pytest.raises(ValueError, match="pad them and give attention_mask"):
         attention(x[:1], use_cache=True, cu_seqlens=torch.tensor([0, 30]))
     cache = attention(x, mask, use_cache=True)[2]
-    with pytest.raises(ValueError, match="new tokens after past_key_values are not padded"):
+    with pytest.raises(ValueError, match="padding among the tokens after a cache"):
         attention(x[:, :2], mask[:, :2], past_key_values=cache)
 
 

@@ -41,8 +41,9 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_weight_has_a_gradient(name):
     layer = LAYERS[name]()
-    out = layer(tokens())
-    assert out.shape == (2, 40, 16) and out.isfinite().all()
+    x = tokens(n_tokens=20, batch=1) if name == "nsa_sequential" else tokens()  # it takes 50 ms a token
+    out = layer(x)
+    assert out.shape == x.shape and out.isfinite().all()
     out.square().sum().backward()
     for parameter_name, parameter in layer.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), parameter_name
@@ -116,7 +117,7 @@ def test_autocast_gives_what_fp32_gives_to_its_precision(dtype):
 class Stack(nn.Module):
     """Residual attention blocks, each recomputed in backward if `reentrant` is not None."""
 
-    def __init__(self, backend: str, n_blocks: int = 3) -> None:
+    def __init__(self, backend: str, n_blocks: int = 2) -> None:
         super().__init__()
         torch.manual_seed(0)
         config = SMALL.model_copy(update={"backend": backend})
@@ -131,7 +132,7 @@ class Stack(nn.Module):
 @functools.cache
 def gradients(backend: str, reentrant: bool | None) -> dict[str, Tensor]:
     stack = Stack(backend)
-    x = tokens(n_tokens=14, batch=1).requires_grad_()
+    x = tokens(n_tokens=12, batch=1).requires_grad_()
     stack(x, reentrant).square().sum().backward()
     return {"x": x.grad, **{name: p.grad for name, p in stack.named_parameters()}}
 

@@ -67,13 +67,6 @@ def test_decoding_equals_the_reference_on_every_backend(backend):
     torch.testing.assert_close(decoded, reference, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("chunks", CHUNKS)
-def test_dense_decoding_equals_the_dense_prefill(chunks):
-    attention = DenseAttention(16, 6, 2, 8).double()
-    decoded = decode(attention, tokens(), CHUNKS[chunks])
-    torch.testing.assert_close(decoded, attention(tokens()).detach(), rtol=1e-9, atol=1e-12)
-
-
 DECODED = {"token_by_token": 1, "three_at_once": 3, "nine_at_once": 9}
 
 

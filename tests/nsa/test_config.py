@@ -35,6 +35,7 @@ def test_an_unknown_key_in_python_is_an_error_too():
         (["--model.layers", "0"], "model.layers is '0'"),
         (["--parallel.mode", "dpp"], "parallel.mode is 'dpp'"),
         (["--model.heads", "5"], "heads is 5"),
+        (["--model.head_dim", "15"], "head_dim is 15"),
         (["--model.layers"], "--model.layers has no value"),
         (["nosuch"], "no configuration 'nosuch'"),
         (["tiny", "train_showcase"], "two configurations"),

@@ -16,7 +16,7 @@ from nsa.train import train
 from nsa.training.environment import guard_environment, shown_environment
 from nsa.training.statistics import gate_statistics, selection_statistics
 from nsa.training.telemetry import (
-    Silence,
+    NoTelemetry,
     StepRecord,
     _Files,
     open_telemetry,
@@ -94,7 +94,7 @@ def test_without_a_directory_there_is_no_thread_and_no_file():
     before = threading.active_count()
     config = load_train_config("tiny")
     telemetry = open_telemetry(config, NSAModel(config.model, config.attention), rank=0, device=CPU)
-    assert type(telemetry) is Silence
+    assert type(telemetry) is NoTelemetry
     assert threading.active_count() == before
 
 
