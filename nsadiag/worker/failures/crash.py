@@ -162,18 +162,20 @@ def record(recorder: Recorder, error: BaseException, trace: TracebackType | None
         recorder.gap(f"exception not recorded: {failure!r}")
 
 
-def describe(error: BaseException, trace: TracebackType | None, thread: str) -> dict[str, Any]:
-    """The exception as plain values; frames outermost first."""
+def describe(
+    error: BaseException, trace: TracebackType | None, thread: str, say: Callable[[BaseException], str] = str
+) -> dict[str, Any]:
+    """The exception as plain values, its message by `say`; frames outermost first."""
     return {
         "type": type(error).__name__,
         "module": type(error).__module__,
-        "message": str(error)[:MAX_MESSAGE],
+        "message": say(error)[:MAX_MESSAGE],
         "thread": thread,
         "t_mono_ns": monotonic_ns(),
         "t_wall_ns": time_ns(),
         "frames": _frames(trace),
-        "cause": _cause(error),
-        "hidden": _hidden(error),
+        "cause": _cause(error, say),
+        "hidden": _hidden(error, say),
     }
 
 
@@ -189,27 +191,29 @@ def _frames(trace: TracebackType | None) -> list[dict[str, Any]]:
     ]
 
 
-def _hidden(error: BaseException) -> dict[str, Any] | None:
+def _hidden(error: BaseException, say: Callable[[BaseException], str]) -> dict[str, Any] | None:
     """The exception that was being handled when it was raised `from None`: not to be shown, but it says what came of a peer."""
     earlier = error.__context__
     if earlier is None or error.__cause__ is not None or not error.__suppress_context__:
         return None
     return {
         "type": type(earlier).__name__,
-        "message": str(earlier)[:MAX_MESSAGE],
+        "message": say(earlier)[:MAX_MESSAGE],
         "frames": _frames(earlier.__traceback__),
     }
 
 
-def _cause(error: BaseException, depth: int = 0) -> dict[str, Any] | None:
+def _cause(
+    error: BaseException, say: Callable[[BaseException], str], depth: int = 0
+) -> dict[str, Any] | None:
     """The exception that it was raised from (`meant`), or while handling, if any; and what that was raised from."""
     earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if earlier is None or depth >= MAX_CHAIN:
         return None
     return {
         "type": type(earlier).__name__,
-        "message": str(earlier)[:MAX_MESSAGE],
+        "message": say(earlier)[:MAX_MESSAGE],
         "meant": error.__cause__ is not None,
         "frames": _frames(earlier.__traceback__),
-        "cause": _cause(earlier, depth + 1),
+        "cause": _cause(earlier, say, depth + 1),
     }

@@ -14,6 +14,7 @@ from nsadiag.evidence.layout import append_json_line
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 from nsadiag.worker import session
 from nsadiag.worker.failures import crash
+from nsadiag.worker.failures.messages import message_of
 from nsadiag.worker.interruptions import tolerated
 from nsadiag.worker.place import user_place, user_stack
 from nsadiag.worker.recorder import Recorder
@@ -75,5 +76,5 @@ def _write(rank: Recorder, error: BaseException, more: dict[str, object]) -> Non
     rank.emit(Kind.EXCEPTION, Phase.POINT, rank.names(type(error).__name__), 0, 0, rank.names("\t" + place))
     _noted += 1
     if _noted <= KEPT:
-        described = crash.describe(error, error.__traceback__, threading.current_thread().name)
+        described = crash.describe(error, error.__traceback__, threading.current_thread().name, message_of)
         append_json_line(rank.directory.raised, {**described, "place": place, "stack": user_stack(), **more})

@@ -7,7 +7,7 @@ module, down to the depth that short steps afford, and the moment at which backw
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from nsadiag.worker.probes.autograd import module_calls
 from nsadiag.worker.probes.autograd.backward import census as graph_census
 from nsadiag.worker.probes.autograd.backward import now as backward_now
 from nsadiag.worker.probes.patch import failed, harmless
+from nsadiag.worker.probes.values import is_a, items_of, tensors_among
 from nsadiag.worker.recorder import Recorder
 
 # Plain integers: reading a member of an enumeration costs as much as half the event.
@@ -53,24 +54,11 @@ def _enter(rank: Recorder, name: int, nested: int, args: tuple[Any, ...], kwargs
         _innermost = nested
 
 
-def _elements(values: Iterable[Any]) -> int:
-    """Number of elements of tensors, also of those in a mapping or a sequence (a batch as a dictionary)."""
-    total = 0
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            total += value.numel()
-        elif isinstance(value, dict):
-            total += _elements(value.values())
-        elif isinstance(value, list | tuple):
-            total += sum(v.numel() for v in value if isinstance(v, torch.Tensor))
-    return total
-
-
 def _measured(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     try:
         # A question of ours is none of a subclass's or a mode's.
         with torch._C.DisableTorchFunction():
-            return _elements(args) + _elements(kwargs.values())
+            return sum(tensor.numel() for tensor in tensors_among((*args, *kwargs.values())))
     except Exception as error:
         failed(_measured, error)
         return 0
@@ -94,12 +82,9 @@ def _leave(name: int, nested: int, output: Any) -> None:
 
 def _first_tensor(output: Any) -> torch.Tensor | None:
     """One tensor of what a module returned: alone, in a sequence, in a mapping."""
-    if isinstance(output, torch.Tensor):
-        return output
-    values = output.values() if isinstance(output, dict) else output
-    if isinstance(values, list | tuple) or isinstance(output, dict):
-        return next((v for v in values if isinstance(v, torch.Tensor) and v.grad_fn is not None), None)
-    return None
+    if is_a(output, torch.Tensor):
+        return output  # type: ignore[no-any-return]
+    return next((v for v in items_of(output) if is_a(v, torch.Tensor) and v.grad_fn is not None), None)
 
 
 def _watch_backward(rank: Recorder, name: int, output: Any) -> None:

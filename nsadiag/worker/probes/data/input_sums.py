@@ -19,6 +19,7 @@ from nsadiag.worker.probes.autograd import module_calls
 from nsadiag.worker.probes.autograd.modules import subscribe
 from nsadiag.worker.probes.correctness.replicas import sums_of
 from nsadiag.worker.probes.patch import harmless
+from nsadiag.worker.probes.values import tensors_among
 from nsadiag.worker.recorder import Recorder
 
 MOST_TENSORS = 4
@@ -56,14 +57,9 @@ def _note(rank: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            if value.numel() and not value.is_complex() and not hasattr(value, "_local_tensor"):
-                yield value
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+    for tensor in tensors_among(values):
+        if tensor.numel() and not tensor.is_complex() and not hasattr(tensor, "_local_tensor"):
+            yield tensor
 
 
 @contextlib.contextmanager

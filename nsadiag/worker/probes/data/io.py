@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from nsadiag.worker.imports.on_import import when_imported
 from nsadiag.worker.place import user_place
 from nsadiag.worker.probes import suppressed_exceptions
 from nsadiag.worker.probes.patch import harmless, replaced, stands_for
+from nsadiag.worker.probes.values import is_a
 
 MAX_PATHS = 1024  # a file a step must not fill the table of names
 CHECKPOINT = "torch.distributed.checkpoint"
@@ -47,10 +49,20 @@ def _path(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     position = POSITIONS.get(op, len(args))
     given = [kwargs[name] for name in PATH_NAMES if kwargs.get(name) is not None]
     for value in (*given, *args[position : position + 1]):
-        candidates = (value, getattr(value, "path", None), getattr(value, "name", None))
-        found = next((c for c in candidates if isinstance(c, (str, os.PathLike))), None)
+        candidates = (value, _kept(value, "path"), _kept(value, "name"))
+        found = next((c for c in candidates if is_a(c, str, PurePath)), None)
         return _bounded(mask_text(os.fspath(found)) if found is not None else f"<{type(value).__name__}>")
     return "<unknown>"
+
+
+def _kept(value: Any, name: str) -> Any:
+    """An attribute that is there: what is computed when it is asked for is the user's code."""
+    if type(value).__module__ == "_io":
+        return getattr(value, name, None)
+    try:
+        return object.__getattribute__(value, "__dict__").get(name)
+    except AttributeError:
+        return None
 
 
 def _bounded(path: str) -> str:
