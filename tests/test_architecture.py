@@ -45,7 +45,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nsadiag.agent": frozenset({"psutil", "pynvml", "nsadiag.evidence", "nsadiag.source", "nsadiag.spec"}),
     "nsadiag.cluster": frozenset({"psutil", "nsadiag.evidence", "nsadiag.agent"}),
     "nsadiag.engines": frozenset(
-        {"psutil", "submitit", "nsadiag.evidence", "nsadiag.spec", "nsadiag.agent", "nsadiag.cluster"}
+        {
+            "psutil",
+            "submitit",
+            "ray",
+            "nsadiag.evidence",
+            "nsadiag.spec",
+            "nsadiag.agent",
+            "nsadiag.cluster",
+        }
     ),
     "nsadiag.analysis": frozenset({"pandas", "numpy", "nsadiag.evidence", "nsadiag.source"}),
     "nsadiag.experiments": frozenset(

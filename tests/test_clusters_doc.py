@@ -1,5 +1,6 @@
 """docs/clusters.md: its YAML is YAML, says what those systems expect, and its nsadiag lines have options that exist."""
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -10,6 +11,8 @@ import yaml
 from typer.main import get_command
 
 from nsadiag.cli import app
+from nsadiag.commands.batch.kubernetes import Deployment, manifests
+from nsadiag.spec import Matrix
 
 DOC = (Path(__file__).resolve().parents[1] / "docs/clusters.md").read_text()
 DOCUMENTS = [
@@ -47,7 +50,12 @@ def test_every_line_has_options_that_exist(line: str) -> None:
 
 def test_there_is_a_line_for_every_engine() -> None:
     said = "\n".join(lines())
-    assert said.count("--engine slurm") >= 3 and said.count("--node-rank") >= 7 and "attach slurm:" in said
+    assert (
+        said.count("--engine slurm") >= 3
+        and said.count("--engine ray") >= 2
+        and said.count("--node-rank") >= 7
+        and "attach slurm:" in said
+    )
 
 
 def test_pods_of_the_indexed_job_find_each_other() -> None:
@@ -75,9 +83,25 @@ def test_every_token_in_the_page_is_long_enough_to_be_accepted() -> None:
     assert len(of_kind("kind", "Secret")["stringData"]["NSADIAG_RUN_TOKEN"]) >= SHORTEST_TOKEN
 
 
-def test_both_replicas_of_the_pytorchjob_run_the_same_line() -> None:
-    specs = of_kind("kind", "PyTorchJob")["spec"]["pytorchReplicaSpecs"]
-    assert specs["Master"] == specs["Worker"] and specs["Master"]["restartPolicy"] == "Never"
+def test_the_trainjob_is_the_one_that_its_line_writes() -> None:
+    """From the guide's spec, whose name the line's file has."""
+    line = next(line for line in lines() if "--engine kubernetes" in line and "--manifest" not in line)
+    options = dict(itertools.pairwise(shlex.split(line.partition("|")[0])))
+    guide = Path(__file__).resolve().parents[1] / "docs/guide.md"
+    spec = next(
+        block
+        for block in re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)
+        if "name: threads" in block
+    )
+    deployment = Deployment(
+        matrix=Matrix(**yaml.safe_load(spec)),
+        nodes=int(options["--nodes"]),
+        gpus_per_node=int(options["--gpus-per-node"]),
+        image=options["--image"],
+        claim=options["--claim"],
+    )
+    written = list(yaml.safe_load_all(manifests("trainjob", deployment)))
+    assert of_kind("kind", "TrainJob") in written
 
 
 def test_skypilot_and_dstack_start_as_many_nodes_as_they_say() -> None:

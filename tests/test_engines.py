@@ -16,21 +16,19 @@ from nsadiag.spec import Cell
 ENGINE = """
 import os, subprocess
 from pathlib import Path
-from nsadiag.engines.batch import JOB_ID, MASTER_ADDR, NNODES, NODE_RANK, JobState
+from nsadiag.engines.batch import BatchEngine, JobState, seat
 
-class Mine:
+class Mine(BatchEngine):
     "Starts each job here, all at once."
     def __init__(self, options):
         self.options, self.jobs = options, {}
-    def check(self):
-        pass
     def plan(self, tasks, logs):
         return "".join(f"{task.name} on {task.nodes} nodes\\n" for task in tasks)
     def submit(self, tasks, logs):
         for number, task in enumerate(tasks):
-            about = {JOB_ID: f"mine{number}", NODE_RANK: "0", NNODES: "1", MASTER_ADDR: "localhost"}
+            about = seat(job_id=f"mine{number}", node_rank=0, nnodes=1, master_addr="localhost")
             out = (logs / f"mine{number}.log").open("w")
-            self.jobs[about[JOB_ID]] = subprocess.Popen(task.command, env=os.environ | about, stdout=out, stderr=out)
+            self.jobs[f"mine{number}"] = subprocess.Popen(task.command, env=os.environ | about, stdout=out, stderr=out)
         return list(self.jobs)
     def states(self, ids):
         ended = {job for job, started in self.jobs.items() if started.poll() is not None}
@@ -80,7 +78,7 @@ def package(jobs: Jobs) -> dict[str, str]:
 def test_an_engine_of_another_package_runs_a_matrix(jobs: Jobs, package: dict[str, str]) -> None:
     out = jobs.directory / "out"
     listed = json.loads(jobs.run("list", "--json", env=package).stdout)["engines"]
-    assert list(listed) == ["local", "static", "slurm", "mine"]
+    assert list(listed) == ["local", "static", "slurm", "ray", "kubernetes", "mine"]
     planned = jobs.run("matrix", "m.yaml", "--engine", "mine", "--dry-run", env=package)
     assert planned.stdout == "what=ok on 1 nodes\nwhat=crash on 1 nodes\nwhat=device on 1 nodes\n"
     as_json = jobs.run("matrix", "m.yaml", "--engine", "mine", "--dry-run", "--json", env=package).stdout
@@ -100,6 +98,8 @@ def test_an_engine_of_another_package_runs_a_matrix(jobs: Jobs, package: dict[st
         (["--engine", "slurm", "--time", "soon"], "--time is 'soon'"),
         (["--engine", "slurm", "--slurm", "=1"], "--slurm is '=1'"),
         (["--engine", "slurm", "--slurm", "nodes=4"], "--slurm nodes is not for you to set"),
+        (["--engine", "slurm", "--address", "head:6379"], "--address is for another engine, not for slurm"),
+        (["--engine", "ray", "--slurm", "qos=high"], "--slurm is for another engine, not for ray"),
         (["--engine", "slurm", "--gpus-per-node", "1", "-k", "layers=1 and fsdp2"], "has 2 ranks a node"),
     ],
 )
@@ -119,6 +119,32 @@ def test_without_slurm_or_submitit_one_line_says_so(jobs: Jobs, tmp_path: Path) 
     done = jobs.run("matrix", "--engine", "slurm", env={"PATH": str(Path(sys.executable).parent)})
     assert done.returncode == 3 and "there is no sbatch here" in done.stderr
     assert not (jobs.directory / "artifacts").exists()
+
+
+def test_without_ray_one_line_says_so_and_the_plan_needs_none(jobs: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text("raise ImportError")
+    hidden = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).resolve().parents[1]}"}
+    done = jobs.run("matrix", "--engine", "ray", env=hidden)
+    assert done.returncode == 3 and "pip install 'nsadiag[ray]'" in done.stderr
+    assert not (jobs.directory / "artifacts").exists()
+    words = (
+        "--engine",
+        "ray",
+        "--dry-run",
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "1",
+        "-k",
+        "fsdp2 and layers=1",
+    )
+    planned = jobs.run("matrix", *words, env=hidden).stdout
+    assert "STRICT_SPREAD [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]" in planned
+
+
+def test_an_address_of_ray_client_is_refused_with_the_way_that_works(jobs: Jobs) -> None:
+    done = jobs.run("matrix", "--engine", "ray", "--address", "ray://head:10001")
+    assert done.returncode == 2 and "hint: start nsadiag on a node of the cluster" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -142,9 +168,10 @@ def test_ranks_are_spread_evenly_over_as_many_nodes_as_that_allows(ranks: int, m
 
 def test_more_cells_than_an_array_may_have_are_several_arrays(tmp_path: Path) -> None:
     tasks = [
-        Task(name=f"n={n}", command=["true"], nodes=1, ranks_per_node=1, seconds=60) for n in range(2100)
+        Task(name=f"n={n}", module="this", arguments=[], nodes=1, ranks_per_node=1, seconds=60)
+        for n in range(2100)
     ]
-    text = Slurm(BatchOptions()).plan(tasks, tmp_path)
+    text = Slurm(BatchOptions(dry_run=True)).plan(tasks, tmp_path)
     assert [line for line in text.splitlines() if "--array" in line] == [
         "#SBATCH --array=0-999%256", "#SBATCH --array=0-999%256", "#SBATCH --array=0-99%100",
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from nsadiag.cli.shared import (
     FORCE,
+    GPUS_PER_NODE,
     JSON,
     LOCAL_ADDR,
     MASTER_ADDR,
@@ -18,7 +20,10 @@ from nsadiag.cli.shared import (
     NNODES,
     NODE_RANK,
     OUT,
+    RAY_ADDRESS,
     RUN_TOKEN,
+    RUNTIME_ENV,
+    SCHEDULERS,
     USER_CODE,
     WAIT,
     app,
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 
 # Engines that run cells where nsadiag runs, without a scheduler.
 ON_NODES = ("local", "static")
+KUBERNETES = "Kubernetes"
+OF_PODS = ("manifest", "image", "claim")
 
 
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help="YAML file, or the name of a built-in matrix")]
@@ -73,36 +80,46 @@ Engine = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Where cells run: local, static (with --nnodes), slurm, or one that another package adds",
+        help="Where cells run: local, static (with --nnodes), slurm, ray, kubernetes (--dry-run alone), or one that another package adds",
     ),
 ]
 Nodes = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Slurm: maximum number of nodes per cell", min=1, rich_help_panel="Slurm"),
+    typer.Option(metavar="N", help="Maximum number of nodes per cell", min=1, rich_help_panel=SCHEDULERS),
 ]
 Partition = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Slurm: the partition to submit to", rich_help_panel="Slurm"),
+    typer.Option(metavar="NAME", help="Slurm: the partition to submit to", rich_help_panel=SCHEDULERS),
 ]
 Account = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Slurm: the account to charge", rich_help_panel="Slurm")
-]
-GpusPerNode = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Slurm: GPUs per node", min=1, rich_help_panel="Slurm"),
+    str | None, typer.Option(metavar="NAME", help="Slurm: the account to charge", rich_help_panel=SCHEDULERS)
 ]
 Time = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Slurm: time limit of a cell's job  [default: derived from timeout_s]",
-        rich_help_panel="Slurm",
+        help="Time limit of a cell's job  [default: derived from timeout_s]",
+        rich_help_panel=SCHEDULERS,
     ),
 ]
 Slurm = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated", rich_help_panel="Slurm"
+        metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated", rich_help_panel=SCHEDULERS
+    ),
+]
+Manifest = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="trainjob (the default), jobset or rayjob", rich_help_panel=KUBERNETES),
+]
+Image = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Image with nsadiag, torch and the script", rich_help_panel=KUBERNETES),
+]
+Claim = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Volume claim that all pods mount, for the results", rich_help_panel=KUBERNETES
     ),
 ]
 
@@ -125,9 +142,14 @@ def matrix(
     nodes: Nodes = None,
     partition: Partition = None,
     account: Account = None,
-    gpus_per_node: GpusPerNode = None,
+    gpus_per_node: Annotated[int | None, GPUS_PER_NODE] = None,
     time: Time = None,
     slurm: Slurm = None,
+    address: Annotated[str | None, RAY_ADDRESS] = None,
+    runtime_env: Annotated[Path | None, RUNTIME_ENV] = None,
+    manifest: Manifest = None,
+    image: Image = None,
+    claim: Claim = None,
     user_code: Annotated[str | None, USER_CODE] = None,
     nnodes: Annotated[int | None, NNODES] = None,
     node_rank: Annotated[int | None, NODE_RANK] = None,
@@ -144,27 +166,27 @@ def matrix(
 
     count_as_user_code(user_code)
     place = place_of(nnodes, node_rank, master_addr, master_port, local_addr, run_token, wait)
-    if place is not None and engine == "local":
-        engine = "static"
-    _check_static(engine, place)
-    asked = {
+    engine = _checked_static(engine, place)
+    asked: dict[str, Any] = {
         "nodes": nodes, "partition": partition, "account": account, "gpus_per_node": gpus_per_node, "time": time, "slurm": slurm,
+        "address": address, "runtime_env": runtime_env, "manifest": manifest, "image": image, "claim": claim,
     }  # fmt: skip
-    _check_engine(engine, **asked)
-    most = _slots(slots)
+    _check_engine(engine, asked)
     loaded = _loaded(spec)
     every_cell = loaded.cells(repeat, specs.checked_strategy(strategy), strength)
     cells = specs.select(every_cell, select) if select else every_cell
-    if dry_run and engine in ON_NODES:
-        _print_cells(cells, nnodes=place.nnodes if place else 1, as_json=as_json)
-        return
+    if dry_run and engine in (*ON_NODES, "kubernetes"):
+        chosen = {"-k": select, "--repeat": repeat, "--strategy": strategy, "--strength": strength}
+        if engine == "kubernetes":
+            return _print_manifests(loaded, chosen, as_json=as_json, **asked)
+        return _print_cells(cells, nnodes=place.nnodes if place else 1, as_json=as_json)
     from nsadiag.commands.matrix.run import MatrixRequest
 
     request = MatrixRequest(
-        matrix=loaded, cells=cells, every_cell=every_cell, source=spec, out=out, resume=resume, force=force, slots=most,
-        engine=engine,
+        matrix=loaded, cells=cells, every_cell=every_cell, source=spec, out=out, resume=resume, force=force,
+        slots=_slots(slots), engine=engine,
     )  # fmt: skip
-    _run(request, place, asked, dry_run=dry_run, as_json=as_json)
+    return _run(request, place, asked, dry_run=dry_run, as_json=as_json)
 
 
 def _loaded(spec: str) -> Matrix:
@@ -194,7 +216,10 @@ def _run(
         from nsadiag.engines.registry import batch_engine
 
         more = asked.pop("slurm") or []
-        options = batch_options.parsed(name=request.matrix.name, at_once=request.slots, more=more, **asked)
+        asked = {name: value for name, value in asked.items() if name not in OF_PODS}
+        options = batch_options.parsed(
+            name=request.matrix.name, at_once=request.slots, more=more, dry_run=dry_run, **asked
+        )
         scheduler = batch_engine(request.engine, options)
         batch_options.check_cells(request.cells, options)
         if dry_run:
@@ -231,8 +256,10 @@ def _check_criteria(matrix: Matrix) -> None:
                 )
 
 
-def _check_static(engine: str, place: Place | None) -> None:
-    """Raises UsageError where the engine and --nnodes do not go together."""
+def _checked_static(engine: str, place: Place | None) -> str:
+    """The engine, which --nnodes makes static. Raises UsageError where the two do not go together."""
+    if place is not None and engine == "local":
+        return "static"
     if engine == "static" and place is None:
         raise UsageError(
             "--engine static needs --nnodes, --node-rank and --master-addr",
@@ -240,20 +267,55 @@ def _check_static(engine: str, place: Place | None) -> None:
         )
     if place is not None and engine != "static":
         raise UsageError(f"--nnodes is for --engine static, not for {engine}", "leave one of the two out")
+    return engine
 
 
-def _check_engine(engine: str, **options: Any) -> None:
+def _check_engine(engine: str, options: Mapping[str, Any]) -> None:
     """Raises UsageError if there is no such engine, or if it is given what it has no use for."""
+    if engine != "kubernetes" and (given := next((name for name in OF_PODS if options[name]), None)):
+        raise UsageError(f"--{given} is for another engine", "add --engine kubernetes, or leave it out")
     if engine in ON_NODES:
         given = next((name for name, value in options.items() if value), None)
         if given:
             raise UsageError(
-                f"--{given.replace('_', '-')} is for another engine", "add --engine slurm, or leave it out"
+                f"--{given.replace('_', '-')} is for another engine",
+                "add --engine slurm or ray, or leave it out",
             )
         return
     from nsadiag.engines.registry import check_engine
 
     check_engine(engine)
+
+
+def _print_manifests(
+    loaded: Matrix,
+    chosen: dict[str, Any],
+    *,
+    as_json: bool,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    manifest: str | None,
+    image: str | None,
+    claim: str | None,
+    **others: Any,
+) -> None:
+    from nsadiag.commands.batch.kubernetes import Deployment, manifests
+
+    if given := next((name for name, value in others.items() if value), None):
+        raise UsageError(
+            f"--{given.replace('_', '-')} is for another engine, not for kubernetes", "leave it out"
+        )
+    selection = [word for flag, value in chosen.items() if value is not None for word in (flag, str(value))]
+    deployment = Deployment(
+        matrix=loaded,
+        selection=selection,
+        nodes=nodes or 1,
+        gpus_per_node=gpus_per_node,
+        image=image,
+        claim=claim,
+    )
+    text = manifests(manifest or "trainjob", deployment)
+    print(json.dumps({"engine": "kubernetes", "plan": text.rstrip()}, indent=1) if as_json else text, end="")
 
 
 def _print_cells(cells: list[Cell], *, nnodes: int, as_json: bool) -> None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from nsadiag.cli.mistakes import no_such_option, options_of
 from nsadiag.cli.shared import (
     FORCE,
+    GPUS_PER_NODE,
     JSON,
     LOCAL_ADDR,
     MASTER_ADDR,
     MASTER_PORT,
     NNODES,
     NODE_RANK,
+    NODES_PANEL,
     OUT,
+    RAY_ADDRESS,
     RUN_TOKEN,
+    RUNTIME_ENV,
     USER_CODE,
     VERBOSE,
     WAIT,
@@ -149,6 +153,14 @@ LogLimit = Annotated[
         rich_help_panel="Recording",
     ),
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="With --nnodes: static (this line on each node), or ray, which starts it on nodes of its cluster",
+        rich_help_panel=NODES_PANEL,
+    ),
+]
 
 
 def _check_option(context: typer.Context) -> None:
@@ -182,6 +194,10 @@ def run(
     user_code: Annotated[str | None, USER_CODE] = None,
     die_with_me: DieWithMe = False,
     log_limit: LogLimit = 0.0,
+    engine: Engine = "static",
+    address: Annotated[str | None, RAY_ADDRESS] = None,
+    runtime_env: Annotated[Path | None, RUNTIME_ENV] = None,
+    gpus_per_node: Annotated[int | None, GPUS_PER_NODE] = None,
     nnodes: Annotated[int | None, NNODES] = None,
     node_rank: Annotated[int | None, NODE_RANK] = None,
     master_addr: Annotated[str | None, MASTER_ADDR] = None,
@@ -202,30 +218,58 @@ def run(
 
     _check_option(context)
     count_as_user_code(user_code)
-    place = place_of(nnodes, node_rank, master_addr, master_port, local_addr, run_token, wait)
+    by_hand = (node_rank, master_addr, master_port, local_addr, run_token)
+    cluster: dict[str, Any] = {"address": address, "runtime_env": runtime_env, "gpus_per_node": gpus_per_node}
+    on_ray = _is_on_ray(engine, by_hand, cluster)
+    place = None if on_ray else place_of(nnodes, *by_hand, wait)
     _check_choices(on_hang, ring)
     check_probes(probes)
     request = RunRequest(
-        command=list(context.args),
-        out=out,
-        timeout_s=timeout,
-        stall_after_s=stall(stall_after),
-        patience_s=seconds_of_patience(patience),
-        on_hang=on_hang,  # type: ignore[arg-type]
-        probes=probes,
-        notify=notify,
-        metrics=metrics,
-        passthrough=passthrough,
-        with_locals=with_locals,
-        cuda_core=cuda_core,
-        ring=ring,  # type: ignore[arg-type]
-        die_with_me=die_with_me,
-        log_limit_mib=log_limit,
-        force=force,
-        silent=silent,
-        quiet_stdout=as_json,
-    )
+        command=list(context.args), out=out, timeout_s=timeout, stall_after_s=stall(stall_after),
+        patience_s=seconds_of_patience(patience), on_hang=on_hang, probes=probes, notify=notify,  # type: ignore[arg-type]
+        metrics=metrics, passthrough=passthrough, with_locals=with_locals, cuda_core=cuda_core, ring=ring,  # type: ignore[arg-type]
+        die_with_me=die_with_me, log_limit_mib=log_limit, force=force, silent=silent, quiet_stdout=as_json,
+    )  # fmt: skip
+    if on_ray:
+        _run_on_ray(request, nnodes or 1, wait, as_json=as_json, verbose=verbose, **cluster)
     _run(request, place, as_json=as_json, verbose=verbose)
+
+
+def _run_on_ray(
+    request: RunRequest,
+    nnodes: int,
+    wait: float,
+    *,
+    runtime_env: Path | None,
+    as_json: bool,
+    verbose: bool,
+    **cluster: Any,
+) -> NoReturn:
+    from nsadiag.commands.batch.options import runtime_env_in
+    from nsadiag.commands.batch.run_on_ray import RayOptions, run_on_ray
+
+    env = runtime_env_in(runtime_env) if runtime_env else None
+    options = RayOptions(nnodes=nnodes, runtime_env=env, wait_s=wait, **cluster)
+    directory, code = run_on_ray(request, options)
+    print_directory(directory, as_json=as_json, verbose=verbose, is_new=True)
+    raise typer.Exit(code)
+
+
+def _is_on_ray(engine: str, by_hand: Sequence[object], cluster: Mapping[str, object]) -> bool:
+    """Raises UsageError for another engine's name, and for options that do not go with it."""
+    if engine not in ("static", "ray"):
+        raise UsageError(
+            f"--engine is {engine!r}",
+            "a launcher line runs on static nodes or on ray; cells of a matrix elsewhere too",
+        )
+    if engine == "ray" and any(value is not None for value in by_hand):
+        raise UsageError("--engine ray starts each node by itself", "leave --node-rank and --master-addr out")
+    given = next((name for name, value in cluster.items() if value is not None), None)
+    if engine == "static" and given:
+        raise UsageError(
+            f"--{given.replace('_', '-')} is for another engine", "add --engine ray, or leave it out"
+        )
+    return engine == "ray"
 
 
 def _check_choices(on_hang: str, ring: str) -> None:

@@ -55,6 +55,7 @@ def every_command(
 
 
 NODES_PANEL = "Several nodes"
+SCHEDULERS = "Slurm and Ray"
 
 OUT = typer.Option(
     "--out", "-o", metavar="DIR", help="Directory to write to  [default: artifacts/<time>-<name>]"
@@ -111,6 +112,25 @@ RUN_TOKEN = typer.Option(
 )
 WAIT = typer.Option(
     "--wait", metavar="SECONDS", help="Time to wait for all nodes to join", min=1, rich_help_panel=NODES_PANEL
+)
+GPUS_PER_NODE = typer.Option(
+    "--gpus-per-node",
+    metavar="N",
+    help="GPUs that a job gets on each node",
+    min=1,
+    rich_help_panel=SCHEDULERS,
+)
+RAY_ADDRESS = typer.Option(
+    "--address",
+    metavar="HOST:PORT",
+    help="Ray: the cluster  [default: RAY_ADDRESS, or the one that this machine belongs to]",
+    rich_help_panel=SCHEDULERS,
+)
+RUNTIME_ENV = typer.Option(
+    "--runtime-env",
+    metavar="FILE",
+    help="Ray: YAML of a runtime environment, as ray job submit takes it",
+    rich_help_panel=SCHEDULERS,
 )
 
 

@@ -14,6 +14,8 @@ OURS = {
     "local": "This machine.",
     "static": "The same command on every node, by hand or by whatever can run a command on several nodes.",
     "slurm": "Slurm jobs, one a cell, submitted as job arrays through submitit.",
+    "ray": "A Ray cluster: a placement group for each cell, one actor on each of its nodes.",
+    "kubernetes": "Manifests alone, by --dry-run: TrainJob, JobSet or RayJob.",
 }
 
 
@@ -35,10 +37,18 @@ def check_engine(name: str) -> None:
 def batch_engine(name: str, options: BatchOptions) -> BatchEngine:
     """Raises UsageError if the engine is none, or does not know what the options ask for; MachineError if it cannot be used here."""
     check_engine(name)
+    if name == "kubernetes":
+        raise UsageError(
+            "nsadiag submits nothing to Kubernetes", "add --dry-run, and pipe it to kubectl apply -f -"
+        )
     if name == "slurm":
         from nsadiag.engines.slurm import Slurm
 
         return Slurm(options)
+    if name == "ray":
+        from nsadiag.engines.on_ray.engine import Ray
+
+        return Ray(options)
     point = next(point for point in _others() if point.name == name)
     try:
         make = cast("Callable[[BatchOptions], BatchEngine]", point.load())

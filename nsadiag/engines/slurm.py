@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nsadiag.engines.batch import JOB_ID, MASTER_ADDR, NNODES, NODE_RANK, BatchOptions, JobState, Task
+from nsadiag.engines.batch import BatchEngine, BatchOptions, JobState, Task, seat
 from nsadiag.errors import MachineError, UsageError
 
 ASK_S = 30.0  # Slurm's commands answer at once, or wait for a controller that is away
@@ -40,30 +40,28 @@ def run_on_node(command: list[str]) -> None:
     import submitit
 
     here = submitit.JobEnvironment()
-    os.environ |= {
-        NODE_RANK: str(here.global_rank),
-        NNODES: str(here.num_tasks),
-        MASTER_ADDR: str(here.hostnames[0]),
-        JOB_ID: str(here.job_id),
-    }
+    os.environ |= seat(
+        job_id=str(here.job_id),
+        node_rank=here.global_rank,
+        nnodes=here.num_tasks,
+        master_addr=str(here.hostnames[0]),
+    )
     sys.stdout.flush()
     os.execvp(command[0], command)
 
 
-class Slurm:
+class Slurm(BatchEngine):
     """Made of the command line's options; submits nothing yet."""
 
     def __init__(self, options: BatchOptions) -> None:
+        options.only("slurm", "partition", "account", "gpus_per_node", "more")
         for key in options.more:
             if key in OURS:
                 instead = f"use {OURS[key]}" if OURS[key] else "nsadiag sets it"
                 raise UsageError(f"--slurm {key} is not for you to set", instead)
         self._options = options
-
-    def check(self) -> None:
-        """Raises MachineError where there is no Slurm, or no submitit."""
         _submitit()
-        if shutil.which("sbatch") is None:
+        if not options.dry_run and shutil.which("sbatch") is None:
             raise MachineError(
                 "there is no sbatch here",
                 "start it where jobs are submitted from, or read the script: --dry-run",

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from support import hosts as namespaces
+from support import ray_cluster as rays
 from support import slurm as slurms
 from support.hosts import Hosts
+from support.ray_cluster import RayCluster
 from support.slurm import Slurm
 
 
@@ -42,3 +44,16 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
     finally:
         three.close()
         shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """node0, where the head is, and node1, with two CPUs each; both share `directory`. One for all tests of a module."""
+    if reason := namespaces.unavailable() or rays.unavailable():
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("ray")
+    both = Hosts(("node0", "node1"), directory)
+    try:
+        yield RayCluster(both, directory)
+    finally:
+        both.close()

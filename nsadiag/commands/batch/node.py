@@ -1,4 +1,7 @@
-"""`python -m nsadiag.commands.batch.node SPEC DIR FACTORS`: the agent that an engine starts on each node of one cell's job."""
+"""`python -m nsadiag.commands.batch.node SPEC DIR ABOUT`: the agent that an engine starts on each node of one cell's job.
+
+Without arguments it is kept, and runs one job after the other (`commands.batch.serving`).
+"""
 
 from __future__ import annotations
 
@@ -8,77 +11,99 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from nsadiag.agent import interrupts
 from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.cluster.place import Place
 from nsadiag.commands import nodes
+from nsadiag.commands.batch import hold
+from nsadiag.commands.batch.serving import Pools, serve
 from nsadiag.commands.matrix.cells import CellResult, Outcome, directory_of, note_done, run_cell
 from nsadiag.commands.matrix.on_nodes import run_part_of_node_0, take_parts, task_of
 from nsadiag.commands.matrix.probes import probes_of
 from nsadiag.engines.batch import JOB_ID, MASTER_ADDR, NNODES, NODE_RANK
 from nsadiag.engines.pool import LauncherPool
 from nsadiag.engines.static import Lead, spread
-from nsadiag.errors import EXIT_HEALTHY, EXIT_INTERRUPTED, MachineError, NsadiagError, UsageError
-from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, this_node
+from nsadiag.errors import (
+    EXIT_HEALTHY,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    MachineError,
+    NsadiagError,
+    UsageError,
+)
+from nsadiag.evidence.layout import RunDir, read_json
 from nsadiag.evidence.secrets.masking import hide
 from nsadiag.spec import Cell, Matrix, find_spec, load_matrix
 
 # Jobs may share a node: each has a port of its own, as far as their numbers tell them apart.
 FIRST_PORT, PORTS = 20_000, 12_000
 KNOWN_S = 60.0  # from the job's start, until whoever submitted it has written down its id
-KEPT = {"cell.json", "job.json"}
+KEPT = {"cell.json", "job.json", hold.NAME}
+MODULE = "nsadiag.commands.batch.node"
 
 
-def command(spec: str, run: RunDir, cell: Cell, *, limit_s: float | None, token: Path) -> list[str]:
-    """The command to run on each node of the cell's job.
+def arguments(spec: str, run: RunDir, cell: Cell, *, limit_s: float | None, token: Path) -> list[str]:
+    """The arguments of the agent on each node of the cell's job.
 
     `limit_s` is of the job, as far as it is less than the cell's; `token` is the file with the run's, where there are several nodes.
     """
     about = json.dumps({"factors": cell.factors, "limit_s": limit_s, "token": str(token.resolve())})
-    return [sys.executable, "-m", "nsadiag.commands.batch.node", spec, str(run.path.resolve()), about]
+    return [spec, str(run.path.resolve()), about]
 
 
-def main(spec: str, directory: str, about: str) -> int:
+def main(spec: str, directory: str, about: str, pools: Pools) -> int:
     """Runs the cell and leaves cell.json complete, which is the mark that it is done."""
-    interrupts.listen()
-    # Slurm's warning that the time is nearly up.
-    signal.signal(signal.SIGUSR2, signal.getsignal(signal.SIGTERM))
     run, asked = RunDir(path=Path(directory)), json.loads(about)
     matrix = load_matrix(find_spec(spec))
     result = CellResult(cell=_cell(matrix, asked["factors"]))
     hide(result.cell.env, result.cell.command())
-    if not _is_ours(directory_of(run, result.cell)):
-        return EXIT_HEALTHY
-    limits = [s for s in (result.cell.timeout_s, asked["limit_s"]) if s]
-    options = WatchOptions(stall_after_s=matrix.stall_after_s, timeout_s=min(limits, default=0.0))
-    nnodes = int(os.environ.get(NNODES, "1"))
-    if nnodes == 1:
-        outcome = _alone(run, matrix, result.cell, options)
-    else:
-        found = _with_others(run, matrix, result.cell, options, _place(nnodes, Path(asked["token"])))
+    job = Job(run=run, matrix=matrix, cell=result.cell, pools=pools, limit_s=asked["limit_s"])
+    with hold.shared(job.directory):
+        if not _is_ours(job.directory):
+            return EXIT_HEALTHY
+        nnodes = int(os.environ.get(NNODES, "1"))
+        found = _alone(job) if nnodes == 1 else _with_others(job, _place(nnodes, Path(asked["token"])))
         if isinstance(found, int):
             return found
-        outcome = found
-    note_done(run, result, outcome, beside=0.0)
+        note_done(run, result, found, beside=0.0)
     return EXIT_HEALTHY
 
 
-def _alone(run: RunDir, matrix: Matrix, cell: Cell, options: WatchOptions) -> Outcome:
-    directory = directory_of(run, cell)
-    _clear(directory)
-    pool = _launchers(directory, matrix)
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What this agent is to run its part of."""
+
+    run: RunDir
+    matrix: Matrix
+    cell: Cell
+    pools: Pools
+    limit_s: float | None
+
+    @property
+    def directory(self) -> RunDir:
+        return directory_of(self.run, self.cell)
+
+    def options(self) -> WatchOptions:
+        limits = [s for s in (self.cell.timeout_s, self.limit_s) if s]
+        return WatchOptions(stall_after_s=self.matrix.stall_after_s, timeout_s=min(limits, default=0.0))
+
+    def launchers(self) -> LauncherPool:
+        return self.pools.of(self.run, tuple(self.matrix.preload))
+
+
+def _alone(job: Job) -> Outcome:
+    _clear(job.directory)
+    pool = job.launchers()
+    launcher = pool.take(job.cell.env)
     try:
-        return run_cell(run, matrix, cell, pool.take(cell.env), options)
+        return run_cell(job.run, job.matrix, job.cell, launcher, job.options())
     finally:
-        pool.close()
-
-
-def _launchers(directory: RunDir, matrix: Matrix) -> LauncherPool:
-    log = make_private_dir(directory.node(this_node())) / "launcher.log"
-    return LauncherPool(log, preload=tuple(matrix.preload))
+        pool.give(launcher)
 
 
 def _place(nnodes: int, token: Path) -> Place:
@@ -92,15 +117,13 @@ def _place(nnodes: int, token: Path) -> Place:
     )
 
 
-def _with_others(
-    run: RunDir, matrix: Matrix, cell: Cell, options: WatchOptions, place: Place
-) -> Outcome | int:
+def _with_others(job: Job, place: Place) -> Outcome | int:
     """The outcome on node 0; the exit code on every other node."""
-    directory, task = directory_of(run, cell), task_of(matrix, [cell])
+    directory, cell, task = job.directory, job.cell, task_of(job.matrix, [job.cell])
     if not place.is_first:
         member = nodes.member(place, task, out=None, force=False)
         try:
-            code = take_parts(member, matrix, [cell])
+            code = take_parts(member, [cell], job.launchers())
             return member.exit_code if code is None else code
         finally:
             member.close()
@@ -110,13 +133,9 @@ def _with_others(
         # The cell's directory is the root: other cells' jobs meet beside it at the same time.
         lead = Lead(crew, directory, nodes.crowd())
         lead.open(kind="matrix")
-        counts = spread(cell.world_size, place.nnodes)
-        part = lead.announce(at=".", name=cell.id, counts=counts, probes=probes_of(matrix), options=options)
-        pool = _launchers(directory, matrix)
-        try:
-            outcomes.append(run_part_of_node_0(lead, part, pool, directory, cell))
-        finally:
-            pool.close()
+        counts, probes = spread(cell.world_size, place.nnodes), probes_of(job.matrix)
+        part = lead.announce(at=".", name=cell.id, counts=counts, probes=probes, options=job.options())
+        outcomes.append(run_part_of_node_0(lead, part, job.launchers(), directory, cell))
         return EXIT_HEALTHY, outcomes[0].verdict.summary
 
     _clear(directory)
@@ -158,12 +177,33 @@ def _clear(cell: RunDir) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-if __name__ == "__main__":
+def run_job(words: list[str], pools: Pools) -> int:
+    """The exit code; why a job failed is on stderr."""
     try:
-        code = main(*sys.argv[1:])
+        spec, directory, about = words
+        return main(spec, directory, about, pools)
     except NsadiagError as error:
         print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
-        code = error.exit_code
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        return EXIT_INTERNAL
+
+
+if __name__ == "__main__":
+    interrupts.listen()
+    # Slurm's warning that the time is nearly up.
+    signal.signal(signal.SIGUSR2, signal.getsignal(signal.SIGTERM))
+    launchers, code = Pools(), EXIT_HEALTHY
+    try:
+        if len(sys.argv) > 1:
+            code = run_job(sys.argv[1:], launchers)
+        else:
+            serve(lambda words: run_job(words, launchers))
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
+    finally:
+        launchers.close()
     sys.exit(code)

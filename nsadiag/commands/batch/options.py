@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from nsadiag.engines.batch import BatchOptions
 from nsadiag.errors import UsageError
+from nsadiag.evidence.documents.files import read_text
 from nsadiag.spec import Cell
 
 # As Slurm spells it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
@@ -22,7 +27,10 @@ def parsed(
     gpus_per_node: int | None,
     time: str | None,
     at_once: int | None,
+    address: str | None,
+    runtime_env: Path | None,
     more: Sequence[str],
+    dry_run: bool,
 ) -> BatchOptions:
     """Raises UsageError where one says nothing that could be meant."""
     return BatchOptions(
@@ -33,6 +41,9 @@ def parsed(
         gpus_per_node=gpus_per_node,
         time_s=None if time is None else seconds_of(time),
         at_once=at_once,
+        address=address,
+        runtime_env=None if runtime_env is None else runtime_env_in(runtime_env),
+        dry_run=dry_run,
         more=dict(_pair(text) for text in more),
     )
 
@@ -57,6 +68,18 @@ def _pair(text: str) -> tuple[str, str]:
     if not re.fullmatch(r"[A-Za-z][\w-]*", key):
         raise UsageError(f"--slurm is {text!r}", "give an option of sbatch as KEY=VALUE: --slurm qos=high")
     return key.replace("_", "-"), value
+
+
+def runtime_env_in(path: Path) -> dict[str, Any]:
+    """A runtime environment of Ray's, as `ray job submit` takes it. Raises UsageError."""
+    hint = "give a YAML file as `ray job submit` takes it"
+    try:
+        found = yaml.safe_load(read_text(path))
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"--runtime-env {path}: {error}", hint) from None
+    if not isinstance(found, dict):
+        raise UsageError(f"--runtime-env {path} holds no mapping", hint)
+    return found
 
 
 def nodes_of(cell: Cell, most: int) -> int:

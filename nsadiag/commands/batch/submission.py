@@ -5,26 +5,24 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from nsadiag.agent import interrupts
 from nsadiag.cluster.protocol.seal import new_token
 from nsadiag.commands import output
-from nsadiag.commands.batch import node
+from nsadiag.commands.batch import hold, node
 from nsadiag.commands.batch.lost_job import lost
 from nsadiag.commands.batch.options import nodes_of
 from nsadiag.commands.matrix.cells import CellResult, Outcome, announce, directory_of, from_disk, restored
 from nsadiag.commands.matrix.run import MatrixRequest, MatrixState
-from nsadiag.engines.batch import BatchEngine, BatchOptions, JobState, Task
+from nsadiag.engines.batch import BatchEngine, BatchOptions, JobState, Phase, Task
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json, write_private
 from nsadiag.spec import Cell
 
 TOKEN = "token"
-LOOK_S = 1.0  # at the files
-ASK_S = 5.0  # the scheduler, which has others to serve
+LOOK_S = 1.0  # at the files, at most
 # From the end of a job on until its result must be there: other machines' files may be seen late.
 LATE_S = 10.0
 LEAVING_S = 15.0  # from the last cell's verdict on, for the agents to end their launchers
@@ -38,9 +36,11 @@ def task_of(cell: Cell, *, spec: str, run: RunDir, logs: Path, options: BatchOpt
     limit_s = max(options.time_s - AROUND_S, options.time_s / 2) if options.time_s else None
     return Task(
         name=cell.id,
-        command=node.command(spec, run, cell, limit_s=limit_s, token=logs / TOKEN),
+        module=node.MODULE,
+        arguments=node.arguments(spec, run, cell, limit_s=limit_s, token=logs / TOKEN),
         nodes=nodes,
         ranks_per_node=cell.world_size // nodes,
+        gpus_per_node=-(-cell.gpus // nodes),
         seconds=cell.timeout_s + AROUND_S,
     )
 
@@ -56,8 +56,7 @@ def plan(request: MatrixRequest, engine: BatchEngine, options: BatchOptions) -> 
 
 
 def through(request: MatrixRequest, engine: BatchEngine, options: BatchOptions) -> MatrixRequest:
-    """The same, with its cells run by the engine. Raises MachineError where that cannot be used here."""
-    engine.check()
+    """The same, with its cells run by the engine."""
     living: set[str] | None = None
 
     def restore(run: RunDir, cell: Cell) -> CellResult:
@@ -66,7 +65,10 @@ def through(request: MatrixRequest, engine: BatchEngine, options: BatchOptions) 
         living = _living(run, engine) if living is None else living
         if _job_of(run, cell) in living and from_disk(run, cell) is None:
             return CellResult(cell=cell)
-        return restored(run, cell)
+        with hold.alone(directory_of(run, cell)):
+            # An agent that has not begun by now is to find that the cell is no longer its own.
+            _disown(run, cell)
+            return restored(run, cell)
 
     return replace(request, runner=lambda state: Batched(state, engine, options).run(), restore=restore)
 
@@ -81,6 +83,13 @@ def _living(run: RunDir, engine: BatchEngine) -> set[str]:
 def _job_of(run: RunDir, cell: Cell) -> str | None:
     job = read_json(directory_of(run, cell).path / JOB, {}).get("id")
     return str(job) if job else None
+
+
+def _disown(run: RunDir, cell: Cell) -> None:
+    """The next driver submits the cell anew."""
+    path = directory_of(run, cell).path / JOB
+    if (about := read_json(path)) is not None:
+        write_json(path, about | {"id": None, "cancelled": about.get("id")})
 
 
 def logs_of(run: RunDir, engine: str) -> Path:
@@ -110,16 +119,19 @@ class Batched:
             asked = 0.0
             while self._jobs:
                 interrupts.check()
-                if time.monotonic() - asked > ASK_S:
+                if time.monotonic() - asked > self._engine.ask_s:
                     asked = time.monotonic()
                     self._ask()
                 self._collect()
-                time.sleep(LOOK_S)
+                time.sleep(min(LOOK_S, self._engine.ask_s))
             self._see_them_end()
         except BaseException:
             with interrupts.held_off():
                 self._cancel()
             raise
+        finally:
+            with interrupts.held_off():
+                self._engine.close()
 
     def _skip(self) -> None:
         """Cells that cannot do without more GPUs than a job gets; how many that is without the option, nobody says."""
@@ -160,6 +172,8 @@ class Batched:
     def _collect(self) -> None:
         """Those whose result is there; and those that have ended without one, long enough ago."""
         for job, result in list(self._jobs.items()):
+            if job in self._told and self._told[job].phase == "pending":
+                continue
             found = self._result(result.cell)
             if found is not None and found.verdict is not None:
                 self._done(
@@ -183,7 +197,7 @@ class Batched:
             if not self._finished or time.monotonic() > deadline:
                 break
             interrupts.check()
-            time.sleep(LOOK_S)
+            time.sleep(min(LOOK_S, self._engine.ask_s))
         self._engine.cancel(self._finished)
 
     def _done(self, job: str, result: CellResult, outcome: Outcome) -> None:
@@ -204,33 +218,41 @@ class Batched:
             if state.phase == "running" and result.state != "running":
                 result.state = "running"
                 self._state.progress.cell_started(result.cell.id)
+            if state.trouble and (before is None or state.trouble != before.trouble):
+                self._state.progress.note(f"{result.cell.id}: {state.trouble}")
             if state.phase == "ended":
                 self._ended.setdefault(job, time.monotonic())
             elif before is not None and before.phase == "ended":
                 self._ended.pop(job, None)  # it was only out of sight
-        told, self._told = _sentence(self._told.values()), states
-        sentence = _sentence(states.values())
-        if sentence and sentence != told:
-            self._state.progress.note(sentence)
+        told, self._told = _reasons(self._told.values()), states
+        reasons = _reasons(states.values())
+        if reasons and set(reasons) != set(told):
+            self._state.progress.note(_sentence(reasons))
 
     def _cancel(self) -> None:
         left = [job for job in self._jobs if job not in self._ended]
         self._engine.cancel(left)
         for job in left:
-            # The next --resume submits the cell anew.
-            path = directory_of(self._run, self._jobs[job].cell).path / JOB
-            write_json(path, read_json(path, {}) | {"id": None, "cancelled": job})
+            _disown(self._run, self._jobs[job].cell)
         if left:
             self._state.progress.note(f"cancelled {', '.join(_in_short(left))}")
 
 
-def _sentence(states: Any) -> str:
-    """`3 jobs wait (Resources)`; empty where none does."""
+def _reasons(states: Iterable[JobState]) -> Counter[tuple[Phase, str]]:
+    """Why jobs wait, each with how many; and what the scheduler says where it does not answer."""
     # Before it was first thought about, a job has the reason None.
-    reasons = Counter(s.words for s in states if s.phase == "pending" and s.words not in ("", "None"))
-    parts = [f"{count} {'jobs wait' if count > 1 else 'job waits'} ({why})" for why, count in reasons.items()]
-    untold = next((state.words for state in states if state.phase == "untold"), None)
-    return ", ".join([*parts, *([f"the scheduler does not answer: {untold}"] if untold else [])])
+    told = ((s.phase, s.words) for s in states if s.words not in ("", "None"))
+    return Counter(reason for reason in told if reason[0] in ("pending", "untold"))
+
+
+def _sentence(reasons: Counter[tuple[Phase, str]]) -> str:
+    """`3 jobs wait (Resources)`."""
+    return ", ".join(
+        f"{count} {'jobs wait' if count > 1 else 'job waits'} ({why})"
+        if phase == "pending"
+        else f"the scheduler does not answer: {why}"
+        for (phase, why), count in reasons.items()
+    )
 
 
 def _in_short(ids: Sequence[str]) -> list[str]:

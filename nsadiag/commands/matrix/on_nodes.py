@@ -126,30 +126,29 @@ def _take_part(request: MatrixRequest, place: Place, task: Any) -> nodes.NodeRes
             output.write_run(
                 member.root, kind="matrix", name=request.matrix.name, command=line, started_at=output.now()
             )
-        code = take_parts(member, request.matrix, request.every_cell)
+        pool = LauncherPool(_log(member.root.path, member.name), preload=tuple(request.matrix.preload))
+        try:
+            code = take_parts(member, request.every_cell, pool)
+        finally:
+            pool.close()
         return nodes.result_of(member, code)
     finally:
         member.close()
 
 
-def take_parts(member: Member, matrix: Matrix, cells: Sequence[Cell]) -> int | None:
+def take_parts(member: Member, cells: Sequence[Cell], pool: LauncherPool) -> int | None:
     """This node's ranks of each cell that node 0 announces; the exit code, where it is not node 0's."""
     by_id = {cell.id: cell for cell in cells}
-    log = _log(member.root.path, member.name)
-    pool = LauncherPool(log, preload=tuple(matrix.preload))
-    try:
-        for part in member.parts():
-            try:
-                _run_part(member, part, pool, by_id[part.name])
-            except KeyboardInterrupt:
-                member.finish(part, member.directory(part))
-                return EXIT_INTERRUPTED
-            except Exception as error:
-                member.give_up(part, error)
-                raise
+    for part in member.parts():
+        try:
+            _run_part(member, part, pool, by_id[part.name])
+        except KeyboardInterrupt:
             member.finish(part, member.directory(part))
-    finally:
-        pool.close()
+            return EXIT_INTERRUPTED
+        except Exception as error:
+            member.give_up(part, error)
+            raise
+        member.finish(part, member.directory(part))
     return None
 
 
