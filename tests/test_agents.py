@@ -13,7 +13,7 @@ from test_pictures import LOCKED, judged
 from test_reports import FAILING, make_matrix
 
 from nsadiag.commands.agents import server, tools
-from nsadiag.errors import MachineError, UsageError
+from nsadiag.errors import MachineError, NsadiagError, UsageError
 
 
 @pytest.mark.parametrize("name", recorded()[::9])
@@ -40,6 +40,20 @@ def test_an_id_that_is_none_is_refused(id_: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         tools.evidence(id_, directory)
     assert "e1 to e" in caught.value.hint
+
+
+def test_a_comparison_is_whole_rows_of_what_differs(tmp_path: Path) -> None:
+    a, b = judged(LOCKED, tmp_path / "a"), judged("rank_conditional_validation", tmp_path / "b")
+    answer = tools.compare(str(a.directory), str(b.directory))
+    rows = json.loads(answer)["differs"]
+    assert len(answer) <= tools.MOST_CHARACTERS + 100 and rows
+    assert any("local_lock_deadlock" in json.dumps(row) for row in rows)
+
+
+def test_what_cannot_be_reduced_is_a_mistake_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(NsadiagError) as caught:
+        tools.shrink(str(tmp_path))
+    assert str(tmp_path) in caught.value.message
 
 
 def test_a_matrix_and_a_missing_directory_are_refused_with_a_hint(tmp_path: Path) -> None:
@@ -73,4 +87,4 @@ def test_a_client_hears_of_reading_tools_alone_and_gets_mistakes_as_answers(tmp_
     assert listed == {"verdict", "evidence", "code", "compare", "runs"}
     assert json.loads(good)["class"] == "local_lock_deadlock"
     assert bad.startswith("error: ") and "\nhint: " in bad
-    assert asyncio.run(talk(True))[0] == {*listed, "attach", "run"}
+    assert asyncio.run(talk(True))[0] == {*listed, "attach", "run", "shrink"}

@@ -17,7 +17,7 @@ from support.jobs import Jobs
 from test_reports import FAILING, HEALTHY, HUNG, make_matrix, make_run
 
 from nsadiag.agent.watching.state import Suspicion
-from nsadiag.commands.messages import notify
+from nsadiag.commands.messages import first_step, notify
 from nsadiag.commands.messages.github import annotate
 from nsadiag.commands.messages.metrics import MetricsFile
 from nsadiag.commands.messages.metrics import check as check_metrics
@@ -25,6 +25,7 @@ from nsadiag.commands.messages.notices import IN_VAIN, Lines
 from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.records import Where
+from nsadiag.evidence.ring.blackbox import BlackBox, Counter
 from nsadiag.reports import REPORTERS, load_report
 
 SUSPICION = Suspicion(t_s=20.0, quiet_s=12.0, says="Rank 1 never reached all_reduce #17.")
@@ -52,6 +53,28 @@ def test_a_job_that_pauses_often_is_not_told_of_every_snapshot(capsys: pytest.Ca
     for quiet_s in (1.0, 2.0, *[8.0] * 20):
         lines.looking(quiet_s)
     assert len(capsys.readouterr().err.splitlines()) == IN_VAIN
+
+
+def test_the_first_step_of_all_ranks_is_announced_once(tmp_path: Path) -> None:
+    run, said, heard = RunDir(path=tmp_path), [], threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        heard.set()
+
+    def recorder(rank: int) -> BlackBox:
+        run.rank(rank).path.mkdir(parents=True)
+        return BlackBox(run.rank(rank).blackbox, rank=rank, world_size=2)
+
+    first = recorder(0)
+    first.count(Counter.STEPS, 3)
+    assert first_step.ready_ranks(run) == (0, 0), "the other rank has not opened its recorder"
+    second = recorder(1)
+    assert first_step.ready_ranks(run) == (2, 1)
+    with first_step.announced(run, say):
+        second.count(Counter.STEPS, 1)
+        assert heard.wait(60)
+    assert len(said) == 1 and said[0].startswith("first step done on all 2 ranks after ")
 
 
 # -- a webhook or a command ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -13,11 +14,14 @@ from nsadiag.agent.processes import Process
 from nsadiag.agent.watching.state import WatchOptions
 from nsadiag.agent.watching.unlaunched import UnlaunchedJob, UnlaunchedWatch
 from nsadiag.commands import output, runs
+from nsadiag.commands.messages import notify
 from nsadiag.commands.messages.notices import Lines
 from nsadiag.commands.run import answer_first, judge_and_report, load_analysis
+from nsadiag.errors import UsageError
 from nsadiag.evidence.layout import RunDir
 from nsadiag.evidence.secrets.masking import mask_command
 
+NOTIFY = "NSADIAG_NOTIFY"
 KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
 
 
@@ -34,7 +38,8 @@ def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOption
     output.write_run(run, **about)
     # What is printed late in a notebook lands below another cell: who wants the verdict there asks for it.
     in_notebook = bool(argv) and Path(argv[0]).stem in KERNELS
-    lines = Lines(silent=in_notebook)
+    notifier = _notifier(run, str(about["name"]))
+    lines = Lines(notifier.tell if notifier else None, silent=in_notebook)
     watch = UnlaunchedWatch(
         job, run, options, on_silence=load_analysis, on_stuck=lambda: answer_first(run), notices=lines
     )
@@ -42,12 +47,27 @@ def look_on(run: RunDir, job: UnlaunchedJob, expected: int, options: WatchOption
     with interrupts.held_off():
         watch.run()
     verdict = judge_and_report(run, about)
+    if notifier:
+        notifier.verdict(verdict)
     if not watch.left_running:
         shutil.rmtree(job.socket_dir, ignore_errors=True)
     if in_notebook:
         return
     words = f"{verdict.outcome}: {verdict.summary}" if verdict.outcome != "healthy" else "healthy"
     print(f"nsadiag: {words}\nnsadiag: report in {run.path}", file=sys.stderr, flush=True)
+
+
+def _notifier(run: RunDir, name: str) -> notify.Notifier | None:
+    """The target in the environment; one that cannot be notified costs a line, and not the watch."""
+    target = os.environ.get(NOTIFY)
+    if not target:
+        return None
+    try:
+        notify.check(target)
+    except UsageError as error:
+        print(f"nsadiag: {NOTIFY}: {error.message}", file=sys.stderr, flush=True)
+        return None
+    return notify.Notifier(target=target, run=run, name=name)
 
 
 def main(

@@ -83,7 +83,7 @@ def run_once(request: RunRequest) -> RunResult:
     lines = Lines(notifier.tell if notifier else None, silent=request.silent)
     lines.started(run.path)
     try:
-        with interrupts.notifying(say_stopping), metrics_of(request, run):
+        with interrupts.notifying(say_stopping), metrics_of(request, run), lines.first_step(run):
             watch = run_command(
                 request.command,
                 run,

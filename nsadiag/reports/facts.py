@@ -186,7 +186,8 @@ def _wait_text(wait: PeerWait) -> str:
 
 def _action(verdict: Verdict) -> Iterator[Fact]:
     """`retry: nothing says that the code caused it`; of a host, which."""
-    if verdict.action:
+    # Where nothing was found out, and nothing is known, there is nothing to do about it either.
+    if verdict.action and (verdict.confidence or verdict.guilty_ranks or verdict.outcome != "unknown"):
         host = f" {one_line(verdict.action.host)}" if verdict.action.host else ""
         why = one_line(verdict.action.because).partition(": ")[0]
         yield Fact(label="action", text=f"{verdict.action.do}{host}: {why}")

@@ -48,7 +48,7 @@ def watch(
     Every rank enters it, before `init_process_group` if the flight recorder is to be seen. `out` is the run
     directory, the same on all ranks of a node; by default one under artifacts/. `stall_after`: seconds, learnt
     if None. `patience`: seconds of silence after which a suspected hang is taken for one, by default
-    `NSADIAG_PATIENCE` or learnt. A job that hangs is left as it is unless `on_hang` is "stop". Yields the run directory, whose
+    `NSADIAG_PATIENCE` or learnt. `NSADIAG_NOTIFY` names whom to notify, as for `nsadiag run --notify`. A job that hangs is left as it is unless `on_hang` is "stop". Yields the run directory, whose
     `verdict` is waited for once the block is over; under `nsadiag run`, the directory of the run, and nothing else happens. Raises
     OSError where the directory cannot be made.
     """

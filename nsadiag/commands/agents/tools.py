@@ -62,8 +62,12 @@ def compare(a: str, b: str) -> str:
     """The differences between two runs: environment, versions, settings, verdict, timing, parameters."""
     from nsadiag.commands import diff
 
-    rows = diff.rows_of(Path(a), Path(b))
-    return diff.as_json(rows, Path(a), Path(b))[:MOST_RECORD]
+    rows = [row.to_json() for row in diff.rows_of(Path(a), Path(b)) if row.differs]
+    kept = list(rows)
+    while kept and len(_shown({"differs": kept})) > MOST_CHARACTERS:
+        kept.pop()
+    left_out = {"left_out": len(rows) - len(kept)} if len(kept) < len(rows) else {}
+    return _shown({"differs": kept, **left_out})
 
 
 def runs(folder: str = "artifacts") -> str:
@@ -84,8 +88,16 @@ def run(command: list[str], timeout: float = 300.0) -> str:
     return _judged(["run", "--timeout", str(min(float(timeout), SECONDS)), "--", *command])
 
 
+def shrink(directory: str = "artifacts/latest", budget: float = 150.0) -> str:
+    """Reduces a failing run to a short script that fails in the same way; runs parts of it many times, for `budget` seconds."""
+    limit = str(min(float(budget), SECONDS))
+    document = json.loads(_output(["shrink", directory, "--budget", limit]))
+    told = {key: document.get(key) for key in ("conclusion", "summary", "run", "notes")}
+    return _shown({**told, "source": str(document.get("source") or "")[:MOST_CHARACTERS]})
+
+
 READS: tuple[Callable[..., str], ...] = (verdict, evidence, code, compare, runs)
-ACTS: tuple[Callable[..., str], ...] = (attach, run)
+ACTS: tuple[Callable[..., str], ...] = (attach, run, shrink)
 
 
 def _run(directory: str) -> RunReport:
@@ -150,7 +162,15 @@ def _shown(document: dict[str, Any]) -> str:
 
 
 def _judged(arguments: list[str]) -> str:
-    """The verdict of a command of nsadiag's own; its stdout is not ours to write to."""
+    """The verdict of a command of nsadiag's own."""
+    _output(arguments)
+    from nsadiag.commands.runs import latest
+
+    return verdict(str(latest()))
+
+
+def _output(arguments: list[str]) -> str:
+    """The JSON that a command of nsadiag's own prints; our stdout is not its to write to."""
     command, *rest = arguments
     done = subprocess.run(
         [sys.executable, "-m", "nsadiag", command, "--json", *rest],
@@ -165,6 +185,4 @@ def _judged(arguments: list[str]) -> str:
         json.loads(done.stdout)
     except ValueError:
         raise NsadiagError(done.stderr.strip()[-SUMMARY:] or f"exit code {done.returncode}") from None
-    from nsadiag.commands.runs import latest
-
-    return verdict(str(latest()))
+    return done.stdout

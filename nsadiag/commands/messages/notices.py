@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from nsadiag.agent.watching.state import Suspicion
+from nsadiag.commands.messages import first_step
+from nsadiag.evidence.layout import RunDir
 
 FIRST_S = 15.0  # of silence; after it, each time there has been twice as much
 WORTH_S = 4.0  # a shorter silence is no news
@@ -30,6 +33,10 @@ class Lines:
         """Says at a terminal where the evidence goes: elsewhere the report does, and the job's own output stays as it is."""
         if sys.stderr.isatty():
             self._say(f"watching; evidence goes to {directory}")
+
+    def first_step(self, run: RunDir) -> contextlib.AbstractContextManager[None]:
+        """Says at a terminal, within the block, when every rank has made a step."""
+        return first_step.announced(run, self._say) if sys.stderr.isatty() else contextlib.nullcontext()
 
     def looking(self, quiet_s: float) -> None:
         if quiet_s >= WORTH_S and self._looked < IN_VAIN:

@@ -1,0 +1,55 @@
+"""One line at a terminal once every rank has made its first step: from then on silence means something."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from nsadiag.evidence.documents.files import open_evidence
+from nsadiag.evidence.layout import RunDir
+from nsadiag.evidence.ring.blackbox import HEADER_BYTES, Counter
+from nsadiag.evidence.ring.header import read_header
+
+EVERY_S = 1.0
+AT_MOST_SHARE = 0.02  # of the time, should reading many headers take long
+
+
+@contextlib.contextmanager
+def announced(run: RunDir, say: Callable[[str], None]) -> Iterator[None]:
+    """Within the block the line is said once."""
+    over = threading.Event()
+    thread = threading.Thread(target=_wait, args=(run, say, over), name="nsadiag-first-step", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _wait(run: RunDir, say: Callable[[str], None], over: threading.Event) -> None:
+    started = time.monotonic()
+    wait_s = EVERY_S
+    while not over.wait(wait_s):
+        began = time.monotonic()
+        with contextlib.suppress(OSError, ValueError):  # a recorder that is being made
+            ranks, ready = ready_ranks(run)
+            if ranks and ready == ranks:
+                of = "the rank" if ranks == 1 else f"all {ranks} ranks"
+                say(f"first step done on {of} after {began - started:.0f} s")
+                return
+        wait_s = max(EVERY_S, (time.monotonic() - began) / AT_MOST_SHARE)
+
+
+def ready_ranks(run: RunDir) -> tuple[int, int]:
+    """The number of ranks, and of those that have made a step; no ranks before all have opened their recorder."""
+    ranks = ready = world = 0
+    for directory in run.ranks():
+        with open_evidence(directory.blackbox) as file:
+            header = read_header(file.read(HEADER_BYTES))
+        if header is not None:
+            ranks += 1
+            world = max(world, header.world_size)
+            ready += bool(header.counters.get(Counter.STEPS, 0))
+    return (ranks, ready) if ranks >= world else (0, 0)
