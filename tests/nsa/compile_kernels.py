@@ -56,6 +56,7 @@ SHAPES = [
         (" short", {"n_tokens": SHORT}),
         (" packed", {"packed": True}),
         (" described", {"described": True}),
+        (" packed described", {"packed": True, "described": True}),
         (" short described", {"n_tokens": SHORT, "described": True}),
         (" decode", {"decode": True}),
     )

@@ -9,10 +9,15 @@ import pytest
 from attention_cases import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interpreting import FEW, TINY, assert_equals_the_reference, uninitialised_memory_is_nan  # noqa: F401
+from interpreting import (  # noqa: F401
+    FEW,
+    OF_16,
+    TINY,
+    assert_equals_the_reference,
+    take_tiles_by_descriptors,
+    uninitialised_memory_is_nan,
+)
 
-from nsa.attention.kernels import band, gather
-from nsa.attention.kernels.tiles import Tile
 from nsa.config import AttentionConfig
 
 # Scores are exponentiated before they are masked, here as on a GPU.
@@ -88,18 +93,6 @@ def test_most_of_few_blocks_selected_equal_the_reference(n_tokens, dims):
 
 
 def test_tiles_by_descriptors_equal_the_reference(monkeypatch):
-    for module in (band, gather):
-        monkeypatch.setattr(module, "describable", lambda *_: True)
-    for name in ("band_forward_tile", "band_dkv_tile"):  # several tiles of few tokens
-        monkeypatch.setattr(band, name, lambda *_: Tile(32, 32, 4, 2))
-    config = AttentionConfig(
-        compress_block=4,
-        compress_stride=2,
-        select_block=16,
-        select_count=2,
-        window=13,
-        initial_blocks=0,
-        local_blocks=1,
-    )
-    case = Case(config=config, n_tokens=50, n_heads=2, n_kv_heads=1, qk_dim=16, v_dim=128, batch=2)
+    take_tiles_by_descriptors(monkeypatch)
+    case = Case(config=OF_16, n_tokens=50, n_heads=2, n_kv_heads=1, qk_dim=16, v_dim=128, batch=2)
     assert_equals_the_reference(case)

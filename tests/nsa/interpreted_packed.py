@@ -8,7 +8,14 @@ from __future__ import annotations
 import pytest
 import torch
 from attention_cases import SMALL, Case, output_and_gradients, random_inputs
-from interpreting import FEW, TINY, assert_equals_the_reference, uninitialised_memory_is_nan  # noqa: F401
+from interpreting import (  # noqa: F401
+    FEW,
+    OF_16,
+    TINY,
+    assert_equals_the_reference,
+    take_tiles_by_descriptors,
+    uninitialised_memory_is_nan,
+)
 
 from nsa.attention import BranchKV, nsa_attention
 from nsa.attention.blocks import packed_borders
@@ -29,16 +36,31 @@ def test_packed_sequences_that_select_all_they_may_equal_the_reference():
     assert_equals_the_reference(Case(n_tokens=31, n_heads=3, n_kv_heads=1, qk_dim=12, lengths=(4, 13, 11)))
 
 
-def test_a_packed_sequence_of_nan_leaves_the_others_their_bits():
-    case = Case(config=TINY, n_tokens=25, n_heads=2, n_kv_heads=1, lengths=(5, 6, 14))
+def test_packed_sequences_by_descriptors_equal_the_reference(monkeypatch):
+    take_tiles_by_descriptors(monkeypatch)
+    assert_equals_the_reference(
+        Case(config=OF_16, n_tokens=60, n_heads=2, n_kv_heads=1, qk_dim=16, v_dim=16, lengths=(3, 37, 19))
+    )
+
+
+BY_POINTERS = Case(config=TINY, n_tokens=25, n_heads=2, n_kv_heads=1, lengths=(5, 6, 14))
+BY_DESCRIPTORS = Case(
+    config=OF_16, n_tokens=50, n_heads=1, n_kv_heads=1, qk_dim=16, v_dim=16, lengths=(35, 6, 9)
+)
+
+
+@pytest.mark.parametrize("case", [BY_POINTERS, BY_DESCRIPTORS], ids=["by_pointers", "by_descriptors"])
+def test_a_packed_sequence_of_nan_leaves_the_others_their_bits(case, monkeypatch):
+    if case is BY_DESCRIPTORS:
+        take_tiles_by_descriptors(monkeypatch)
     clean, poisoned = (random_inputs(case, dtype=torch.float32) for _ in range(2))
-    borders = packed_borders(TINY, case.n_tokens, case.cu_seqlens())
+    borders = packed_borders(case.config, case.n_tokens, case.cu_seqlens())
     with torch.no_grad():
         for each in (poisoned.k, poisoned.v):
             for x, row in zip(each, (1, 0, 0), strict=True):
                 x[:, borders[row, 1] : borders[row, 2]] = float("nan")
     expected, actual = (output_and_gradients(case, inputs, "triton") for inputs in (clean, poisoned))
-    assert actual[0][:, 5:11].isnan().all()
+    assert actual[0][:, borders[0, 1] : borders[0, 2]].isnan().all()
     for a, e in zip(actual, expected, strict=True):
         tokens = a.shape[1] == case.n_tokens  # else compressed keys or values
         start, end = borders[0 if tokens else 1, 1:3].tolist()

@@ -7,6 +7,8 @@ import torch
 from attention_cases import Case, output_and_gradients, random_inputs
 from quick_interpreter import quicken
 
+from nsa.attention.kernels import band, choose, gather
+from nsa.attention.kernels.tiles import Tile
 from nsa.config import AttentionConfig
 
 quicken()
@@ -24,6 +26,16 @@ FEW = AttentionConfig(
     initial_blocks=0,
     local_blocks=1,
 )
+# Blocks that a descriptor may have: of a power of two.
+OF_16 = AttentionConfig(
+    compress_block=4,
+    compress_stride=2,
+    select_block=16,
+    select_count=2,
+    window=13,
+    initial_blocks=0,
+    local_blocks=1,
+)
 OF_FEW_BLOCKS = Case(config=FEW, n_tokens=130, n_heads=1, n_kv_heads=1)
 
 
@@ -32,6 +44,14 @@ def uninitialised_memory_is_nan():
     torch.use_deterministic_algorithms(True)  # fills what torch.empty gives with NaN
     yield
     torch.use_deterministic_algorithms(False)
+
+
+def take_tiles_by_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Hopper for long rows, with several tiles for few tokens."""
+    for module in (band, choose, gather):
+        monkeypatch.setattr(module, "describable", lambda *_: True)
+    for name in ("band_forward_tile", "band_dkv_tile"):
+        monkeypatch.setattr(band, name, lambda *_: Tile(32, 32, 4, 2))
 
 
 def assert_equals_the_reference(case: Case, *, scale: float = 1.0, seed: int = 0) -> None:

@@ -96,7 +96,7 @@ def bands_dq(
     batch, n_queries, heads, dim = q.shape
     v_dim = dout.shape[3]
     dq = torch.empty_like(q)
-    described = describable(q, borders, *k, *v, dout)
+    described = describable(q, *k, *v, dout)
     tile = tile or band_dq_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
     rows = _tiles((q, dout), tile.rows, described)
     keys, values = (_tiles(x, tile.columns, described) for x in (k, v))
@@ -119,7 +119,8 @@ def bands_dkv(
     batch, n_queries, heads, dim = q.shape
     kv_heads = next(x for x in k if x is not None).shape[2]
     v_dim, group, lists = dout.shape[3], heads // kv_heads, batch * kv_heads
-    described = describable(q, borders, *k, *v, dout)
+    # In a packed row every tile of queries would have to be cleared of another sequence's.
+    described = borders is None and describable(q, *k, *v, dout)
     tile = tile or band_dkv_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
     empty = torch.empty if borders is None else torch.zeros  # no program writes unused slots of a packed row
     dk: list[Tensor | None] = [None] * 3
@@ -177,7 +178,7 @@ def _forward(
     batch, n_queries, heads, dim = q.shape
     outs, lses = result
     v_dim = next(x for x in v if x is not None).shape[3]
-    described = describable(q, borders, *k, *v)
+    described = describable(q, *k, *v)
     tile = tile or band_forward_tile(max(padded(dim), padded(v_dim)), q.dtype, described)
     (rows,) = _tiles((q,), tile.rows, described)
     keys, values = (_tiles(x, tile.columns, described) for x in (k, v))

@@ -148,6 +148,8 @@ def _forward_keys(
         if SHAPE.DESCRIBED:
             k = tl.trans(described(keys.K, b, first, kv * D, SHAPE.COLUMNS, SHAPE.DP))
             v = described(keys.V, b, first, kv * DV, SHAPE.COLUMNS, SHAPE.DVP)
+            if MASKED and SHAPE.PACKED:  # the next sequence may hold NaN
+                v = tl.where((key < keys.N)[:, None], v, 0.0)
         else:
             k_at = keys.K + wide(first) * (KV_HEADS * D) + oc[None, :] * (KV_HEADS * D) + od[:, None]
             v_at = keys.V + wide(first) * (KV_HEADS * DV) + oc[:, None] * (KV_HEADS * DV) + odv[None, :]
@@ -290,6 +292,9 @@ def _dq_keys(
         if SHAPE.DESCRIBED:
             k = described(keys.K, b, first, kv * D, SHAPE.COLUMNS, SHAPE.DP)
             v = tl.trans(described(keys.V, b, first, kv * DV, SHAPE.COLUMNS, SHAPE.DVP))
+            if MASKED and SHAPE.PACKED:
+                k = tl.where((key < keys.N)[:, None], k, 0.0)
+                v = tl.where((key < keys.N)[None, :], v, 0.0)
         else:
             k_at = keys.K + wide(first) * (KV_HEADS * D) + oc[:, None] * (KV_HEADS * D) + od[None, :]
             v_at = keys.V + wide(first) * (KV_HEADS * DV) + oc[None, :] * (KV_HEADS * DV) + odv[:, None]

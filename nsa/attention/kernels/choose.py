@@ -54,7 +54,8 @@ class Shape(NamedTuple):
 
 @triton.jit
 def _importance(
-    Q, q_at, K, k_at, lse_at, live, b, kv, first, j0, N, first_query, row_length, scale_log2, SHAPE: tl.constexpr
+    Q, q_at, K, k_at, lse_at, live, b, kv, first, first_key, j0, N, first_query, row_length, scale_log2,
+    SHAPE: tl.constexpr,
 ):  # fmt: skip
     """Eq. 8 to 10 for the blocks from j0 on: [ROWS, COLUMNS], and what the last of them gives to the next.
 
@@ -79,7 +80,7 @@ def _importance(
     is_key = (each % PER_BLOCK_P < SHAPE.PER_BLOCK) & (key < N)
     # The keys stay in shared memory while the heads of the group pass by.
     if SHAPE.DESCRIBED:
-        k = tl.trans(described(K, b, j0 * SHAPE.PER_BLOCK, kv * SHAPE.D, KEYS, SHAPE.DP))
+        k = tl.trans(described(K, b, first_key + j0 * SHAPE.PER_BLOCK, kv * SHAPE.D, KEYS, SHAPE.DP))
     else:
         keys_at = k_at + wide(j0) * (SHAPE.PER_BLOCK * KV_HEADS * SHAPE.D)
         keys_at += (key - j0 * SHAPE.PER_BLOCK)[None, :] * (KV_HEADS * SHAPE.D) + od[:, None]
@@ -149,8 +150,9 @@ def _score(
         part * SHAPE.COLUMNS, newest // (SHAPE.PER_BLOCK * SHAPE.STRIDE) + 1, PARTS * SHAPE.COLUMNS
     ):
         importance, given = _importance(
-            Q, q_at, K, k_at, lse_at, live, b, kv, first, j0, N, past + first, row_length, scale_log2, SHAPE
-        )
+            Q, q_at, K, k_at, lse_at, live, b, kv, first, first_key, j0, N, past + first, row_length, scale_log2,
+            SHAPE,
+        )  # fmt: skip
         scores_at = SCORES + tile_row[:, None] * BLOCKS_P + j0 + column[None, :]
         tl.store(scores_at, importance, mask=(j0 + column < BLOCKS_P)[None, :])
         if SHAPE.REACH > 0:
@@ -229,7 +231,7 @@ def _select_few(
     lse_at = LSE + (b * SHAPE.H + kv * SHAPE.GROUP).to(tl.int64) * T + first + row
     k_at = K + (b.to(tl.int64) * N * KV_HEADS + kv) * SHAPE.D
     importance, _ = _importance(
-        Q, q_at, K, k_at, lse_at, live, b, kv, first, 0, N, past + first, T, scale_log2, SHAPE
+        Q, q_at, K, k_at, lse_at, live, b, kv, first, 0, 0, N, past + first, T, scale_log2, SHAPE
     )
     own = (past + first + row) // (SHAPE.PER_BLOCK * SHAPE.STRIDE)
     forced = (column < INITIAL)[None, :] | (column[None, :] > own[:, None] - LOCAL)
@@ -272,7 +274,7 @@ def select(
     n_blocks = n_tiles(past + n_queries, lengths.block, borders)
     per_block = lengths.block // lengths.stride
     keys_per_block = power_of_two(per_block)
-    is_described = per_block == keys_per_block and describable(q, borders, k)
+    is_described = per_block == keys_per_block and describable(q, k)
     tile = tile or selection_tile(padded(dim), q.dtype, keys_per_block, is_described)
     shape = _shape(q, k, lengths, tile, borders, is_described)
     blocks = q.new_empty(batch, kv_heads, n_queries, lengths.count, dtype=torch.int32)

@@ -14,11 +14,10 @@ _ALIGNMENT = 16  # bytes, of every row that is described
 _DIMS = (64, 128)
 
 
-def describable(q: Tensor, borders: Tensor | None, *others: Tensor | None) -> bool:
+def describable(q: Tensor, *others: Tensor | None) -> bool:
     """Whether tiles of these [B, T, H, D] can be described, and whether it is worth it."""
     return (
         q.numel() >= WORTHWHILE  # first, as short calls are bound by Python
-        and borders is None  # a tile may hold tokens of two sequences
         and q.is_cuda
         and q.dtype in (torch.bfloat16, torch.float16)
         and is_hopper(q.device)

@@ -91,11 +91,13 @@ def unions_kernel(
 
 
 @triton.jit
-def _block_of(X, keys, block, D: tl.constexpr, DP: tl.constexpr, SHAPE: tl.constexpr):
-    """The keys, or values, of one block, [BLOCK_P, DP], and 0 behind the last."""
+def _block_of(X, keys, block, D: tl.constexpr, DP: tl.constexpr, MASKED: tl.constexpr, SHAPE: tl.constexpr):
+    """The keys, or values, of one block, [BLOCK_P, DP]; 0 after the last of the sequence, which only MASKED blocks have."""
     first = block * SHAPE.BLOCK + keys.shift
     if SHAPE.DESCRIBED:
         tile = tl.reshape(X.load([keys.b, first, keys.kv * D]), (SHAPE.BLOCK_P, DP))
+        if MASKED and SHAPE.PACKED:  # the next sequence may hold NaN
+            tile = tl.where((first + tl.arange(0, SHAPE.BLOCK_P) < keys.end)[:, None], tile, 0.0)
     else:
         KV_HEADS: tl.constexpr = SHAPE.H // SHAPE.GROUP
         od, ob = tl.arange(0, DP), tl.arange(0, SHAPE.BLOCK_P)
@@ -122,8 +124,8 @@ def _forward_blocks(
     for i in range(begin, end):
         block, tokens = next_block, next_tokens
         next_block, next_tokens = _next(union, i + 1)
-        k = _block_of(keys.K, keys, block, SHAPE.D, SHAPE.DP, SHAPE)
-        v = _block_of(keys.V, keys, block, SHAPE.DV, SHAPE.DVP, SHAPE)
+        k = _block_of(keys.K, keys, block, SHAPE.D, SHAPE.DP, MASKED, SHAPE)
+        v = _block_of(keys.V, keys, block, SHAPE.DV, SHAPE.DVP, MASKED, SHAPE)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
         selected = ((tokens >> token) & 1) != 0
         if MASKED:
@@ -158,8 +160,8 @@ def _dq_blocks(
     for i in range(begin, end):
         block, tokens = next_block, next_tokens
         next_block, next_tokens = _next(union, i + 1)
-        k = _block_of(keys.K, keys, block, SHAPE.D, SHAPE.DP, SHAPE)
-        v = _block_of(keys.V, keys, block, SHAPE.DV, SHAPE.DVP, SHAPE)
+        k = _block_of(keys.K, keys, block, SHAPE.D, SHAPE.DP, MASKED, SHAPE)
+        v = _block_of(keys.V, keys, block, SHAPE.DV, SHAPE.DVP, MASKED, SHAPE)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
         selected = ((tokens >> token) & 1) != 0
