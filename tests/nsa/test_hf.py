@@ -186,9 +186,7 @@ def test_two_ranks_of_its_trainer_train_as_one_does(tmp_path):
     losses = {}
     for name, launcher, rows in (("one", (), "2"), ("two", TWO_RANKS, "1")):
         (tmp_path / name).mkdir()
-        done = run_python(
-            *launcher, str(ROOT / "tests/nsa/run_hf_trainer.py"), str(tmp_path / name), rows, timeout=280
-        )
+        done = run_python(*launcher, str(ROOT / "tests/nsa/run_hf_trainer.py"), str(tmp_path / name), rows)
         log = tmp_path / name / "log.json"
         assert log.exists(), done.stderr
         losses[name] = json.loads(log.read_text())

@@ -21,7 +21,7 @@ EXAMPLES = re.findall(
 
 def pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -77,7 +77,7 @@ def run(code: str, *path: Path, cwd: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-S", "-c", code]  # -S: without site-packages
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -113,7 +113,7 @@ except ModuleNotFoundError as error:
 
 def test_the_source_distribution_builds_the_same_wheel(installed, tmp_path):
     build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT / "packaging/nsa", check=True, capture_output=True, timeout=240)
+    subprocess.run(build, cwd=ROOT / "packaging/nsa", check=True, capture_output=True, timeout=600)
     (sdist,) = tmp_path.glob("nsa-*.tar.gz")
     pip("wheel", str(sdist), "--no-deps", "--no-build-isolation", "-w", str(tmp_path))
     (wheel,) = tmp_path.glob("nsa-*.whl")
