@@ -14,7 +14,12 @@ import numpy as np
 from support.looks import sample, thread
 
 from nsadiag.analysis.records import CaptureEvidence
-from nsadiag.analysis.rules.blocked.event_loop import LoopWait, now_awaits, of_a_thread, stands_for
+from nsadiag.analysis.rules.blocked.event_loop import (
+    LoopWait,
+    awaited_now,
+    blocking_task,
+    blocking_task_of_thread,
+)
 from nsadiag.evidence.documents.captures import Failed, Task
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.documents.python_stacks import NO_THREAD, PythonThread
@@ -109,7 +114,7 @@ def frames(*inner: tuple[str, str], line: int = 7) -> list[tuple[str, str, int]]
 def judged(*rows: Task, threads: tuple[PythonThread, ...] = ()) -> LoopWait | None:
     main = thread(frames(("base_events.py", "_run_once")), thread_name="MainThread")
     stuck: Any = SimpleNamespace(capture=capture_of(main, *threads, tasks=rows))
-    return stands_for(stuck)
+    return blocking_task(stuck)
 
 
 def beside(*rows: Task, threads: tuple[PythonThread, ...] = ()) -> LoopWait | None:
@@ -118,8 +123,8 @@ def beside(*rows: Task, threads: tuple[PythonThread, ...] = ()) -> LoopWait | No
     loop = thread(frames(("base_events.py", "_run_once")), thread_name="fetcher")
     told_by = tuple(replace(row, thread="fetcher") for row in rows)
     stuck: Any = SimpleNamespace(capture=capture_of(main, loop, *threads, tasks=told_by))
-    assert stands_for(stuck) is None
-    return of_a_thread(stuck)
+    assert blocking_task(stuck) is None
+    return blocking_task_of_thread(stuck)
 
 
 def capture_of(*threads: PythonThread, tasks: tuple[Task, ...]) -> CaptureEvidence:
@@ -190,7 +195,7 @@ def awaits(*rows: Task, trains_in: str = "") -> tuple[int, str] | None:
     recording = Recording(header=None, events=events, names=names)
     capture = capture_of(NO_THREAD, tasks=rows)
     rank: Any = SimpleNamespace(captures=(capture,), samples=(sample(*stack),), recording=recording)
-    found = now_awaits(rank)
+    found = awaited_now(rank)
     return (found[0].line, found[1]) if found else None
 
 

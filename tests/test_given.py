@@ -48,7 +48,7 @@ SAME = [1.0, 2.0, 3.0, 4.0, 5.0]
 def test_batches_that_are_equal_on_all_ranks_at_every_look_are_told(tmp_path: Path) -> None:
     found = same_batches(case(cell(tmp_path, {0: SAME, 1: SAME})))
     assert found and "at each of 5 snapshots" in found.sentence and "DistributedSampler" in found.fix
-    assert "/home/u/train.py:7" in found.evidence[1].claim
+    assert "/home/u/train.py:7" in list(found.evidence)[1]
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_as_long_as_another_worker_computes_or_the_gpu_does_it_is_at_work() -> N
 def test_the_verdict_says_so_of_the_worker_that_is_locked() -> None:
     stuck: Any = SimpleNamespace(capture=SimpleNamespace(proc=look(8), source="ranks/00000/captures/02"))
     worker: Any = SimpleNamespace(number=8)
-    (told,) = _locked(stuck, worker)
-    assert "release the lock" in told.claim and told.source == "ranks/00000/captures/02/proc.json"
+    ((claim, source),) = _locked(stuck, worker).items()
+    assert "can release the lock" in claim and source == "ranks/00000/captures/02/proc.json"
     worker.number = 7
-    assert _locked(stuck, worker) == ()
+    assert _locked(stuck, worker) == {}

@@ -174,7 +174,7 @@ def test_a_launcher_that_was_told_to_end_takes_all_ranks_with_it(tmp_path: Path)
     )
     verdict = judge_directory(tmp_path)
     assert verdict.guilty_ranks == (0, 1)
-    assert "launcher was stopped by SIGTERM from outside" in verdict.summary
+    assert "launcher received SIGTERM from outside" in verdict.summary
 
 
 def test_the_kernels_log_is_read_for_our_processes_alone(tmp_path: Path) -> None:

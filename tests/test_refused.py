@@ -11,7 +11,7 @@ import pytest
 from support.jobs import Jobs
 
 from nsadiag.analysis.facts.exits import MISMATCH
-from nsadiag.analysis.rules.desync.transport_rejections import refused
+from nsadiag.analysis.rules.desync.transport_rejections import rejection
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.analysis.verdict import judge
 from nsadiag.evidence.layout import RunDir, make_private_dir, read_json, write_json
@@ -139,14 +139,14 @@ def test_who_is_only_further_along_the_same_path_has_not_parted(tmp_path: Path) 
     job = Job(tmp_path)
     job.rank(0, "backward", "backward", "backward", "all_reduce")
     job.rank(1, "backward", "backward", "backward", stderr=REFUSED)
-    assert refused(load_cell(tmp_path)) is None
+    assert rejection(load_cell(tmp_path)) is None
 
 
 def test_a_peer_that_is_merely_gone_is_no_mismatch(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.rank(0, "backward", "backward")
     job.rank(1, "backward", "all_reduce", stderr="RuntimeError: Connection closed by peer [10.0.0.7]:41023\n")
-    assert refused(load_cell(tmp_path)) is None
+    assert rejection(load_cell(tmp_path)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
-"""A pipeline whose stages send and receive by helpers: which stage left its loop too early, and which loop that is."""
+"""A pipeline whose stages send and receive by helpers: the stage that left its loop too early."""
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
-import pytest
 from support.sources import source_file
 from test_disagreement import pending
 
@@ -16,9 +14,7 @@ from nsadiag.analysis.facts.locations import place
 from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
 from nsadiag.analysis.outliers import Basis, Outliers
 from nsadiag.analysis.relations.messages.pairing import left_short
-from nsadiag.analysis.rules.desync.messages.loop_left import loop_left
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
-from nsadiag.evidence.records import Place
 from nsadiag.source.control import Program
 from nsadiag.source.evaluation import OnRank
 
@@ -92,73 +88,6 @@ def test_who_went_on_with_fewer_messages_is_told_from_those_that_wait_at_one_lin
     there = place(FILE, 2, "receive")
     waits = {r: replace(pending(r, r + 1, "from", "sent fewer"), place=there) for r in (0, 1)}
     assert message_outliers(case, waits) == Outliers(ranks=(2,), basis=Basis.UNUSUAL_COUNT)
-
-
-SOURCE = """
-import torch.distributed as dist
-
-def send(t, peer):
-    dist.send(t, peer)  # SENDS
-
-def warm_up(t):
-    dist.send(t, 3)
-
-def parts(batch, rank):
-    if rank == 0:
-        yield from batch.split(8)  # GIVES
-    else:
-        for _ in range(6):
-            yield receive(rank - 1)  # TAKES
-
-def step(batch, rank):
-    for x in {over}:  # LOOP
-        y = net(x)
-        {test}send(y, 1)
-    for x in reversed(saved):
-        x.backward(receive(1))  # STANDS
-        send(x.grad, 2)
-"""
-
-
-def line(source: str, marker: str) -> int:
-    return next(n for n, text in enumerate(source.splitlines(), 1) if f"# {marker}" in text)
-
-
-def left(over: str, test: str, peer: str | None = None) -> str | None:
-    """The line that is named, for a rank that stands where it waits for what comes back."""
-    source = textwrap.dedent(SOURCE).format(over=over, test=test)
-    program = Program({FILE: source_file(FILE, source)})
-
-    def at(marker: str) -> tuple[Place, ...]:
-        return (place(FILE, line(source, marker), None),)
-
-    who = OnRank(program=program, rank=1, world_size=4)
-    found = loop_left(at("SENDS")[0], who, at("STANDS"), [at(peer)] if peer else [])
-    return source.splitlines()[found.line - 1].split("#")[0].strip() if found else None
-
-
-@pytest.mark.parametrize(
-    ("over", "test", "peer", "named"),
-    [
-        ("batch.split(8)", "", None, "for x in batch.split(8):"),
-        ("batch.split(8)", "if rank < 2: ", None, "for x in batch.split(8):"),
-        # A condition on the data may have left it out as well.
-        ("batch.split(8)", "if y.any(): ", None, None),
-        # Nothing else may, where all ranks have as many rounds; on this rank a part of the test may hold for ever.
-        ("range(4)", "if y.any(): ", None, "if y.any(): send(y, 1)"),
-        ("range(4)", "if rank == 1 and y.any(): ", None, "if rank == 1 and y.any(): send(y, 1)"),
-        ("range(4)", "if rank == 1 or y.any(): ", None, "for x in range(4):"),
-        # The rank never comes to that call.
-        ("range(4)", "if rank == 0: ", None, None),
-        # What gives out decides; which of two does is known by who else stands in the other.
-        ("enumerate(parts(batch, rank))", "", "TAKES", "yield from batch.split(8)"),
-        ("enumerate(parts(batch, rank))", "", None, "for x in enumerate(parts(batch, rank)):"),
-    ],
-)
-def test_the_loop_around_the_call_of_a_helper_is_found(
-    over: str, test: str, peer: str | None, named: str | None
-) -> None:
-    assert left(over, test, peer) == named
 
 
 def test_a_handler_that_names_no_exception_is_no_question() -> None:

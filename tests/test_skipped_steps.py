@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import Skipped, skipped
+from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import SkippedStep, skipped_step
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.layout import RunDir, make_private_dir, write_json
 from nsadiag.evidence.ring.blackbox import BlackBox, Kind, Phase
@@ -25,7 +25,7 @@ for x, y in loader:
 
 def found(
     path: Path, *made: list[int], until: int = 8, script: str = SCRIPT, scaled: bool = False
-) -> Skipped | None:
+) -> SkippedStep | None:
     """Of ranks that made so many steps after each backward, through a gradient scaler."""
     path.mkdir(exist_ok=True)
     (path / "train.py").write_text(script)
@@ -48,7 +48,7 @@ def found(
             if scaled:
                 box.emit(Kind.SCALER, Phase.END, names("Adam"), 0 if count else 1)
     cell = load_cell(run.path)
-    return skipped(Case(cell), until)
+    return skipped_step(Case(cell), until)
 
 
 def test_the_rank_that_leaves_out_a_step_is_told_with_the_condition(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_of_two_conditions_that_may_have_led_past_the_step_neither_is_named(tmp_
 def test_a_scaler_that_leaves_out_its_own_ranks_step_is_told_with_its_line(tmp_path: Path) -> None:
     one = found(tmp_path / "one", [1, 1, 1, 1, 1], [1, 1, 0, 1, 1], scaled=True)
     assert one and one.place and (one.ranks, one.place.line) == ((1,), 9)
-    assert "scaler of rank 1 left out" in one.says("1") and "unscale_" in one.fix
+    assert "scaler of rank 1 skipped" in one.says("1") and "unscale_" in one.fix
     # While they look for their scale all leave out steps together, as they do where they agree.
     late = found(tmp_path / "late", [0, 1, 1, 1, 0, 1], [0, 1, 1, 1, 1, 1], scaled=True)
     assert late and (late.ranks, late.backward) == ((0,), 5)

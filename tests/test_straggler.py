@@ -205,7 +205,7 @@ def test_who_is_late_with_its_batch_holds_up_those_who_meet_before_they_compute(
     case.__dict__["events"] = job.events()
     told = findings(straggler_rank, case)
     assert [rank for each in told for rank in each.guilty_ranks] == found
-    assert all("collective that the step begins with" in each.evidence[0].claim for each in told)
+    assert all("collective that opens the step" in each.evidence[0].claim for each in told)
 
 
 def box(folder: Path, rank: int, slow_s: float) -> None:
@@ -237,7 +237,7 @@ def test_a_loop_without_an_optimizer_has_its_straggler_by_whom_the_peers_wait_fo
     write_json(RunDir(path=tmp_path).watch, {"started_mono_ns": started_ns, "ended_s": 6.0})
     found = findings(straggler_rank, Case(load_cell(tmp_path)))
     assert [rank for each in found for rank in each.guilty_ranks] == guilty
-    assert all("comes last to 12 of 12 collectives" in each.summary for each in found)
+    assert all("is the last to enter 12 of the 12 collectives" in each.summary for each in found)
 
 
 def test_a_rank_that_has_become_slow_is_the_straggler_since_then(tmp_path: Path) -> None:

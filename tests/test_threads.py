@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from support.jobs import Jobs
 
-from nsadiag.analysis.rules.desync.issuing_threads import started_in
+from nsadiag.analysis.rules.desync.issuing_threads import starter_of
 
 # A thread of the user's own beside it is a daemon, which nobody waits for.
 FEEDER = """
@@ -81,6 +81,6 @@ def test_a_librarys_thread_is_told_by_the_line_that_had_it_started(
     rows = [{"rank": 0, "group": "default_pg", "thread": t, "op": "gather", "place": at} for t, at in calls]
     cell: Any = SimpleNamespace(rank=lambda _: rank)
     case: Any = SimpleNamespace(cell=cell, asked=pd.DataFrame(rows))
-    found = started_in(case, "default_pg", [0])
+    found = starter_of(case, "default_pg", [0])
     assert (found.place.function if found else None) == named
-    assert started_in(case, "another", [0]) is None
+    assert starter_of(case, "another", [0]) is None

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from support.jobs import Jobs
 
-from nsadiag.analysis.rules.desync.fsdp_units import Apart, units_apart
+from nsadiag.analysis.rules.desync.fsdp_units import DifferingUnits, differing_units
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 # As many layers are dropped on either rank, and all have one size: every gather meets one.
@@ -57,7 +57,7 @@ def test_layers_that_each_rank_drops_for_itself_are_told_by_what_was_gathered(jo
     assert (verdict["where"]["code"], verdict["where"]["step"]) == ("if number == drop:", 4)
 
 
-def told(*ranks: list[tuple[str, int, str]]) -> Apart | None:
+def told(*ranks: list[tuple[str, int, str]]) -> DifferingUnits | None:
     """Of ranks that gathered these units, each in a collective of that group and number; "!": what another thread issued."""
     rows, asked = [], []
     for rank, each in enumerate(ranks):
@@ -81,7 +81,7 @@ def told(*ranks: list[tuple[str, int, str]]) -> Apart | None:
         asked=pd.DataFrame(asked, columns=["rank", "group", "call", "thread"]),
         groups=SimpleNamespace(label=lambda rank, name: name),
     )
-    return units_apart(case)
+    return differing_units(case)
 
 
 def numbered(units: str, first: int = 1, group: str = "default_pg") -> list[tuple[str, int, str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.rules.exits import missing_files as module
-from nsadiag.analysis.rules.exits.missing_files import Unmade, unmade
+from nsadiag.analysis.rules.exits.missing_files import MissingFile, missing_file
 from nsadiag.analysis.scale.digests.cell import load_cell
 from nsadiag.evidence.documents.kernel import NO_PROCESS
 from nsadiag.evidence.layout import RunDir, append_json_line, make_private_dir, write_json
@@ -88,7 +88,7 @@ def waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     script.write_text(SCRIPT)
     lines = SCRIPT.splitlines()
 
-    def found(at: tuple[str, ...], *calls: list[str]) -> Unmade | None:
+    def found(at: tuple[str, ...], *calls: list[str]) -> MissingFile | None:
         run = RunDir(path=tmp_path / "run")
         for rank, each in enumerate(calls):
             make_private_dir(run.rank(rank).path)
@@ -104,7 +104,7 @@ def waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         capture = SimpleNamespace(proc=NO_PROCESS, source="ranks/00000/captures/02")
         blocked = SimpleNamespace(state=state, capture=capture, number=0)
         monkeypatch.setattr(module, "hung_ranks", lambda case: [blocked])
-        return unmade(Case(load_cell(run.path)))
+        return missing_file(Case(load_cell(run.path)))
 
     return found
 

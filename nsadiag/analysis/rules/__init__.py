@@ -1,1 +1,1 @@
-"""One rule a file: a check from a cell's evidence to findings, each pointing at a file that anyone can open."""
+"""Rules, one a file: a check from a case to findings, each with the files that show it."""

@@ -1,4 +1,4 @@
-"""Rules as their files state them, read without importing any: the analysis brings pandas, and a list must answer at once."""
+"""Metadata of rules, read from their files without importing them: the analysis imports pandas, and a list must print at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several culprits in one job: ranks that are each blocked in themselves, for reasons of their own."""
+"""Several independent culprits in one job: ranks that are each blocked on their own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BY_THEMSELVES = "blocked"  # the family of causes inside one rank
 
 
 def with_others(case: Case, rule: Rule, finding: Finding, rules: Iterable[Rule]) -> Finding:
-    """The finding, with the other ranks that the rest waits for and that are blocked as well, each by its own rule.
+    """The finding, extended by the other independently blocked ranks that peers wait for, each by its own rule.
 
-    Where one of them would explain the other there is an edge between them in the wait-for graph: these wait for nobody.
+    If one explained the other there would be an edge between them in the wait-for graph; these wait for no rank.
     """
     if rule.family != BY_THEMSELVES or finding.outcome != "hung":
         return finding
@@ -42,14 +42,14 @@ def with_others(case: Case, rule: Rule, finding: Finding, rules: Iterable[Rule])
             sorted({*finding.blocked_ranks, *(r for d in others for r in d.blocked_ranks)} - {*guilty})
         ),
         evidence=(*finding.evidence, *(row for other in others for row in other.evidence[:OF_EACH])),
-        # Trying again mends none of those that follow from the code.
+        # A retry does not help if one of them follows from the code.
         actions=DETERMINISTIC if any(o.actions == DETERMINISTIC for o in others) else finding.actions,
         fix=" ".join(dict.fromkeys(fix for fix in (finding.fix, *(d.fix for d in others)) if fix)) or None,
     )
 
 
 def _findings(case: Case, left: set[int], rules: Iterable[Rule]) -> Iterator[Finding]:
-    """One for each of these ranks that a rule explains, the first in causal order."""
+    """One finding for each of these ranks that a rule explains, by the first rule in causal order."""
     for rule in (each for each in rules if each.family == BY_THEMSELVES):
         for said in _drafts(case, rule):
             if said.guilty_ranks and {*said.guilty_ranks} <= left:
@@ -58,7 +58,7 @@ def _findings(case: Case, left: set[int], rules: Iterable[Rule]) -> Iterator[Fin
 
 
 def _drafts(case: Case, rule: Rule) -> list[Draft]:
-    """All of the rule's; none where it trips over the evidence, which must not cost the verdict that there is."""
+    """The rule's drafts; none if it fails on the evidence, which must not cost the verdict found so far."""
     try:
         return [said for said in rule.check(case) if isinstance(said, Draft)]
     except Exception:

@@ -14,13 +14,13 @@ from nsadiag.evidence.records import Act, Evidence, Outcome, Place, Strength, Wh
 
 
 def all_but(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
-    """The ranks that left evidence, but these."""
+    """All ranks with evidence except these."""
     named = set(ranks)
     return tuple(r.rank for r in cell.ranks if r.rank not in named)
 
 
 def hung_or_crashed(cell: CellEvidence) -> Outcome:
-    """The outcome of a job that did not come to its end."""
+    """The outcome of a job that did not complete."""
     return "hung" if is_still(cell) or cell.stopped == "hang" else "crashed"
 
 
@@ -30,17 +30,17 @@ def claims_of(evidence: Iterable[Evidence]) -> Claims:
 
 
 def at_line(place: Place | None) -> str:
-    """` at file.py:12`; nothing where the line is not known."""
+    """` at file.py:12`; empty if the line is unknown."""
     return f" at {locations.short(place)}" if place else ""
 
 
 def last_look(cell: CellEvidence) -> Claims:
-    """The last snapshot of the whole job, and its reason for calling it still."""
+    """The last snapshot of the whole job, with its reason for calling the job still."""
     return {cell.watch.looks[-1].reason: "watch.json#looks"}
 
 
 def place_of(case: Case, ranks: Iterable[int]) -> Place | None:
-    """The line of the first of these ranks that could be looked at."""
+    """The line of the first of these ranks that was captured."""
     return next((s.place for r in ranks if (s := case.thread_states.get(r))), None)
 
 
@@ -57,7 +57,7 @@ def inside_rank(
     next_step: str | None = None,
     actions: tuple[Act, ...] = (),
 ) -> Draft:
-    """A draft for a cause inside one rank; `where` if the line is another than the main thread's innermost."""
+    """A draft for a cause inside one rank; `where` if the line is not the main thread's innermost."""
     peers = [at for r in blocked.waiters if (at := _now(cell, r))]
     waiting = dict([blocked.waited]) if blocked.waited else {}
     return Draft(

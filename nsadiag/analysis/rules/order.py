@@ -1,4 +1,4 @@
-"""The order of trial, which follows from the edges that rules declare."""
+"""The order in which rules are tried, derived from the edges that they declare."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsadiag.analysis.rules.rule import CAUSES, Family
 
 
 class Ordered(Protocol):
-    """A rule, or what its file says of it."""
+    """A rule, or its metadata."""
 
     @property
     def name(self) -> str: ...
@@ -24,7 +24,7 @@ R = TypeVar("R", bound=Ordered)
 
 
 def in_causal_order(found: Iterable[R]) -> tuple[R, ...]:
-    """A rule after those that explain what it sees, by name where no edge decides. Raises ValueError for a circle."""
+    """Each rule after those that explain its findings, by name where no edge decides. Raises ValueError for a cycle."""
     by_name = {rule.name: rule for rule in sorted(found, key=lambda rule: rule.name)}
     for rule in by_name.values():
         if unknown := set(rule.explained_by) - set(by_name):

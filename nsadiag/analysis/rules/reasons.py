@@ -1,4 +1,4 @@
-"""Facts by which rules decline, as far as several rules share them; reports show them under "Ruled out"."""
+"""Reasons to decline that several rules share; reports show them under "Ruled out"."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.evidence.documents.watch import NO_END
 from nsadiag.evidence.spans import spans
 
-# Of a main thread, as it was last looked at.
+# States of a main thread in the last capture.
 STATES: dict[Doing, str] = {
     "collective": "waits in a collective",
     "transfer": "waits in a send or receive",
     "rendezvous": "joins or leaves a process group",
-    "store": "waits for a key of the store",
+    "store": "waits for a key in the store",
     "backward": "is in backward",
     "loader": "waits for its DataLoader",
     "queue": "is blocked on a queue",
     "lock": "is blocked on a lock or a thread",
     "process": "waits for a child process",
-    "socket": "waits at a socket",
-    "pipe": "waits at a pipe",
+    "socket": "waits on a socket",
+    "pipe": "waits on a pipe",
     "io": "reads or writes a file",
     "sleep": "is in a timed sleep",
     "signal": "waits for a signal",
-    "leaving": "is past its work",
+    "leaving": "has finished its work",
     "python": "runs Python code",
     "native": "runs native code",
     "kernel": "is in the kernel",
     "stopped": "is stopped",
-    "unknown": "is in a wait of a kind that does not show",
+    "unknown": "is in a wait of unknown kind",
 }
 
 
@@ -47,7 +47,7 @@ def these(ranks: Sequence[int]) -> str:
 
 
 def not_still(cell: CellEvidence) -> Iterator[Declined]:
-    """The last snapshot found something that moved, or there was none."""
+    """Reasons against a still job: something moved at the last snapshot, or there was none."""
     looks = cell.watch.looks
     if not looks:
         quiet_s = cell.watch.longest_quiet_s
@@ -61,43 +61,42 @@ def not_still(cell: CellEvidence) -> Iterator[Declined]:
 
 
 def hung(cell: CellEvidence) -> Declined:
-    """A job that was ended as hung, which no slow one is."""
+    """A job that was stopped as hung and is therefore not slow."""
     last = cell.watch.last_look
     return Declined(
-        f"nothing moved any more: {(last.reason if last else '') or 'the job was ended as hung'}",
-        "watch.json#looks",
+        f"nothing moved: {(last.reason if last else '') or 'the job was stopped as hung'}", "watch.json#looks"
     )
 
 
 def other_break(cell: CellEvidence) -> Iterator[Declined]:
-    """The rank that broke first, and how; or how the ranks ended where none did."""
+    """The rank that failed first, and how; or how the ranks ended if none failed."""
     first = first_break(cell)
     if first is None:
         yield Declined(_without_a_break(cell), "ends.json")
     elif first.kind == "exception" and first.rank.exception:
         yield Declined(
-            f"rank {first.rank.rank} was the first to break, and raised {headline(first_of(first.rank.exception))}",
+            f"rank {first.rank.rank} was the first to fail: it raised {headline(first_of(first.rank.exception))}",
             f"{first.rank.source}/exception.json",
         )
     else:
         how = "was killed by a signal" if first.kind == "killed" else "exited by itself"
         yield Declined(
-            f"rank {first.rank.rank} was the first to break: it {how} at {first.t_s:.1f} s", "ends.json"
+            f"rank {first.rank.rank} was the first to fail: it {how} at {first.t_s:.1f} s", "ends.json"
         )
 
 
 def _without_a_break(cell: CellEvidence) -> str:
     if followed := sorted({b.rank.rank for b in breaks(cell) if b.follows_a_peer}):
-        return f"{these(followed)} ended only because a peer was gone or did not come in time"
+        return f"{these(followed)} failed only because a peer was gone or too late"
     if ended := [r.rank for r in cell.ranks if r.end.by_us]:
-        return f"{these(ended)} lived until nsadiag ended the job"
+        return f"{these(ended)} ran until nsadiag stopped the job"
     if done := [r.rank for r in cell.ranks if r.end.t_s is not None]:
-        return f"{these(done)} came to the end of the script"
+        return f"{these(done)} reached the end of the script"
     return "no rank is known to have ended"
 
 
 def blocked_elsewhere(case: Case, states: Collection[str] = (), sought: str = "") -> Iterator[Declined]:
-    """The states of ranks that wait for no peer; `states` are those of the rule, and `sought` names them."""
+    """The states of ranks that wait for no peer; `states` are those that the rule looks for, and `sought` names them."""
     found = blocked_ranks(case)
     for blocked in found[:4]:
         state = blocked.state
@@ -105,10 +104,10 @@ def blocked_elsewhere(case: Case, states: Collection[str] = (), sought: str = ""
         if state.doing not in states:
             more = f", not {sought}" if sought else ""
         else:
-            more = "" if state.same else ", and went on to other lines between the snapshots"
+            more = "" if state.same else ", and moved to other lines between the snapshots"
         yield Declined(f"rank {blocked.number} {STATES[state.doing]}{where}{more}", blocked.source)
     if not found:
-        yield Declined(f"none of {len(case.thread_states)} ranks with a stack is blocked in itself")
+        yield Declined(f"none of {len(case.thread_states)} ranks with a stack is blocked on its own")
 
 
 def _lacks(cell: CellEvidence, need: str) -> list[int]:
@@ -127,11 +126,11 @@ WORDS = {"black_boxes": "recorder", "stacks": "stack", "flight_recorders": "flig
 
 
 def lacking(cell: CellEvidence, needs: Sequence[str]) -> Iterator[Declined]:
-    """Evidence that a rule needs and that is not there."""
+    """Evidence that a rule needs and that is missing."""
     for need in needs:
         if without := _lacks(cell, need):
             yield Declined(f"no {WORDS[need]} of {these(without)}")
     if "sources" in needs and not cell.sources:
-        yield Declined("no source of the user's is at hand")
+        yield Declined("no source of the user's code is available")
     if "looks" in needs and not cell.watch.looks:
         yield Declined("no snapshot was taken in a silence", "watch.json")

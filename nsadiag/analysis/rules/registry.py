@@ -1,4 +1,4 @@
-"""All rules, found by walking this package, in an order of trial that follows from their declared edges; and their classes."""
+"""All rules, found by walking this package, in causal order by their declared edges; and their classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsadiag.analysis.rules.rule import Rule
 
 
 def discover() -> tuple[Rule, ...]:
-    """Every Rule that a module of the package holds, by name. Raises ValueError where two have one name."""
+    """Every Rule in a module of this package, by name. Raises ValueError if two share a name."""
     names = sorted(m.name for m in pkgutil.walk_packages(rules.__path__, f"{rules.__name__}."))
     modules = [importlib.import_module(name) for name in names if name != __name__]
     found = [each for module in modules for each in vars(module).values() if isinstance(each, Rule)]
@@ -22,5 +22,5 @@ def discover() -> tuple[Rule, ...]:
 
 
 RULES = in_causal_order(discover())
-# By class, in the order in which they are tried: what it says happened.
+# By class, in the order in which they are tried: what happened.
 CLASSES = {cls: sentence for rule in RULES for cls, sentence in rule.means.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from nsadiag.evidence.records import Act, Evidence, Finding, Outcome, Place, Strength, Where
 
-if TYPE_CHECKING:  # pandas comes with them, and the catalogue of rules must answer at once
+if TYPE_CHECKING:  # they import pandas, and the catalogue must load at once
     from nsadiag.analysis.case import Case
     from nsadiag.analysis.records import Declined
 
@@ -20,28 +20,28 @@ Need = Literal["black_boxes", "stacks", "flight_recorders", "looks", "ends", "so
 # By family, the families whose findings explain what its rules see.
 CAUSES: dict[str, tuple[Family, ...]] = {
     "structure": (),
-    # A stopped rank does nothing at all: where it was stopped explains nothing.
+    # A stopped rank executes nothing: where it was stopped explains nothing.
     "stopped": ("structure",),
-    # What is raised or killed afterwards only says that the ranks diverged.
+    # Exceptions and signals after a divergence are its consequences.
     "divergence": ("structure", "stopped"),
     "exit": ("divergence",),
-    # What is missing of a rank that ended was not missing before it ended.
+    # A rank that ended explains why its peers are blocked.
     "blocked": ("exit",),
-    # A rank blocked in itself explains whatever its peers wait in.
+    # A rank blocked on its own explains the waits of its peers.
     "waiting": ("blocked",),
-    # Completed or not, what it trained is wrong, however slowly.
+    # Wrong results matter more than slow ones.
     "correctness": ("waiting",),
     "performance": ("correctness",),
     "terminal": ("performance",),
 }
 
-# What a draft rests on: each claim, and the file in the run directory that shows it.
+# The evidence of a draft: each claim, and the file in the run directory that shows it.
 Claims: TypeAlias = dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A rule's conclusion in one job. What is left out is the rule's own: its class, its outcome, its fix."""
+    """A rule's conclusion in one job. Class, outcome, fix and actions default to the rule's own."""
 
     summary: str  # one sentence, with the ranks, the call and the line
     strength: Strength
@@ -70,22 +70,24 @@ class Rule:
     """
 
     name: str
-    concludes: tuple[str, ...]  # classes, the usual one first
-    means: Mapping[str, str] = field(
-        default_factory=dict
-    )  # a sentence for each class that this rule introduces
+    # A sentence for each class that this rule introduces.
+    means: Mapping[str, str] = field(default_factory=dict)
     family: Family
     detected: str  # Markdown
     fix: str
     check: Check
+    # Classes, the usual one first; where nothing is given, the class of its own name.
+    concludes: tuple[str, ...] = ()
     outcome: Outcome = "hung"
-    # What to do about it, the first that is possible. Most follow from the code and its input: a retry ends the same way.
+    # Next actions, in order of preference. Most failures follow from code and input: a retry fails the same way.
     actions: tuple[Act, ...] = ("fix code",)
     needs: tuple[Need, ...] = ()
     explained_by: tuple[str, ...] = ()
-    confused_with: tuple[
-        str, ...
-    ] = ()  # classes, the nearest first: the resolver says what speaks against them
+    # Classes, the nearest first: the resolver reports what speaks against each.
+    confused_with: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "concludes", self.concludes or (self.name,))
 
     @property
     def cls(self) -> str:

@@ -1,1 +1,1 @@
-"""Ranks that are blocked in something of their own."""
+"""Ranks that are blocked on something other than a peer."""

@@ -1,4 +1,4 @@
-"""TCP connections between ranks, by what the kernel says of both ends."""
+"""TCP connections between ranks, as the kernel reports both ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAPPED = "::ffff:"  # an IPv4 address as IPv6 sockets show it
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Bytes that a rank has sent, and that were not acknowledged between two snapshots."""
+    """Bytes that a rank has sent and that stayed unacknowledged between two snapshots."""
 
     rank: int
     peer: int | None  # None: on another machine, or of no rank
@@ -22,7 +22,7 @@ class Link:
 
 
 def stalled_links(cell: CellEvidence) -> list[Link]:
-    """Connections on which the same bytes wait in both of the last snapshots, and nothing was read or sent."""
+    """Connections with the same unacknowledged bytes in the last two snapshots."""
     owners = {(_plain(row.local), _plain(row.peer)): rank.rank for rank in cell.ranks for row in _last(rank)}
     found = []
     for rank in cell.ranks:
@@ -43,7 +43,7 @@ def stalled_links(cell: CellEvidence) -> list[Link]:
 
 
 def _last(rank: RankEvidence, *, back: int = 1) -> list[Descriptor]:
-    """Its established connections in the last snapshot, or one before it."""
+    """The rank's established connections in the last snapshot, or the one `back` before."""
     shown = [c for c in rank.captures if c.proc.pid]
     if len(shown) < back:
         return []

@@ -1,4 +1,4 @@
-"""A worker of torch's DataLoader is dead or stuck: the rank waits for its batch, and the peers for the rank."""
+"""A DataLoader worker that is dead or stuck: the rank waits for its batch, and the peers wait for the rank."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.python_stacks import StackFrame
 from nsadiag.evidence.records import Place, Strength, Where
 
-LEAST_LOOKS = 4  # two pairs: what one pair shows may be one slow sample
+LEAST_LOOKS = 4  # two pairs: a single pair may show one slow sample
 KILLED = re.compile(r"signal", re.IGNORECASE)
 LATE = re.compile(r"DataLoader timed out after \d+ seconds")
 FIX = "Look at what the dataset does at the line shown; give the loader a timeout=, and start workers by spawn or forkserver where locks or threads are around."
 
 
 def _worker(blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
-    """The worker that stands in the user's own code, and where. One that waits for orders has none on its stack."""
+    """The worker that is in the user's code, and its line. An idle worker has no user code on its stack."""
     for child in blocked.capture.children:
         at = locations.of_frames(_of_worker(child))
         if at:
@@ -36,7 +36,7 @@ def _worker(blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
 
 
 def _running(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
-    """The worker that ran at the same lines, with the same values, at every snapshot since anything last moved."""
+    """The worker that ran at the same lines with the same values in every snapshot of the silence."""
     looks = in_silence(cell, blocked.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
         lines, at = child.main_lines, locations.of_frames(_of_worker(child))
@@ -54,7 +54,7 @@ def _running(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvidence,
 
 
 def _in_one_call(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvidence, Place] | None:
-    """The worker that ran in one and the same call at every snapshot since anything last moved, whatever it goes on to in there."""
+    """The worker that ran in the same call in every snapshot of the silence, at whatever line of it."""
     looks = in_silence(cell, blocked.rank)
     for child in looks[-1].children if len(looks) >= LEAST_LOOKS else ():
         calls = [_calls(look, child.number) for look in looks]
@@ -70,43 +70,43 @@ def _in_one_call(cell: CellEvidence, blocked: BlockedRank) -> tuple[CaptureEvide
 
 
 def _calls(look: CaptureEvidence, pid: int) -> list[tuple[str, ...]]:
-    """The calls of the loader's loop in the worker, outermost first, each with what stands for its arguments."""
+    """The worker's calls below the loader's loop, outermost first, each with a digest of its arguments."""
     return list((look.answers.of("workers").calls or {}).get(str(pid), ()))
 
 
 def _at_depth(look: CaptureEvidence, pid: int, depth: int) -> Place | None:
-    """The user's innermost line of the worker's outermost `depth` calls."""
+    """The innermost user line of the worker's outermost `depth` calls."""
     frames = next((_of_worker(c) for c in look.children if c.number == pid), ())
     return locations.of_frames(frames[max(len(frames) - depth, 0) :])
 
 
 def _loop(cell: CellEvidence, seen: list[Place]) -> Place | None:
-    """The innermost loop around all of these lines of one function."""
+    """The innermost loop around all of these lines of a function."""
     around = [file.loops_around(at.line) for at in seen if (file := cell.code.file(at.file))]
     lines = set.intersection(*({loop.lineno for loop in each} for each in around)) if around else set()
     return locations.place(seen[0].file, max(lines), seen[0].function) if lines else None
 
 
 def _values(look: CaptureEvidence, pid: int) -> str | None:
-    """A digest of the values of its variables."""
+    """A digest of the worker's variables."""
     return (look.answers.of("workers").values or {}).get(str(pid))
 
 
 def _of_worker(child: CaptureEvidence) -> tuple[StackFrame, ...]:
-    """The frames that the loader's loop has called in this process; none if it is no worker of a loader."""
+    """The frames that the loader's loop has called in this process; none if it is no loader worker."""
     return _above_worker(child.main_frames)
 
 
 def _above_worker(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
-    """The frames that the worker's loop has called: below it stand those that forked it."""
+    """The frames that the worker's loop has called; those below it belong to the process that forked it."""
     for number, frame in enumerate(frames):
         if frame.filename.endswith("_utils/worker.py"):
             return frames[:number]
     return ()
 
 
-def _gone(blocked: BlockedRank) -> list[int]:
-    """Workers of the loaders that the kernel no longer lists, or lists as dead."""
+def _lost_workers(blocked: BlockedRank) -> list[int]:
+    """Loader workers that the kernel no longer lists, or lists as dead."""
     known = {pid for loader in blocked.rank.loaders[-1:] for pid in loader.workers}
     living = {c.pid for c in blocked.capture.proc.children if c.is_alive}
     return sorted(known - living)
@@ -117,39 +117,39 @@ def dataloader_worker_fault(case: Case) -> Iterator[Draft | Declined]:
     for blocked in hung_ranks(case):
         if blocked.state.doing != "loader":
             continue
-        worker, gone = _worker(blocked), _gone(blocked)
+        worker, gone = _worker(blocked), _lost_workers(blocked)
         if worker:
-            yield _stuck(case.cell, blocked, *worker)
+            yield _stuck_worker(case.cell, blocked, *worker)
         elif gone:
-            yield _dead(case.cell, blocked, gone)
+            yield _dead_worker(case.cell, blocked, gone)
         elif any(gap.capture == "children" for gap in blocked.capture.gaps):
-            yield _unseen(case.cell, blocked)
+            yield _unreadable_workers(case.cell, blocked)
     for blocked in blocked_ranks(case) if was_given_up(case.cell) else ():
         lasted = in_one_place_s(case.cell, blocked.rank) if blocked.state.doing == "loader" else 0.0
         if lasted and (running := _running(case.cell, blocked)):
-            yield _busy(case.cell, blocked, *running, lasted)
+            yield _busy_worker(case.cell, blocked, *running, lasted)
         elif lasted and (in_call := _in_one_call(case.cell, blocked)):
-            yield _busy(case.cell, blocked, *in_call, lasted, in_call=True)
+            yield _busy_worker(case.cell, blocked, *in_call, lasted, in_call=True)
     yield from blocked_elsewhere(case, ("loader",), "for its DataLoader")
 
 
-def _waits(blocked: BlockedRank) -> Claims:
+def _waiting(blocked: BlockedRank) -> Claims:
     at = at_line(blocked.state.place)
     return {f"rank {blocked.number} waits in its DataLoader{at}, in both snapshots": blocked.source}
 
 
 def _locked(blocked: BlockedRank, worker: CaptureEvidence) -> Claims:
-    """A worker of which the kernel shows all threads at locks of its own memory."""
+    """Evidence that all of a worker's threads wait for locks in its own memory."""
     rows = [c for c in blocked.capture.proc.children if c.pid == worker.number]
     if not any(row.locked_for_good for row in rows):
         return {}
-    claim = "no thread is left in the worker that could release the lock: one of the rank's held it at the fork, or it holds it itself"
+    claim = "no thread of the worker can release the lock: a thread of the rank held it at the fork, or the worker itself holds it"
     return {claim: f"{blocked.capture.source}/proc.json"}
 
 
-def _stuck(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at: Place) -> Draft:
+def _stuck_worker(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at: Place) -> Draft:
     state, locked = worker.proc.state, _locked(blocked, worker)
-    held = " It waits for a lock that no thread of it is left to release." if locked else ""
+    held = " It waits for a lock that none of its threads can release." if locked else ""
     return inside_rank(
         cell,
         blocked,
@@ -157,7 +157,7 @@ def _stuck(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at
         summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) is at {locations.short(at)} and delivers no batch.{held}",
         where=at,
         evidence={
-            **_waits(blocked),
+            **_waiting(blocked),
             f"its worker {worker.number} is in the dataset's code at {locations.short(at)} (state {state})": f"{worker.source}/py_spy.json",
             **locked,
         },
@@ -165,7 +165,7 @@ def _stuck(cell: CellEvidence, blocked: BlockedRank, worker: CaptureEvidence, at
     )
 
 
-def _busy(
+def _busy_worker(
     cell: CellEvidence,
     blocked: BlockedRank,
     worker: CaptureEvidence,
@@ -174,13 +174,13 @@ def _busy(
     *,
     in_call: bool = False,
 ) -> Draft:
-    """As with a rank of which one call keeps the interpreter: only time tells that from work, and not for certain.
+    """A worker that seems stuck: only time distinguishes that from work, and not with certainty.
 
-    `in_call`: it goes on to other values, in a call that does not end.
+    `in_call`: its variables change, but the call does not return.
     """
     where = locations.short(at)
     stays = (
-        f"is in one and the same call of {at.function}, with the same arguments, in every snapshot since the silence began"
+        f"is in the same call of {at.function}, with the same arguments, in every snapshot since the silence began"
         if in_call
         else f"is at {where} in every snapshot since the silence began, with the same values in all variables"
     )
@@ -191,47 +191,47 @@ def _busy(
         summary=f"A DataLoader worker of rank {blocked.number} (pid {worker.number}) has been {'in one call ' if in_call else ''}at {where} for {lasted:.0f} s, at full CPU, and delivers no batch.",
         where=at,
         evidence={
-            **_waits(blocked),
+            **_waiting(blocked),
             f"its worker {worker.number} runs, and {stays}": f"{blocked.capture.source}/answers.json#sources.workers"
             if in_call
             else f"{worker.source}/py_spy.json",
             f"that lasted {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s": "watch.json",
         },
         fix="Look at what the line does with that sample (a pattern that backtracks, a search that grows with its input), and bound it; a timeout= of the loader makes it an exception.",
-        next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the worker ever goes on",
+        next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the worker ever continues",
     )
 
 
-def _unseen(cell: CellEvidence, blocked: BlockedRank) -> Draft:
-    """No batch comes, and nobody may look at those who should bring it."""
+def _unreadable_workers(cell: CellEvidence, blocked: BlockedRank) -> Draft:
+    """No batch arrives, and the workers could not be captured."""
     return inside_rank(
         cell,
         blocked,
         strength=Strength.WEAK,
-        summary=f"Rank {blocked.number} waits in its DataLoader for a batch that does not come; its workers could not be captured.",
-        evidence={**_waits(blocked), "its workers may not be read": f"{blocked.capture.source}/gaps.json"},
+        summary=f"Rank {blocked.number} waits in its DataLoader for a batch that does not arrive; its workers could not be captured.",
+        evidence={**_waiting(blocked), "its workers may not be read": f"{blocked.capture.source}/gaps.json"},
         fix="Look at what the dataset's code waits for: a lock held at the fork, a decoder, a file.",
         next_step="allow py-spy to read the processes (nsadiag doctor says how): it shows the worker's line",
     )
 
 
-def _dead(cell: CellEvidence, blocked: BlockedRank, gone: list[int]) -> Draft:
+def _dead_worker(cell: CellEvidence, blocked: BlockedRank, gone: list[int]) -> Draft:
     return inside_rank(
         cell,
         blocked,
         strength=Strength.STRONG,
         summary=f"Rank {blocked.number} waits for DataLoader worker {', '.join(map(str, gone))}, which is dead.",
         evidence={
-            **_waits(blocked),
-            f"of its workers {', '.join(map(str, gone))} no longer lives": f"{blocked.rank.source}/loaders.json",
+            **_waiting(blocked),
+            f"of its workers, {', '.join(map(str, gone))} is gone": f"{blocked.rank.source}/loaders.json",
         },
-        fix="Find what ended the worker (dmesg shows the kernel's memory killer): fewer workers, or less memory in each.",
+        fix="Find what ended the worker (dmesg shows the kernel's OOM killer); use fewer workers, or less memory in each.",
         actions=("retry",),
     )
 
 
 def _raised(cell: CellEvidence) -> Iterator[Draft]:
-    """torch noticed it, and raised in the rank's loop, at whatever line that happened to be."""
+    """A fault that torch noticed: it raised in the rank's loop, at whatever line that was."""
     first = first_break(cell)
     raised = first.rank.exception if first and first.kind == "exception" else None
     if first is None or raised is None:
@@ -242,7 +242,7 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
     if not said and not late:
         return
     number = first.rank.rank
-    how = said["end"] if said else "gave no batch in the loader's time"
+    how = said["end"] if said else "returned no batch within the loader's timeout"
     yield Draft(
         outcome=hung_or_crashed(cell),
         strength=Strength.CONCLUSIVE,
@@ -255,17 +255,16 @@ def _raised(cell: CellEvidence) -> Iterator[Draft]:
         evidence={
             f"rank {number} raised at {first.t_s:.1f} s, first of all: {exception.message.splitlines()[0][:200]}": f"{first.rank.source}/exception.json"
         },
-        fix="Find what ended the worker: dmesg shows the kernel's memory killer; `num_workers=0` shows an exception where it happens.",
+        fix="Find what ended the worker: dmesg shows the kernel's OOM killer; `num_workers=0` shows an exception where it occurs.",
         actions=("retry",) if said and KILLED.search(said["end"]) else ("fix code",),
     )
 
 
 RULE = Rule(
     name="dataloader_worker_fault",
-    concludes=("dataloader_worker_fault",),
-    means={"dataloader_worker_fault": "A data loader's worker is dead or stuck, and its rank waits for it."},
+    means={"dataloader_worker_fault": "A DataLoader worker is dead or stuck, and its rank waits for it."},
     family="exit",
-    detected="the rank waits in its DataLoader in both snapshots, and one of the loader's workers is gone, or is in the dataset's code (its own stack is taken); or no thread is left in it that could release a lock; or it ran at one line with the same values through at least four snapshots of a long silence, when the job was given up (below; at 65 %), or stayed in one and the same call, with the same arguments (at 60 %); or torch raised that a worker was killed or gave nothing in time",
+    detected="The rank waits in its DataLoader in both snapshots, and one of the loader's workers is gone, or is in the dataset's code (its stack is captured), or waits for a lock that no thread is left to release. Or, when the job was given up, the worker had run at one line with the same values through at least four snapshots of a long silence (at 65 %), or had stayed in the same call with the same arguments (at 60 %). Or torch raised that a worker was killed or returned nothing in time",
     fix="Look at what the worker did last, give the DataLoader a timeout, and fork before threads are started.",
     check=dataloader_worker_fault,
     needs=("stacks",),

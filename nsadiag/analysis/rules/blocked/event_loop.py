@@ -1,4 +1,4 @@
-"""Waits of a rank whose main thread is in an event loop: by its tasks, since the thread's stack does not say."""
+"""Waits in an event loop, by its tasks, since the stack of the loop's thread does not show them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsadiag.evidence.documents.python_stacks import PythonThread, StackFrame
 from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.user_code import is_user
 
-# Functions of asyncio in which a task waits: for other tasks of its process, and for the world.
+# Functions of asyncio in which a task waits: for other tasks of the process, and for external events.
 INSIDE = re.compile(r"/asyncio/(locks|queues)\.py$")
 OUTSIDE = re.compile(
     r"/asyncio/(streams|subprocess|sslproto|selector_events|base_subprocess|unix_events)\.py$"
@@ -33,7 +33,7 @@ Kind = Literal["inside", "outside", "sleep", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class LoopWait:
-    """The task that keeps the rank, and what is known of why."""
+    """The task that blocks the rank, and what is known about the reason."""
 
     name: str
     kind: Kind
@@ -44,17 +44,17 @@ class LoopWait:
     source: str
 
 
-def stands_for(blocked: BlockedRank) -> LoopWait | None:
-    """None where the rank waits in no loop, its tasks are not known, or one of them will go on by itself."""
+def blocking_task(blocked: BlockedRank) -> LoopWait | None:
+    """The task that blocks the rank; None without a loop or known tasks, or if one of them will continue by itself."""
     rows = [row for row in blocked.capture.tasks if row.thread is None]
     if not any(row.main for row in rows) or user_threads(blocked.capture):
-        # What an executor's thread does, the loop waits for; the threads' own stacks tell more.
+        # If the loop waits for a thread of an executor, that thread's stack shows more.
         return None
     return _told(rows, f"{blocked.capture.source}/tasks.json")
 
 
-def of_a_thread(blocked: BlockedRank) -> LoopWait | None:
-    """The same of the one other thread that runs a loop; None where another thread of the user's does something, too."""
+def blocking_task_of_thread(blocked: BlockedRank) -> LoopWait | None:
+    """The same for the only other thread that runs a loop; None if another user thread is active too."""
     rows = [row for row in blocked.capture.tasks if row.thread is not None]
     loops = loops_beside(blocked.capture)
     works = any(thread not in loops for thread, _ in user_threads(blocked.capture))
@@ -63,10 +63,10 @@ def of_a_thread(blocked: BlockedRank) -> LoopWait | None:
     return _told(rows, f"{blocked.capture.source}/tasks.json")
 
 
-def now_awaits(rank: RankEvidence) -> tuple[Place, str, str] | None:
-    """The task that keeps a rank whose main thread runs an event loop: where it is, what it awaits, and the record of that.
+def awaited_now(rank: RankEvidence) -> tuple[Place, str, str] | None:
+    """The task that blocks a rank whose main thread runs an event loop: its line, what it awaits, and the source.
 
-    Whether anything will let it go on is another question. None where no loop is known, or several tasks may be the one.
+    It may still continue. None if no loop is known, or if several tasks may be the one.
     """
     shown = [c for c in rank.captures if c.stacks][-1:]
     capture = next(iter(shown), None)
@@ -79,13 +79,13 @@ def now_awaits(rank: RankEvidence) -> tuple[Place, str, str] | None:
     if not one or not capture or not user:
         return None
     inner = _inner(one[0])
-    what = inner[-1].name if inner else (one[0].waits_for or "what nobody tells")
+    what = inner[-1].name if inner else (one[0].waits_for or "something unknown")
     at = locations.place(user.filename, user.line, user.name)
     return at, f"{what}, in task {one[0].name}", f"{capture.source}/tasks.json"
 
 
 def _likely(rank: RankEvidence, ends: list[Task]) -> Iterator[list[Task]]:
-    """Fewer and fewer of them: all; those in a function that led to collectives before; those that wait for no other task's turn."""
+    """Narrowing selections: all tasks; those in a function that led to collectives before; those that wait for no other task."""
     yield ends
     last = locations.of_black_box(rank)
     stacks = [{(f.file, f.function.rpartition(".")[2]) for f in s.frames} for s in rank.samples]
@@ -99,7 +99,7 @@ def _named(frame: StackFrame) -> tuple[str, str]:
 
 
 def _told(rows: list[Task], source: str) -> LoopWait | None:
-    """The wait that keeps the task for which the loop was begun; of one that runs indefinitely, that of any."""
+    """The wait that blocks the task for which the loop was started; of a loop that runs indefinitely, that of any task."""
     waiting = {row.name: row for row in rows if row.failed is None}
     begun = [row for row in waiting.values() if row.main] or list(waiting.values())
     ends = [end for row in begun for end in _ends(row, waiting, set())]
@@ -111,13 +111,13 @@ def _told(rows: list[Task], source: str) -> LoopWait | None:
         return _wait(world[0], "", Strength.STRONG, source)
     beside = [row for row in others if _kind(row) == "outside"]
     if beside:
-        # It may be the one that would let the others go on.
+        # It may be the one that would wake the others.
         return _wait(beside[0], "", Strength.WEAK, source)
     return _wait(ends[0], _why(rows, others), Strength.STRONG, source)
 
 
 def loops_beside(capture: CaptureEvidence) -> list[PythonThread]:
-    """Threads, beside the main one, that wait in an event loop for whichever of its tasks goes on next."""
+    """Other threads that wait in an idle event loop."""
     return [
         thread
         for thread in capture.other_threads
@@ -128,7 +128,7 @@ def loops_beside(capture: CaptureEvidence) -> list[PythonThread]:
 
 
 def _ends(row: Task, waiting: dict[str, Task], seen: set[str]) -> list[Task]:
-    """The tasks at the end of who awaits whom; those that only await one another in a circle end in the first."""
+    """The tasks at the ends of the chains of awaits; a cycle of awaits ends in its first task."""
     seen.add(row.name)
     following = [waiting[name] for name in row.of if name in waiting and name not in seen]
     found = [end for each in following for end in _ends(each, waiting, seen)]
@@ -136,16 +136,16 @@ def _ends(row: Task, waiting: dict[str, Task], seen: set[str]) -> list[Task]:
 
 
 def _kind(row: Task) -> Kind:
-    """By the functions within its innermost user line."""
+    """The kind of wait, by the functions below the innermost user line."""
     inner = [frame.filename for frame in _inner(row)]
     if any(LIBRARIES.search(file) or OUTSIDE.search(file) for file in inner):
         return "outside"
     if any(INSIDE.search(file) for file in inner):
         return "inside"
     if inner and SLEEPS.search(inner[0]):
-        # sleep(), wait_for() and wait() end by themselves, or with those that they wait for.
+        # sleep(), wait_for() and wait() end by themselves, or with the tasks that they wait for.
         return "inside" if row.of else "sleep"
-    # A circle of tasks that await one another, or a future: whoever should set it may be anybody.
+    # A cycle of tasks that await each other, or a future, which any code may set.
     return "inside" if row.of else "unknown"
 
 
@@ -172,14 +172,14 @@ def _wait(row: Task, why: str, strength: Strength, source: str) -> LoopWait | No
 
 
 def _why(rows: list[Task], others: list[Task]) -> str:
-    """The fate of the tasks that should have let it go on."""
+    """What became of the tasks that should have woken it."""
     failed = [(row, row.failed) for row in rows if row.failed]
     if failed:
         (row, error), more = failed[0], len(failed) - 1
         user = next((f for f in row.frames if is_user(f.filename)), None)
         at = f" at {locations.short(locations.place(user.filename, user.line, user.name))}" if user else ""
         also = f", and {more} more" if more else ""
-        return f"task {row.name} ended by {error.type}{at}{also}, and those that wait do not ask for it"
+        return f"task {row.name} ended by {error.type}{at}{also}, and the waiting tasks do not check for it"
     if others:
-        return f"its {len(others)} other task{'s' if len(others) > 1 else ''} wait for one another as well"
-    return "no other task is left in the loop that could let it go on"
+        return f"its {len(others)} other task{'s' if len(others) > 1 else ''} wait for each other as well"
+    return "no other task in the loop can wake it"

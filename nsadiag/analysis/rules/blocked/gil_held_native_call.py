@@ -1,4 +1,4 @@
-"""A call into C holds the GIL: no Python thread of that rank can run, least of all one that would help it."""
+"""A native call that holds the GIL: no Python thread of that rank can run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.python_stacks import PythonThread
 from nsadiag.evidence.records import Place, Strength, Where
 
-FIX = "Release the GIL around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound what it is given."
+FIX = "Release the GIL around the call (pybind11: gil_scoped_release; ctypes: CDLL, not PyDLL), or bound its input."
 
 
 def _owner(capture: CaptureEvidence) -> PythonThread | None:
@@ -24,7 +24,7 @@ def _owner(capture: CaptureEvidence) -> PythonThread | None:
 
 
 def _holds(blocked: BlockedRank) -> tuple[PythonThread, Place] | None:
-    """The thread that owned the lock, at the same line, in the last two snapshots; and its innermost user line."""
+    """The thread that owned the GIL at the same line in the last two snapshots, and its innermost user line."""
     shown = [c for c in blocked.rank.captures if c.stacks][-2:]
     owners = [_owner(capture) for capture in shown]
     if len(shown) < 2 or owners[0] is None or owners[1] is None:
@@ -38,7 +38,7 @@ def _holds(blocked: BlockedRank) -> tuple[PythonThread, Place] | None:
 
 
 def _state(blocked: BlockedRank, thread: PythonThread) -> str | None:
-    """The kernel's word for what that thread does."""
+    """The kernel's state of that thread."""
     threads = blocked.capture.proc.threads
     return next((t.state for t in threads if t.tid == thread.os_thread_id), None)
 
@@ -75,7 +75,7 @@ def _unowned(case: Case) -> Iterator[Declined]:
 
 
 def _without_stacks(case: Case) -> Iterator[Draft]:
-    """A process that nobody may read: its server answers in C++, and twice does not where it needs the lock."""
+    """A rank whose stacks could not be read: torch's server answers in C++, but in neither snapshot where it needs the GIL."""
     graph = case.once(graph_of)
     for rank in (r for r in case.cell.ranks if r.rank in graph.roots()):
         looks = rank.captures[-2:]
@@ -90,7 +90,7 @@ def _without_stacks(case: Case) -> Iterator[Draft]:
             blocked_ranks=tuple(sorted(r for r in graph.waiters if rank.rank in graph.reached_from(r))),
             where=Where(step=rank.end.steps).at(at),
             evidence={
-                "torch's server answers in C++, and not where it needs the GIL, in both snapshots": f"{looks[-1].source}/gaps.json",
+                "torch's server answered in C++ but not where it needs the GIL, in both snapshots": f"{looks[-1].source}/gaps.json",
                 **last_look(case.cell),
             },
             fix=FIX,
@@ -113,7 +113,7 @@ def _blocked(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at:
         where=at,
         evidence={
             **_about(blocked, thread, at),
-            f"that thread sleeps in the kernel{f', in {blocked.state.call}' if blocked.state.call else ''}: a wait that should have released the lock": f"{blocked.capture.source}/proc.json",
+            f"that thread sleeps in the kernel{f', in {blocked.state.call}' if blocked.state.call else ''}: a wait that should have released the GIL": f"{blocked.capture.source}/proc.json",
         },
         fix=FIX,
     )
@@ -121,7 +121,7 @@ def _blocked(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at:
 
 def _busy(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Place, lasted: float) -> Draft:
     number, silent = blocked.number, python_silent(blocked.rank)
-    asked = {"no Python of the rank answered when it was asked": silent} if silent else {}
+    asked = {"no Python code of the rank answered a request": silent} if silent else {}
     return inside_rank(
         cell,
         blocked,
@@ -131,7 +131,7 @@ def _busy(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Pl
         evidence={
             **_about(blocked, thread, at),
             **asked,
-            f"the same call for {lasted:.0f} s; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s": "watch.json",
+            f"it has been in that call for {lasted:.0f} s; the longest earlier pause of this job was {cell.watch.longest_quiet_s or 0:.1f} s": "watch.json",
         },
         fix=FIX,
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the call ever returns",
@@ -140,11 +140,10 @@ def _busy(cell: CellEvidence, blocked: BlockedRank, thread: PythonThread, at: Pl
 
 RULE = Rule(
     name="gil_held_native_call",
-    concludes=("gil_held_native_call",),
     means={"gil_held_native_call": "A native call holds the GIL, so that no Python thread of the rank runs."},
     family="blocked",
-    detected="one thread owns the GIL at the same line in both snapshots and sleeps in the kernel; or, when the job was given up, runs in one call for ten times the longest pause before and 20 s, and no Python of the rank has answered in between",
-    fix="Release the GIL around the call (pybind11: gil_scoped_release), or bound what it is given.",
+    detected="One thread owns the GIL at the same line in both snapshots and sleeps in the kernel; or, when the job was given up, it had run in one call for at least 20 s and ten times the longest pause before, and no Python of the rank answered in between",
+    fix="Release the GIL around the call (pybind11: gil_scoped_release), or bound its input.",
     check=gil_held_native_call,
     needs=("stacks",),
     confused_with=("local_lock_deadlock", "livelock_user_code", "slow_compute", "missing_rank"),

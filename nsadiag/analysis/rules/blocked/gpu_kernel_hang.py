@@ -1,4 +1,4 @@
-"""A kernel that is no collective never ends: the host waits for the GPU, and the peers for the rank."""
+"""A GPU kernel, not a collective's, that never ends: the host waits for the GPU, and the peers wait for the rank."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WAITS_FOR_GPU = re.compile(
     r"|c10::cuda|at::native::_local_scalar_dense_cuda|_cuda_synchronize|THCPEvent_synchronize|THCPStream_synchronize"
 )
 PYTHON_WAITS = re.compile(r"torch/cuda/(__init__|streams)\.py$")
-# Of this process, where others on the same GPU take their shares of it.
+# Share of this process, since others may use the same GPU.
 GPU_WORKS_PCT = 10.0
-# Lines that wait for the device in C, where no Python frame shows it.
+# Calls that wait for the device in native code, without a Python frame.
 ASKS_DEVICE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|nonzero)\(")
 
 
 def _waits_for_gpu(blocked: BlockedRank) -> str | None:
-    """The call in which the host waits for its GPU."""
+    """The native call in which the host waits for its GPU."""
     native = next((name for name in blocked.state.inner if WAITS_FOR_GPU.search(name)), None)
     if native:
         return native
@@ -42,20 +42,20 @@ def _waits_for_gpu(blocked: BlockedRank) -> str | None:
 
 
 def _motions(cell: CellEvidence, rank: int) -> list[RankMotion]:
-    """The rank's, of every snapshot since anything last moved."""
+    """The rank's captures in every snapshot of the silence."""
     moved = cell.watch.last_progress_s or 0.0
     looks = [look for look in cell.watch.looks if look.t_s >= moved]
     return [motion for look in looks if (motion := look.of(rank))]
 
 
 def _busy_pct(motions: list[RankMotion]) -> float:
-    """Median share of the GPU that the process had; 0 where nobody could say."""
+    """The process's median share of the GPU; 0 if unknown."""
     known = [m.gpu_pct for m in motions if m.gpu_pct is not None]
     return statistics.median(known) if known else 0.0
 
 
 def _has_queued(case: Case, rank: int) -> bool:
-    """Whether a collective of its own is under way: its kernel spins as well, for a peer that does not come."""
+    """Whether a collective has begun on its device: such a kernel spins too, waiting for a peer."""
     mine = case.calls[case.calls["rank"] == rank]
     return bool(mine.pending.astype(bool).any()) and not computes_before(case.cell.rank(rank))
 
@@ -68,13 +68,13 @@ def gpu_kernel_hang(case: Case) -> Iterator[Draft | Declined]:
             if motions:
                 yield Declined(f"rank {blocked.number} kept its GPU {busy:.0f} % busy", "watch.json#looks")
             continue
-        # A communicator that is being made spins, and leaves no trace in NCCL's recorder.
+        # The creation of a communicator spins too, and leaves no trace in NCCL's recorder.
         if blocked.state.waits_for_peers:
             continue
         call, lasted = _waits_for_gpu(blocked), in_one_place_s(case.cell, blocked.rank)
         if call is None and not (motions[-1].main_cpu_share or 0.0) > 0.5:
             continue
-        # A busy GPU is work until it has been at it for far longer than anything before.
+        # A busy GPU counts as work until it has been busy far longer than ever before.
         if not (lasted and (is_still(case.cell) or was_given_up(case.cell))) or _has_queued(
             case, blocked.number
         ):
@@ -83,15 +83,15 @@ def gpu_kernel_hang(case: Case) -> Iterator[Draft | Declined]:
         yield inside_rank(
             case.cell,
             blocked,
-            # At --timeout the two snapshots only say that it was still at it.
+            # At --timeout the two snapshots only show that it was still busy.
             strength=Strength.STRONG if call and is_still(case.cell) else Strength.WEAK,
-            summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with what was launched before {at}, where the host waits for it.",
+            summary=f"The GPU of rank {number} has been busy for {lasted:.0f} s with a kernel launched before {at}, where the host waits for it.",
             evidence={
                 f"rank {number} is at {at} in every snapshot"
                 + (f", in {call}" if call else ""): blocked.source,
-                f"its GPU is {busy:.0f} % busy with what is of this rank, at the median of {len(motions)} snapshots, and has begun no collective that it has not ended": "watch.json#looks",
+                f"this rank keeps its GPU {busy:.0f} % busy (median of {len(motions)} snapshots), and no collective on it is unfinished": "watch.json#looks",
             },
-            fix="Look for a loop in a kernel that this rank has launched (Triton, CUDA extensions): its exit may depend on data that never comes.",
+            fix="Look for a loop in a kernel that this rank launched (Triton, CUDA extensions): its exit condition may never become true.",
             next_step="CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that does not return",
         )
     yield from blocked_elsewhere(case)
@@ -99,11 +99,10 @@ def gpu_kernel_hang(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="gpu_kernel_hang",
-    concludes=("gpu_kernel_hang",),
-    means={"gpu_kernel_hang": "A kernel that is no collective never ends."},
+    means={"gpu_kernel_hang": "A GPU kernel that is not a collective never ends."},
     family="blocked",
-    detected="the host waits for a GPU of which its own process has 10 % or more, at the median of the snapshots since the silence began, without a collective that the device has begun (the host may have issued one), for ten times the longest pause before and 20 s, until the job was given up",
-    fix="Look for a loop in a kernel that this rank has launched: its exit may depend on data that never comes.",
+    detected="The host waits for a GPU that its own process keeps at least 10 % busy, by the median of the snapshots since the silence began; no collective has begun on the device (the host may have issued one); and this has lasted for at least 20 s and ten times the longest pause before, until the job was given up",
+    fix="Look for a loop in a kernel that this rank launched: its exit condition may never become true.",
     check=gpu_kernel_hang,
     needs=("stacks", "looks"),
     explained_by=("livelock_user_code",),

@@ -1,4 +1,4 @@
-"""A rank reads or writes a file, saves or loads a checkpoint, and the file system gives no answer."""
+"""A file operation, or the save or load of a checkpoint, that the file system does not complete."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength
 
 CHECKPOINT = ("torch.save", "torch.load", "torch.distributed.checkpoint")
-LOCKS = ("flock", "fcntl")  # waits for whoever holds the file's lock, not for the file
-# Where the kernel waits for the other end of a named pipe, the way staging tools hand files over.
+LOCKS = ("flock", "fcntl")  # a wait for the holder of the file's lock, not for the file
+# Kernel functions that wait for the other end of a named pipe, as staging tools use them.
 NAMED_PIPE = ("wait_for_partner", "fifo_open", "pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write")
 
 
 def _what(blocked: BlockedRank) -> str | None:
-    """The operation and its file; None if it waits in no file."""
+    """The operation and its file; None if it waits for no file."""
     state = blocked.state
     event = state.event or ""
     if state.call in LOCKS:
@@ -52,25 +52,24 @@ def io_stall(case: Case) -> Iterator[Draft | Declined]:
             case.cell,
             blocked,
             strength=Strength.STRONG if blocked.state.call or proc.state == "D" else Strength.LIKELY,
-            summary=f"Rank {number} is blocked in {what} at {at}: not a byte was moved between the two snapshots.",
+            summary=f"Rank {number} is blocked in {what} at {at}: no byte was transferred between the two snapshots.",
             evidence={
                 f"rank {number} is in {what}, at {at}, in both snapshots": blocked.source,
-                f"the kernel has its main thread in state {proc.state}{in_kernel}; its I/O counters stand": f"{blocked.capture.source}/proc.json",
+                f"its main thread is in state {proc.state}{in_kernel}, and its I/O counters did not change": f"{blocked.capture.source}/proc.json",
             },
-            fix="The file is a named pipe whose other end has stopped: see to the process that reads or fills it."
+            fix="The file is a named pipe whose other end has stopped: check the process that reads or fills it."
             if pipe
-            else "See to the file system behind that path (dmesg, mount, df); save to a local disk first and copy from there in the background.",
+            else "Check the file system of that path (dmesg, mount, df); save to a local disk first and copy from there in the background.",
         )
     yield from blocked_elsewhere(case, ("io", "kernel"), "in a read or write of a file")
 
 
 RULE = Rule(
     name="io_stall",
-    concludes=("io_stall",),
-    means={"io_stall": "A rank is in a save or a load that does not advance."},
+    means={"io_stall": "A rank reads or writes a file, and the operation does not advance."},
     family="blocked",
-    detected="the rank waits in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters are flat",
-    fix="Look at the file system: its server, a full quota, the process at the other end of a named pipe.",
+    detected="The rank is in a read, write, open or sync of a file, in state D, or inside a checkpoint's save or load, and its I/O counters do not move",
+    fix="Check the file system: its server, a full quota, the process at the other end of a named pipe.",
     actions=("exclude host", "retry"),
     check=io_stall,
     needs=("stacks",),

@@ -1,4 +1,4 @@
-"""A rank spins in a loop of its own code, at full CPU, and nothing in that loop ever changes."""
+"""A rank that spins in a loop of its own code at full CPU, while nothing in that loop changes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from nsadiag.evidence.documents.watch import Loop, RankMotion
 from nsadiag.evidence.records import Strength
 from nsadiag.source import loops
 
-FIX = "Make sure that each round changes what the loop's condition asks, or let the loop give up after a number of rounds, with an error that says so."
+FIX = "Make sure that each iteration changes what the loop's condition tests, or let the loop give up with an error after a number of iterations."
 
 
 def _motion(cell: CellEvidence, rank: int) -> RankMotion | None:
-    """The rank's, in the last snapshot; when time was up, in the last that showed its loop: a busy machine hides it in some."""
+    """The rank's motion in the last snapshot; if the job was given up, in the last one that shows its loop."""
     looks = [motion for look in cell.watch.looks if (motion := look.of(rank))]
     if not is_still(cell):
         looks = [motion for motion in looks if motion.loop]
@@ -32,7 +32,7 @@ def _motion(cell: CellEvidence, rank: int) -> RankMotion | None:
 
 
 def _endless(cell: CellEvidence, motion: RankMotion | None) -> Loop | None:
-    """The loop, where the watch called it endless; or, when time was up, where it had shown nothing new for long."""
+    """The loop, if the watch judged it endless; or, if the job was given up, if nothing new was seen in it for long."""
     loop = motion.loop if motion else None
     if loop is None or motion is None:
         return None
@@ -59,12 +59,12 @@ def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
             continue
         sure, number = is_still(case.cell), blocked.number
         at = locations.place(loop.file, loop.line, loop.function)
-        sees = "the variables that decide when it ends" if loop.decided else "any variable in it"
+        sees = "the variables that decide when it ends" if loop.decided else "its variables"
         yield inside_rank(
             case.cell,
             blocked,
             strength=(Strength.STRONG if loop.decided else Strength.LIKELY) if sure else Strength.WEAK,
-            summary=f"Rank {number} spins in the loop at {locations.short(at)} without getting anywhere: for {loop.seconds:.0f} s none of {sees} took a new value.",
+            summary=f"Rank {number} spins in the loop at {locations.short(at)} without progress: for {loop.seconds:.0f} s none of {sees} changed.",
             where=at,
             evidence={
                 f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {', '.join(map(str, loop.lines))}), and no new value in {sees}": "watch.json#looks",
@@ -76,7 +76,7 @@ def livelock_user_code(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _around_one_line(cell: CellEvidence, blocked: BlockedRank) -> Iterator[Draft]:
-    """A `while`, when time was up, around a call that takes nearly all of its time, so that no other line is ever seen."""
+    """A `while` around a call that takes nearly all of its time, so that only this line is ever seen, in a job given up."""
     answered, at = python_answered(blocked.rank), blocked.state.place
     if not was_given_up(cell) or answered is None or at is None:
         return
@@ -92,8 +92,8 @@ def _around_one_line(cell: CellEvidence, blocked: BlockedRank) -> Iterator[Draft
         summary=f"Rank {number} has been in the loop `while {loops.condition(loop)}` around {locations.short(at)} for {lasted:.0f} s, at full CPU, without any progress.",
         where=at,
         evidence={
-            f"every snapshot since the silence began shows that line; the longest pause of this job before was {cell.watch.longest_quiet_s or 0:.1f} s": "watch.json#looks",
-            "Python of the rank answered between two snapshots: no single call keeps the GIL": answered,
+            f"every snapshot since the silence began shows that line; the longest earlier pause of this job was {cell.watch.longest_quiet_s or 0:.1f} s": "watch.json#looks",
+            "Python of the rank answered between two snapshots: no single call holds the GIL": answered,
         },
         fix=FIX,
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
@@ -101,7 +101,7 @@ def _around_one_line(cell: CellEvidence, blocked: BlockedRank) -> Iterator[Draft
 
 
 def _asks_in_vain(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion | None) -> Iterator[Draft]:
-    """A loop, when time was up, that goes on to new values, and none of them is of what would end it, as one that draws and rejects."""
+    """A loop whose variables change, except those that would end it, such as rejection sampling, in a job given up."""
     loop = motion.loop if motion else None
     longest = cell.watch.longest_quiet_s or 0.0
     if (
@@ -113,7 +113,7 @@ def _asks_in_vain(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion |
         return
     number, at = blocked.number, locations.place(loop.file, loop.line, loop.function)
     asks = ", ".join(loop.asks)
-    tries = f"it tries new values ({', '.join(loop.changes)}), and " if loop.changes else ""
+    tries = f"it computes new values ({', '.join(loop.changes)}), but " if loop.changes else ""
     yield inside_rank(
         cell,
         blocked,
@@ -121,18 +121,18 @@ def _asks_in_vain(cell: CellEvidence, blocked: BlockedRank, motion: RankMotion |
         summary=f"Rank {number} spins in the loop at {locations.short(at)} at full CPU: {tries}{asks}, which would end it, has been the same for {loop.asks_in_vain_s:.0f} s.",
         where=at,
         evidence={
-            f"samples of every snapshot since show one and the same call of {loop.function}, in that loop, with no new value of {asks}": "watch.json#looks",
-            f"that lasted {loop.asks_in_vain_s:.0f} s; the longest pause of this job before was {longest:.1f} s": "watch.json",
+            f"samples of every snapshot since show the same call of {loop.function}, in that loop, with no new value of {asks}": "watch.json#looks",
+            f"that lasted {loop.asks_in_vain_s:.0f} s; the longest earlier pause of this job was {longest:.1f} s": "watch.json",
         },
-        fix="Bound the loop: give up after a number of rounds, or choose from what is left instead of trying at random.",
+        fix="Bound the loop: give up after a number of iterations, or choose among the remaining options instead of trying at random.",
         next_step="nsadiag run --timeout 600 -- <the same command>, to see whether the loop ever ends",
     )
 
 
 def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, motion: RankMotion | None) -> Iterator[Draft]:
-    """A `while` in which the rank calls its model, or writes other events, again and again: each round looks like progress.
+    """A `while` in which the rank keeps calling its model or writing other events, so that it looks like progress.
 
-    Only the peers' wait says that none of it is an iteration: a line search, say, whose loss is nan.
+    Only the waiting peers show that it is none: a line search, for example, whose loss is nan.
     """
     wait, loop = case.once(peer_waits).by_rank.get(blocked.number), motion.loop if motion else None
     longest_s = case.once(peer_waits).longest_s
@@ -147,11 +147,11 @@ def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, motion: RankMotio
         case.cell,
         blocked,
         strength=Strength.LIKELY,
-        summary=f"{kept[:1].upper()}{kept[1:]}: it is in the loop `while {loops.condition(around)}`, in which nothing took a new value.",
+        summary=f"{kept[:1].upper()}{kept[1:]}: it is in the loop `while {loops.condition(around)}`, in which nothing changed.",
         where=at,
         evidence={
             f"{loop.samples} samples of the last snapshot show {loop.stacks} stacks, all in that loop (lines {', '.join(map(str, loop.lines))}), and no new value of a variable in it": "watch.json#looks",
-            f"it wrote {rounds:,.0f} events a second of it meanwhile, and met no peer; the longest that any rank was waited for before is {longest_s:.2f} s": f"{blocked.rank.source}/blackbox.bin",
+            f"it wrote {rounds:,.0f} events a second meanwhile, and entered no collective; the longest earlier wait for any rank was {longest_s:.2f} s": f"{blocked.rank.source}/blackbox.bin",
         },
         fix=FIX,
         next_step="nsadiag run --locals --timeout 600 -- <the same command>, to see what the loop's condition compares",
@@ -159,18 +159,17 @@ def _keeps_its_peers_waiting(case: Case, blocked: BlockedRank, motion: RankMotio
 
 
 def _events_a_second(blocked: BlockedRank) -> float:
-    """Figures of its newest events, which are all of that loop."""
+    """Figures of the rank's newest events, all of which belong to that loop."""
     t_ns = blocked.rank.recording.events["t_ns"][-1000:]
     return (len(t_ns) - 1) / max(float(t_ns[-1] - t_ns[0]) / 1e9, 1e-3) if len(t_ns) > 1 else 0.0
 
 
 RULE = Rule(
     name="livelock_user_code",
-    concludes=("livelock_user_code",),
-    means={"livelock_user_code": "A rank is busy in a loop of its own code that never ends."},
+    means={"livelock_user_code": "A rank spins in a loop of its own code that never ends."},
     family="blocked",
-    detected="full CPU in one loop of the user's, in which no variable took a new value over several snapshots (20 s; 8 s where compared numbers decide when it ends; where it calls into libraries, only if it ends by comparing variables alone, as the rank itself tells of their values), no clock is asked, and nothing else of the process works; or, when the job was given up, every snapshot for as long as above shows one line within a `while`, and Python of the rank answered in between: then it is no single call; or what would end the loop has stayed the same for a minute and ten of the longest pauses, in one and the same call, while other variables went on (at 60 %); or it has kept its peers waiting for 20 s and ten times longer than any rank ever did when the job was cut off, in a `while` of which the last snapshot shows many rounds and no new value, whatever it calls there",
-    fix="Give the loop an end that does not depend on what never changes.",
+    detected="The rank uses a full CPU in one loop of the user's code, and one of these holds. No variable in the loop took a new value over several snapshots (for 20 s; for 8 s where compared numbers decide when it ends; where it calls libraries, only if the loop ends by comparing variables alone, as the rank reports them), no clock is read, and no other part of the process works. Or, when the job was given up, every snapshot for as long showed the same line within a `while`, and Python of the rank answered in between, so that it is no single call. Or the values that would end the loop have stayed the same for a minute and ten of the longest pauses, within one call, while other variables changed (at 60 %). Or, when the job was cut off, the rank had kept its peers waiting for 20 s and ten times longer than any rank before, in a `while` whose last snapshot shows many iterations and no new value, whatever it calls",
+    fix="Give the loop an exit condition that can become true, or a limit.",
     check=livelock_user_code,
     needs=("stacks", "looks"),
     explained_by=("local_lock_deadlock",),

@@ -1,4 +1,4 @@
-"""A thread waits for a lock, a queue or another thread of its own process, and nothing there will ever let it go on."""
+"""A wait for a lock, a queue or another thread of the same process that nothing in the process will ever end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from nsadiag.analysis.relations.blocked import (
     may_be_idle,
     user_threads,
 )
-from nsadiag.analysis.rules.blocked.event_loop import LoopWait, loops_beside, of_a_thread, stands_for
+from nsadiag.analysis.rules.blocked.event_loop import (
+    LoopWait,
+    blocking_task,
+    blocking_task_of_thread,
+    loops_beside,
+)
 from nsadiag.analysis.rules.drafts import inside_rank
-from nsadiag.analysis.rules.exits.child_exceptions import has_dead, waits_for_children
+from nsadiag.analysis.rules.exits.child_exceptions import has_dead_child, waits_for_children
 from nsadiag.analysis.rules.reasons import blocked_elsewhere
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.blocking import is_server
@@ -29,7 +34,7 @@ WAITS = {"lock": "is blocked on a lock or another thread", "queue": "is blocked 
 
 
 def _taken_before(cell: CellEvidence, blocked: BlockedRank) -> Place | None:
-    """The line of the same stack that holds the lock which its innermost line wants."""
+    """The line of the same stack that holds the lock which its innermost line requests."""
     at = blocked.state.place
     if at is None:
         return None
@@ -41,7 +46,7 @@ def _taken_before(cell: CellEvidence, blocked: BlockedRank) -> Place | None:
 
 
 def _crossed(cell: CellEvidence, blocked: BlockedRank) -> tuple[str, Place] | None:
-    """Another thread that holds the lock that is wanted here, and where it stands."""
+    """Another thread that holds the requested lock, and its line."""
     at = blocked.state.place
     wanted = {name.rpartition(".")[2] for name in loops.wanted(cell.code, at)} if at else set()
     for thread, place in user_threads(blocked.capture):
@@ -51,7 +56,7 @@ def _crossed(cell: CellEvidence, blocked: BlockedRank) -> tuple[str, Place] | No
 
 
 class Why(NamedTuple):
-    """The other side of a wait as far as it can be seen, how to fix it, and how strong that is."""
+    """The reason for a wait, the fix, and the strength of the evidence."""
 
     says: str
     fix: str
@@ -59,8 +64,8 @@ class Why(NamedTuple):
 
 
 NOBODY = Why(
-    "no other thread of the user's code is left in the process that could let it go on",
-    "Find what ended the thread that should have answered, and wait with a timeout that says so.",
+    "no other thread that runs user code is left in the process to wake it",
+    "Find what ended the thread that should have answered, and wait with a timeout that reports it.",
     Strength.STRONG,
 )
 
@@ -76,10 +81,10 @@ def _why(cell: CellEvidence, blocked: BlockedRank) -> Why:
 
 
 def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
-    """A thread that is seen to hold what is waited for."""
+    """A thread that holds the lock."""
     if taken := _taken_before(cell, blocked):
         return Why(
-            f"the same thread took it at {locations.short(taken)} and has not left that block: nobody else can release it",
+            f"the same thread took it at {locations.short(taken)} and has not left that block: no other thread can release it",
             "Take an RLock, or let the handler or callback only set a flag that the loop checks.",
             Strength.CONCLUSIVE,
         )
@@ -87,31 +92,31 @@ def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
         name, at = crossed
         return Why(
             f"thread {name} holds it and is at {locations.short(at)}",
-            "Take the locks in the same order everywhere, and hold none while waiting for something else.",
+            "Take the locks in the same order everywhere, and hold no lock while waiting for something else.",
             Strength.STRONG,
         )
     return None
 
 
 def _may_be_idle(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
-    """A server without a request, or a consumer without work."""
+    """An idle server, or a consumer without work."""
     if any(is_server(f.filename) for t in blocked.capture.other_threads for f in t.frames):
         return Why(
-            "no thread of the process does anything that could let it go on, but one is a server's, without a request",
-            "If requests are what it waits for, this is an idle server: ask it something. Otherwise find what ended the thread that should have answered.",
+            "no active thread of the process can wake it, but one belongs to a server without a request",
+            "If it waits for requests, this is an idle server: send one. Otherwise find what ended the thread that should have answered.",
             Strength.GUESS,
         )
     if may_be_idle(cell, blocked):
         return Why(
-            "nothing has come for minutes, but it asks again and again, with a time limit, and who may bring something lives",
-            "If that is a pause, this is an idle consumer, and all is well. Otherwise find what became of who should bring it.",
+            "nothing has arrived for minutes, but it keeps waiting with a timeout, and possible senders are alive",
+            "If this is a pause, it is an idle consumer and all is well. Otherwise find what became of the sender.",
             Strength.GUESS,
         )
     return None
 
 
 def _by_threads(blocked: BlockedRank) -> Why | None:
-    """Threads of the process that could answer, and do not."""
+    """Threads of the process that could answer but do not."""
     in_loops = loops_beside(blocked.capture)
     others = [
         f"{t.thread_name} at {locations.short(p)}"
@@ -126,34 +131,34 @@ def _by_threads(blocked: BlockedRank) -> Why | None:
         )
     if not in_loops:
         return None
-    owner, task = in_loops[0].thread_name, of_a_thread(blocked)
+    owner, task = in_loops[0].thread_name, blocking_task_of_thread(blocked)
     if task and task.kind == "inside":
         return Why(
             f"the event loop of thread {owner} waits for {task.says} at {locations.short(task.place)}, and {task.why}",
-            "Run tasks in an asyncio.TaskGroup, and pass on what they raise to the thread that waits.",
+            "Run tasks in an asyncio.TaskGroup, and pass their exceptions on to the waiting thread.",
             Strength.LIKELY,
         )
     return Why(
-        f"what should let it go on may be a task in the event loop of thread {owner}, and none of its tasks moves",
-        "See what the tasks of that loop wait for (asyncio.all_tasks), give them timeouts, and pass on what they raise to who waits.",
-        Strength.WEAK,  # the task may wait for the world
+        f"a task in the event loop of thread {owner} may have to wake it, and none of its tasks moves",
+        "Check what the tasks of that loop wait for (asyncio.all_tasks), give them timeouts, and pass their exceptions on to the waiting thread.",
+        Strength.WEAK,  # the task may wait for something external
     )
 
 
 def _by_children(blocked: BlockedRank) -> Why | None:
-    """Processes of its own that could answer, and do not."""
+    """Child processes that could answer but do not."""
     if _waits_for_a_pool(blocked):
         return Why(
-            "it waits for a result of a multiprocessing.Pool, and none comes: if a worker dies, the pool starts another and forgets the task",
-            "See what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises then; or give the result a timeout.",
-            # A pool takes note of a worker that died, and tells nobody.
-            Strength.STRONG if has_dead(blocked) else Strength.LIKELY,
+            "it waits for a result of a multiprocessing.Pool that does not arrive: if a worker dies, the pool replaces it and forgets the task",
+            "Check what the workers do with that task, and whether one has died. concurrent.futures.ProcessPoolExecutor raises in that case; or give the result a timeout.",
+            # A pool notices the death of a worker, but does not report it.
+            Strength.STRONG if has_dead_child(blocked) else Strength.LIKELY,
         )
-    if waits_for_children(blocked) and has_dead(blocked):
-        # What it died of is the cause, and is not at hand: rank_exception knows it where the rank's stderr is.
+    if waits_for_children(blocked) and has_dead_child(blocked):
+        # The child's exception is the cause, but is not available here; rank_exception finds it in the rank's stderr.
         return Why(
-            "a child process of its own has ended, and may be the one that should have answered",
-            "Find what ended the child (its last words are on the rank's stderr), and wait with a timeout that asks whether it lives.",
+            "one of its child processes has ended and may be the one that should have answered",
+            "Find what ended the child (the rank's stderr has its last output), and wait with a timeout that checks whether it is alive.",
             Strength.LIKELY,
         )
     return None
@@ -164,7 +169,7 @@ def _waits_for_a_pool(blocked: BlockedRank) -> bool:
 
 
 def _asks_itself(cell: CellEvidence, blocked: BlockedRank) -> str | None:
-    """The question of a loop to its own process, with naps in between; None if it waits in no such loop."""
+    """The condition of a loop that polls its own process; None if the rank is in no such loop."""
     at = blocked.state.place
     if blocked.state.doing != "sleep" or at is None:
         return None
@@ -180,7 +185,7 @@ def _of_task(cell: CellEvidence, blocked: BlockedRank, task: LoopWait) -> Draft:
         strength=task.strength,
         summary=f"Rank {blocked.number} waits in its event loop for {task.says} at {at}: {task.why}.",
         evidence={f"task {task.name} is at {at}": task.source, task.why: task.source},
-        fix="Run tasks in an asyncio.TaskGroup, or ask for what becomes of each: one that fails then ends those that wait for it.",
+        fix="Run tasks in an asyncio.TaskGroup, or check the result of each: a failure then also ends the tasks that wait for it.",
         where=task.place,
     )
 
@@ -190,7 +195,7 @@ def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
         state = blocked.state
         if state.place is None:
             continue
-        task = stands_for(blocked)
+        task = blocking_task(blocked)
         if task and task.kind == "inside":
             yield _of_task(case.cell, blocked, task)
             continue
@@ -198,7 +203,7 @@ def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
         if not asked and (state.doing not in WAITS or not state.same):
             continue
         why, fix, strength = _why(case.cell, blocked)
-        waits = f"asks again and again for `{asked}`" if asked else WAITS[state.doing]
+        waits = f"polls `{asked}`" if asked else WAITS[state.doing]
         at = locations.short(state.place)
         yield inside_rank(
             case.cell,
@@ -217,11 +222,10 @@ def local_lock_deadlock(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="local_lock_deadlock",
-    concludes=("local_lock_deadlock",),
     means={"local_lock_deadlock": "A thread waits for a lock or queue that its holder will never release."},
     family="blocked",
-    detected="the rank's main thread sleeps in a lock, queue, event or join of its own process in both snapshots. Who holds the lock is read from the other threads' stacks, and from the source: the same thread (a signal handler), another one (lock order), or none that could answer; of an event loop, from its tasks. Not a wait with a time limit that comes round again, where nobody waits for the rank and a process, thread or socket may still answer",
-    fix="Take locks in one order, release them in a finally, and wait with a timeout that says so.",
+    detected="In both snapshots the rank's main thread sleeps on a lock, queue, event or join of its own process. The holder of the lock is read from the other threads' stacks and the source: the same thread (a signal handler), another thread (lock order), or no thread that could release it; in an event loop, from its tasks. Not a timed wait that is repeated, where no rank waits for this one and a process, thread or socket may still answer",
+    fix="Take locks in one order, release them in a finally, and wait with a timeout.",
     check=local_lock_deadlock,
     needs=("stacks",),
     explained_by=("external_wait",),

@@ -1,4 +1,4 @@
-"""Every member issued the same collective, all wait in it, and it never completes: what was sent does not arrive."""
+"""A collective that every member issued with the same arguments and that never completes: data does not arrive."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def network_stall(case: Case) -> Iterator[Draft | Declined]:
             yield _finding(case, wait, links)
         else:
             yield Declined(
-                f"of the members of {wait.group} rank {shown(wait.waiting)} alone is seen to wait in call #{wait.seq}",
+                f"of the members of {wait.group} rank {shown(wait.waiting)} is the only one waiting in call #{wait.seq}",
                 wait.source(case.cell, wait.waiting[0]) if wait.waiting else None,
             )
 
 
 def _all_are_in(case: Case, wait: Wait) -> bool:
-    """Whether all members issued it, none got over it, and each waits in it: no rank is left to wait for."""
+    """Whether all members issued it, none completed it, and all wait in it: no rank is missing."""
     members = case.groups.members(wait.group)
     stands = [case.thread_states.get(rank) for rank in members]
     return (
@@ -59,7 +59,7 @@ def _all_are_in(case: Case, wait: Wait) -> bool:
 
 
 def _guilty(wait: Wait, links: list[Link]) -> tuple[int, ...]:
-    """The rank at the end of all connections that do not advance; without such, all members."""
+    """The rank at one end of all stalled connections; all members if there is none."""
     ends = [{link.rank, link.peer} for link in links if link.peer is not None]
     counts = Counter(rank for pair in ends for rank in pair if rank in wait.waiting)
     common = [rank for rank, n in counts.items() if n == len(ends)]
@@ -101,21 +101,18 @@ def _finding(case: Case, wait: Wait, links: list[Link]) -> Draft:
         },
         gaps=()
         if links
-        else (
-            "no connection was seen to stand still: the transport may not be TCP, or is on another machine",
-        ),
-        fix="Look at the network between these ranks: a firewall that forgets idle connections, a flapping link, a wrong interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), MTU.",
+        else ("no stalled connection was seen: the transport may not be TCP, or may end on another machine",),
+        fix="Check the network between these ranks: a firewall that drops idle connections, a flapping link, a wrong interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), MTU.",
         next="NCCL_DEBUG=INFO nsadiag run -- <the same command>",
     )
 
 
 RULE = Rule(
     name="network_stall",
-    concludes=("network_stall",),
-    means={"network_stall": "Every member issued the same collective, and none finishes."},
+    means={"network_stall": "Every member issued the same collective, and it never completes."},
     family="waiting",
-    detected="every member issued the same collective and is waiting in it, in both snapshots. Where bytes of a TCP connection between two of them stay unacknowledged, its ends are named. On several hosts also: one was not heard any more, and whoever is left waits for its ranks (at 75 %)",
-    fix="Look at the network between these ranks: firewall, flapping link, a wrong *_SOCKET_IFNAME, MTU.",
+    detected="Every member issued the same collective and is waiting in it in both snapshots. If bytes on a TCP connection between two of them stay unacknowledged, its two ends are named. Across several hosts also: one stopped responding, and the remaining ranks wait for its ranks (at 75 %)",
+    fix="Check the network between these ranks: firewall, flapping link, a wrong *_SOCKET_IFNAME, MTU.",
     actions=("exclude host", "retry"),
     check=network_stall,
     needs=("flight_recorders", "stacks"),

@@ -1,4 +1,4 @@
-"""The work is done, and a rank does not end: an exit handler, a thread or child never joined, a group never destroyed."""
+"""A rank that has finished its work and does not exit: an exit handler, an unfinished thread or child, a process group."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from nsadiag.evidence.records import Place, Strength
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 FEEDER = "QueueFeederThread"
-FIX_OF_FEEDER = "Put nothing more once the process that reads the queue has ended, and join that process only after the last put; what may be lost can be let go by the queue's cancel_join_thread()."
+FIX_OF_FEEDER = "Put nothing into the queue once its reader has ended, and join the reader only after the last put; if the items may be lost, call the queue's cancel_join_thread()."
 JOINS = ("lock", "queue", "process", "pipe", "socket", "unknown", "sleep", "io")
 # The functions at the bottom of a main thread's stack while the script itself runs.
 SCRIPT = ("<module>", "_run_code", "_run_module_as_main")
 
 
 def _how(case: Case, blocked: BlockedRank) -> str | None:
-    """A sign that the rank is past its work; None if there is none."""
+    """A sign that the rank has finished its work; None if there is none."""
     state = blocked.state
     frames = blocked.capture.main_frames
     if state.doing == "leaving":
@@ -35,12 +35,12 @@ def _how(case: Case, blocked: BlockedRank) -> str | None:
     if state.doing in JOINS and _destroyed(blocked):
         return "it has destroyed its process group"
     if state.doing in JOINS and _peers_are_through(case.cell, blocked):
-        return "its peers have ended well, after as many steps"
+        return "its peers have exited normally after as many steps"
     return None
 
 
 def _destroyed(blocked: BlockedRank) -> bool:
-    """Whether the last thing heard of a process group is that it was destroyed."""
+    """Whether the last event of a process group is its destruction."""
     recording = blocked.rank.recording
     events = recording.events
     groups = events[(events["kind"] == Kind.PROCESS_GROUP) & (events["phase"] == Phase.END)]
@@ -56,11 +56,11 @@ def _peers_are_through(cell: CellEvidence, blocked: BlockedRank) -> bool:
 
 
 def _line(blocked: BlockedRank) -> tuple[Place | None, str]:
-    """The line that keeps it: of the main thread, else of the thread or child that it waits for."""
+    """The line that blocks it: the main thread's, or that of the thread or child that it waits for."""
     if blocked.state.place:
         return blocked.state.place, "the main thread"
     if _waits_for_a_feeder(blocked):
-        # Threads that run the user's code are not what it waits for.
+        # It does not wait for the threads that run user code.
         return _start_of_the_feeder(blocked), "its queue's feeder thread, started by the first put"
     joined = {row.tid for row in blocked.rank.threads}
     threads = user_threads(blocked.capture)
@@ -85,7 +85,7 @@ def _living(blocked: BlockedRank) -> dict[int, PythonThread]:
 
 
 def _start_of_the_feeder(blocked: BlockedRank) -> Place | None:
-    """The first put into the queue whose feeder is in the middle of a write; where none is, of any that lives."""
+    """The first put into the queue whose feeder thread is writing; if none is, into that of any live feeder."""
     living = _living(blocked)
     feeders = [row for row in blocked.rank.threads if row.name == FEEDER and row.tid in living]
     writing = [r for r in feeders if r.tid and any("send" in f.name for f in living[r.tid].frames)]
@@ -114,18 +114,17 @@ def teardown_hang(case: Case) -> Iterator[Draft | Declined]:
             },
             fix=FIX_OF_FEEDER
             if _waits_for_a_feeder(blocked)
-            else "End what is still waited for before the script ends: tell the thread (a sentinel, an event) and join it, make it a daemon, or end the child.",
+            else "Stop it before the script ends: signal the thread (a sentinel, an event) and join it, make it a daemon, or terminate the child.",
         )
-    yield from blocked_elsewhere(case, JOINS, "past its work")
+    yield from blocked_elsewhere(case, JOINS, "done with its work")
 
 
 RULE = Rule(
     name="teardown_hang",
-    concludes=("teardown_hang",),
-    means={"teardown_hang": "A rank is stuck at its end, after the work is done."},
+    means={"teardown_hang": "A rank has finished its work and does not exit."},
     family="exit",
-    detected="no rank waits in a collective, and a rank is in an exit handler, in the interpreter's join of threads (`where` is the thread's line, or the user's line that started it, which for a queue's feeder is the first put), in `destroy_process_group`, or stuck after it, or after its peers have ended well with as many steps",
-    fix="End what is still waited for before the script ends: join the thread, make it a daemon, or end the child.",
+    detected="No rank waits in a collective, and one rank is in an exit handler, in the interpreter's join of threads (`where` is the thread's line, or the user's line that started it; for a queue's feeder thread, the first put), in `destroy_process_group`, or blocked after that call, or blocked after its peers have exited normally with as many steps",
+    fix="Stop it before the script ends: join the thread, make it a daemon, or terminate the child.",
     check=teardown_hang,
     needs=("stacks",),
     explained_by=("lost_host",),

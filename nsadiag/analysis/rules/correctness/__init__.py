@@ -1,1 +1,1 @@
-"""Results that are wrong, without an error."""
+"""Wrong results without an error."""

@@ -1,4 +1,4 @@
-"""An asynchronous collective that nobody waited for, or too late: what it fills was used while it was being filled."""
+"""An asynchronous collective that was waited for too late or never, so that its buffer was used while being filled."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.replica_sums import drift
-from nsadiag.analysis.rules.correctness.buffer_hazards import read_early
+from nsadiag.analysis.rules.correctness.buffer_hazards import early_use
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Unwaited
 from nsadiag.evidence.records import Outcome, Strength, Where
 
-# Of handles that are only known to be dropped: one at the end of a run may belong to nothing any more.
+# Dropped handles are significant from this number on: one at the end of a run may be harmless.
 MIN_DROPPED = 3
 
 
 def _deciding(rank: RankEvidence) -> tuple[Unwaited, int, int] | None:
-    """The row to show, its line, and how many handles of its place there are."""
+    """The row to show, its line number, and the number of handles from its place."""
     by_place = Counter(row.place for row in rank.unwaited)
     read = [(n, row) for n, row in enumerate(rank.unwaited, start=1) if row.parameter]
     dropped = [(n, row) for n, row in enumerate(rank.unwaited, start=1) if by_place[row.place] >= MIN_DROPPED]
@@ -39,7 +39,7 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
     if not shown:
         yield from _used_before_the_wait(case)
         yield Declined(
-            f"no handle of an asynchronous collective was dropped on {len(case.cell.ranks)} ranks, as far as was recorded"
+            f"no handle of an asynchronous collective was recorded as dropped on {len(case.cell.ranks)} ranks"
         )
         return
     guilty = tuple(sorted(shown))
@@ -51,8 +51,8 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
         else "its handle was dropped"
     )
     evidence = {
-        f"{row.op} {row.number} of {row.group}, started at step {row.issued_step}: {used}, and nobody had waited for it": f"{rank.source}/unwaited.jsonl#{line}",
-        f"{count} such handles of this line": f"{rank.source}/unwaited.jsonl",
+        f"{row.op} {row.number} of {row.group}, started at step {row.issued_step}: {used}, without a wait": f"{rank.source}/unwaited.jsonl#{line}",
+        f"{count} such handles from this line": f"{rank.source}/unwaited.jsonl",
     }
     if drifted:
         evidence[drifted.says] = drifted.source
@@ -61,7 +61,7 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
         strength=Strength.CONCLUSIVE if row.parameter else Strength.STRONG if drifted else Strength.LIKELY,
         summary=f"{row.op} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used} it was complete."
         if row.parameter
-        else f"{row.op} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used}, and what it fills may have been used before it was complete.",
+        else f"{row.op} with async_op=True was never waited for on {_ranks(case.cell, guilty)} ({count} times): {used}, and its buffer may have been used before it was complete.",
         guilty_ranks=guilty,
         where=Where(parameter=row.parameter, step=row.issued_step).at(locations.of_text(row.place)),
         evidence=evidence,
@@ -70,21 +70,21 @@ def async_work_not_waited(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _used_before_the_wait(case: Case) -> Iterator[Draft]:
-    """By the source, and only where copies that were equal are so no longer: whether it was over by then is luck."""
+    """A buffer that the source uses before the wait, if replicas diverged: whether the call was complete by then is chance."""
     if case.cell.stopped == "hang" or any(rank.exception for rank in case.cell.ranks):
         return
     drifted = drift(case.cell)
-    early = read_early(case) if drifted and not drifted.from_start else None
+    early = early_use(case) if drifted and not drifted.from_start else None
     if drifted is None or early is None:
         return
     at, started = locations.short(early.used), locations.short(early.started)
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before anybody waits for it; the replicas differ from step {drifted.step} on.",
+        summary=f"`{early.buffer}` is used at {at}, right after {early.op} with async_op=True was started on it ({started}) and before any wait; the replicas differ from step {drifted.step} on.",
         guilty_ranks=early.ranks,
         where=Where(step=drifted.step).at(early.used),
         evidence={
-            f"{early.op} was started {early.times} times at {started}, and the same block goes on to {at} without a wait": f"{case.cell.rank(early.ranks[0]).source}/blackbox.bin",
+            f"{early.op} was started {early.times} times at {started}, and the same block continues to {at} without a wait": f"{case.cell.rank(early.ranks[0]).source}/blackbox.bin",
             drifted.says: drifted.source,
         },
         fix="Use the buffer after the wait: keep the handle and the buffer together, and copy back once work.wait() has returned.",
@@ -97,13 +97,12 @@ def _ranks(cell: CellEvidence, guilty: tuple[int, ...]) -> str:
 
 RULE = Rule(
     name="async_work_not_waited",
-    concludes=("async_work_not_waited",),
     means={
         "async_work_not_waited": "Asynchronous work was never waited for, or its buffers were used too early."
     },
     family="correctness",
     outcome="wrong",
-    detected="a handle of an asynchronous collective, started by the user's own line, that nobody waited for or asked, when the optimizer had used the gradient that it reduces; or such handles dropped at one line, three times or more; or replicas that part where the next lines use the buffer before any wait",
+    detected="The handle of an asynchronous collective, started at a line of the user's, had been neither waited for nor queried when the optimizer used the gradient that it reduces; or three or more such handles from one line were dropped; or replicas differ, and the lines after the call use its buffer before any wait",
     fix="Keep the handle and call .wait() before the tensor is used.",
     check=async_work_not_waited,
     needs=("black_boxes",),

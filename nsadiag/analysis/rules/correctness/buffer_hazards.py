@@ -1,6 +1,6 @@
-"""Buffers of asynchronous collectives that the very next lines use, while nobody has waited for the collective yet.
+"""Buffers of asynchronous collectives that the following lines use before any wait.
 
-Whether it was over by then is luck: a wait that comes later, elsewhere, says only that the handle was kept.
+Whether the collective is complete by then is chance; a later wait elsewhere only shows that the handle was kept.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from nsadiag.source.patterns.buffers import FILL, used_after
 
 
 @dataclass(frozen=True, kw_only=True)
-class Early:
-    """A collective's line, and the line that uses its buffer right after."""
+class EarlyUse:
+    """The line of a collective, and the following line that uses its buffer."""
 
     op: str
     started: Place
     used: Place
-    buffer: str  # as it is written
+    buffer: str  # as written in the source
     ranks: tuple[int, ...]
-    times: int  # that it was started, on the first of them
+    times: int  # number of starts on the first rank
 
 
-def read_early(case: Case) -> Early | None:
-    """The first such line that the job has run time and again, with more than a few numbers."""
+def early_use(case: Case) -> EarlyUse | None:
+    """The first such line that the job has run repeatedly on a buffer of more than a few elements."""
     calls = case.asked[case.asked.op.isin(FILL)]
     for text, rows in calls.groupby("place", sort=False):
         started = locations.of_text(str(text))
@@ -37,7 +37,7 @@ def read_early(case: Case) -> Early | None:
         found = next(used_after(source, started.line), None) if started and source and large else None
         if started and found:
             ranks = tuple(sorted(int(rank) for rank in rows["rank"].unique()))
-            return Early(
+            return EarlyUse(
                 op=str(rows.op.iloc[0]), started=started, used=locations.place(started.file, found[0], started.function),
                 buffer=found[1], ranks=ranks, times=int((rows["rank"] == ranks[0]).sum()),
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A cell of a matrix that does not compute what its control does, by what the probe `parity` recorded of both."""
+"""A cell of a matrix that computes something else than its control, by the records of the probe `parity`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def control_mismatch(case: Case) -> Iterator[Draft | Declined]:
 
 
 def claims(cell: CellEvidence) -> Claims:
-    """The findings of a comparison with the control, where there was one."""
+    """The findings of the comparison with the control, if there was one."""
     if cell.parity.get("judgement") != "differs":
         return {}
     return dict.fromkeys(cell.parity["claims"], cell.parity["source"])
@@ -46,7 +46,7 @@ RULE = Rule(
     family="correctness",
     outcome="wrong",
     detected="in a matrix: a loss, gradients or updates that differ from a control's ([parity.md](parity.md))",
-    fix="Look at the first tensor that differs: what comes before it computes the same.",
+    fix="Look at the first tensor that differs: everything before it is equal.",
     check=control_mismatch,
     explained_by=("recomputation",),
     confused_with=("healthy",),

@@ -1,4 +1,4 @@
-"""Weights that nothing trains: in every block of the model their gradient is zero, or rounding, step after step."""
+"""Untrained weights: in every block of the model their gradient is zero, or rounding, in every step."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from nsadiag.analysis.records import Declined
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 
-# Of a branch that starts at zero, the first step may train the end alone, and only the next one what lies behind it.
+# In a branch initialized to zero the first step may train only its last layer, and the next one those before it.
 MIN_STEPS = 3
-NOTHING = 1e-6  # of the largest gradient in its block: what sums that cancel leave in float32
-NUMBER = re.compile(r"\.(\d+)\.")  # of a block in its list
-STEADY = 10  # times the norm of the first step, at most: what starts at zero grows with every step
+NOTHING = 1e-6  # share of the largest gradient in the block: the rounding of cancelling float32 sums
+NUMBER = re.compile(r"\.(\d+)\.")  # the number of a block in its list
+STEADY = 10  # largest ratio to the norm of the first step: what starts at zero grows with every step
 NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One module of a list: the norms of its weights' gradients, by their names in it, and by step."""
+    """One module of a list: the norms of its weights' gradients by step, by name within the module."""
 
     weights: dict[str, tuple[float, ...]]
 
     @property
     def untrained(self) -> set[str]:
-        """Weights without a gradient at every step, beside others that have one at every step."""
+        """Weights that never have a gradient, next to others that always have one."""
         largest = [max(norms) for norms in zip(*self.weights.values(), strict=True)]
         return {
             name
@@ -41,8 +41,8 @@ class Block:
 
 
 def dead_gradients(case: Case) -> Iterator[Draft | Declined]:
-    """Only what the probe `parity` recorded, and only what is alike in every block: one head without a gradient may
-    wait for its turn."""
+    """Untrained weights in the records of the probe `parity`, if they are the same in every block: a single head without a
+    gradient may be trained later."""
     if case.cell.stopped is not None or any(rank.exception for rank in case.cell.ranks):
         return
     rows = {rank.rank: rank.first_steps for rank in case.cell.ranks if rank.first_steps}
@@ -50,7 +50,7 @@ def dead_gradients(case: Case) -> Iterator[Draft | Declined]:
     names = untrained(record)
     if not names:
         yield Declined(
-            f"the probe parity recorded the first steps of {len(rows)} ranks, and no list of blocks without gradients"
+            f"the probe parity recorded the first steps of {len(rows)} ranks, without weights that lack gradients in every block"
         )
         return
     count, parts = len(record.steps), list(dict.fromkeys(NUMBER.sub(".*.", name, count=1) for name in names))
@@ -59,23 +59,23 @@ def dead_gradients(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         strength=Strength.WEAK,
         summary=(
-            f"{', '.join(parts[:NAMED])}{more} got no gradient but rounding, in every block and at each of the first "
-            f"{count} steps, while the rest of each block was trained: what they compute does not reach the loss."
+            f"{', '.join(parts[:NAMED])}{more} got no gradient beyond rounding, in every block and at each of the first "
+            f"{count} steps, while the rest of each block was trained: their output does not reach the loss."
         ),
         guilty_ranks=tuple(sorted(rows)),
         where=Where(parameter=names[0], module=names[0].rpartition(".")[0] or None, step=0, phase="backward"),
         evidence={
             f"norm of the gradient of {names[0]}, by step: {', '.join(f'{n:.1e}' for n in norms)}; {len(names)} weights have one below {NOTHING:g} of the largest in their block": record.source,
-            "all other weights moved from each of these steps to the next: the optimizer did make its steps": record.source,
+            "all other weights changed from each of these steps to the next, so the optimizer made its steps": record.source,
         },
     )
 
 
 def untrained(record: Record) -> list[str]:
-    """Names of such weights, in the order of the model; none where a step was left out, as a scaler leaves out its first ones.
+    """Names of such weights, in the order of the model; none if a step was skipped, as a scaler skips its first ones.
 
-    Vectors are left out: the bias before a normalization, or of an attention's keys, has no gradient by its nature. A
-    weight that was not used at all has none either (None), and is no concern of this.
+    Vectors are left out: the bias before a normalization, or of an attention's keys, has no gradient in principle. A
+    weight that was not used at all has no gradient either (None), and is left out too.
     """
     weights = {
         name: [step.parameters[name] for step in record.steps if name in step.parameters]
@@ -109,7 +109,7 @@ def _norm(parameter: Parameter) -> float:
 
 
 def _moved(steps: tuple[Step, ...], name: str) -> bool:
-    """From each of these steps to the next."""
+    """Whether the parameter changed from each of these steps to the next."""
     values = [p.value.sketch if (p := step.parameters.get(name)) and p.value else None for step in steps]
     return all(a and b and a.distance(b) > 0 for a, b in itertools.pairwise(values))
 
@@ -119,8 +119,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="of what the probe `parity` records: weights that got no gradient but rounding at each of the first three steps, in every block of a list of blocks whose other weights are trained (it may be meant)",
-    fix="Look at what stands between them and the loss: a softmax over one key, a mask that leaves nothing, a factor or a gate of zero, a detach(), or tokens that are all alike, as in made-up data. If it is meant so, freeze them: requires_grad_(False).",
+    detected="From the probe `parity`: weights that got no gradient beyond rounding at each of the first three steps, in every block of a list of blocks whose other weights are trained (it may be intended)",
+    fix="Check the path between them and the loss: a softmax over one key, a mask that masks everything, a factor or gate of zero, a detach(), or identical tokens, as in synthetic data. If it is intended, freeze them: requires_grad_(False).",
     check=dead_gradients,
     needs=(),
     explained_by=("unstable_hash",),

@@ -1,6 +1,6 @@
-"""Data parallelism over the same data: every rank's loader draws for itself, and all draw alike.
+"""Data parallelism over the same data: every rank's loader samples independently, with the same result.
 
-A remark on a job that completed, and no accusation: a benchmark, or a test whether a model learns at all, may mean it.
+A remark on a job that completed, not a failure: a benchmark or a smoke test may intend it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from nsadiag.analysis.relations.pending import ran_together
 from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.ring.blackbox import Kind
 
-LEAST = 4  # looks at which all ranks had the same, each time another batch
-# What a loader makes by itself where it is told nothing of ranks.
+LEAST = 4  # snapshots at which all ranks had the same batch, another one each time
+# The samplers that a loader creates by default, without regard to ranks.
 OWN_SAMPLERS = ("RandomSampler", "SequentialSampler")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """An addition to a verdict of another rule."""
+    """A remark added to the verdict of another rule."""
 
     sentence: str
     evidence: Claims
@@ -28,7 +28,7 @@ class Remark:
 
 
 def same_batches(case: Case) -> Remark | None:
-    """Only where DDP spans all ranks and nothing else divides the work, and no loader shares its data out."""
+    """The remark, if DDP spans all ranks, nothing else divides the work, and no loader splits its data."""
     if not ran_together(case.cell):
         return None
     everyone = case.cell.world_size
@@ -45,19 +45,19 @@ def same_batches(case: Case) -> Remark | None:
     loader = case.cell.ranks[0].loaders[0]
     return Remark(
         sentence=(
-            f"All ranks trained on the same batches: what the model was given was equal on all of them at each of "
+            f"All ranks trained on the same batches: the model's inputs were equal on all of them at each of "
             f"{len(alike)} snapshots, so DDP averaged {everyone} times the same gradient."
         ),
         evidence={
-            f"the tensors given at steps {', '.join(map(str, alike[:8]))} have the same shapes and sums on all ranks, and others at each step": f"{case.cell.ranks[0].source}/given.jsonl",
+            f"the inputs at steps {', '.join(map(str, alike[:8]))} have the same shapes and sums on all ranks, and differ from step to step": f"{case.cell.ranks[0].source}/given.jsonl",
             f"the loader at {loader.place or 'an unknown line'} uses {' and '.join(sorted(samplers))}, which knows nothing of ranks": f"{case.cell.ranks[0].source}/loaders.json",
         },
-        fix="If ranks are meant to see different data: give the loader a DistributedSampler (and call its set_epoch), or let each rank seed its own order.",
+        fix="If ranks should see different data: give the loader a DistributedSampler (and call its set_epoch), or let each rank seed its own order.",
     )
 
 
 def divides(case: Case) -> bool:
-    """Whether ranks of other groups share a batch: by sequence, by layer, by expert."""
+    """Whether ranks divide a batch by sequence, layer or expert, in groups of their own."""
     calls = case.events[case.events.kind == Kind.COLLECTIVE]
     apart = ~calls.group.str.startswith("default_pg") & ((calls.group != "") | (calls.site != ""))
     return bool(apart.any() or calls.name.str.contains("all_to_all|send|recv").any())

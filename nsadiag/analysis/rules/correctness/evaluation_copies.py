@@ -1,4 +1,4 @@
-"""Models that all ranks evaluate, and that are not one model: an average of the weights that some ranks alone keep up."""
+"""Models that all ranks evaluate but that differ: a weight average, for example, that only some ranks update."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 
 Look = dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, sum, sum of magnitudes
-LEAST = 2  # looks that differ, the last among them
+LEAST = 2  # snapshots that differ, including the last
 
 
 def evaluation_copies(case: Case) -> Iterator[Draft | Declined]:
-    """Only beside a model in DDP over all ranks: equal models were meant then. What DDP holds is compared elsewhere."""
+    """Only next to a model in DDP over all ranks, where equal models are intended. DDP's own parameters are compared elsewhere."""
     if not ran_together(case.cell):
         return
     everyone = case.cell.world_size
@@ -27,20 +27,20 @@ def evaluation_copies(case: Case) -> Iterator[Draft | Declined]:
     for model in _models(case.cell):
         looks = {r.rank: _looks(r, model) for r in case.cell.ranks}
         everywhere = (m for m in next(iter(looks.values())) if all(m in each for each in looks.values()))
-        # Before the first step ranks may evaluate what is not yet one model.
+        # Before the first step the ranks' models may still differ.
         shared = sorted(moment for moment in everywhere if moment[1] > 0)
         apart = [(m, p) for m in shared if (p := _apart([each[m] for each in looks.values()]))]
         if len(apart) < LEAST or apart[-1][0] != shared[-1]:
             continue
         still = sorted(r for r, each in looks.items() if len({repr(each[m]) for m, _ in apart}) == 1)
-        # Copies that all ranks change, each its own, may be meant so: adapted to its task, or to its data.
+        # Copies that every rank changes may be intended: adapted to a task, or to its data.
         if 0 < len(still) < len(looks):
             yield _finding(case.cell, model, looks, apart, still)
             return
 
 
 def _models(cell: CellEvidence) -> list[str]:
-    """Those that all ranks evaluate; of a type of which some evaluate more models than others, nobody knows which is which."""
+    """Types of models that all ranks evaluate equally often; otherwise the models cannot be matched."""
     each = [{row.model for row in rank.evaluated} for rank in cell.ranks]
     some, everywhere = (
         {name for names in each for name in names},
@@ -55,7 +55,7 @@ def _called_at(rank: RankEvidence, model: str) -> str:
 
 
 def _looks(rank: RankEvidence, model: str) -> dict[tuple[int, int], Look]:
-    """By call and step."""
+    """The model's sums by call and step."""
     return {
         (row.call, row.step): {each.name: (each.shape, each.total, each.magnitude) for each in row.parameters}
         for row in rank.evaluated
@@ -64,7 +64,7 @@ def _looks(rank: RankEvidence, model: str) -> dict[tuple[int, int], Look]:
 
 
 def _apart(looks: list[Look]) -> str | None:
-    """The first parameter that differs; None where they are alike, or are no copies."""
+    """The first parameter that differs; None if the models are equal, or are no copies."""
     first = looks[0]
     shapes: list[Any] = [{name: shape for name, (shape, _, _) in look.items()} for look in looks]
     if any(each != shapes[0] for each in shapes):
@@ -90,7 +90,7 @@ def _finding(
     )
     return Draft(
         strength=Strength.STRONG,
-        summary=f"All ranks evaluate a {model}, and it is not one model: that of rank {cell.names(still)} never changes, while the others' do.",
+        summary=f"All ranks evaluate a {model}, but the copies differ: that of rank {cell.names(still)} never changes, while the others' do.",
         guilty_ranks=tuple(still),
         where=Where(parameter=parameter, step=step, phase="forward").at(
             locations.of_text(_called_at(cell.ranks[0], model))
@@ -107,8 +107,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="all ranks evaluate a copy of the model, and it differs between them: some keep it up, and others never do",
-    fix="Keep the copy up on every rank (update an average of the weights everywhere, or broadcast it before it is evaluated), or evaluate it where it is kept. If each rank's own is meant, all is well.",
+    detected="All ranks evaluate a copy of the model, and it differs between them: some ranks keep it up to date, and others never do",
+    fix="Update the copy on every rank (a weight average, for example), broadcast it before the evaluation, or evaluate only where it is updated. If separate copies are intended, ignore this.",
     check=evaluation_copies,
     needs=("black_boxes",),
     explained_by=("stale_optimizer",),

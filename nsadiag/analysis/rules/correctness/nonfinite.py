@@ -1,4 +1,4 @@
-"""A job that runs to its end with NaN in its parameters, or a loss that is none: where and on which rank it began."""
+"""A job that completes with NaN or infinity in its parameters or losses: the step and rank at which it began."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
-TO_THE_END = 3  # losses at least: a batch that is skipped harms nobody
+TO_THE_END = 3  # least number of losses: a skipped batch does no harm
 
 
 def nonfinite(case: Case) -> Iterator[Draft | Declined]:
-    """Parameters that were finite at first; or losses that are not, from some step to the end."""
+    """Parameters that were finite at first, or losses that are not finite from some step to the end."""
     if case.cell.stopped == "hang" or any(r.exception for r in case.cell.ranks):
         return
     broken = {r.rank: row for r in case.cell.ranks if (row := _broken(r))}
@@ -30,7 +30,7 @@ def nonfinite(case: Case) -> Iterator[Draft | Declined]:
         return
     first = min((step for step, _, _ in losses.values()), default=None)
     if broken and first is not None and first > min(step for step, _ in broken.values()):
-        first = None  # the parameters went before the loss did
+        first = None  # the parameters were broken before the loss
     guilty = [n for n, (step, _, _) in losses.items() if step == first] or sorted(broken)
     told = broken.get(guilty[0]) or next(iter(broken.values()), None)
     evidence: Claims = {}
@@ -58,13 +58,15 @@ def _summary(cell: CellEvidence, guilty: list[int], first: int | None, told: tup
     everyone = len(guilty) == cell.world_size
     whose = "every rank" if everyone else f"rank {cell.names(guilty)}"
     if first is None:
-        return f"Parameters are not finite after step {told[0] if told else 0}: what is trained from there on is NaN."
+        return (
+            f"Parameters are not finite after step {told[0] if told else 0}: everything trained since is NaN."
+        )
     spread = "and the optimizer carried it into the parameters" if told else "and so is every loss after it"
     return f"The loss of {whose} is NaN or infinite at step {first}, {spread}."
 
 
 def _broken(rank: RankEvidence) -> tuple[int, str] | None:
-    """The first step after which a parameter is not finite that was so at first, and its name."""
+    """The first step after which a parameter is no longer finite, and its name."""
     if not rank.replicas:
         return None
     began = [math.isfinite(total) for _, _, total, _ in rank.replicas[0].parameters]
@@ -76,7 +78,7 @@ def _broken(rank: RankEvidence) -> tuple[int, str] | None:
 
 
 def _first_loss(case: Case, rank: int) -> tuple[int, Place | None, int] | None:
-    """The step of the first loss that was not finite, its line, and how many there were up to the end without a break."""
+    """The step and line of the first non-finite loss of an unbroken series up to the end, and its length."""
     events = case.events
     mine = events[(events["rank"] == rank) & events.kind.isin((Kind.BACKWARD, Kind.STEP))]
     step, found, last = 0, None, 0
@@ -96,8 +98,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="a parameter that was finite is NaN or infinite; or every loss is, from some step to the end (known of losses on the CPU)",
-    fix="Run with torch.autograd.set_detect_anomaly(True) to find the operation, look at that rank's batch of that step, and let all ranks skip a step together whose loss is not finite.",
+    detected="A parameter that was finite is NaN or infinite; or every loss is, from one step to the end (recorded for losses on the CPU)",
+    fix="Run with torch.autograd.set_detect_anomaly(True) to find the operation, check that rank's batch of that step, and let all ranks skip a step together if its loss is not finite.",
     check=nonfinite,
     needs=("black_boxes",),
     explained_by=("replica_drift",),

@@ -1,6 +1,6 @@
-"""Checkpointing that recomputes other modules in backward than its forward ran: wrong gradients, and no error.
+"""Activation checkpointing that recomputes other modules in backward than ran in forward: wrong gradients without an error.
 
-The usual cause is a loop variable bound late: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
+The usual cause is late binding of a loop variable: `checkpoint(lambda x: block(x), x)` in a loop over blocks recomputes
 the last block every time. The loss falls, and every block but the last is trained by wrong gradients.
 """
 
@@ -23,7 +23,7 @@ def _names(modules: Iterable[str]) -> str:
 
 
 def _ran(row: Recomputed) -> tuple[str, str]:
-    """The modules that ran in forward and in backward, by their calls; else parameters by the variables that named them."""
+    """The modules that ran in forward and in backward; without modules the parameters, by their variables."""
     rebound = row.rebound or {}
     if row.forward != row.recomputed[: len(row.forward)] or not rebound:
         return _names(row.forward), _names(row.recomputed)
@@ -32,13 +32,13 @@ def _ran(row: Recomputed) -> tuple[str, str]:
 
 
 def _parameter(row: Recomputed) -> str | None:
-    """The one that backward should have used, where no module says it."""
+    """The parameter that backward should have used, if no module names it."""
     rebound = row.rebound or {}
     return None if row.forward else next((names[0] for names in rebound.values()), None)
 
 
 def _place(row: Recomputed) -> Place | None:
-    """The line that handed the function to checkpoint; failing that, its definition."""
+    """The line that passed the function to checkpoint; else its definition."""
     file, line, function = [*row.place.rsplit(":", 2), "", ""][:3]
     if not line.isdigit():
         file, _, line = row.defined.rpartition(":")
@@ -84,12 +84,12 @@ def recomputation(case: Case) -> Iterator[Draft | Declined]:
 RULE = Rule(
     name="recomputation",
     concludes=("silently_wrong",),
-    means={"silently_wrong": "It completed, and gradients, loss or replicas are not what they should be."},
+    means={"silently_wrong": "The job completed, but its gradients, loss or replicas are wrong."},
     family="correctness",
     outcome="wrong",
-    detected="activation checkpointing recomputed other modules, or other parameters, in backward than its forward ran",
+    detected="Activation checkpointing recomputed other modules or parameters in backward than its forward ran",
     fix=(
-        "Bind what it uses when the checkpoint is made: pass the block itself, checkpoint(block, x), or write "
+        "Bind its variables when the checkpoint is created: pass the block itself, checkpoint(block, x), or write "
         "`lambda x, block=block: block(x)`; a lambda in a loop looks `block` up when backward runs it."
     ),
     check=recomputation,

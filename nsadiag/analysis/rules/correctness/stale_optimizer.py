@@ -1,4 +1,4 @@
-"""Layers that nobody trains: put into the model after the optimizer was made, which goes on holding what was there before."""
+"""Untrained layers: put into the model after the optimizer was created, which still holds the layers they replaced."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nsadiag.source.patterns.single_call import only_assignment, only_call
 
 
 def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
-    """Only what got gradients at several snapshots and never changed: what another optimizer trains does change."""
+    """Parameters that got gradients at several snapshots and never changed: another optimizer would have changed them."""
     if case.cell.stopped == "hang" or any(rank.exception for rank in case.cell.ranks):
         return
     idle = {rank.rank: names for rank in case.cell.ranks if (names := _never_moved(rank))}
     if not idle:
-        yield Declined("no parameter that got gradients was outside all optimizers and never changed")
+        yield Declined("no parameter with gradients was outside all optimizers and never changed")
         return
     number, names = next(iter(idle.items()))
     rank = case.cell.rank(number)
@@ -36,7 +36,7 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
         summary=(
             f"{parameter}{more} got gradients in every step and never changed: no optimizer holds "
             f"{'it' if len(names) == 1 else 'them'}, and {row.optimizer} holds {row.stale_count} "
-            f"({stale}) that no module has which ran."
+            f"({stale}) that belong to no module that ran."
         ),
         guilty_ranks=tuple(idle),
         where=Where(parameter=parameter, module=module or None, step=row.step, phase="optimizer").at(
@@ -51,14 +51,14 @@ def stale_optimizer(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _strength(row: Unheld) -> Strength | None:
-    """None where it may be on purpose: a probe of a head, with the body left out, and a layer kept for later."""
+    """The strength; None if it may be intended: only a head is trained, or a layer is kept for later."""
     if row.alike or row.stale_count == row.of:
         return Strength.STRONG
     return Strength.WEAK if 2 * row.unheld_count < row.graded else None
 
 
 def _never_moved(rank: RankEvidence) -> list[str]:
-    """Parameters that were in no optimizer at two snapshots or more, the last among them, and had the same sums in all."""
+    """Parameters that were in no optimizer at two or more snapshots, including the last, with the same sums in all."""
     seen: dict[str, list[tuple[float, float]]] = {}
     for row in rank.unheld:
         for each in row.unheld:
@@ -72,8 +72,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="layers that replaced others after the optimizer was made are in no optimizer, get gradients and never change",
-    fix="Make the optimizer when the model is what will be trained: after layers are replaced, and after fully_shard or FSDP; or give it the new parameters with add_param_group. What is frozen on purpose: requires_grad_(False).",
+    detected="Layers that replaced others after the optimizer was created are in no optimizer, get gradients and never change",
+    fix="Create the optimizer when the model is final: after layers are replaced, and after fully_shard or FSDP; or add the new parameters with add_param_group. Freeze deliberately untrained layers with requires_grad_(False).",
     check=stale_optimizer,
     needs=("black_boxes",),
     explained_by=("nonfinite",),

@@ -1,4 +1,4 @@
-"""Work shared out by `hash()` of a text, which Python salts anew in every process."""
+"""Data split by `hash()` of a string, which Python salts differently in every process."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from nsadiag.source.patterns.hashes import text_hash_on_rank
 
 
 def unstable_hash(case: Case) -> Iterator[Draft | Declined]:
-    """Only of a job that completes: ranks that wait for one another because of it are told by what they wait in."""
+    """Only for a job that completes: ranks that wait for each other because of it get another verdict."""
     if not ran_together(case.cell):
         return
     hashes = {r.rank: r.meta.get("text_hash") for r in case.cell.ranks}
     if None in hashes.values() or len(set(hashes.values())) < 2:
-        return  # all were forked from one process, or were given one PYTHONHASHSEED
+        return  # all were forked from one process, or share a PYTHONHASHSEED
     found = text_hash_on_rank(case.cell.code)
     if found is None:
         return
     yield Draft(
         strength=Strength.LIKELY,
-        summary=f"Each rank picks its share by hash() of a text at {locations.short(found)}, which differs from process to process: some of the data goes to several ranks, and some to none.",
+        summary=f"Each rank selects its share by hash() of a string at {locations.short(found)}, which differs between processes: some of the data goes to several ranks, and some to none.",
         guilty_ranks=tuple(sorted(hashes)),
         where=Where(phase="input").at(found),
         evidence={
-            "hash() of one and the same text differs between the ranks: Python salts it in each process, as PYTHONHASHSEED was not set": f"{case.cell.ranks[0].source}/meta.json#text_hash"
+            "hash() of the same string differs between the ranks: Python salts it in each process, since PYTHONHASHSEED is not set": f"{case.cell.ranks[0].source}/meta.json#text_hash"
         },
     )
 
@@ -39,8 +39,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="each rank picks its share of the data by a `hash()` of a text, which its process salts for itself",
-    fix="Take a hash that is the same in all processes (zlib.crc32(name.encode()), hashlib), or the position in a sorted list; PYTHONHASHSEED=0 for all ranks helps for now.",
+    detected="Each rank selects its share of the data by `hash()` of a string, which Python salts differently in each process",
+    fix="Use a hash that is the same in all processes (zlib.crc32(name.encode()), hashlib), or the position in a sorted list; PYTHONHASHSEED=0 for all ranks is a workaround.",
     check=unstable_hash,
     needs=("sources",),
     explained_by=("evaluation_copies",),

@@ -1,1 +1,1 @@
-"""Misuse that DDP's reducer shows."""
+"""Misuse of DDP, as its reducer detects it."""

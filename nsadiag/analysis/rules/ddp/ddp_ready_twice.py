@@ -1,4 +1,4 @@
-"""DDP: "marked ready twice": a parameter's gradient arrived twice in one backward."""
+"""DDP's "marked ready twice": a parameter's gradient that arrived twice in one backward."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _parameter(rank: RankEvidence, message: str) -> str | None:
 
 
 def _is_reentrant(rank: RankEvidence) -> bool:
-    """Reentrant checkpointing runs a backward of its own inside the backward."""
+    """Whether reentrant checkpointing ran a backward of its own inside the backward."""
     frames = (rank.exception or NOT_RAISED).frames
     return any(f.file.endswith("torch/utils/checkpoint.py") and f.function == "backward" for f in frames)
 
 
 def _forwards(rank: RankEvidence, case: Case) -> int:
-    """The number of forwards since the step before, up to the backward that failed."""
+    """The number of forwards between the previous step and the failing backward."""
     events = case.events
     mine = events[
         (events["rank"] == rank.rank) & (events.step == events.step[events["rank"] == rank.rank].max())
@@ -92,19 +92,18 @@ def ddp_ready_twice(case: Case) -> Iterator[Draft | Declined]:
             if reentrant
             else "Run the model once before each backward (both inputs in one batch), or with find_unused_parameters=False."
             if forwards > 1
-            else "Let each parameter take part once a step, or wrap with DDP(static_graph=True)."
+            else "Use each parameter once a step, or wrap with DDP(static_graph=True)."
         ),
     )
 
 
 RULE = Rule(
     name="ddp_ready_twice",
-    concludes=("ddp_ready_twice",),
     means={"ddp_ready_twice": "DDP saw a parameter's gradient twice in one backward pass."},
     family="exit",
     outcome="crashed",
     detected='DDP\'s "marked as ready twice": the parameter, and whether reentrant checkpointing ran its backward twice',
-    fix="Let each parameter take part once a step: use_reentrant=False, one forward before each backward, or static_graph=True.",
+    fix="Use each parameter once a step: use_reentrant=False, one forward before each backward, or static_graph=True.",
     check=ddp_ready_twice,
     needs=("ends",),
     explained_by=("dataloader_worker_fault",),

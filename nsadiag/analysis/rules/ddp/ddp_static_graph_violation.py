@@ -1,4 +1,4 @@
-"""DDP with static_graph=True: the graph of a later step is not that of the first."""
+"""DDP with static_graph=True whose graph changes after the first step."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _says_so(rank: RankEvidence) -> bool:
 
 
 def _changed(rank: RankEvidence, message: str) -> tuple[list[str], str]:
-    """The parameters whose part in the step changed, and how."""
+    """The parameters that came into use or went out of use, and which of the two."""
     if USED_AFTER_ALL.search(message):
         first = without_gradient(rank)
-        return list(first.missing if first else ()), "took part, which had not before"
+        return list(first.missing if first else ()), "were used for the first time"
     row = changed_after(rank, 1)
     if row:
-        return row.missing or row.used_again, "took no part" if row.missing else "took part again"
-    return unused_in(rank, message), "took no part"
+        return row.missing or row.used_again, "were not used" if row.missing else "were used again"
+    return unused_in(rank, message), "were not used"
 
 
 def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
@@ -60,7 +60,7 @@ def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         outcome=hung_or_crashed(case.cell),
         strength=Strength.CONCLUSIVE,
-        summary=f"static_graph=True promises DDP a graph that never changes, and at step {step} it did: {what} {how}.",
+        summary=f"static_graph=True promises DDP a graph that never changes, but at step {step} it did: {what} {how}.",
         guilty_ranks=guilty,
         blocked_ranks=all_but(case.cell, guilty),
         where=Where(
@@ -70,7 +70,7 @@ def ddp_static_graph_violation(case: Case) -> Iterator[Draft | Declined]:
             step=step,
         ).at(branch or place_of(exception)),
         evidence=dict(_evidence(rank, exception, names, how, row, branch)),
-        fix="Set static_graph=False (with find_unused_parameters=True if branches come and go), or let every step run the same modules: multiply by zero what is not wanted, freeze with detach() only from the start.",
+        fix="Set static_graph=False (with find_unused_parameters=True if branches vary), or run the same modules in every step: multiply unwanted outputs by zero, and use detach() to freeze only from the start.",
     )
 
 
@@ -84,19 +84,18 @@ def _evidence(
         yield "the model was wrapped with static_graph=True", f"{rank.source}/ddp.json"
     if branch:
         yield (
-            f"whether they take part is decided at {locations.short(branch)}: {branch.code}",
+            f"whether they are used is decided at {locations.short(branch)}: {branch.code}",
             "sources/index.json",
         )
 
 
 RULE = Rule(
     name="ddp_static_graph_violation",
-    concludes=("ddp_static_graph_violation",),
     means={"ddp_static_graph_violation": "The graph changed under static_graph=True."},
     family="exit",
     outcome="crashed",
-    detected="DDP's own words under `static_graph=True`; the step and the parameters from the gradients that the optimizer found or missed; `where` as above, else the backward",
-    fix="Set static_graph=False, or let every step run the same modules.",
+    detected="DDP's own error under `static_graph=True`. The step and the parameters come from the gradients that the optimizer found or missed; `where` is the condition that skips them, or else the backward",
+    fix="Set static_graph=False, or run the same modules in every step.",
     check=ddp_static_graph_violation,
     needs=("ends",),
     explained_by=("ddp_ready_twice",),

@@ -1,4 +1,4 @@
-"""DDP: parameters that took no part in the last forward, so that a bucket never filled."""
+"""Parameters that a forward did not use, so that a DDP bucket never filled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration"
-# Lightning puts words of its own, without the parameters, in the place of DDP's.
+# Lightning's own message, without the parameters, which replaces DDP's.
 IN_OTHER_WORDS = "has parameters that were not used in producing the loss"
 ONE_SIDED = "A branch on this rank's own data skips the module: let every rank run it (multiply by zero), or use find_unused_parameters=True."
 EVERYWHERE = "Remove the unused parameters, freeze them with requires_grad_(False), or use find_unused_parameters=True."
@@ -49,7 +49,7 @@ def _says_so(rank: RankEvidence) -> bool:
 
 
 def _unused(rank: RankEvidence, message: str) -> tuple[list[str], str]:
-    """As DDP says, else as the optimizer found before; and the file that tells."""
+    """The unused parameters by DDP's message, or else by the optimizer's last step; and the file that shows them."""
     if said := unused_in(rank, message):
         return said, "ddp.json"
     known = _ddp_parameters(rank)
@@ -80,7 +80,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
         evidence[f"no gradient arrived for {shown(unused)}"] = f"{rank.source}/{told_by}"
     return Draft(
         strength=Strength.CONCLUSIVE,
-        summary=f"On {ranks}, {shown(unused) or 'some parameters'} took no part in the forward before, so DDP never finished reducing.",
+        summary=f"On {ranks}, {shown(unused) or 'some parameters'} took no part in the previous forward, so DDP never finished reducing.",
         guilty_ranks=guilty,
         blocked_ranks=all_but(cell, guilty),
         where=Where(
@@ -95,7 +95,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
 
 
 def _is_left_behind(cell: CellEvidence) -> bool:
-    """Whether ranks wait, or failed for want of a peer: a bucket that never fills is not told by anyone else."""
+    """Whether ranks wait, or failed because a peer was gone: no error reports a bucket that never fills."""
     if is_still(cell) or cell.stopped == "hang":
         return True
     return any(b.follows_a_peer or _of_a_collective(b.rank) for b in breaks(cell))
@@ -106,13 +106,13 @@ def _of_a_collective(rank: RankEvidence) -> bool:
 
 
 def _ddp_parameters(rank: RankEvidence) -> set[str]:
-    """Parameters of models that wait for every one: without find_unused_parameters."""
+    """Parameters of models that wait for all of them (without find_unused_parameters)."""
     waiting = [m for m in rank.ddp if not m.has("find_unused_parameters")]
     return {p.full_name for m in waiting for p in m.parameters}
 
 
 def _never_filled(case: Case) -> Iterator[Draft]:
-    """In the last step of some ranks, parameters had no gradient that had one on the others: the others' buckets wait."""
+    """Parameters without a gradient in the last step of some ranks only: the others' buckets wait for them."""
     steps = {r.rank: int(r.end.steps or 0) for r in case.cell.ranks}
     with_ddp = [r for r in case.cell.ranks if r.ddp]
     found = {r.rank: w for r in with_ddp if (w := _at_the_last_optimizer_step(r))}
@@ -121,14 +121,14 @@ def _never_filled(case: Case) -> Iterator[Draft]:
     if not found or len(found) == len(case.cell.ranks):
         return
     guilty = tuple(sorted(found))
-    # Gradients that were missing long before the others stopped are not what they wait for.
+    # The others do not wait for gradients that were missing long before.
     if steps[guilty[0]] - found[guilty[0]].step <= 1:
         yield _unfilled(case, guilty, found[guilty[0]])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Without:
-    """Parameters that a rank's last backward gave no gradient."""
+    """Parameters that got no gradient in a rank's last backward."""
 
     names: list[str]
     step: int
@@ -148,7 +148,7 @@ def _at_the_last_optimizer_step(rank: RankEvidence) -> _Without | None:
 
 
 def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
-    """While the others were in the backward of that step, and this rank was past its own."""
+    """The same, captured while the others were in the backward of that step and this rank had finished it."""
     told = without_gradient_now(rank)
     static = any(m.has("static_graph") for m in rank.ddp)
     if told is None or told[1] - step not in (0, 1) or static:
@@ -157,12 +157,12 @@ def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
     names = [n for n in told[0] if n in known]
     if not names:
         return None
-    claim = f"rank {rank.rank} is past the backward of step {step}, which gave {shown(names)} no gradient, and all its other parameters one"
+    claim = f"rank {rank.rank} has finished the backward of step {step}, in which {shown(names)} got no gradient and all its other parameters did"
     return _Without(names=names, step=step, claim=claim, source=told[2])
 
 
 def _waits_for_a_bucket(case: Case) -> bool:
-    """Whether some rank does, in its backward or, under NCCL, long after it."""
+    """Whether a rank waits for a bucket, in backward or, under NCCL, long after it."""
     buckets = case.buckets
     if ((buckets.issued == True) & (buckets.reduced == False)).any():  # noqa: E712 - None: nobody knows
         return True
@@ -196,7 +196,7 @@ def _unfilled(case: Case, guilty: tuple[int, ...], without: _Without) -> Draft:
 
 
 def _forward(rank: RankEvidence, case: Case) -> Place | None:
-    """The call of the model in the step that skipped them."""
+    """The call of the model in the last step."""
     events = case.events
     calls = events[(events["rank"] == rank.rank) & (events.kind == Kind.FORWARD) & (events.site != "")]
     return locations.of_text(str(calls.site.iloc[-1])) if len(calls) else None
@@ -204,11 +204,10 @@ def _forward(rank: RankEvidence, case: Case) -> Place | None:
 
 RULE = Rule(
     name="ddp_unused_parameter",
-    concludes=("ddp_unused_parameter",),
     means={"ddp_unused_parameter": "DDP waits for parameters that this forward did not use."},
     family="exit",
     outcome="crashed",
-    detected="DDP's \"expected to have finished reduction\": which parameters, on which ranks; or, where no forward follows that would say it, peers that wait while the optimizer of one rank found no gradient for parameters that DDP waits for, or the rank, asked at the snapshot, holds none for them and one for all others. `where` is the one condition in the model's `forward` behind which all of these are and nothing that took part, if there is one; else the call of the model",
+    detected="DDP's \"expected to have finished reduction\": which parameters, on which ranks. Or, where no later forward would raise it, peers wait while one rank's optimizer found no gradient for parameters that DDP waits for, or the rank, asked during the snapshot, has no gradient for them and one for all others. `where` is the condition in the model's `forward` that all of these parameters and no used one depend on, if there is exactly one; otherwise the call of the model",
     fix="Remove or freeze the unused parameters, let every rank run the module, or use find_unused_parameters=True.",
     check=ddp_unused_parameter,
     needs=("ends",),

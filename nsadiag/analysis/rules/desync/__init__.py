@@ -1,1 +1,1 @@
-"""Ranks that made different calls."""
+"""Ranks that issued different calls."""

@@ -1,4 +1,4 @@
-"""Same group, same number, same operation; another size, type, root or split: one side sends what the other does not expect."""
+"""The same group, number and operation with another size, type, root or split: one side sends what the other does not expect."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.root_choice import chosen_at
 
 FIXES = {
-    "root": "Let all ranks name the same root: compute it on one of them and broadcast it, or derive it from what all have.",
-    "size": "Give tensors of one size on all ranks: pad to the largest (after an all_gather of the sizes), or drop the ragged batch on all of them.",
-    "type": "Give tensors of one type on all ranks: cast before the call, and let all ranks read the same settings.",
-    "splits": "What a rank expects from its peer must be what the peer sends: exchange the counts, and derive both lists from them.",
+    "root": "Use the same root on all ranks: compute it on one rank and broadcast it, or derive it from what all ranks share.",
+    "size": "Pass tensors of one size on all ranks: pad to the largest (after an all_gather of the sizes), or drop the ragged batch on all of them.",
+    "type": "Pass tensors of one type on all ranks: cast before the call, and let all ranks read the same settings.",
+    "splits": "The splits that a rank expects must be those that its peer sends: exchange the counts, and derive both lists from them.",
 }
-# A mismatch that completed may surface some collectives later: rubbish in a size, a buffer that overflows.
+# A mismatch that completed may surface some collectives later: garbage in a size, a buffer overflow.
 CALLS_LATER = 5
 
 
@@ -43,14 +43,14 @@ def collective_args_mismatch(case: Case) -> Iterator[Draft | Declined]:
             yield _finding(case, one)
     for one in found[:3]:
         (rank, mine), (other, theirs) = _unlike(one)
-        but = "these are different calls" if is_out_of_order(case, one) else "the ranks went on from there"
+        but = "they are different calls" if is_out_of_order(case, one) else "the ranks continued after it"
         yield Declined(
             f"as call #{one.call} of {one.group} rank {rank} issued {mine.what}{at_line(mine.place)} and rank {other} {theirs.what}{at_line(theirs.place)}: {but}",
             mine.source,
         )
     if not found:
         yield Declined(
-            f"none of {len(case.asked) or 'the'} recorded calls differs between ranks in what it asks for"
+            f"none of {len(case.asked) or 'the'} recorded calls has different arguments on different ranks"
         )
 
 
@@ -61,7 +61,7 @@ def _unlike(one: Disagreement) -> tuple[tuple[int, Asked], tuple[int, Asked]]:
 
 
 def _went_through(case: Case, one: Disagreement) -> bool:
-    """Whether NCCL let pass what gloo refuses: rows that were expected and never sent are rubbish."""
+    """Whether NCCL accepted splits that gloo rejects: rows that were expected but never sent are garbage."""
     return one.kind == "splits" and set(one.asked) == set(case.groups.members(one.group))
 
 
@@ -80,24 +80,24 @@ def _finding(case: Case, one: Disagreement) -> Draft:
     blocked = tuple(sorted(set(one.asked) - set(guilty)))
     first = one.asked[guilty[0]]
     peer = one.asked[blocked[0]] if blocked else None
-    against = f" where rank {shown(case.cell.everyone(blocked))} asks for {peer.what}" if peer else ""
+    against = f", where rank {shown(case.cell.everyone(blocked))} issued {peer.what}" if peer else ""
     chosen = chosen_at(case.cell.code, first.place) if one.kind == "root" and first.place else None
-    # The call is the same for all, where nobody in particular errs: what it is given is not.
+    # Without an outlier the call is the same on all ranks, and only its arguments differ.
     here = chosen if chosen and not clear else first.place or locations.of_rank_now(case.cell.rank(guilty[0]))
     broke = earliest_failure(case.cell)
     return Draft(
         outcome=hung_or_crashed(case.cell) if broke or is_still(case.cell) else "wrong",
         strength=Strength.CONCLUSIVE if clear else Strength.LIKELY,
-        summary=f"Rank {shown(case.cell.everyone(guilty))} asks for {first.what} in call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
+        summary=f"Rank {shown(case.cell.everyone(guilty))} issued {first.what} as call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
         if clear
-        else f"In call #{one.call} of {one.group} {_each(case.cell, one)}: another {one.kind}, and nothing tells which is meant.",
+        else f"In call #{one.call} of {one.group} {_each(case.cell, one)}: another {one.kind}, and it is unknown which is intended.",
         guilty_ranks=guilty,
         blocked_ranks=blocked,
         where=Where(collective=one.collective(guilty[0]), step=case.cell.rank(guilty[0]).end.steps).at(here),
         peers_at=peer.place if peer else None,
         evidence={
             **{
-                f"rank {rank} asked for {asked.what} as number {one.call} of {one.group}": asked.source
+                f"rank {rank} issued {asked.what} as number {one.call} of {one.group}": asked.source
                 for rank, asked in _both_sides(one, guilty)
             },
             **{
@@ -113,12 +113,12 @@ def _finding(case: Case, one: Disagreement) -> Draft:
 
 
 def _each(cell: CellEvidence, one: Disagreement) -> str:
-    """The ranks and what each asks for, for a sentence."""
+    """What each rank issued, for a sentence."""
     said: dict[str, list[int]] = {}
     for rank, asked in sorted(one.asked.items()):
         said.setdefault(asked.what, []).append(rank)
     return ", ".join(
-        f"rank {shown(cell.everyone(ranks))} asks for {what}" for what, ranks in [*said.items()][:4]
+        f"rank {shown(cell.everyone(ranks))} issued {what}" for what, ranks in [*said.items()][:4]
     )
 
 
@@ -129,13 +129,12 @@ def _both_sides(one: Disagreement, guilty: tuple[int, ...]) -> list[tuple[int, A
 
 RULE = Rule(
     name="collective_args_mismatch",
-    concludes=("collective_args_mismatch",),
     means={
         "collective_args_mismatch": "Ranks issued the same collective with other sizes, types, splits or root."
     },
     family="structure",
-    detected="same group, number and operation, called from the same place; another number of elements, type, root, or splits that do not meet. Comes before exceptions and signals: what the transport then says, or dies of, is a consequence. The minority is guilty; without one, whoever never asked so before at this line",
-    fix="Give tensors of one size and type, the same root, and splits that meet: pad, cast, or exchange the sizes first.",
+    detected="The same group, number and operation, called from the same place, with another number of elements, type, root, or splits that do not match. It outranks exceptions and signals, since what the transport reports or dies of is a consequence. The minority is guilty; without one, the ranks that never passed such arguments at this line before",
+    fix="Pass tensors of one size and type, the same root, and matching splits: pad, cast, or exchange the sizes first.",
     check=collective_args_mismatch,
     needs=("black_boxes",),
     explained_by=("divergent_module_execution",),

@@ -1,4 +1,4 @@
-"""Same group, same number, different call; or a cycle over several groups: the ranks disagree on what comes next."""
+"""The same group and number with different calls, or a cycle over several groups: ranks that disagree on the next collective."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_or
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.suppressed_exceptions import gone_on, in_flight
 from nsadiag.analysis.rules.desync.divergence import by_divergence
-from nsadiag.analysis.rules.desync.issuing_threads import crossing, started_in, threads_in
-from nsadiag.analysis.rules.desync.transport_rejections import refused
+from nsadiag.analysis.rules.desync.issuing_threads import concurrent_call, starter_of, threads_in
+from nsadiag.analysis.rules.desync.transport_rejections import rejection
 from nsadiag.analysis.rules.desync.wait_cycles import cycle_finding
 from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
 from nsadiag.analysis.rules.reasons import not_still
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 
-FIX = "Make all ranks issue the same collectives in the same order: iterate over what is ordered alike on all of them (sorted keys), and keep a condition on one rank's data out of the way to a collective."
+FIX = "Make all ranks issue the same collectives in the same order: iterate in an order that all ranks share (sorted keys), and let no collective depend on one rank's data."
 FIX_THREADS = "Give the thread a process group of its own (dist.new_group on all ranks), or let one thread issue all collectives of a group."
 
 
@@ -32,18 +32,18 @@ def collective_order_mismatch(case: Case) -> Iterator[Draft | Declined]:
         return
     yield from _in_a_loop(case)
     recorded = in_both(case)
-    # What the backend was asked for decides, where it is known; two names for one operation are no mismatch.
+    # The backend's records decide, where there are any: two names for one operation are no mismatch.
     for one in recorded or in_black_boxes(case):
         if is_out_of_order(case, one):
             yield _finding(case, one)
     yield from cycle_finding(case)
     yield Declined(
-        f"none of {len(case.calls) or len(case.asked)} recorded calls differs between ranks out of order, and no cycle of waits is closed"
+        f"none of {len(case.calls) or len(case.asked)} recorded calls differs between ranks out of order, and there is no cycle of waits"
     )
 
 
 def collective_order_crash(case: Case) -> Iterator[Draft | Declined]:
-    """The same where the transport refused what did not fit: its error is the consequence."""
+    """The same in a crash: the transport rejected what did not fit, and its error is a consequence."""
     if is_still(case.cell) or not breaks(case.cell):
         yield Declined(
             "the ranks hang, and none ended early" if is_still(case.cell) else "no rank ended early",
@@ -60,8 +60,8 @@ def collective_order_crash(case: Case) -> Iterator[Draft | Declined]:
 
 
 def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
-    """A wrapper's call, from C++, that met another one: it has no number in the recorder, and nothing says why."""
-    found = None if is_still(case.cell) else refused(case.cell)
+    """A call issued by a wrapper in C++ that met another one: it has no number in the recorder, and no error names the reason."""
+    found = None if is_still(case.cell) else rejection(case.cell)
     if found is None:
         yield Declined(f"no transport on {len(case.cell.ranks)} ranks rejected a message for its size")
         return
@@ -76,14 +76,14 @@ def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         outcome="crashed",
         strength=Strength.LIKELY if clear else Strength.GUESS,
-        summary=f"The ranks disagree on what comes next ({words}), and the transport refused what rank {found.rank} got; {who if clear else 'nothing tells which is meant'}.",
+        summary=f"The ranks disagree on the next collective ({words}), and the transport rejected what rank {found.rank} received; {who if clear else 'it is unknown which is intended'}.",
         guilty_ranks=found.guilty,
         blocked_ranks=blocked,
         where=Where(step=case.cell.rank(found.guilty[0]).end.steps).at(found.calls[found.guilty[0]].place),
         peers_at=found.calls[blocked[0]].place if blocked else None,
         evidence={
             **{
-                f"rank {r} came to {what}": f"{case.cell.rank(r).source}/blackbox.bin"
+                f"rank {r} reached {what}": f"{case.cell.rank(r).source}/blackbox.bin"
                 for r, what in [*said.items()][:8]
             },
             **_other_size(case.cell.rank(found.rank)),
@@ -94,30 +94,30 @@ def collective_order_refused(case: Case) -> Iterator[Draft | Declined]:
 
 def _other_size(rank: RankEvidence) -> Claims:
     return {
-        f"rank {rank.rank} got a message of another size than it was waiting for": f"{rank.source}/{'exception.json' if rank.exception else 'stderr.log'}"
+        f"rank {rank.rank} received a message of another size than it expected": f"{rank.source}/{'exception.json' if rank.exception else 'stderr.log'}"
     }
 
 
 def _in_a_loop(case: Case) -> Iterator[Draft | Declined]:
-    """A loop that goes another way round, by the source and by what was done before."""
+    """A loop whose iteration order differs, by the source and by earlier steps."""
     return by_divergence(case, "collective_order_mismatch")
 
 
 def _of_threads(case: Case) -> Iterator[Draft]:
-    """Two threads at one group at once, which is enough: what a wrapper issues from C++ is in no recorder."""
+    """Two threads that issue collectives of one group; what a wrapper issues from C++ is in no recorder."""
     for group in sorted(set(case.asked.group)):
         guilty = tuple(r for r, used in sorted(threads_in(case, group).items()) if len(used) > 1)
-        calls = {r: call for r in guilty if (call := crossing(case, group, r))}
+        calls = {r: call for r in guilty if (call := concurrent_call(case, group, r))}
         if not calls:
             continue
         said = next(b.rank for b in breaks(case.cell) if says_mismatch(b.rank))
         where = f"rank{'s' if len(guilty) > 1 else ''} {shown(case.cell.everyone(guilty))}"
-        started = started_in(case, group, guilty)
+        started = starter_of(case, group, guilty)
         blocked = all_but(case.cell, guilty)
         yield Draft(
             outcome="crashed",
             strength=Strength.STRONG,
-            summary=f"Two threads issue collectives of {group} on {where}: which of them comes first differs from rank to rank, until two meet that do not fit.",
+            summary=f"Two threads issue collectives of {group} on {where}: their order differs from rank to rank, until two collectives meet that do not match.",
             guilty_ranks=guilty,
             blocked_ranks=blocked,
             where=Where(step=case.cell.rank(guilty[0]).end.steps).at(
@@ -125,7 +125,7 @@ def _of_threads(case: Case) -> Iterator[Draft]:
             ),
             evidence={
                 **{
-                    f"rank {r} was in {call['op']} {call['call']} of {group} in another thread than the main one, which reduces in that group as well, at the same time": f"{case.cell.rank(r).source}/blackbox.bin"
+                    f"rank {r} was in {call['op']} {call['call']} of {group} in a second thread while the main thread was reducing in the same group": f"{case.cell.rank(r).source}/blackbox.bin"
                     for r, call in list(calls.items())[:4]
                 },
                 **({**started.evidence} if started else {}),
@@ -136,18 +136,18 @@ def _of_threads(case: Case) -> Iterator[Draft]:
 
 
 def _broke_there(case: Case, one: Disagreement) -> bool:
-    """Whether nobody got past that call, and whoever raised an exception raised it there.
+    """Whether no rank completed that call, and all exceptions were raised there.
 
-    Or whoever says that it got what it was not waiting for was in it: a peer whose own message fits may be further on.
+    Or the rank that received what it did not expect was in it: a peer whose own message fits may be further on.
     """
     refused_there = any(
         _refused_in(case, b.rank.rank, one) for b in breaks(case.cell) if says_mismatch(b.rank)
     )
-    # Who swallowed an exception left the common path by that.
+    # A rank that swallowed an exception diverged by that.
     if refused_there and not in_flight(case) and not gone_on(case):
         return True
     asked = case.asked[(case.asked.group == one.group) & case.asked["rank"].isin(one.asked)]
-    # Each further thread may have had a call of its own under way.
+    # Each further thread may have had a call in progress.
     others = max((len(used) for used in threads_in(case, one.group).values()), default=1) - 1
     if int(asked.call.max()) > one.call + others:
         return False
@@ -174,9 +174,9 @@ def _finding(case: Case, one: Disagreement) -> Draft:
         guilty = tuple(sorted(one.asked))
     clear = len(guilty) < len(one.asked) or several
     who = f"rank{'s' if len(guilty) > 1 else ''} {shown(case.cell.everyone(guilty))}"
-    started = started_in(case, one.group, guilty) if several else None
-    by = f", one of them started at {locations.short(started.place)}" if started else ""
-    why = f"on {who} two threads issue them{by}" if several else f"{who}: {why}"
+    started = starter_of(case, one.group, guilty) if several else None
+    by = f", one of which was started at {locations.short(started.place)}" if started else ""
+    why = f"two threads issue them on {who}{by}" if several else f"{who}: {why}"
     blocked = tuple(sorted(set(one.asked) - set(guilty)))
     first = one.asked[guilty[0]]
     here = started.place if started else first.place or locations.of_rank_now(case.cell.rank(guilty[0]))
@@ -212,7 +212,7 @@ OF_CRASH = Rule(
     name="collective_order_crash",
     concludes=("collective_order_mismatch",),
     family="divergence",
-    detected="In a crash: the transport refused what did not fit, and the calls there are different ones.",
+    detected="In a crash: the transport rejected a message that did not fit, and the ranks' calls at that point differ",
     fix="Make all ranks issue the same collectives in the same order.",
     check=collective_order_crash,
     needs=("black_boxes",),
@@ -222,13 +222,12 @@ OF_CRASH = Rule(
 
 RULE = Rule(
     name="collective_order_mismatch",
-    concludes=("collective_order_mismatch",),
     means={
         "collective_order_mismatch": "Ranks issued different collectives at the same place in a group's order."
     },
     family="waiting",
-    detected="same group and number, and different operations, or lines that do not belong together; or a cycle of waits over several groups. The minority is guilty; without one, whoever is at a line where it had not been before, or came to it (with what it gave) as never before, in a cycle as none of its ranks ever did; all, where each order had been taken before; two threads on one group: all, also where one of them is DDP's or FSDP's own. Also a line in a loop, or a comprehension, that led some to one call and others to another, where all have made both before and no condition stands between (all are guilty where they had done so in one iteration only): then `where` is the loop, since what it goes over is ordered otherwise, or the line above it that sorts or shuffles that; so it is where one line in a loop waits in different groups. In a crash also: the transport refused what one rank got, and the others made another call there, after all had done the same (at 50 to 70 %)",
-    fix="Make all ranks issue the same collectives in the same order: iterate over what is ordered alike on all of them.",
+    detected="The same group and number with different operations, or from unrelated lines; or a cycle of waits over several groups. The minority is guilty; without one, the ranks at a line that is new to them, that came to it on a new path or with new arguments, or that take part in a cycle in an order that none of its ranks ever used; all of them if each order had occurred before. If two threads issue collectives of one group, all are guilty, even if one of the threads is DDP's or FSDP's own. Also a loop or comprehension that led some ranks to one call and others to another, where all have made both before and no condition lies in between (all are guilty if they had done so in one iteration only): `where` is then the loop, since it iterates in another order, or the line above it that sorts or shuffles; the same where one line in a loop waits in different groups. In a crash also: the transport rejected what one rank received, and the others made another call at that point after a common history (at 50 to 70 %)",
+    fix="Make all ranks issue the same collectives in the same order: iterate in an order that all ranks share.",
     check=collective_order_mismatch,
     needs=("black_boxes",),
     explained_by=("p2p_mismatch",),
@@ -239,7 +238,7 @@ OF_REFUSAL = Rule(
     name="collective_order_refused",
     concludes=("collective_order_mismatch",),
     family="waiting",
-    detected="In a crash: a wrapper's call, which has no number, met another one, and nothing says why.",
+    detected="In a crash: a call issued by a wrapper, which has no number, met a different one, and no error names the reason",
     fix="Make all ranks issue the same collectives in the same order.",
     check=collective_order_refused,
     needs=("black_boxes",),

@@ -1,4 +1,4 @@
-"""The draft of a rule whose class is that of the divergence, and what speaks against it where the divergence is another."""
+"""The draft of a rule whose class is that of the divergence, and the reason to decline if the divergence has another class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nsadiag.evidence.records import Where
 
 
 def by_divergence(case: Case, cls: str) -> Iterator[Draft | Declined]:
-    """The one draft of a rule whose class the divergence has."""
+    """The draft of the rule whose class the divergence has."""
     found = case.once(explain)
     if found is None:
         yield from _unexplained(case)
@@ -48,7 +48,7 @@ def _draft(cell: CellEvidence, found: Explanation) -> Draft:
 
 
 def _another(cell: CellEvidence, found: Candidate) -> Declined:
-    """By the condition between the ranks, where there is one: what it depends on makes the class."""
+    """The condition between the ranks, if there is one: its provenance determines the class."""
     if guard := found.condition:
         at = locations.short(locations.place(guard.file, guard.line, guard.function or None))
         if found.cls == "uneven_inputs" and guard.is_loop:
@@ -72,6 +72,6 @@ def _unexplained(case: Case) -> Iterator[Declined]:
             for rank, s in sorted(case.thread_states.items())[:4]
         )
         where = f" ({stands})" if stands else ""
-        yield Declined(f"no condition in the source explains where the ranks stand{where}")
+        yield Declined(f"no condition in the source explains where the ranks are{where}")
     else:
         yield Declined(f"fewer than two of {case.cell.world_size} ranks can be compared")

@@ -1,4 +1,4 @@
-"""Ranks ran different modules in one step (units of FSDP, experts, dropped layers): what one gathers, the other never will."""
+"""Ranks that ran different modules in one step (FSDP units, experts, dropped layers) and so gather different parameters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from nsadiag.analysis.facts.exits import breaks
 from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.desync.divergence import by_divergence
-from nsadiag.analysis.rules.desync.fsdp_units import units_apart
+from nsadiag.analysis.rules.desync.fsdp_units import differing_units
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 
-FIX = "Run the same modules on every rank: draw what is dropped from a generator with the same seed on all ranks, and run unused experts with empty or masked input."
+FIX = "Run the same modules on every rank: draw the layers to drop from a generator with the same seed on all ranks, and run unused experts with empty or masked input."
 
 
 def divergent_module_execution(case: Case) -> Iterator[Draft | Declined]:
@@ -21,14 +21,14 @@ def divergent_module_execution(case: Case) -> Iterator[Draft | Declined]:
 
 
 def divergent_units(case: Case) -> Iterator[Draft | Declined]:
-    """By what FSDP gathered: where the sizes fit, ranks compute with a mixture of two modules, whether they hang later or not."""
-    found = units_apart(case)
+    """By the units that FSDP gathered: if the sizes match, ranks compute with a mixture of two modules and need not hang."""
+    found = differing_units(case)
     if found is None:
         held = sum(bool(rank.units) for rank in case.cell.ranks)
         yield Declined(
             f"no two of {held} ranks with FSDP gathered different units in one collective"
             if held
-            else f"none of {len(case.cell.ranks)} ranks has units of FSDP"
+            else f"none of {len(case.cell.ranks)} ranks has FSDP units"
         )
         return
     one = found.one
@@ -38,7 +38,7 @@ def divergent_units(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         outcome="hung" if stuck else "crashed" if broke else "wrong",
         strength=Strength.STRONG,
-        summary=f"The ranks ran different units of FSDP in step {one.step}: collective {one.number} of {one.group} gathers {ran}, and mixes what it gathers.",
+        summary=f"The ranks ran different FSDP units in step {one.step}: collective {one.number} of {one.group} gathers {ran}, and mixes them.",
         guilty_ranks=found.odd,
         blocked_ranks=tuple(r for r in sorted(found.by) if r not in found.odd),
         where=Where(module=one.unit, step=one.step).at(found.place),
@@ -51,10 +51,9 @@ def divergent_units(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="divergent_module_execution",
-    concludes=("divergent_module_execution",),
     means={"divergent_module_execution": "Ranks run different modules in one step."},
     family="structure",
-    detected="ranks gathered other units of FSDP in one and the same collective (also in a job that completes: what fits in size is mixed in silence), or diverged within one iteration at a condition inside a module's `forward`; all of two equal sides where each draws a lot of its own",
+    detected="Ranks gathered different FSDP units in the same collective (also in a job that completes: where the sizes match, they are mixed silently), or diverged within one iteration at a condition inside a module's `forward`. Both of two equal sides are guilty if each rank draws at random on its own",
     fix=FIX,
     check=divergent_module_execution,
     needs=("black_boxes", "stacks", "sources"),
@@ -66,7 +65,7 @@ OF_UNITS = Rule(
     name="divergent_units",
     concludes=("divergent_module_execution",),
     family="divergence",
-    detected="Of FSDP: units gathered in one and the same collective belong to different modules, whether the ranks hang later or not.",
+    detected="With FSDP: units gathered in the same collective belong to different modules, whether or not the ranks hang later",
     fix=FIX,
     check=divergent_units,
     needs=("black_boxes",),

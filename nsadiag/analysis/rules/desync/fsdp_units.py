@@ -1,4 +1,4 @@
-"""The first collective in which ranks gathered other units of FSDP than their peers: nothing but its number makes it one."""
+"""The first collective in which ranks gathered different FSDP units under one number."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from nsadiag.source.modules import branch_in
 
 GATHERS = "unshard "
 PASSES = (Kind.FORWARD, Kind.BACKWARD)
-OF_FSDP2 = "FSDP"  # before the name of the class that was given to fully_shard
+OF_FSDP2 = "FSDP"  # prefix of the class that was passed to fully_shard
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """One collective of one rank, and the unit that it was for."""
+    """A collective of one rank, and the unit that it gathered."""
 
     group: str
     number: int
     unit: str
     step: int
-    began: tuple[int, int]  # with which kind of pass, forward or backward, and in which collective
+    began: tuple[int, int]  # the kind of pass, forward or backward, and the collective
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
-    """The units that ranks gathered in one and the same collective."""
+class DifferingUnits:
+    """The different units that ranks gathered in one collective."""
 
     by: dict[int, Gathered]
     odd: tuple[int, ...]  # the minority; all where there is none
-    place: Place | None  # the one condition in the model behind which the units are that some left out
+    place: Place | None  # the condition in the model on which the skipped units depend, if there is one
 
     @property
     def one(self) -> Gathered:
@@ -48,11 +48,11 @@ class Apart:
         ]
 
 
-def units_apart(case: Case) -> Apart | None:
-    """The earliest that the recorders still show, among ranks that share the same units.
+def differing_units(case: Case) -> DifferingUnits | None:
+    """The earliest difference that the recorders still hold, among ranks that share the same units.
 
-    Only within one pass, and one thread: ranks of which one has made a forward more, or had a call of another thread in
-    between, gather other units under one number as well, and for another reason.
+    Only within one pass and one thread: an additional forward, or a call of another thread in between, also shifts the
+    numbers, for another reason.
     """
     sharing: dict[object, list[RankEvidence]] = {}
     for rank in case.cell.ranks:
@@ -72,7 +72,7 @@ def units_apart(case: Case) -> Apart | None:
 
 
 def _another_counts(case: Case, by: dict[int, Gathered]) -> bool:
-    """Whether on a rank several threads issued what the group counted from the pass's begin up to this collective."""
+    """Whether several threads of a rank issued the group's collectives between the start of the pass and this one."""
     asked = case.asked
     for rank, one in by.items():
         mine = asked[(asked["rank"] == rank) & (asked.group == case.groups.label(rank, one.group))]
@@ -82,7 +82,7 @@ def _another_counts(case: Case, by: dict[int, Gathered]) -> bool:
 
 
 def _gathered(case: Case, rank: int) -> Iterator[Gathered]:
-    """In order, the first collective within each gathering of a unit, from the first pass on whose begin is known."""
+    """The first collective of each unit that was gathered, in order, from the first pass whose start is recorded."""
     events = case.events
     mine = events[(events["rank"] == rank) & events.kind.isin((*PASSES, Kind.UNIT, Kind.COLLECTIVE))]
     unit, pass_, began = "", 0, (0, 0)
@@ -98,13 +98,13 @@ def _gathered(case: Case, rank: int) -> Iterator[Gathered]:
             unit = ""
 
 
-def _apart(case: Case, by: dict[int, Gathered]) -> Apart:
+def _apart(case: Case, by: dict[int, Gathered]) -> DifferingUnits:
     odd = odd_values({rank: one.unit for rank, one in by.items()})
-    return Apart(by=by, odd=odd, place=_condition(case, by))
+    return DifferingUnits(by=by, odd=odd, place=_condition(case, by))
 
 
 def _condition(case: Case, by: dict[int, Gathered]) -> Place | None:
-    """Behind which all units are that one of the ranks ran in that step, and another did not."""
+    """The condition on which all units depend that one rank ran in that step and another did not."""
     ran = [{g.unit for g in _gathered(case, r) if g.step == each.step} for r, each in by.items()]
     left_out = sorted(set[str]().union(*ran) - ran[0].intersection(*ran[1:]))
     names = {u.unit: [p.name for p in u.parameters] for u in case.cell.rank(next(iter(by))).units}

@@ -1,4 +1,4 @@
-"""Threads of a rank that issue a group's collectives: two of them race, and no order is the same on all ranks."""
+"""Threads of a rank that issue collectives of one group: two threads race, and their order differs between ranks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A library's thread that issues collectives: none of its calls comes from a line of the user's."""
+    """A thread of a library that issues collectives, without a user line on its calls."""
 
     name: str
-    place: Place  # the user's line that had it started
+    place: Place  # the user's line that started it
     evidence: Claims
 
 
 def threads_in(case: Case, group: str) -> dict[int, set[int]]:
-    """By rank: those that called collectives of the group, and the main one where a wrapper reduces in it.
+    """By rank, the threads that called collectives of the group, and the main one if a wrapper reduces in it.
 
-    A rank that has wrapped its model like one that has been in backward is on its way there: which of them gets there
-    before it is over is chance.
+    If one rank has been in backward, a rank that wrapped its model in the same way counts too: which ranks get there
+    before the job ends is chance.
     """
     rows = case.asked[case.asked.group == group]
     found = {int(str(rank)): {int(t) for t in frame.thread} for rank, frame in rows.groupby("rank")}
@@ -40,8 +40,8 @@ def threads_in(case: Case, group: str) -> dict[int, set[int]]:
     return found
 
 
-def crossing(case: Case, group: str, rank: int) -> dict[Any, Any] | None:
-    """The rank's last call in the group from another thread than the main one, if the main one was at it, too, meanwhile."""
+def concurrent_call(case: Case, group: str, rank: int) -> dict[Any, Any] | None:
+    """The rank's last call in the group from another thread, if the main thread used the group at the same time."""
     evidence = case.cell.rank(rank)
     rows = case.asked[(case.asked.group == group) & (case.asked["rank"] == rank)]
     main = rows.thread == _main(evidence)
@@ -55,12 +55,12 @@ def crossing(case: Case, group: str, rank: int) -> dict[Any, Any] | None:
     return last if any(b <= end and begin <= _or_never(e) for b, e in spans) else None
 
 
-def started_in(case: Case, group: str, ranks: Iterable[int]) -> Started | None:
-    """A thread that has made such calls in the group on one of these ranks, if it is known what started it."""
+def starter_of(case: Case, group: str, ranks: Iterable[int]) -> Started | None:
+    """A thread that made such calls in the group on one of these ranks, if the line that started it is known."""
     rows = case.asked[(case.asked.group == group) & case.asked["rank"].isin(list(ranks))]
     for (number, thread), calls in rows.groupby(["rank", "thread"]):
         rank = case.cell.rank(int(str(number)))
-        # A number that the kernel gave again belongs to the last that had it.
+        # The kernel reuses thread ids: the last thread with an id counts.
         note = next((row for row in reversed(rank.threads) if row.tid == thread), None)
         at = locations.of_text(note.place) if note else None
         if note is None or at is None or thread == _main(rank) or (calls.place != "").any():
@@ -100,5 +100,5 @@ def _backwards(case: Case, rank: RankEvidence) -> list[tuple[float, float | None
 
 
 def _or_never(t_s: Any) -> float:
-    """An end that was not seen lies ahead."""
+    """A missing end lies in the future."""
     return float(t_s) if t_s is not None and not math.isnan(t_s) else float("inf")

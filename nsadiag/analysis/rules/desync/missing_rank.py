@@ -1,4 +1,4 @@
-"""Peers wait in a collective that a live rank of the group never issued, or for a rank that somebody has stopped."""
+"""A live rank that never issued a collective in which its peers wait, or that was stopped by a signal or debugger."""
 
 from __future__ import annotations
 
@@ -10,31 +10,37 @@ from nsadiag.analysis.facts.quiet_time import is_short
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
-from nsadiag.analysis.rules.blocked.event_loop import now_awaits
+from nsadiag.analysis.rules.blocked.event_loop import awaited_now
 from nsadiag.analysis.rules.desync.timed_out_collectives import timed_out
 from nsadiag.analysis.rules.drafts import at_line, last_look
 from nsadiag.analysis.rules.reasons import not_still, these
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 
-OF_THE_WORLD = ("socket", "pipe", "process", "sleep", "signal")
+EXTERNAL = ("socket", "pipe", "process", "sleep", "signal")
+FIX = "Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what made it skip the call."
 STOPPED = ("T", "t")  # by a signal, by a debugger
 
 
 def _evidence(case: Case, wait: Wait, guilty: int, seen_from: int) -> Claims:
     op = wait.collective(seen_from).op
-    look = case.cell.watch.looks[-1]
     last = case.last_issued(wait.group, guilty)
-    rank = case.cell.rank(guilty)
-    capture = rank.last_capture.source if rank.last_capture else rank.source
+    issued = f"rank {seen_from} issued {op} #{wait.seq} of {wait.group}, and it is not complete"
     return {
-        f"rank {seen_from} issued {op} #{wait.seq} of {wait.group}, and it is not complete": wait.source(
-            case.cell, seen_from
-        ),
-        f"rank {guilty} never issued it: its last in {wait.group} is #{last}": f"{capture}/fr.json",
-        f"rank {guilty} was at the same line in both snapshots": f"{capture}/py_spy.json",
-        look.reason: "watch.json#looks",
+        issued: wait.source(case.cell, seen_from),
+        f"rank {guilty} never issued it: its last in {wait.group} is #{last}": f"{_capture(case.cell, guilty)}/fr.json",
+        f"rank {guilty} was at the same line in both snapshots": _stacks(case.cell, guilty),
+        **last_look(case.cell),
     }
+
+
+def _capture(cell: CellEvidence, number: int) -> str:
+    rank = cell.rank(number)
+    return rank.last_capture.source if rank.last_capture else rank.source
+
+
+def _stacks(cell: CellEvidence, number: int) -> str:
+    return f"{_capture(cell, number)}/py_spy.json"
 
 
 def _waiting(cell: CellEvidence, wait: Wait) -> str:
@@ -43,12 +49,12 @@ def _waiting(cell: CellEvidence, wait: Wait) -> str:
 
 
 def _strength(case: Case, guilty: int) -> Strength:
-    """Less where it waits for peers itself, and not all of those could be looked at: one of them may be the cause.
+    """Lower if the rank waits for peers that could not all be captured: one of them may be the cause.
 
-    And where it waits for the world, and not for long: that it has not come is certain, that it never will is not.
+    Lower also for a short wait for something external: the rank may still come.
     """
     at = case.thread_states.get(guilty)
-    if at is not None and at.doing in OF_THE_WORLD and is_short(case.cell):
+    if at is not None and at.doing in EXTERNAL and is_short(case.cell):
         return Strength.LIKELY
     waits_itself = at is not None and (at.waits_for_peers or at.doing == "backward")
     return Strength.WEAK if waits_itself and len(case.thread_states) < len(case.cell.met) else Strength.STRONG
@@ -74,7 +80,7 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
             )
             continue
         guilty, blocked = alive[0], wait.waiting[0]
-        awaited = now_awaits(case.cell.rank(guilty))
+        awaited = awaited_now(case.cell.rank(guilty))
         here = awaited[0] if awaited else locations.of_rank_now(case.cell.rank(guilty))
         peers_at = locations.of_rank_now(case.cell.rank(blocked))
         collective = wait.collective(blocked)
@@ -91,16 +97,16 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
                 **_evidence(case, wait, guilty, blocked),
                 **({f"rank {guilty} awaits {awaited[1]}": awaited[2]} if awaited else {}),
             },
-            fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what let it pass by.",
+            fix=FIX,
         )
 
 
 def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
-    """A rank that is stopped does nothing at all until it is continued, whatever it was about."""
+    """A stopped rank executes nothing until it is continued."""
     if not is_still(case.cell):
         yield from not_still(case.cell)
         return
-    # Earlier looks may have been at a rank that went on.
+    # Earlier snapshots may show a rank that was running.
     first = case.cell.watch.looks[-1].first
     states = {r.rank: [c.proc.state for c in r.captures if c.number >= first] for r in case.cell.ranks}
     stopped = tuple(
@@ -123,7 +129,7 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
     pid = last.proc.pid
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"Rank {case.cell.names(stopped)} is stopped by {by}{at} and executes nothing, while {len(case.cell.everyone(running))} of {case.cell.world_size} ranks go on to wait for it.",
+        summary=f"Rank {case.cell.names(stopped)} is stopped by {by}{at} and executes nothing, while {len(case.cell.everyone(running))} of {case.cell.world_size} ranks wait for it.",
         guilty_ranks=stopped,
         blocked_ranks=running,
         where=Where(step=guilty.end.steps).at(here),
@@ -132,14 +138,14 @@ def stopped_rank(case: Case) -> Iterator[Draft | Declined]:
             f"the kernel shows rank {stopped[0]} as stopped (state {last.proc.state}) in every snapshot": f"{last.source}/proc.json",
             **last_look(case.cell),
         },
-        fix=f"Find who stopped it: a batch system that suspends jobs, a throttle such as cpulimit, a debugger. `kill -CONT {pid or 'PID'}` lets it go on."
+        fix=f"Find what stopped it: a batch system that suspends jobs, a throttle such as cpulimit, a debugger. `kill -CONT {pid or 'PID'}` resumes it."
         if by == "SIGSTOP"
         else "Detach the debugger or tracer that holds it (TracerPid in /proc/PID/status).",
     )
 
 
 def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
-    """Without a flight recorder: all ranks but one wait in the same call into torch.distributed, at the same line."""
+    """Without a flight recorder: all ranks but one are in the same torch.distributed call at the same line."""
     if cell.world_size < 2 or cell.absent:
         return
     calls = {r.rank: locations.of_wait(r.last_capture.stacks) for r in cell.ranks if r.last_capture}
@@ -152,7 +158,6 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
     if here is None or locations.MAY_WAIT_FOR_PEERS.search(here.code or ""):
         return
     op = waiting[blocked][0]
-    sources = {r: cell.rank(r).last_capture for r in (guilty, blocked)}
     yield Draft(
         strength=Strength.WEAK,
         summary=f"Rank {cell.names((guilty,))} is elsewhere while {len(cell.everyone(waiting))} of {cell.world_size} ranks wait in {op}. It is at {locations.short(here)}.",
@@ -161,19 +166,14 @@ def _by_stacks(cell: CellEvidence) -> Iterator[Draft]:
         where=Where().at(here),
         peers_at=peers_at,
         evidence={
-            **{
-                claim: f"{sources[r].source}/py_spy.json"  # type: ignore[union-attr]
-                for r, claim in (
-                    (blocked, f"rank {blocked} and its like wait in {op}, in both snapshots"),
-                    (guilty, f"rank {guilty} is at a line that calls no collective, in both snapshots"),
-                )
-            },
+            f"rank {blocked} and the others wait in {op}, in both snapshots": _stacks(cell, blocked),
+            f"rank {guilty} is at a line without a collective, in both snapshots": _stacks(cell, guilty),
             **last_look(cell),
         },
         gaps=(
-            "no flight recorder: which collective it is, and who issued what, is read off the stacks alone",
+            "no flight recorder: which collective it is, and which rank issued what, follows from the stacks alone",
         ),
-        fix="Let every rank of the group issue the same collectives: find what keeps this rank at the line shown, or what let it pass by.",
+        fix=FIX,
         next="nsadiag run -- <the same command>",
     )
 
@@ -183,7 +183,7 @@ OF_STOPPED = Rule(
     concludes=("missing_rank",),
     family="stopped",
     detected="Every snapshot of a silence shows the rank stopped by a signal or a debugger, while others run.",
-    fix="Find who stopped the rank: a batch system, a throttle, a debugger. `kill -CONT` lets it go on.",
+    fix="Find what stopped the rank: a batch system, a throttle, a debugger. `kill -CONT` resumes it.",
     actions=("retry",),
     check=stopped_rank,
     needs=("looks",),
@@ -192,13 +192,12 @@ OF_STOPPED = Rule(
 
 RULE = Rule(
     name="missing_rank",
-    concludes=("missing_rank",),
     means={
-        "missing_rank": "A live rank never comes to a collective that its peers wait in, and nothing shows why."
+        "missing_rank": "A live rank never issues a collective in which its peers wait, and no more specific cause is found."
     },
     family="waiting",
-    detected="nothing moves; peers wait in a collective that a live rank of the group never issued. Without a flight recorder (`attach`), by the stacks alone: all ranks but one in the same call at the same line, with less confidence. Or a collective's own time limit passed, and a live member had not called it and waited in no other. The honest parent of the five above. Also a rank that a signal or a debugger has stopped. Of a rank that runs an event loop `where` is what its own task awaits, though others go on",
-    fix="Find what keeps this rank at the line shown, or what let it pass the collective by.",
+    detected="Nothing moves, and peers wait in a collective that a live rank of the group never issued, or for a rank that a signal or a debugger has stopped. Or a collective's own timeout expired while a live member had not called it and was in no other. Without a flight recorder (`attach`) the stacks alone decide, at a lower confidence: all ranks but one are in the same call at the same line. For a rank in an event loop `where` is what its own task awaits, even if other tasks go on. This is the generic class for a hang in a collective: the more specific ones outrank it",
+    fix="Find what keeps this rank at the line shown, or what made it skip the collective.",
     actions=("stop",),
     check=missing_rank,
     needs=("flight_recorders", "stacks"),

@@ -1,11 +1,10 @@
-"""A send or receive whose counterpart never comes: both wait for each other, or peer, tag, count or size do not match."""
+"""A send or receive without a counterpart: ranks wait for each other, or peer, tag, count or size do not match."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from nsadiag.analysis.case import Case
-from nsadiag.analysis.explain.context import Context
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
 from nsadiag.analysis.facts.groups import shown
@@ -15,17 +14,15 @@ from nsadiag.analysis.relations.messages.pairing import Pending, Short, left_sho
 from nsadiag.analysis.relations.messages.unsent import shortfalls
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.relations.wait_graph import graph_of
-from nsadiag.analysis.rules.desync.messages.loop_left import loop_left
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
 from nsadiag.analysis.rules.desync.wait_cycles import closed_cycles
 from nsadiag.analysis.rules.drafts import all_but, last_look
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Collective, Place, Strength, Where
 from nsadiag.source import loops
-from nsadiag.source.evaluation import OnRank
 
 FIX = "Let every send meet its receive: one side sends first and the other receives first (or both in one batch_isend_irecv), with the same peer, tag, size and number of messages."
-# That they wait for each other is certain, and who is at fault is not.
+# The mutual wait is certain, the rank at fault is not.
 GUESSES = (Basis.STAYING, Basis.UNDECIDED)
 
 
@@ -53,7 +50,7 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
     here = first.place if first else stands[guilty[0]].place if guilty[0] in stands else None
     short = left_short(case, guilty[0]) if found.basis == Basis.UNUSUAL_COUNT else None
     if short and short.place:
-        here = _left(case, guilty[0], short.place)
+        here = _left(case, short.place)
     said = "; ".join(f"rank {rank} {p.said}" for rank, p in sorted(waiting.items())[:5])
     return Draft(
         strength=Strength.STRONG
@@ -83,23 +80,19 @@ def _cycle(case: Case, cycle: tuple[int, ...], waiting: dict[int, Pending]) -> D
 def _shortage(cell: CellEvidence, rank: int, short: Short | None) -> Iterator[tuple[str, str]]:
     if short and short.place:
         yield (
-            f"rank {rank} was through with {short.now} messages from {locations.short(short.place)} in this step, and had {short.before} or more in each before",
+            f"rank {rank} completed {short.now} messages from {locations.short(short.place)} in this step, and {short.before} or more in each earlier one",
             f"{cell.rank(rank).source}/blackbox.bin",
         )
 
 
-def _left(case: Case, rank: int, at: Place) -> Place:
-    """The loop that the rank left with fewer messages from the line, or what passed by it; the line where that is not certain."""
-    if loop := loops.counting_loop(case.cell.code, at):
-        return locations.place(at.file, loop.lineno, at.function)
-    stands = {r: tuple(reversed(s.frames)) for r, s in case.thread_states.items()}
-    others = [chain for r, chain in stands.items() if r != rank]
-    who = OnRank(program=Context(case).program, rank=rank, world_size=case.cell.world_size)
-    return loop_left(at, who, stands.get(rank, ()), others) or at
+def _left(case: Case, at: Place) -> Place:
+    """The loop around that line which determines its number of messages; the line if nothing is certain."""
+    loop = loops.counting_loop(case.cell.code, at)
+    return locations.place(at.file, loop.lineno, at.function) if loop else at
 
 
 def _sizes(case: Case) -> Iterator[Draft]:
-    """The transport refused a message of another size than its receiver had room for."""
+    """A message of another size than its receiver expects, which the transport rejected."""
     for misfit in misfits(case):
         sender, receiver = misfit.sender, misfit.receiver
         guilty = misfit.guilty
@@ -114,27 +107,27 @@ def _sizes(case: Case) -> Iterator[Draft]:
             peers_at=locations.of_text(misfit.places[receiver if guilty == sender else sender]),
             evidence={
                 f"rank {sender} sent {misfit.sent} to rank {receiver}, tag {misfit.tag}": f"{case.cell.rank(sender).source}/blackbox.bin",
-                f"rank {receiver} made room for {misfit.received}": f"{case.cell.rank(receiver).source}/blackbox.bin",
+                f"rank {receiver} expected {misfit.received}": f"{case.cell.rank(receiver).source}/blackbox.bin",
             },
-            fix="Receive into a tensor of the size and type that is sent; send the size first where it varies.",
+            fix="Receive into a tensor of the size and type that is sent; if the size varies, send it first.",
         )
 
 
 def _too_few(case: Case) -> Iterator[Draft]:
-    """A rank was still receiving when its sender had come to its end, having sent fewer messages."""
+    """A rank that is still receiving although its sender has exited after fewer messages."""
     for short in shortfalls(case):
         sender, receiver, guilty = short.sender, short.receiver, short.guilty
         yield Draft(
             outcome="hung" if is_still(case.cell) else "crashed",
             strength=Strength.STRONG,
-            summary=f"Rank {receiver} waits for message {short.received} from rank {sender}, which sent {short.sent} and came to its end. {short.why}",
+            summary=f"Rank {receiver} waits for message {short.received} from rank {sender}, which sent {short.sent} and exited. {short.why}",
             guilty_ranks=(guilty,),
             blocked_ranks=all_but(case.cell, (guilty,)),
             where=Where(step=short.step).at(locations.of_text(short.places[guilty])),
             peers_at=locations.of_text(short.places[receiver if guilty == sender else sender]),
             evidence={
                 f"rank {sender} sent {short.sent} messages to rank {receiver}": f"{case.cell.rank(sender).source}/blackbox.bin",
-                f"rank {receiver} had begun to receive {short.received} from it": f"{case.cell.rank(receiver).source}/blackbox.bin",
+                f"rank {receiver} started to receive {short.received} from it": f"{case.cell.rank(receiver).source}/blackbox.bin",
             },
             fix=FIX,
         )
@@ -142,10 +135,9 @@ def _too_few(case: Case) -> Iterator[Draft]:
 
 RULE = Rule(
     name="p2p_mismatch",
-    concludes=("p2p_mismatch",),
     means={"p2p_mismatch": "Sends and receives do not match, or wait for each other in a cycle."},
     family="waiting",
-    detected="a rank waits in a send or receive, and whom it waits for waits, in the end, for it. Guilty is whoever exchanged another number of messages than in its steps before, unless what it has done so far is how a step before began (`where` is the loop that it left too early, also where a helper sends, if it left one), then whose tag neither the stage before nor the one behind it has, then the minority, then whose message has no counterpart; all, where all do the same. A receive whose sender has come to its end, or takes its process groups down, having sent fewer messages than its peer has begun to receive. In a crash: the nth message between two ranks is of another size or type than its receiver has room for",
+    detected="A rank waits in a send or receive, and the rank that it waits for waits, directly or indirectly, for it. Guilty are, in this order: a rank that exchanged another number of messages than in its earlier steps, unless an earlier step began the same way (`where` is the loop that it left too early, if that is certain); a rank whose order of messages or of tags breaks that of its earlier ones; the minority; a rank whose message has no counterpart; all, if all do the same. Or the sender of a pending receive has exited, or is destroying its process groups, having sent fewer messages than its peer has begun to receive. In a crash: the nth message between two ranks has another size or type than its receiver expects",
     fix="Let every send meet its receive, with the same peer, tag, size and number of messages.",
     check=p2p_mismatch,
     needs=("black_boxes",),

@@ -1,4 +1,4 @@
-"""A branch on the rank, or a helper behind one, enters or skips a collective that all ranks of the group belong to."""
+"""A branch on the rank that enters or skips a collective which all ranks of the group have to call."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ def rank_conditional_collective(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="rank_conditional_collective",
-    concludes=("rank_conditional_collective",),
     means={"rank_conditional_collective": "A branch on the rank enters or skips a collective."},
     family="divergence",
-    detected="ranks wait in a collective of a group whose other members are past, and the source between them holds a condition that depends on the rank, through names, attributes, helpers, decorators, lists that were filled behind such a condition (where the rank stands in what was put there). The smaller side of the branch is guilty; of equal sides the one with the rank that the condition names. Not a condition both sides of which make the same call: ranks then part further in, if they do. Also where gloo aborts because the two sent different sizes",
+    detected="Ranks wait in a collective of a group whose other members have passed it, and the source in between has a condition that depends on the rank, also through names, attributes, helpers, decorators, or lists filled under such a condition. The smaller side of the branch is guilty; of two equal sides the one with the rank that the condition names. Not a condition whose two sides make the same call: the ranks then diverge further in, if they do. Also where gloo aborts because the two sides sent different sizes",
     fix="Take the call out of the branch, so that every rank of the group makes it, and keep only what is rank-local (printing, writing) inside.",
     check=rank_conditional_collective,
     needs=("black_boxes", "stacks", "sources"),

@@ -1,4 +1,4 @@
-"""A collective's own limit passed while a live member of its group was at work elsewhere: it was late, not stuck."""
+"""A collective that timed out while a live member of its group was still at work elsewhere: late, not stuck."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT = re.compile(r"timed out (waiting|after)|wait timeout|exceed(ed)? timeout"
 
 
 def timed_out(case: Case) -> Iterator[Draft]:
-    """By recorders: who waited had called it from Python, and who was missed never did."""
+    """By the recorders: the waiting rank called the collective from Python, and the missing one never did."""
     broke = earliest_failure(case.cell)
     if (
         is_still(case.cell)
@@ -44,13 +44,13 @@ def timed_out(case: Case) -> Iterator[Draft]:
 
 
 def _open_call(case: Case, rank: int) -> pd.Series | None:
-    """The last that it asked for; one from which an exception came has an end as well."""
+    """The rank's last call; a call that raised an exception has an end too."""
     mine = case.asked[case.asked["rank"] == rank]
     return None if mine.empty else mine.iloc[-1]
 
 
 def _late(case: Case, call: pd.Series) -> tuple[int, ...]:
-    """Members that had not come to that call, and were in no other one either."""
+    """Members that had not reached that call and were in no other."""
     asked = case.asked
     found = []
     for number in case.groups.members(str(call.group)):
@@ -65,14 +65,14 @@ def _late(case: Case, call: pd.Series) -> tuple[int, ...]:
 
 
 def _was_at(cell: CellEvidence, number: int, begin_s: float, end_s: float) -> Place | None:
-    """By the samples of that time alone: a snapshot may have been at what came before."""
+    """The rank's line by the samples of that time; a snapshot may be older."""
     began_ns = cell.started_mono_ns
     samples = [
         sample
         for sample in cell.rank(number).samples
         if begin_s <= (sample.t_mono_ns - began_ns) / 1e9 <= end_s
     ]
-    # The last one: the first may be of what it did before that work.
+    # The last one: the first may precede that work.
     return locations.most_seen(samples[-1:])
 
 
@@ -95,12 +95,12 @@ def _finding(cell: CellEvidence, broke: Break, call: pd.Series, late: tuple[int,
         peers_at=locations.of_text(str(call.place)),
         evidence={
             f"rank {broke.rank.rank} gave up at {broke.t_s:.1f} s: {headline(first_of(broke.rank.exception or NOT_RAISED))}": f"{broke.rank.source}/exception.json",
-            f"rank {late[0]} never called it, and was in no other": f"{source}/blackbox.bin",
+            f"rank {late[0]} never called it, and was in no other call": f"{source}/blackbox.bin",
             **(
                 {f"where it was while rank {broke.rank.rank} waited": f"{source}/samples.jsonl"}
                 if here
                 else {}
             ),
         },
-        fix="Share that work out, or do it where nobody waits for it; if it is meant to take so long, raise init_process_group(timeout=...).",
+        fix="Divide that work among the ranks, or do it where no rank waits for it; if it has to take so long, raise init_process_group(timeout=...).",
     )

@@ -1,4 +1,4 @@
-"""Calls that a transport rejected: each rank's call there, numbered from the last that all had in common."""
+"""Calls that a transport rejected, with each rank's call there, counted from the last common one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Key = tuple[int, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """One rank got a message that it was not waiting for, in a call that others never made there."""
+class Rejection:
+    """A message that a rank did not expect, in a call that other ranks did not make at that point."""
 
     rank: int
     calls: dict[int, TimelineEvent]
-    guilty: tuple[int, ...]  # all where nothing tells
+    guilty: tuple[int, ...]  # all if undecided
 
 
-def refused(cell: CellEvidence) -> Refusal | None:
-    """None where nobody said so, or where it was in the same call as the others, or these had made it, too, and gone on."""
+def rejection(cell: CellEvidence) -> Rejection | None:
+    """The rejection; None if no rank reported one, or if the reporting rank's call was the same as the others'."""
     said = next((b.rank.rank for b in breaks(cell) if says_mismatch(b.rank)), None)
     timelines = Timelines(cell.ranks)
     done = {
@@ -32,7 +32,7 @@ def refused(cell: CellEvidence) -> Refusal | None:
     }
     if said is None or not done.get(said):
         return None
-    # Whoever said it had nothing after it.
+    # The rank that reported it made no call afterwards.
     last = len(done[said]) - 1
     calls = {rank: events[last] for rank, events in done.items() if len(events) > last}
     before = {tuple(_key(t) for t in done[rank][:last]) for rank in calls}
@@ -40,7 +40,7 @@ def refused(cell: CellEvidence) -> Refusal | None:
         return None
     few = minority({rank: _key(t) for rank, t in calls.items()}, cell.weight)
     turned = tuple(rank for rank in sorted(calls) if _is_new(done[rank][: last + 1]))
-    return Refusal(rank=said, calls=calls, guilty=few or turned or tuple(sorted(calls)))
+    return Rejection(rank=said, calls=calls, guilty=few or turned or tuple(sorted(calls)))
 
 
 def _key(event: TimelineEvent) -> Key:
@@ -48,6 +48,6 @@ def _key(event: TimelineEvent) -> Key:
 
 
 def _is_new(events: list[TimelineEvent]) -> bool:
-    """Whether the rank never before came to that call from the one before."""
+    """Whether the rank never made that call after the preceding one before."""
     turns = list(itertools.pairwise(map(_key, events)))
     return len(turns) > 1 and turns.count(turns[-1]) == 1

@@ -1,4 +1,4 @@
-"""Ranks ran different numbers of batches or steps: one is through with its loop while others still train."""
+"""Ranks with different numbers of batches or steps: one has finished its loop while others still train."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ def uneven_inputs(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="uneven_inputs",
-    concludes=("uneven_inputs",),
     means={"uneven_inputs": "Ranks ran different numbers of batches or steps."},
     family="divergence",
-    detected="a rank has left a loop in which others still wait, after fewer times round (counted by calls that are made in the loop alone), and the loop ended by itself: it runs over data (and not over callbacks, hooks or other tasks), asked its loader last, or stopped where the data did; or, where a framework holds the loop, its loader had run out when the others' gave another batch, one of those with which ranks meet (not where each validates by itself). Not where the others had left it as often, and are in the next epoch's. Also where the rank then came to its end. The smaller side is guilty; of equal sides the one with less. `where` is where it went on to, if that is in the loop's own function, else the loop",
+    detected="A rank has left a loop in which others still wait, after fewer iterations (counted by calls that only this loop makes), and the loop ended by itself: it iterates over data (not over callbacks, hooks or other tasks), asked its loader last, or stopped where the data did. Or, where a framework runs the loop, the rank's loader was exhausted when the others' returned another batch, one for which ranks synchronize (not where each validates by itself). Not where the others had left the loop as often and are in the next epoch. Also where the rank then ended. The smaller side is guilty; of two equal sides the one with less data. `where` is where the rank went on, if that is in the loop's own function; otherwise the loop",
     fix="Give all ranks the same number of batches (DistributedSampler with drop_last, or agree on the shortest by all_reduce(MIN)), or train under Join.",
     check=uneven_inputs,
     needs=("black_boxes", "stacks", "sources"),

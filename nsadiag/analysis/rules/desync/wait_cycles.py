@@ -1,4 +1,4 @@
-"""Ranks that wait for each other in different groups: each wait is right by itself, and together they never end."""
+"""Ranks that wait for each other in different groups: each wait is correct on its own, but the cycle never ends."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Call = tuple[str, str]  # group and call site
 
 
 def closed_cycles(graph: Graph) -> list[tuple[int, ...]]:
-    """Cycles whose ranks wait for nobody but ranks that wait as well: nobody outside could free them."""
+    """Cycles whose ranks wait only for ranks that wait too, so that no rank outside can wake them."""
     roots = set(graph.roots())
     return [cycle for cycle in graph.cycles() if not any(graph.reached_from(r) & roots for r in cycle)]
 
 
 def cycle_finding(case: Case) -> Iterator[Draft]:
-    """A cycle of collectives alone, or of collectives and of locks that are held by threads which wait in one."""
+    """A cycle of collectives, or of collectives and locks held by threads that wait in a collective."""
     for cycle in closed_cycles(case.once(graph_of)):
         stands = {rank: case.thread_states[rank] for rank in cycle if rank in case.thread_states}
         alone = {rank for rank, at in stands.items() if at.doing in ("collective", "backward")}
@@ -41,7 +41,7 @@ def cycle_finding(case: Case) -> Iterator[Draft]:
 
 
 def _held_up(cell: CellEvidence, at: ThreadState) -> str | None:
-    """The thread that holds the lock which the main thread waits for, where it waits in a collective itself."""
+    """The thread that holds the main thread's lock and waits in a collective itself, as a sentence."""
     wanted = loops.wanted(cell.code, at.place) if at.doing == "lock" and at.place else set()
     capture = next((c for c in reversed(cell.rank(at.rank).captures) if c.stacks), None)
     for thread, innermost in user_threads(capture) if wanted and capture else ():
@@ -53,7 +53,7 @@ def _held_up(cell: CellEvidence, at: ThreadState) -> str | None:
 
 
 def _lines_of_step(case: Case, rank: int) -> list[Call]:
-    """Groups and call sites of the rank since its last optimizer step, in order; the last is where it stands."""
+    """Groups and call sites of the rank since its last optimizer step, in order; the last one is current."""
     events = case.events
     mine = events[
         (events["rank"] == rank)
@@ -66,8 +66,8 @@ def _lines_of_step(case: Case, rank: int) -> list[Call]:
 
 
 def in_conflict(case: Case, cycle: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
-    """Ranks that take two of the cycle's lines in the order in which fewer ranks take them."""
-    # Those beside the cycle show the usual order, too.
+    """Ranks that take two of the cycle's lines in the less common order."""
+    # Ranks beside the cycle show the usual order too.
     paths = {rank.rank: _lines_of_step(case, rank.rank) for rank in case.cell.ranks}
     stands = {paths[rank][-1] for rank in cycle if paths.get(rank)}
     few: set[int] = set()
@@ -85,8 +85,8 @@ def in_conflict(case: Case, cycle: tuple[int, ...]) -> tuple[tuple[int, ...], st
         return tuple(sorted(few)), "taking them in another order than the others"
     turned = took_new_turns(case, cycle)
     if 0 < len(turned) < len(cycle):
-        return turned, "where no path of theirs ever led before"
-    return tuple(sorted(even)) or cycle, "no order that most ranks take"
+        return turned, "on a path that none of its ranks took before"
+    return tuple(sorted(even)) or cycle, "no order is more common than the other"
 
 
 def _first(path: list[Call], a: Call, b: Call) -> Call | None:
@@ -96,13 +96,13 @@ def _first(path: list[Call], a: Call, b: Call) -> Call | None:
 def _orders(at: Place | None) -> Iterator[tuple[str, str]]:
     if at is not None:
         yield (
-            f"all stand at one line, to which each came with another group: {locations.short(at)} puts them in order ({at.code})",
+            f"all ranks are at one line, each with another group: {locations.short(at)} determines the order ({at.code})",
             "sources/index.json",
         )
 
 
 def _finding(case: Case, cycle: tuple[int, ...], held: dict[int, str]) -> Draft:
-    """`held`: of ranks whose main thread waits for a lock, why."""
+    """`held`: by rank, why its main thread waits for a lock."""
     guilty, why = in_conflict(case, cycle)
     blocked = tuple(sorted(set(cycle) - set(guilty)))
     stands = {rank: case.thread_states[rank] for rank in cycle}
@@ -138,7 +138,7 @@ def _finding(case: Case, cycle: tuple[int, ...], held: dict[int, str]) -> Draft:
         },
         fix="Issue the collectives of overlapping groups in one order on all ranks."
         + (
-            " Hold no lock while in a collective: who gets it first differs from rank to rank; let one thread issue them all."
+            " Hold no lock during a collective: which thread gets it first differs between ranks; let one thread issue them all."
             if held
             else ""
         ),

@@ -1,4 +1,4 @@
-"""A host was lost while the job ran: what its ranks did then nobody knows, and the others only wait for them or miss them."""
+"""A host that was lost while the job ran: its ranks left no evidence, and the others wait for them or failed without them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.spans import spans
 
-# Agents say that they live once a second.
+# Agents send a heartbeat every second.
 ABOUT_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """A node that was not heard any more."""
+    """A node that stopped responding."""
 
     name: str
     lost_s: float
@@ -30,7 +30,7 @@ class Lost:
 
 
 def lost_nodes(cell: CellEvidence) -> list[Lost]:
-    """By watch.json, the first to go first."""
+    """Nodes that watch.json lists as lost, in the order of their loss."""
     nodes = cell.watch.nodes
     found = [
         Lost(name=node.name, lost_s=node.lost_s, ranks=node.ranks)
@@ -63,13 +63,13 @@ def _stalled(case: Case, lost: Lost, left: list[int]) -> Draft:
     return Draft(
         outcome="hung",
         strength=Strength.LIKELY,
-        summary=f"Host {lost.name} stopped responding {lost.lost_s:.0f} s into the job, and ranks {spans(left)} wait{called} for ranks {spans(lost.ranks)} there.",
+        summary=f"Host {lost.name} stopped responding {lost.lost_s:.0f} s into the job, and ranks {spans(left)} wait{called} for its ranks {spans(lost.ranks)}.",
         guilty_ranks=lost.ranks,
         blocked_ranks=tuple(left),
         where=Where(host=lost.name, collective=collective),
         peers_at=state.place if state else None,
         evidence={
-            f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on": "watch.json#nodes",
+            f"no heartbeat of {lost.name} arrived after {lost.lost_s:.1f} s": "watch.json#nodes",
             **(
                 {
                     f"rank {waiter} issued{called.replace(' in', '', 1)} and is waiting in it": wait.source(
@@ -81,7 +81,7 @@ def _stalled(case: Case, lost: Lost, left: list[int]) -> Draft:
             ),
             **last_look(case.cell),
         },
-        fix=f"Look at {lost.name} and the network to it: is it up, does it answer a ping, what do its kernel's log and the switch say?",
+        fix=f"Check {lost.name} and the network to it: whether it is up and answers a ping, its kernel log, the switch.",
         next=f"what ranks {spans(lost.ranks)} did is in the run directory on {lost.name}: nsadiag analyze it there",
     )
 
@@ -98,11 +98,11 @@ def _gone(cell: CellEvidence, lost: Lost, victim: int, t_s: float) -> Draft:
         where=Where(host=lost.name),
         peers_at=locations.of_exception(exception) if exception else None,
         evidence={
-            f"nothing was heard of {lost.name} from {lost.lost_s:.1f} s on": "watch.json#nodes",
-            f"rank {victim} was the first elsewhere to break, at {t_s:.1f} s, for want of a peer": f"{cell.rank(victim).source}/exception.json",
+            f"no heartbeat of {lost.name} arrived after {lost.lost_s:.1f} s": "watch.json#nodes",
+            f"rank {victim} was the first on another host to fail, at {t_s:.1f} s, because a peer was gone": f"{cell.rank(victim).source}/exception.json",
         },
-        gaps=(f"what ended the ranks on {lost.name} is not known: nobody there could say",),
-        fix=f"Find what became of {lost.name}: a reboot, the OOM killer, a scheduler that took it back, or somebody who ended nsadiag there.",
+        gaps=(f"what ended the ranks on {lost.name} is unknown: no evidence of that host is left",),
+        fix=f"Find what became of {lost.name}: a reboot, the OOM killer, a scheduler that took it back, or someone who stopped nsadiag there.",
         next=f"the run directory on {lost.name}, if it still has one: nsadiag analyze it there",
     )
 
@@ -112,8 +112,8 @@ RULE = Rule(
     concludes=("network_stall", "rank_killed"),
     family="exit",
     outcome="crashed",
-    detected="On several hosts: one was not heard any more, and whoever is left waits for its ranks or lost them.",
-    fix="Look at the host that was lost and the network to it.",
+    detected="Across several hosts: one stopped responding, and the remaining ranks wait for its ranks or lost them",
+    fix="Check the lost host and the network to it.",
     actions=("exclude host", "retry"),
     check=lost_host,
     needs=("looks",),

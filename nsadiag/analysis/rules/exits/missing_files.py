@@ -1,8 +1,7 @@
-"""Files that a rank asks for again and again, and that some rank's failed code would have made.
+"""Files that a rank polls for, and that another rank's failed code would have written.
 
-A thread that writes catches what goes wrong and says so in the log; whoever waits for its file learns nothing of it.
-What ties the two is the source: a name that the waiting code asks for stands in the very lines that the exception
-kept from running.
+A writer that catches and logs its exception tells nothing to the rank that waits for its file.
+The source connects the two: the name that is polled for occurs in the lines that the exception kept from running.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from nsadiag.source.patterns.file_names import asked_for, names_from
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unmade:
-    """An exception that did not end its ranks, and who waits for what it kept from being made."""
+class MissingFile:
+    """An exception that did not end its ranks, and a rank that waits for the file it prevented."""
 
     blocked: BlockedRank
-    asks: str  # the condition of the loop that waits
+    asks: str  # the condition of the polling loop
     name: str
     rows: dict[int, tuple[int, Raised]]  # by rank, with the line of raised.jsonl
 
 
-def unmade(case: Case) -> Unmade | None:
-    """The newest such exception; none that all ranks met, and none that a rank met twice and went on from."""
+def missing_file(case: Case) -> MissingFile | None:
+    """The newest such exception, unless all ranks raised it, or one rank raised it twice."""
     for blocked in hung_ranks(case):
         at = blocked.state.place
         asked = loops.asks(case.cell.code, at, has_children=bool(living_children(blocked))) if at else None
@@ -45,7 +44,7 @@ def unmade(case: Case) -> Unmade | None:
         *_, newest, names = max(tied, key=lambda found: found[2].t_mono_ns)
         alike = {r.rank: (n, row) for r, n, row, _ in tied if _key(row) == _key(newest)}
         if len(alike) < len(case.cell.ranks):
-            return Unmade(blocked=blocked, asks=asked[1], name=max(names, key=len), rows=alike)
+            return MissingFile(blocked=blocked, asks=asked[1], name=max(names, key=len), rows=alike)
     return None
 
 
@@ -61,6 +60,6 @@ def _key(row: Raised) -> tuple[str, int]:
 
 
 def _cut_off(cell: CellEvidence, row: Raised) -> set[str]:
-    """Names in the lines that the exception kept from running: its own, and what is below it in each function that it left."""
+    """Names in the lines that did not run: the raising line, and those below it in each function that was left."""
     frames = (f for f in row.frames if is_user(f.file))
     return set().union(*(names_from(cell.code, f.file, f.line) for f in frames))

@@ -1,4 +1,4 @@
-"""The first exception on any rank, also one that was swallowed or held back; peers that fail or wait are victims."""
+"""The first exception on any rank, swallowed or delayed ones included; peers that fail or wait are victims."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from nsadiag.analysis.relations.suppressed_exceptions import (
     peers_failed,
 )
 from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
-from nsadiag.analysis.rules.exits.child_exceptions import has_dead, in_children, waits_for_children
-from nsadiag.analysis.rules.exits.missing_files import unmade
+from nsadiag.analysis.rules.exits.child_exceptions import child_exceptions, has_dead_child, waits_for_children
+from nsadiag.analysis.rules.exits.missing_files import missing_file
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.exceptions import Cause, Raised
 from nsadiag.evidence.records import Act, Place, Strength, Where
 
-# The same first words on another rank within this time is the same mistake, not a consequence.
+# The same message on another rank within this time is the same mistake, not a consequence.
 TOGETHER_S = 1.0
-HEARD_LATE = "a kernel fails while the host is further on: the line is where the rank heard of it, and not where the kernel was launched"
-OF_A_KERNEL = "Look at what the kernels before that line were given: an assertion of a gather, an index or a loss kernel is nearly always an index out of its range (a token beyond the vocabulary, a position beyond the context, a label beyond the classes)."
+REPORTED_LATE = "a kernel fails while the host runs ahead: the line is where CUDA reported it, not where the kernel was launched"
+KERNEL_FIX = "Check the inputs of the kernels before that line: an assertion in a gather, index or loss kernel is nearly always an index out of range (a token beyond the vocabulary, a position beyond the context, a label beyond the classes)."
 LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1 nsadiag run -- <the same command>, to see the launch that fails"
-# Types that say of the network, or of a service, that it was not there this once; and what a broken device says of itself.
-OF_THE_NETWORK = frozenset({
+# Types of transient errors of a network or service; and the messages of a broken device.
+NETWORK_ERRORS = frozenset({
     "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "TimeoutError",
     "URLError", "HTTPError", "ReadTimeout", "ConnectTimeout", "ReadTimeoutError", "IncompleteRead",
 })  # fmt: skip
 DEVICE_BROKE = re.compile(r"uncorrectable (NVLink|ECC) error|hardware error|GPU is lost", re.IGNORECASE)
 MEMORY = {
-    "gpu": "Give this rank less at once (a smaller or shorter batch, activation checkpointing), and let all ranks skip a batch together or not at all.",
-    "host": "The machine has no memory left to give: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
+    "gpu": "Reduce this rank's memory (a smaller or shorter batch, activation checkpointing); if a batch is skipped, skip it on all ranks.",
+    "host": "The host is out of memory: load less at once, use fewer workers, or raise the limit (ulimit -v, the cgroup's).",
 }
 
 
@@ -63,7 +63,7 @@ def _fix(exception: Cause, otherwise: str) -> str:
 
 
 def _peers_at(case: Case, guilty: tuple[int, ...]) -> Place | None:
-    """The line where the others wait; of a crash, where they broke, since a snapshot was at what came before."""
+    """The line where the others wait; in a crash the line where they failed, since snapshots are older."""
     if hung_or_crashed(case.cell) == "crashed":
         broke = (
             locations.of_exception(r.exception)
@@ -78,13 +78,13 @@ def rank_exception(case: Case) -> Iterator[Draft | Declined]:
     first = first_break(case.cell)
     exception = first.rank.exception if first and first.kind == "exception" else None
     if exception is None or is_of_a_collective(first_of(exception)):
-        yield from _not_fatal(case)
+        yield from _survived(case)
     if first is not None and exception is not None:
         yield _fatal(case, first, exception)
-    elif first is None and hung_or_crashed(case.cell) == "crashed" and _failed_again(case.cell):
-        yield from _of_an_attempt(case.cell)
+    elif first is None and hung_or_crashed(case.cell) == "crashed" and _last_attempt_failed(case.cell):
+        yield from _before_a_restart(case.cell)
     yield from _in_a_child(case)
-    yield from _of_a_file(case)
+    yield from _kept_from_writing(case)
     yield from other_break(case.cell)
 
 
@@ -96,7 +96,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     source = f"{first.rank.source}/exception.json"
     evidence = {f"rank {first.rank.rank} raised {said} at {first.t_s:.1f} s, first of all": source}
     if root is not exception:
-        evidence[f"what ended it came of that: {headline(exception)}"] = source
+        evidence[f"it ended by a consequence of that: {headline(exception)}"] = source
     if hidden := exception.hidden:
         at = place_of(hidden)
         claim = f"it was raised in place of {headline(hidden)}" + at_line(at)
@@ -111,7 +111,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         evidence[f"its GPU said: {of_kernel}"] = f"{first.rank.source}/stderr.log"
     everyone = len(case.cell.everyone(alike)) == case.cell.world_size > 1
     who = "Every rank" if everyone else f"Rank {case.cell.names(alike)}"
-    mend = (
+    advice = (
         "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
     )
     return Draft(
@@ -124,44 +124,44 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
         where=Where(step=first.rank.end.steps).at(place_of(root) or place_of(exception)),
         peers_at=_peers_at(case, tuple(alike)),
         evidence=evidence,
-        gaps=(HEARD_LATE,) if late else (),
-        fix=OF_A_KERNEL if late else _fix(root, mend),
+        gaps=(REPORTED_LATE,) if late else (),
+        fix=KERNEL_FIX if late else _fix(root, advice),
         next=LAUNCH_BLOCKING if late else None,
         actions=_actions(root),
     )
 
 
 def _actions(root: Cause) -> tuple[Act, ...]:
-    """The next step: to try again after what a network or a device raises; all else is the code's."""
+    """Retry after a network or device error; all other exceptions are the code's."""
     if DEVICE_BROKE.search(root.message):
         return ("exclude host", "retry")
-    return ("retry",) if root.type.rpartition(".")[2] in OF_THE_NETWORK else ("fix code",)
+    return ("retry",) if root.type.rpartition(".")[2] in NETWORK_ERRORS else ("fix code",)
 
 
 def _in_a_child(case: Case) -> Iterator[Draft]:
-    """A process of the rank's own died of it, and the rank waits for what that would have sent."""
+    """An exception in a child process, whose result the rank still waits for."""
     for blocked in hung_ranks(case):
         if not waits_for_children(blocked):
             continue
-        for told in in_children(blocked.rank)[:1]:
+        for child in child_exceptions(blocked.rank)[:1]:
             waits_at = at_line(blocked.state.place)
             yield inside_rank(
                 case.cell,
                 blocked,
-                strength=Strength.STRONG if has_dead(blocked) else Strength.LIKELY,
-                summary=f"A child process of rank {blocked.number} ({told.name}) raised {headline(told.exception)}, and the rank waits{waits_at} for what it would have sent.",
-                where=place_of(told.exception),
+                strength=Strength.STRONG if has_dead_child(blocked) else Strength.LIKELY,
+                summary=f"A child process of rank {blocked.number} ({child.name}) raised {headline(child.exception)}, and the rank waits{waits_at} for its result.",
+                where=place_of(child.exception),
                 evidence={
-                    f"{told.name} raised {headline(told.exception)}": f"{blocked.rank.source}/stderr.log",
-                    f"the main thread of rank {blocked.number} waits{waits_at} for a process of its own": blocked.source,
+                    f"{child.name} raised {headline(child.exception)}": f"{blocked.rank.source}/stderr.log",
+                    f"the main thread of rank {blocked.number} waits{waits_at} for a child process": blocked.source,
                 },
-                fix="Fix the line shown; catch what the child raises and send it to the rank, or wait with a timeout and ask whether the child lives.",
+                fix="Fix the line shown; catch exceptions in the child and send them to the rank, or wait with a timeout and check whether the child is alive.",
             )
 
 
-def _of_a_file(case: Case) -> Iterator[Draft]:
-    """A rank waits for a file that another's code would have made, had it not failed and gone on."""
-    found = unmade(case)
+def _kept_from_writing(case: Case) -> Iterator[Draft]:
+    """An exception that kept a rank from writing a file, for which another rank polls."""
+    found = missing_file(case)
     if found is None:
         return
     guilty, blocked = tuple(sorted(found.rows)), found.blocked
@@ -173,16 +173,16 @@ def _of_a_file(case: Case) -> Iterator[Draft]:
             case.cell,
             blocked,
             strength=Strength.STRONG,
-            summary=f"Rank {case.cell.names(guilty)} raised {headline(first_of(row))}{thread} and went on; rank {blocked.number} waits{waits_at} for the file that it would have made.",
+            summary=f"Rank {case.cell.names(guilty)} raised {headline(first_of(row))}{thread} and went on; rank {blocked.number} waits{waits_at} for the file that it would have written.",
             where=place_of(first_of(row)) or place_of(row),
             evidence={
                 **{
                     f"rank {number} raised {headline(first_of(each))}{thread} at step {each.step}, once, and did not end": f"{case.cell.rank(number).source}/raised.jsonl#{line}"
                     for number, (line, each) in sorted(found.rows.items())[:4]
                 },
-                f"rank {blocked.number} asks again and again: `{found.asks}`; the name {found.name!r} stands there, and in the lines that the exception kept from running": blocked.source,
+                f"rank {blocked.number} polls `{found.asks}`; the name {found.name!r} occurs there, and in the lines that the exception kept from running": blocked.source,
             },
-            fix="Let the exception end the rank, or tell the others of it (a marker of failure, an all_reduced flag); and give the loop that waits a limit.",
+            fix="Let the exception end the rank, or report it to the others (a failure marker, an all_reduced flag); and give the polling loop a timeout.",
         ),
         guilty_ranks=guilty,
         blocked_ranks=all_but(case.cell, guilty),
@@ -190,9 +190,9 @@ def _of_a_file(case: Case) -> Iterator[Draft]:
     )
 
 
-def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
-    """The launcher restarted the ranks after it, and the new ones only failed to find each other."""
-    ended = [(number, e, rank) for rank in cell.ranks for number, e in rank.attempts if _is_own(e)]
+def _before_a_restart(cell: CellEvidence) -> Iterator[Draft]:
+    """An exception before a restart after which the ranks only failed to find each other."""
+    ended = [(number, e, rank) for rank in cell.ranks for number, e in rank.attempts if _is_original(e)]
     if not ended:
         return
     number, exception, rank = min(ended, key=lambda row: (-row[0], row[1].t_mono_ns))
@@ -200,7 +200,7 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
     yield Draft(
         cls=_class_of(root),
         strength=Strength.STRONG,
-        summary=f"Rank {rank.rank} raised {headline(root)} in attempt {number}; the launcher restarted all ranks, and these only failed to reach one another.",
+        summary=f"Rank {rank.rank} raised {headline(root)} in attempt {number}; the launcher restarted all ranks, and the new ones only failed to reach each other.",
         guilty_ranks=(rank.rank,),
         blocked_ranks=all_but(cell, (rank.rank,)),
         where=Where().at(place_of(root) or place_of(exception)),
@@ -216,44 +216,44 @@ def _of_an_attempt(cell: CellEvidence) -> Iterator[Draft]:
     )
 
 
-def _failed_again(cell: CellEvidence) -> bool:
-    """Whether the last attempt broke too: one that ran to its end has made good what went wrong before."""
+def _last_attempt_failed(cell: CellEvidence) -> bool:
+    """Whether the last attempt failed too: one that completed has recovered."""
     return any(b.kind != "exited" or b.follows_a_peer or b.rank.end.exit_code for b in breaks(cell))
 
 
-def _is_own(exception: Raised) -> bool:
+def _is_original(exception: Raised) -> bool:
     root = first_of(exception)
     main = exception.in_main_thread
     return main and not follows_a_peer(root) and not is_of_a_collective(root)
 
 
 def _is_like(other: Break, first: Break) -> bool:
-    """Whether this rank made the same mistake at about the same time."""
+    """Whether this rank raised the same exception at about the same time."""
     if other.follows_a_peer or not other.rank.exception or not first.rank.exception:
         return False
     same = first_of(other.rank.exception).type == first_of(first.rank.exception).type
     return same and other.t_s - first.t_s < TOGETHER_S
 
 
-def _not_fatal(case: Case) -> Iterator[Draft]:
-    """It came first, and what the job died of or hangs in is its consequence."""
+def _survived(case: Case) -> Iterator[Draft]:
+    """An exception that did not end its rank, of which the hang or crash is a consequence."""
     blocked = is_still(case.cell) or case.cell.stopped == "hang"
-    # What it meets there may not fit what its peers are at: then the transport breaks, and says nothing of it.
+    # Its next calls may not match its peers', which breaks the transport without naming this cause.
     lost = bool(breaks(case.cell)) and first_break(case.cell) is None
     if (blocked or lost) and (held := in_flight(case)):
-        yield _finding(case, held, "and nobody saw it: the rank waits for its peers before it is printed")
+        yield _finding(case, held, "and it was not printed: the rank waits for its peers first")
     failed = blocked or bool(breaks(case.cell) and _broke(case.cell)) or peers_failed(case.cell)
     if failed and (swallowed := gone_on(case)):
         yield _finding(case, swallowed, _then(swallowed))
 
 
 def _then(swallowed: Swallowed) -> str:
-    """The rest of the story, of the rank and its peers."""
+    """What the rank did afterwards, and what its peers wait for."""
     code = swallowed.rank.end.exit_code
     if code is not None and has_left(swallowed.rank):
-        return f"and ended with exit code {code}; its peers wait for what it never did"
+        return f"and ended with exit code {code}; its peers wait for calls that it never made"
     how = "in a thread" if swallowed.row.how == "thread" else "and swallowed it"
-    return f"{how}, so that its peers wait for what it never did"
+    return f"{how}, so that its peers wait for calls that it never made"
 
 
 def _broke(cell: CellEvidence) -> bool:
@@ -284,13 +284,13 @@ def _finding(case: Case, found: Swallowed, then: str) -> Draft:
             row,
             "Let the exception end the rank: no collective in a `finally` or `except` that the others do not enter."
             if held
-            else "Let the exception end the rank, or let all ranks agree to skip the batch (all_reduce a flag) before any goes on.",
+            else "Let the exception end the rank, or let all ranks agree to skip the batch (all_reduce a flag) before any continues.",
         ),
     )
 
 
 def _end_of(rank: RankEvidence) -> str:
-    """Its end after that, in words."""
+    """How the rank ended afterwards."""
     code = rank.end.exit_code
     if code is None or not has_left(rank):
         return "did not end"
@@ -305,12 +305,12 @@ RULE = Rule(
     name="rank_exception",
     concludes=("rank_exception", "gpu_oom"),
     means={
-        "rank_exception": "A rank raised; peers that wait or fail afterwards are victims.",
-        "gpu_oom": "The GPU's allocator found no memory.",
+        "rank_exception": "A rank raised an exception; peers that wait or fail afterwards are victims.",
+        "gpu_oom": "The GPU's allocator ran out of memory.",
     },
     family="exit",
     outcome="crashed",
-    detected="the first exception of a main thread on any rank; peers that fail or wait afterwards are victims, and errors that only say that a peer is gone never count as first. Also one that did not end its rank: swallowed by an `except` (its rank left a forward or backward that its peers ran, did no step after, or came to where it waits after fewer steps than ever, by as many as it swallowed), raised in a thread or a child process for which the main thread waits, held back by a `finally` that entered a collective, kept by who caught it from making the file that another rank asks for again and again (at 80 %: the same name stands in both lines), of an attempt before a restart in which the ranks only failed to meet, or of a process that had not said yet which rank it is. A connection that is lost is another's fault only where it may be one to a peer. Of a chain, what the last one was raised from, or took the place of where a clean-up failed that would have let it go on. What CUDA reports late, of a kernel launched before, is reported as such, with what the kernel said",
+    detected="The first exception of a main thread on any rank; peers that fail or wait afterwards are victims, and errors that only report a lost peer never count as first. The exception need not have ended its rank. It may have been swallowed by an `except` (the rank then left a forward or backward that its peers ran, made no step afterwards, or reached the place where it waits after as many fewer steps as it swallowed exceptions), raised in a thread or a child process that the main thread waits for, held back by a `finally` that entered a collective, or caught before the rank wrote a file that another rank polls for (at 80 %: the same name occurs at both lines). It may also belong to an attempt before a restart in which the ranks only failed to find each other, or to a process that had not yet said which rank it is. A lost connection is a victim's error only where the connection may be one to a peer. In a chain of exceptions the root counts, also where a failing clean-up replaced it. An error that CUDA reports late, from a kernel launched earlier, is reported as such, with the kernel's message",
     fix="Fix the line shown; the other ranks' errors go away with it.",
     check=rank_exception,
     needs=("ends",),

@@ -1,4 +1,4 @@
-"""A rank ended of its own accord while its peers still needed it."""
+"""A rank that exited on its own while its peers still needed it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Place, Strength, Where
 
-# Where a rank stands that needs its peers.
+# States in which a rank needs its peers.
 NEEDS_PEERS = ("collective", "transfer", "backward", "store", "rendezvous")
 
 
 def _doubts(case: Case, rank: RankEvidence) -> list[str]:
-    """The observations that are missing to be sure: that it left on purpose, and that somebody needed it."""
+    """Observations that are missing for certainty: that it left on purpose, and that a peer needed it."""
     doubts = []
     if rank.end.exit_code and not rank.leaving:
-        doubts.append(f"what made rank {rank.rank} end with that exit code is not on record")
+        doubts.append(f"the reason for rank {rank.rank}'s exit code is not on record")
     followed = any(b.follows_a_peer for b in breaks(case.cell) if b.rank.rank != rank.rank)
     waiting = (s.doing in NEEDS_PEERS for number, s in case.thread_states.items() if number != rank.rank)
     if not followed and not any(waiting):
@@ -34,12 +34,12 @@ def _doubts(case: Case, rank: RankEvidence) -> list[str]:
 def _how(rank: RankEvidence) -> str:
     number, code = rank.end.signal, rank.end.exit_code
     if number:
-        return f"{signal.Signals(number).name} behind its exit handlers"
+        return f"{signal.Signals(number).name} after its exit handlers"
     return f"exit code {'unknown' if code is None else code}"
 
 
 def _last_words_at(rank: RankEvidence) -> Place | None:
-    """The line at which it lost its peer, if what wraps its work caught that."""
+    """The line at which it lost its peer, if the code around its work caught that."""
     told = rank.raised and rank.leaving and rank.leaving.ended_with
     return locations.of_text(rank.raised[-1].place) if told else None
 
@@ -85,7 +85,6 @@ def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="rank_exited_early",
-    concludes=("rank_exited_early",),
     means={"rank_exited_early": "A rank ended cleanly while its peers still needed it."},
     family="exit",
     outcome="crashed",

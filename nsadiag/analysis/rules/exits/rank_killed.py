@@ -1,4 +1,4 @@
-"""A rank was ended by a signal that neither the launcher nor we sent; its peers only followed."""
+"""A rank that was ended by a signal which neither the launcher nor nsadiag sent."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from nsadiag.source.patterns.timers import only_alarm
 
 FIXES = {
     signal.SIGKILL: "Find who sent it: the kernel's OOM killer (dmesg, memory.events), a scheduler's limit, or a memory guard.",
-    signal.SIGSEGV: "The fault is in native code: run the line shown under a debugger, or without that extension.",
-    signal.SIGABRT: "Native code gave up: its last words are in the rank's stderr.log.",
-    signal.SIGBUS: "A mapped file shrank or /dev/shm is full: look at df -h /dev/shm and at the loader's workers.",
+    signal.SIGSEGV: "Native code crashed: run the line shown under a debugger, or without that extension.",
+    signal.SIGABRT: "Native code aborted: its message is in the rank's stderr.log.",
+    signal.SIGBUS: "A mapped file shrank, or /dev/shm is full: check df -h /dev/shm and the loader's workers.",
     signal.SIGFPE: "Native code divided by zero: look at the line shown for a size or count that is 0 on this rank.",
     signal.SIGXCPU: "The rank has used up its CPU time (ulimit -t): raise the limit, or ask the scheduler for more.",
-    signal.SIGTERM: "Find who ends single ranks: a scheduler that preempts, a health check, a script that cleans up.",
+    signal.SIGTERM: "Find what terminates single ranks: a preempting scheduler, a health check, a clean-up script.",
 }
-ALARM_FIX = "Cancel the timer on every way out of what it was to guard (in a finally: signal.alarm(0)), or set a handler for its signal first."
+ALARM_FIX = "Cancel the timer on every path out of the code that it guards (in a finally: signal.alarm(0)), or install a handler for its signal."
 OOM_FIX = "The machine, or the job's cgroup, ran out of memory: load less at once, use fewer workers, or raise the limit."
-# Sent by whoever likes to, as by a scheduler that preempts; the others are of the process itself, or of a limit that it
-# reached. Of SIGKILL nobody knows: a guard of memory would send it again.
+# Signals from outside, such as a scheduler's preemption: a retry may succeed. The others come from the process itself or
+# from a limit that it reached; a SIGKILL may come from a memory guard, which would send it again.
 BY_SIGNAL: dict[int, tuple[Act, ...]] = {
     signal.SIGTERM: ("retry",),
     signal.SIGINT: ("retry",),
@@ -40,7 +40,7 @@ BY_SIGNAL: dict[int, tuple[Act, ...]] = {
 LAUNCHER_TOLD = re.compile(
     r"[Rr]eceived (Signals\.)?SIG(TERM|INT|HUP)?\S* death signal|Received (\d+) death signal"
 )
-# A signal is sent some moments before it is the end.
+# A signal is sent a moment before the process ends.
 SENT_WITHIN_S = 30.0
 
 
@@ -51,7 +51,7 @@ def _last_words(rank: RankEvidence) -> Place | None:
 def _sender(
     cell: CellEvidence, victim: RankEvidence, number: int, t_s: float
 ) -> tuple[RankEvidence, SentSignal] | None:
-    """The rank that sent it, and its own word on that."""
+    """The rank that sent the signal, and its record of sending it."""
     for rank in cell.ranks:
         for row in rank.signals:
             sent_s = (row.t_mono_ns - cell.started_mono_ns) / 1e9
@@ -62,7 +62,7 @@ def _sender(
 
 
 def _out_of_memory(cell: CellEvidence, rank: RankEvidence, number: int) -> Claims:
-    """The kernel's own line about this process, or a counter that has grown."""
+    """The kernel's log line about this process, or an oom_kill counter that grew."""
     if number != signal.SIGKILL:
         return {}
     found: Claims = {}
@@ -121,12 +121,12 @@ def _fix(
     sender: tuple[RankEvidence, SentSignal] | None,
     alarm: Place | None,
 ) -> str:
-    """The advice that the evidence allows: nobody looks for a sender that is known."""
+    """Advice by signal and sender."""
     if memory:
         return OOM_FIX
     if sender:
         who = "the rank itself" if sender[0].rank == rank.rank else f"rank {sender[0].rank}"
-        return f"The line shown sends {_name(number)}, on {who}: find what led there. To end a job on purpose, raise an exception, so that its reason is on record."
+        return f"The line shown sends {_name(number)}, on {who}: find what led there. To stop a job on purpose, raise an exception, so that the reason is on record."
     if alarm:
         return ALARM_FIX
     return FIXES.get(signal.Signals(number), f"Find out who sends {_name(number)} to it.")
@@ -137,7 +137,7 @@ def _name(number: int) -> str:
 
 
 def _place(rank: RankEvidence, sender: tuple[RankEvidence, SentSignal] | None) -> Place | None:
-    """The line that sent the signal, where that is known; else where the rank was."""
+    """The line that sent the signal, if known; otherwise where the rank was."""
     sent_at = locations.of_text(sender[1].place) if sender else None
     return locations.of_faults(rank.faults) or sent_at or _last_words(rank)
 
@@ -152,8 +152,8 @@ def _summary(
 ) -> str:
     steps = rank.end.steps
     if all_told:
-        return f"The launcher was stopped by {_name(number)} from outside the job, and ended all ranks after {steps} steps."
-    by = " by the kernel, which had no memory left," if memory else ""
+        return f"The launcher received {_name(number)} from outside the job and terminated all ranks after {steps} steps."
+    by = " by the kernel's out-of-memory killer" if memory else ""
     if sender and sender[0].rank == rank.rank:
         return f"Rank {rank.rank} sent itself {_name(number)} ({sender[1].call}) after {steps} steps; the other ranks failed because it was gone."
     if sender:
@@ -183,7 +183,7 @@ def _of_alarm(
     if alarm is None:
         return
     yield (
-        f"{locations.short(alarm)} is the only line of the job's sources that has {_name(number)} sent, and none of them handles it: it then ends the process",
+        f"{locations.short(alarm)} is the only line of the job that requests {_name(number)}, and no line handles it, so it ends the process",
         sources.cited(cell, alarm.file, alarm.line),
     )
     if at := _last_words(rank):
@@ -194,12 +194,12 @@ RULE = Rule(
     name="rank_killed",
     concludes=("rank_killed", "host_oom"),
     means={
-        "rank_killed": "A signal ended a rank.",
-        "host_oom": "The kernel ended a rank because the host, or its cgroup, had no memory left.",
+        "rank_killed": "A signal killed a rank.",
+        "host_oom": "The kernel killed a rank because its host or cgroup ran out of memory.",
     },
     family="exit",
     outcome="crashed",
-    detected="the earliest end by a signal that neither the launcher nor nsadiag sent; which line of which rank sent it, if one of the job's own did; of an alarm that nothing handles, the line that sets it, where there is but one. On several hosts also: one was not heard any more, and its peers' connections were closed (at 60 %)",
+    detected="The earliest end by a signal that neither the launcher nor nsadiag sent. If a rank of the job sent it, the line that did; for an alarm that nothing handles, the line that sets it, if there is only one. Across several hosts also: a host stopped responding, and its peers' connections were closed (at 60 %)",
     fix="Find who sent the signal: the kernel's OOM killer, a scheduler's limit, a memory guard, a line of the job's own.",
     check=rank_killed,
     needs=("ends",),

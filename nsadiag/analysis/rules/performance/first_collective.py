@@ -1,4 +1,4 @@
-"""The collective that a step begins with, as a gather of numbers of tokens: ranks meet there before any of them computes."""
+"""The collective that opens a step, such as a gather of token counts: ranks synchronize there before any of them computes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pandas as pd
 from nsadiag.analysis.case import Case
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
-ALWAYS = 0.8  # share of the steps
-BY_LOADING = 0.5  # share of the lateness
+ALWAYS = 0.8  # share of the steps in which an observation has to hold
+BY_LOADING = 0.5  # share of the lag
 FIRST_COLUMNS = ["rank", "step", "call", "met_at", "left_at"]
 
 
-def first_met(case: Case, steps: pd.DataFrame) -> pd.DataFrame:
-    """By rank and step, when it came to the first collective of the step, and left it, where that was before its forward.
+def first_collectives(case: Case, steps: pd.DataFrame) -> pd.DataFrame:
+    """For each rank and step, when it entered and left the step's first collective, if that was before its forward.
 
-    Only of steps that all ranks began with one and the same call: who called another one may have been held up there.
+    Only steps that all ranks opened with the same call: a rank that made another call may have been delayed by it.
     """
     rows = [row for rank, own in steps.groupby("rank") for row in _of_rank(rank, own, case.asked)]
     found = pd.DataFrame(rows, columns=FIRST_COLUMNS)
@@ -39,16 +39,16 @@ def _of_rank(rank: Any, steps: pd.DataFrame, asked: pd.DataFrame) -> Iterator[tu
             yield rank, step, f"{first.group} {first.call} {first.op}", first.begin_s, first.end_s
 
 
-def were_waiting(met: pd.DataFrame, late: int) -> bool:
-    """Whether the others were in that call until the late rank came: where it returns at once, nobody is held up."""
+def peers_waited(met: pd.DataFrame, late: int) -> bool:
+    """Whether the others were in that call until the straggler arrived: if it returns at once, nobody is delayed."""
     left = met[met["rank"] != late].groupby("step").left_at.min()
     return bool((left >= met[met["rank"] == late].set_index("step").met_at).mean() >= ALWAYS)
 
 
-def by_loading(case: Case, steps: pd.DataFrame, late: int, lag_s: float) -> bool:
-    """Whether the rank took so much longer over as many batches as the others.
+def is_due_to_loading(case: Case, steps: pd.DataFrame, late: int, lag_s: float) -> bool:
+    """Whether loading the same number of batches took the rank that much longer.
 
-    One that does something by itself before they meet, evaluates or saves, is rightly waited for.
+    A rank that does work of its own before that call (evaluates, saves) is meant to be waited for.
     """
     seconds = steps.groupby("rank").loader_s.median()
     fetched = case.events[(case.events.kind == Kind.DATA) & (case.events.phase == Phase.END)]

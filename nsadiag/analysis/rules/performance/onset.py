@@ -1,4 +1,4 @@
-"""The onset of slowness: the step from which on all steps take many times as long as all before."""
+"""Change point in step time: the step from which on every step takes many times as long as before."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 
 WARM_UP = 2
-FEWEST = 10  # steps on either side: of fewer, a busy machine makes what it likes
-MANY_TIMES = 8.0  # the median since then against the median before: an unfrozen backbone makes two or three times of it
-APART = 3.0  # times, by which the quickest steps since then are slower than the median before
-LEVEL = 2.0  # times, by which steps on either side may have grown from their first third to the last
-OF_ALL = 0.1  # of the steps on either side, which may be unlike the others
-LASTED_S = 3.0  # since then, without the longest step: one pause is no pace
+FEWEST = 10  # steps on either side; with fewer, noise on a busy machine decides
+MANY_TIMES = 8.0  # ratio of the medians after and before; unfreezing a backbone makes it two or three
+APART = 3.0  # ratio of the fastest steps after to the median before
+LEVEL = 2.0  # largest growth within either side, last third over first
+OF_ALL = 0.1  # share of outliers allowed on either side
+LASTED_S = 3.0  # total since then, without the longest step: a single pause is no slowdown
 MORE_GIVEN = 1.5  # times as much
 
 
 @dataclass(frozen=True, kw_only=True)
 class Onset:
-    """A jump in the time of a step, for good."""
+    """A lasting jump in step time."""
 
     step: int
     before: pd.DataFrame = field(compare=False, repr=False)
@@ -27,12 +27,12 @@ class Onset:
 
     @property
     def first_s(self) -> float:
-        """The median step before."""
+        """Median step time before the jump."""
         return float(self.before.step_s.median())
 
     @property
     def last_s(self) -> float:
-        """The median step since then."""
+        """Median step time since the jump."""
         return float(self.since.step_s.median())
 
     @property
@@ -41,7 +41,7 @@ class Onset:
 
     @property
     def times_given(self) -> float:
-        """The elements that a step is given since then, as a multiple of those before; 0 where that is not known."""
+        """Ratio of input elements per step after and before the jump; 0 if unknown."""
         first = float(self.before.elements.median())
         return float(self.since.elements.median()) / first if first > 0 else 0.0
 
@@ -50,22 +50,22 @@ class Onset:
         return self.times_given >= MORE_GIVEN
 
     def grown_s(self, column: str) -> float:
-        """The time by which that part of a step has become longer."""
+        """Increase of the median time of that part of a step."""
         return float(self.since[column].median() - self.before[column].median())
 
 
 def onset_of(steps: pd.DataFrame) -> Onset | None:
-    """The jump in one rank's steps, in order; None where they do not jump, or not for good."""
+    """The jump in one rank's step times; None if there is none, or if it does not last."""
     settled = steps.sort_values("step").iloc[WARM_UP:]
     if len(settled) < 2 * FEWEST:
         return None
-    # A change point: where the sum of what lies below the mean is largest. In logarithms, so that one long step is none.
+    # Change point by cumulative sum; on logarithms, so that a single long step does not count as one.
     logs = np.log(np.maximum(settled.step_s.to_numpy(dtype=float), 1e-6))
     lacking = np.cumsum(logs.mean() - logs)[FEWEST - 1 : -FEWEST]
     at = int(lacking.argmax()) + FEWEST
     before, since = settled.iloc[:at], settled.iloc[at:]
     found = Onset(step=int(since.step.iloc[0]), before=before, since=since)
-    # Neighbours on the machine lengthen some of the short steps, and an evaluation one in ten.
+    # Other jobs on the machine lengthen some short steps, and an evaluation one in ten.
     apart = float(since.step_s.quantile(OF_ALL)) > APART * found.first_s
     apart = apart and float(before.step_s.quantile(1 - OF_ALL)) < found.last_s
     lasts = float(since.step_s.sum() - since.step_s.max()) >= LASTED_S
@@ -74,6 +74,6 @@ def onset_of(steps: pd.DataFrame) -> Onset | None:
 
 
 def _is_level(steps: pd.DataFrame) -> bool:
-    """Whether they do not grow among themselves: what grows all the way is a trend."""
+    """Whether step time is flat within this side: steady growth is a trend, not a jump."""
     third = len(steps) // 3
     return float(steps.step_s.iloc[-third:].median()) < LEVEL * float(steps.step_s.iloc[:third].median())

@@ -1,4 +1,4 @@
-"""Every rank progresses, far more slowly than its own earlier steps, or through a graph of far too many nodes."""
+"""Every rank progresses, but far more slowly than in its own earlier steps, or through a huge autograd graph."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.trend import Slowing, slowing
 from nsadiag.analysis.rules.drafts import at_line
 from nsadiag.analysis.rules.performance.onset import onset_of
-from nsadiag.analysis.rules.performance.python_backward import loop_in_backward
-from nsadiag.analysis.rules.performance.python_input import loop_in_input
+from nsadiag.analysis.rules.performance.python_loops import loop_in_backward, loop_in_input
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Sample
@@ -27,14 +26,13 @@ from nsadiag.source import loops
 PARTS = ("input_s", "forward_s", "backward_s")
 MEMORY_GROWTH, MIN_GROWN_MIB = 1.5, 64
 MANY_NODES = 10_000  # a transformer of 12 layers has some 2,500
-LONG_STEP_S = 5.0  # so long a silence makes people ask whether it hangs, and an impatient watch look
+LONG_STEP_S = 5.0  # after such a silence people ask whether the job hangs, and the watch takes a snapshot
 
 
 def _place(cell: CellEvidence, part: str | None = None, *, since_ns: int = 0) -> Place | None:
-    """The line at which all ranks are seen most; waiting in a collective for one that is at it now is none of the work.
+    """The line at which the ranks are sampled most often, waits for peers left out.
 
-    `part` is what has grown: samples at the rest of a step show nothing of it, and a backward may be a wait for the peer
-    that is at what lies between steps.
+    `part` is the part of the step that has grown; samples of the other parts say nothing about it.
     """
     samples = [sample for rank in cell.ranks for sample in rank.samples if sample.t_mono_ns >= since_ns]
     at_work = [sample for sample in samples if not locations.waits_for_peers(sample)]
@@ -44,8 +42,10 @@ def _place(cell: CellEvidence, part: str | None = None, *, since_ns: int = 0) ->
 
 
 def _looked_at(cell: CellEvidence) -> Place | None:
-    """The line that most snapshots show, for a job that was looked at in a silence alone, of the loop in which most of
-    them find a rank: one snapshot may come upon what is done once before a loop that takes minutes."""
+    """The line that most snapshots show, within the loop that most of them show, for a job without samples.
+
+    A single snapshot may have caught what runs once before a loop that takes minutes.
+    """
     looks = [capture for rank in cell.ranks for capture in reversed(rank.captures)]
     lines = [at for capture in looks if (at := locations.of_frames(capture.main_frames))]
     if not lines:
@@ -62,7 +62,7 @@ def _is_of(part: str, sample: Sample) -> bool:
 
 
 def _slowing_down(case: Case) -> Iterator[Draft]:
-    """Steps that grow: hooks or graphs that pile up, sequences that lengthen."""
+    """Steps that grow: accumulating hooks or graphs, or lengthening sequences."""
     slower = slowing(case.cell.ranks[0], case)
     if slower is None:
         return
@@ -74,13 +74,13 @@ def _slowing_down(case: Case) -> Iterator[Draft]:
     source = f"{case.cell.ranks[0].source}/blackbox.bin"
     in_step, pile = slower.in_step, slower.pile
     why = (
-        f"their inputs grow {slower.times_given:.1f} times, by a schedule or because nothing cuts them"
+        f"their inputs grow {slower.times_given:.1f} times, by a schedule or because nothing bounds them"
         if in_step
-        else "something piles up"
+        else "something accumulates"
     )
     seen_at = _place(case.cell, part)
     if pile and not in_step:
-        why = f"something piles up: {pile.told}"
+        why = f"something accumulates: {pile.told}"
     yield Draft(
         strength=Strength.GUESS if in_step else Strength.STRONG,
         summary=f"Steps keep getting slower: {first * 1e3:.0f} ms{of} at first, {last * 1e3:.0f} ms at the end ({1 / last:.2g} a second), the growth mostly in {doing}; {why}.",
@@ -91,16 +91,16 @@ def _slowing_down(case: Case) -> Iterator[Draft]:
             f"{'fastest steps' if slower.at_best else 'median step'} of the first and the last fifth: {first * 1e3:.0f} and {last * 1e3:.0f} ms{of}; rank correlation with the step {slower.trend:.2f}": source,
             **dict(_memory(case, case.cell.ranks[0].rank, source)),
         },
-        fix="If a schedule makes the inputs grow, this is how the job is meant; otherwise cut what grows (a memory, a history, padding)."
+        fix="If a schedule makes the inputs grow, this is intended; otherwise bound what grows (a memory, a history, padding)."
         if in_step
-        else "Register it once, before the loop; what a step needs for itself alone has to be removed when the step is over."
+        else "Register it once, before the loop, and remove at the end of a step what only that step needs."
         if pile
-        else "Look for what is added once a step at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
+        else "Look for what every step adds at the line shown: hooks registered again, graphs kept alive by a list of losses, a growing input.",
     )
 
 
 def _jumped(case: Case) -> Iterator[Draft]:
-    """Steps that became many times slower at once, and stayed so: a cache that is full, a fallback, an outlier that is kept."""
+    """Steps that became many times slower at once and stayed so: a full cache, a fallback, an outlier that is kept."""
     rank = case.cell.ranks[0]
     onset = onset_of(case.steps[case.steps["rank"] == rank.rank])
     if onset is None:
@@ -109,12 +109,14 @@ def _jumped(case: Case) -> Iterator[Draft]:
     part = max(PARTS, key=onset.grown_s)
     name = "work between steps" if part == "input_s" else part.removesuffix("_s")
     given = (
-        f"; since then a step is given {onset.times_given:.3g} times as much" if onset.is_given_more else ""
+        f"; since then the inputs of a step are {onset.times_given:.3g} times as large"
+        if onset.is_given_more
+        else ""
     )
     since_ns = int(onset.before.end_s.iloc[-1] * 1e9) + case.cell.started_mono_ns
     at = _place(case.cell, part, since_ns=since_ns)
     yield Draft(
-        # A switch of what the job does, or to longer inputs, is one jump as well.
+        # A planned switch, to longer inputs for example, is a jump too.
         strength=Strength.GUESS if onset.is_given_more else Strength.LIKELY,
         summary=f"Since step {onset.step} every step takes {onset.times:.0f} times as long as before: {_seconds(onset.first_s)} until then, {_seconds(onset.last_s)} since, most of it in {name}{at_line(at)}{given}.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
@@ -124,22 +126,22 @@ def _jumped(case: Case) -> Iterator[Draft]:
             f"of the median step, {name} has grown by {_seconds(onset.grown_s(part))}": source,
             **dict(_memory(case, rank.rank, source)),
         },
-        fix="If the inputs are meant to be so much larger from here on, this is how the job is meant; otherwise look for what one of them has set for good (a maximum, padding, a buffer)."
+        fix="If the inputs are meant to be so much larger from here on, this is intended; otherwise look for a size that one large input has raised permanently (a maximum, padding, a buffer)."
         if onset.is_given_more
-        else "Look for what changed at that step at the line shown: a cache that is full, a fallback, a debug mode, a limit that was reached.",
+        else "Look for what changed at that step at the line shown: a full cache, a fallback, a debug mode, a limit that was reached.",
     )
 
 
 def _piled(pile: Pile | None, seen_at: Place | None, source: str) -> Iterator[tuple[str, str]]:
-    """The registrations that pile up, and the line that the time goes to."""
+    """The accumulating registrations, and the line that takes the time."""
     if pile:
         yield pile.told, f"{source}/piles.jsonl"
         if seen_at:
-            yield f"most samples find the ranks at {locations.short(seen_at)}", f"{source}/samples.jsonl"
+            yield f"most samples show the ranks at {locations.short(seen_at)}", f"{source}/samples.jsonl"
 
 
 def _doing(part: str, slower: Slowing) -> str:
-    """The part by its name, as far as is seen: what lies before a forward is the loader's, a checkpoint's, or the loop's own."""
+    """The name of the part; time before a forward goes to the loader, to saving, or to the loop itself."""
     if part != "input_s":
         return part.removesuffix("_s")
     if slower.grown_s("saving_s") > slower.grown_s("input_s") / 2:
@@ -148,14 +150,14 @@ def _doing(part: str, slower: Slowing) -> str:
 
 
 def _memory(case: Case, rank: int, source: str) -> Iterator[tuple[str, str]]:
-    """Memory that grew along: what piles up is held by something."""
+    """Memory that grew with the steps: whatever accumulates is held by something."""
     events = case.events
     seen = events[
         (events["rank"] == rank) & (events.kind == Kind.MEMORY) & events.name.isin(("step 1", "step"))
     ]
     if len(seen) < 2:
         return
-    for column, what in (("a", "memory given out on the device"), ("b", "resident memory")):
+    for column, what in (("a", "allocated device memory"), ("b", "resident memory")):
         first, last = float(seen[column].iloc[0]) / 1024, float(seen[column].iloc[-1]) / 1024
         if last > MEMORY_GROWTH * first and last - first > MIN_GROWN_MIB:
             yield f"{what} grew from {first:,.0f} to {last:,.0f} MiB", source
@@ -170,13 +172,13 @@ def _graph_sizes(events: pd.DataFrame) -> tuple[int, bool]:
 
 
 def _endless_graph(case: Case) -> Iterator[Draft]:
-    """A Python loop over tokens: so many autograd nodes that one step looks like a hang."""
+    """A Python loop over tokens that makes so many autograd nodes that one step looks like a hang."""
     rank = case.cell.ranks[0]
     events = case.events[case.events["rank"] == rank.rank]
     busy = _looks_at_steps(case.cell, events)
     nodes, capped = _graph_sizes(events)
     walking = bool(busy) and nodes == 0 and not (events.kind == Kind.BACKWARD).any() and _open_forward(events)
-    # A watch that was told how long a step takes has not looked: then the steps themselves say it.
+    # A watch that knows how long a step takes takes no snapshot; then the step times show it.
     step_s = _median_step_s(case, rank)
     if not (busy or step_s > LONG_STEP_S) or (nodes < MANY_NODES and not walking):
         return
@@ -186,12 +188,12 @@ def _endless_graph(case: Case) -> Iterator[Draft]:
     bound = f"backward walks {size}" if nodes else "forward is still building its graph"
     yield Draft(
         strength=Strength.STRONG if nodes else Strength.LIKELY,
-        summary=f"Not hung: every rank computes, {steps} steps in {seconds:.0f} s; {bound}, one small operation after the other.",
+        summary=f"Not hung: every rank computes, {steps} steps in {seconds:.0f} s; {bound}, one small operation after another.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=steps, phase=_phase_now(case.cell, events)).at(_place(case.cell)),
         evidence={
             **(
-                {f"while no event came, {busy[-1].reason}": "watch.json#looks"}
+                {f"while no event was recorded,  {busy[-1].reason}": "watch.json#looks"}
                 if busy
                 else {f"a step takes {step_s:.0f} s": f"{rank.source}/blackbox.bin"}
             ),
@@ -205,8 +207,8 @@ def _endless_graph(case: Case) -> Iterator[Draft]:
 
 
 def _looks_at_steps(cell: CellEvidence, events: pd.DataFrame) -> list[Look]:
-    """Looks, at a job that worked, that came of silent steps: one at its start was for its imports."""
-    # Not a number, so after all looks, where there is none.
+    """Snapshots of a busy job taken because a step was silent; one during start-up was due to imports."""
+    # NaN where there is none, which no snapshot is later than.
     began_s = events.t_s[events.kind == Kind.FORWARD].min()
     looks = cell.watch.looks
     return [look for look in looks if look.judgement in ("busy", "progress") and look.t_s > began_s]
@@ -218,7 +220,7 @@ def _median_step_s(case: Case, rank: RankEvidence) -> float:
 
 
 def _largest(rank: RankEvidence) -> Iterator[tuple[str, str]]:
-    """The module that made most of the nodes, and the most frequent type."""
+    """The module that made most nodes, and the most frequent node type."""
     modules, types = (rank.graph.modules or {}, rank.graph.types or {}) if rank.graph else ({}, {})
     if modules and types:
         module, made = max(modules.items(), key=lambda item: item[1])
@@ -233,18 +235,18 @@ def _open_forward(events: pd.DataFrame) -> bool:
 
 
 def _phase_now(cell: CellEvidence, events: pd.DataFrame) -> str | None:
-    """The phase that a job was in when it was ended: the last forward or backward, if it had not ended."""
+    """The phase in which the job was stopped: the last forward or backward, if it was unfinished."""
     if cell.stopped is None:
         return None
     backwards = events[events.kind == Kind.BACKWARD]
-    # Backward first: what it computes again is a forward within it.
+    # Backward first: recomputation is a forward within it.
     if len(backwards) and int(backwards.phase.iloc[-1]) == Phase.BEGIN:
         return "backward"
     return "forward" if _open_forward(events) else None
 
 
 def _loop_in_backward(case: Case) -> Iterator[Draft]:
-    """One node of the graph, with a loop of small operations in it: slow from the first step, and no larger graph."""
+    """A custom backward with a loop of small operations: slow from the first step, though the graph is small."""
     found = loop_in_backward(case)
     if found is None:
         return
@@ -255,7 +257,7 @@ def _loop_in_backward(case: Case) -> Iterator[Draft]:
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(phase="backward").at(found.place),
         evidence={
-            f"{found.seen} of {found.samples} samples at the ranks find them in that loop, at several of its lines": f"{case.cell.ranks[0].source}/samples.jsonl",
+            f"{found.seen} of {found.samples} samples of the ranks are in that loop, at several of its lines": f"{case.cell.ranks[0].source}/samples.jsonl",
             f"median of the last steps: {_seconds(found.forward_s)} forward, {_seconds(found.backward_s)} backward": f"{case.cell.ranks[0].source}/blackbox.bin",
         },
         fix="Replace the loop in this backward by batched operations (a scan over whole tensors, a cumulative sum, a kernel): time is the number of operations, not their size.",
@@ -263,7 +265,7 @@ def _loop_in_backward(case: Case) -> Iterator[Draft]:
 
 
 def _loop_in_input(case: Case) -> Iterator[Draft]:
-    """Nested loops in Python that make the batches: slow from the first step, and worse with every larger batch."""
+    """Nested Python loops that build the batches: slow from the first step, and worse the larger the batch."""
     found = loop_in_input(case)
     if found is None:
         return
@@ -273,15 +275,15 @@ def _loop_in_input(case: Case) -> Iterator[Draft]:
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(phase="input").at(found.place),
         evidence={
-            f"{found.seen} of {found.samples} samples at the ranks find them in those loops": f"{case.cell.ranks[0].source}/samples.jsonl",
+            f"{found.seen} of {found.samples} samples of the ranks are in those loops": f"{case.cell.ranks[0].source}/samples.jsonl",
             f"median of the last steps: {_seconds(found.input_s)} before the forward, {_seconds(found.model_s)} in forward and backward": f"{case.cell.ranks[0].source}/blackbox.bin",
         },
-        fix="Compare by a key (a hash, a sort, a set) or in batched operations instead of everything with everything, or do it once, before the training.",
+        fix="Compare by a key (a hash, a sort, a set) or by batched operations instead of all pairs, or do it once before training.",
     )
 
 
 def _steady(rank: RankEvidence, case: Case) -> Declined:
-    """The first and last steps of a job that does not slow down."""
+    """The time of the first and the last steps, for a job that does not slow down."""
     steps = case.steps[case.steps["rank"] == rank.rank].sort_values("step")
     if steps.empty:
         return Declined(f"rank {rank.rank} completed no step that could be timed")
@@ -309,11 +311,10 @@ def slow_compute(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="slow_compute",
-    concludes=("slow_compute",),
-    means={"slow_compute": "All progress, far below what their own earlier steps predict."},
+    means={"slow_compute": "All ranks progress, far more slowly than their own earlier steps predict."},
     family="performance",
     outcome="slow",
-    detected="all progress, and steps that keep growing (the last fifth 2.5 times the first, with a trend; by the fastest steps of each quarter if the others hide it: on the clock where something is known to pile up, otherwise in CPU time and on every rank; `where` is the line that registers hooks, handlers or groups of parameters in step after step, where one does; at 50 % where inputs grow as well and the time with them), or steps that from one on take eight times as long as those before, for good (at 75 %; at 50 % where they are given more as well), or a silence full of work, once steps had begun, over a graph of 10,000 or more autograd nodes; or a backward of the user's own in whose Python loop most samples at every rank find it, at several lines, while backward takes ten times its forward and five times the rest of a step (at 75 %); or nested loops in Python in which most samples at every rank find it between steps, which take ten times as long as the model (at 75 %)",
+    detected="All ranks progress, and one of these holds. Steps keep growing: the last fifth takes 2.5 times as long as the first, with a trend (measured by the fastest steps of each quarter if outliers hide it; in wall time where something is known to accumulate, otherwise in CPU time and on every rank). `where` is then the line that keeps registering hooks, handlers or parameter groups, if there is one; where the inputs grow with the time, at 50 %. Or steps take eight times as long from one step on, permanently (at 75 %; at 50 % where the inputs grew as well). Or the job was silent but busy, after its first step, over a graph of 10,000 or more autograd nodes. Or most samples of every rank lie in a Python loop of a custom backward, at several of its lines, while backward takes ten times as long as forward and five times as long as the rest of the step (at 75 %). Or most samples of every rank lie in nested Python loops between steps, and these take ten times as long as the model (at 75 %)",
     fix="Look for what is added once a step at the line shown, or for a loop of small operations.",
     check=slow_compute,
     needs=("black_boxes",),

@@ -1,4 +1,4 @@
-"""Everyone progresses, and one rank is ready for its peers far later than they are, step after step."""
+"""All ranks progress, and one of them keeps the others waiting in every step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.peer_waits import completed_waits, peer_waits
 from nsadiag.analysis.relations.trend import MIN_STEPS as MIN_GROWING
 from nsadiag.analysis.relations.trend import grows, slowing
-from nsadiag.analysis.rules.correctness.replicas.replica_drift import wrapped_apart
+from nsadiag.analysis.rules.correctness.replicas.replica_drift import wrapped_at_other_steps
 from nsadiag.analysis.rules.drafts import all_but
-from nsadiag.analysis.rules.performance.first_collective import by_loading, first_met, were_waiting
+from nsadiag.analysis.rules.performance.first_collective import (
+    ALWAYS,
+    first_collectives,
+    is_due_to_loading,
+    peers_waited,
+)
 from nsadiag.analysis.rules.performance.onset import onset_of
 from nsadiag.analysis.rules.reasons import hung
 from nsadiag.analysis.rules.rule import Draft, Rule
@@ -24,32 +29,31 @@ from nsadiag.evidence.documents.training import Sample
 from nsadiag.evidence.records import Place, Strength, Where
 
 MIN_STEPS = 5
-SHARE_OF_STEP = 0.3  # of the step, that the peers lose by waiting
+SHARE_OF_STEP = 0.3  # of the step, lost by the waiting peers
 MIN_LAG_S = 0.02  # below this, scheduling noise on a shared machine looks the same
 MIN_OBSERVED_S = 3.0  # a neighbour on the machine may starve one rank for a second or two
-MIN_LOST_S = 0.5  # that peers have waited, all in all: a few steps that were uneven make nobody a straggler
-MANY_TIMES = 5.0  # the median wait: longer ones are another matter
-ALWAYS = 0.8  # share of the steps in which the same rank is the last
-SLACK = 0.1  # of a step, by which clocks and threads may be off
+MIN_LOST_S = 0.5  # total wait of the peers: a few uneven steps make no straggler
+MANY_TIMES = 5.0  # times the median wait: longer ones have another cause
+SLACK = 0.1  # of a step: tolerance for clocks and threads
 PARTS = {"input_s": "input", "forward_s": "forward", "backward_s": "backward"}
-# Where a rank meets its peers first: FSDP in its forward, DDP as the last gradient has arrived.
+# The point at which ranks first synchronize: FSDP in forward, DDP when the last gradient has arrived.
 MEETINGS = {"ready_s": "have its gradients", "forward_at": "begin its forward"}
-FIRST_MET = "come to the collective that the step begins with"
-OFF_CPU = 0.5  # of its own time: less than that on a CPU, and it waited for something
-WORKS, IDLES = 0.6, 0.45  # shares of a step on a CPU, of a rank that works and of those that wait for it
+FIRST_MET = "enter the collective that opens the step"
+OFF_CPU = 0.5  # of its own time: with less time on a CPU it waited for something
+WORKS, IDLES = 0.6, 0.45  # shares of a step on a CPU: of the straggler, and of the ranks that wait for it
 FIX = "Give rank {rank} the same amount of {part} work as its peers, or a machine as fast as theirs."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Late:
-    """The rank that is last, and by how much."""
+    """The straggler, and its lag."""
 
     rank: int
     lag_s: float
     share: float  # of the steps
     steps: int
     last_to: str
-    part: str | None = None  # known where lateness itself says it
+    part: str | None = None  # of the step, where the lag alone determines it
     lags: pd.DataFrame = field(compare=False, repr=False)  # as `_lags` gives them
 
 
@@ -69,9 +73,9 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
             stepped = "the one rank has no peer to keep waiting"
         yield hung(case.cell) if case.cell.stopped == "hang" else Declined(stepped)
         return
-    if wrapped_apart(case):
+    if wrapped_at_other_steps(case):
         yield Declined("the ranks wrapped their models after different numbers of steps")
-        return  # one number is not one step: who seems late is merely counted otherwise
+        return  # step numbers do not match: a rank may only seem late
     observed_s = float(steps.groupby("rank").step_s.sum().max())
     if not observed_s >= MIN_OBSERVED_S:
         yield Declined(f"the steps of the ranks took {observed_s:.1f} s in all: too little to compare")
@@ -79,7 +83,7 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
     late = _late_in(case, steps)
     onset = onset_of(case.steps[case.steps["rank"] == case.cell.ranks[0].rank]) if late is None else None
     if onset is not None:
-        # Of a rank that has become slow, all steps together may say nothing yet.
+        # A rank that has become slow recently does not show in all steps together.
         steps = steps[steps.step >= onset.step]
         late = _late_in(case, steps)
     if late is None:
@@ -87,13 +91,13 @@ def straggler_rank(case: Case) -> Iterator[Draft | Declined]:
         yield _level(steps)
         return
     slower = slowing(case.cell.ranks[0], case)
-    # A wait that grows with the work of all is a part of what that costs.
+    # A lag that grows with everybody's work is a symptom of that growth.
     if slower is None or slower.in_step or not peers_slow_down(steps, late):
         yield _finding(case.cell, steps, late)
 
 
 def _late_in(case: Case, steps: pd.DataFrame) -> Late | None:
-    """The rank that is last, wherever the ranks of these steps meet."""
+    """The straggler of these steps, by the first synchronization point that shows one."""
     found = ((column, late) for column in MEETINGS if (late := _late(steps, column)))
     late = next(
         (late for column, late in found if _on_gpus(case.cell) or meet(steps, column, late.rank)), None
@@ -102,7 +106,7 @@ def _late_in(case: Case, steps: pd.DataFrame) -> Late | None:
 
 
 def _by_waits(case: Case) -> Iterator[Draft]:
-    """In a loop without steps (inference, an optimizer of one's own): the rank for which peers waited in most collectives."""
+    """In a loop without optimizer steps (inference, a custom optimizer): the rank that peers waited for in most collectives."""
     waits = case.once(completed_waits)
     if len(waits) < MIN_STEPS:
         return
@@ -111,7 +115,7 @@ def _by_waits(case: Case) -> Iterator[Draft]:
     typical_s, lost_s = median(w.for_s for w in own), sum(w.for_s for w in own)
     observed_s = waits[-1].at_s - waits[0].at_s
     of_all = lost_s / sum(wait.for_s for wait in waits)
-    # One long wait, of an evaluation or a request, is no rank that is late time and again.
+    # A single long wait (an evaluation, a request) does not make a straggler.
     again = sum(w.for_s for w in own if w.for_s < MANY_TIMES * typical_s)
     enough = typical_s >= MIN_LAG_S and again >= max(MIN_LOST_S, SHARE_OF_STEP * observed_s)
     if len(own) < max(MIN_STEPS, ALWAYS * len(waits)) or of_all < ALWAYS or not enough:
@@ -121,12 +125,12 @@ def _by_waits(case: Case) -> Iterator[Draft]:
     rank = case.cell.rank(late.rank)
     yield Draft(
         strength=Strength.LIKELY,
-        summary=f"Rank {late.rank} comes last to {len(own)} of {len(waits)} collectives in which anybody waited, {typical_s * 1e3:.0f} ms after the first: its peers have waited {lost_s:.1f} s of {observed_s:.0f} s for it.",
+        summary=f"Rank {late.rank} is the last to enter {len(own)} of the {len(waits)} collectives that had to wait for a rank, typically {typical_s * 1e3:.0f} ms after the first: its peers have waited for it for {lost_s:.1f} of {observed_s:.0f} s.",
         guilty_ranks=(late.rank,),
         blocked_ranks=all_but(case.cell, (late.rank,)),
         where=Where().at(locations.most_seen(s for s in rank.samples if not locations.waits_for_peers(s))),
         evidence={
-            f"rank {late.rank} kept its peers waiting {len(own)} times, for {lost_s:.1f} s in all; all other ranks together for {sum(w.for_s for w in waits) - lost_s:.1f} s": f"{rank.source}/blackbox.bin",
+            f"rank {late.rank} kept its peers waiting {len(own)} times, for {lost_s:.1f} s in total; all other ranks together for {sum(w.for_s for w in waits) - lost_s:.1f} s": f"{rank.source}/blackbox.bin",
             **dict(_sampled(rank)),
         },
         fix=f"Give rank {late.rank} the same amount of work between two collectives as its peers, or a machine as fast as theirs.",
@@ -134,7 +138,7 @@ def _by_waits(case: Case) -> Iterator[Draft]:
 
 
 def _level(steps: pd.DataFrame) -> Declined:
-    """The distance between the ranks, for a job without a straggler."""
+    """The lag between the ranks of a job without a straggler."""
     lags = _lags(steps, "ready_s").median()
     if lags.empty:
         return Declined(f"{steps.step.nunique()} steps are too few to compare")
@@ -146,9 +150,9 @@ def _level(steps: pd.DataFrame) -> Declined:
 
 
 def alike(steps: pd.DataFrame) -> pd.DataFrame:
-    """Without steps in which the model of some ranks ran and that of others did not.
+    """The steps in which either all ranks or none ran their model.
 
-    Under Join, who has no data left goes along in the collectives of those who have: it waits, and nobody is late.
+    Under Join, a rank without data joins the collectives of the others: it waits, and no rank is late.
     """
     kinds = steps.groupby("step").computed.transform("nunique")
     same: pd.DataFrame = steps[kinds == 1]
@@ -156,26 +160,30 @@ def alike(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _settled(table: pd.DataFrame) -> pd.DataFrame:
-    """Without the steps of the warm-up."""
+    """The steps after the warm-up."""
     settled: pd.DataFrame = table[table.index > min(3, table.index.max() // 3)]
     return settled
 
 
 def _late_with_its_batch(steps: pd.DataFrame, case: Case) -> Late | None:
-    """A late batch: where ranks meet before the forward, all begin it at once. Work of one rank alone may be meant."""
-    met = first_met(case, steps)
+    """A rank whose batch is late, where ranks synchronize before forward. Other work on one rank may be intended."""
+    met = first_collectives(case, steps)
     known = steps.merge(met, on=["rank", "step"])
     late = _late(known, "met_at") if len(known) else None
-    if late is None or not were_waiting(met, late.rank) or not by_loading(case, known, late.rank, late.lag_s):
+    if (
+        late is None
+        or not peers_waited(met, late.rank)
+        or not is_due_to_loading(case, known, late.rank, late.lag_s)
+    ):
         return None
     return late
 
 
 def _lags(steps: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Steps (rows) by rank: seconds after the first rank that was there.
+    """For each step (row) and rank (column), the seconds after the first rank.
 
-    Durations on one rank would mislead: where a rank waits for the slow one (in backward, in `.item()`)
-    differs by backend. Who is ready last does not.
+    Durations on one rank mislead: where ranks wait for the slow one (in backward, in `.item()`) differs by backend.
+    The order in which they become ready does not.
     """
     ready = _settled(steps.pivot_table(index="step", columns="rank", values=column).dropna())
     lags: pd.DataFrame = ready.sub(ready.min(axis=1), axis=0)
@@ -198,16 +206,16 @@ def _late(steps: pd.DataFrame, column: str) -> Late | None:
 
 
 def _on_gpus(cell: CellEvidence) -> bool:
-    """Whether hosts may run ahead of what they have queued, or nobody knows: then they meet later than they seem to."""
+    """Whether hosts may run ahead of their GPU queues (or it is unknown): they then synchronize later than events show."""
     peaks = [(rank.meta.get("memory") or {}).get("device_peak_kib") for rank in cell.ranks]
     return any(peak is None or peak > 0 for peak in peaks)
 
 
 def meet(steps: pd.DataFrame, column: str, slowest: int) -> bool:
-    """Whether those who are early do wait for that rank: then none is through with a step before it was ready for that one.
+    """Whether the early ranks wait for that rank: none of them ends a step before it is ready for the step.
 
-    In most steps, or again and again, as where they meet every few steps. Ranks that train on their own, or have made other
-    numbers of steps (under Join), are ahead for no reason of its.
+    In most steps, or repeatedly, if they synchronize every few steps. Ranks that train independently, or have made
+    other numbers of steps (under Join), are not waiting for it.
     """
     ready = _settled(steps.pivot_table(index="step", columns="rank", values=column).dropna())
     ends = steps.pivot_table(index="step", columns="rank", values="end_s").reindex(ready.index)
@@ -218,7 +226,7 @@ def meet(steps: pd.DataFrame, column: str, slowest: int) -> bool:
 
 
 def peers_slow_down(steps: pd.DataFrame, late: Late) -> bool:
-    """Whether what the others do themselves grows step by step too: then one rank is late with what grows on all of them."""
+    """Whether the peers' own work grows step by step too: the straggler then only has more of what slows all ranks."""
     length = steps.pivot_table(index="step", columns="rank", values="step_s").reindex(late.lags.index)
     waited = late.lags.rsub(late.lags[late.rank], axis=0).clip(lower=0.0)
     own = (length - waited).drop(columns=late.rank).median(axis=1).rename("step_s")
@@ -226,7 +234,7 @@ def peers_slow_down(steps: pd.DataFrame, late: Late) -> bool:
 
 
 def _part(own: pd.Series[float], late: Late) -> tuple[str, str]:
-    """The part of the step that the rank spends most in, by its column; and what it does there, as far as is seen."""
+    """The part of the step in which the rank spends most time (as a column), and its activity there."""
     column = next((c for c, part in PARTS.items() if part == late.part), None)
     column = column or max(PARTS, key=lambda name: float(own[name]))
     if column != "input_s":
@@ -243,8 +251,8 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
     rank = cell.rank(late.rank)
     source = f"{rank.source}/blackbox.bin"
     evidence = {
-        f"rank {late.rank} is the last to {late.last_to} in {late.share:.0%} of {late.steps} steps, {late.lag_s * 1e3:.0f} ms after the first": source,
-        f"of its step of {own.step_s * 1e3:.0f} ms it spends {own[column] * 1e3:.0f} ms in {doing}": source,
+        f"rank {late.rank} is the last to {late.last_to} in {late.share:.0%} of {late.steps} steps, typically {late.lag_s * 1e3:.0f} ms after the first": source,
+        f"of a step of {own.step_s * 1e3:.0f} ms it spends {own[column] * 1e3:.0f} ms in {doing}": source,
         **dict(_on_cpu(own, column, source)),
         **dict(_sampled(rank, column)),
     }
@@ -260,27 +268,27 @@ def _finding(cell: CellEvidence, steps: pd.DataFrame, late: Late) -> Draft:
 
 
 def _on_cpu(own: pd.Series[float], column: str, source: str) -> Iterator[tuple[str, str]]:
-    """A rank off its CPU waits: it is throttled, or reads from something slow."""
+    """A straggler that is not on a CPU waits: it is throttled, or reads from something slow."""
     if 0 <= own.cpu_s < OFF_CPU * own[column]:
-        claim = f"it is on a CPU for {own.cpu_s * 1e3:.0f} ms in the whole step: it waits for a device, a disk or a network, or is throttled"
+        claim = f"it is on a CPU for only {own.cpu_s * 1e3:.0f} ms of the step: it waits for a device, a disk or a network, or is throttled"
         yield claim, source
 
 
 def _beside(rank: RankEvidence) -> Place | None:
-    """A thread of the user's own that takes the interpreter's turns, seen in half of the samples or more."""
+    """The line of another user thread that holds the interpreter in at least half of the samples."""
     seen = sum(bool(sample.beside) for sample in rank.samples)
     return locations.most_seen(rank.samples, beside=True) if seen and 2 * seen >= len(rank.samples) else None
 
 
 def _place(rank: RankEvidence, column: str = "") -> Place | None:
-    """Its own work."""
+    """The line of its own work."""
     at = _beside(rank) or locations.most_seen(_at_work(rank, column))
-    # A busy machine leaves time for few samples. None is shown for work between steps then: the last line of the box is no such.
+    # A busy machine leaves few samples. The last event's line is no work between steps.
     return at or (locations.of_black_box(rank) if column != "input_s" else None)
 
 
 def _at_work(rank: RankEvidence, column: str) -> list[Sample]:
-    """Samples of what it is late with: in the model, or in a collective, is no work between steps."""
+    """Samples of the part in which it is late: work between steps is outside the model and collectives."""
     return [s for s in rank.samples if column != "input_s" or not locations.in_a_step(s)]
 
 
@@ -288,7 +296,7 @@ def _sampled(rank: RankEvidence, column: str = "") -> Iterator[tuple[str, str]]:
     thread, seen = _beside(rank), _at_work(rank, column)
     if thread:
         yield (
-            f"in most of {len(rank.samples)} samples another thread has the interpreter, at {locations.short(thread)}",
+            f"in most of {len(rank.samples)} samples another thread holds the interpreter, at {locations.short(thread)}",
             f"{rank.source}/samples.jsonl",
         )
     elif seen:
@@ -299,7 +307,7 @@ def _sampled(rank: RankEvidence, column: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Draft]:
-    """The rank that works while the others idle: where ranks meet layer by layer (FSDP) all are equally late."""
+    """The rank that works while the others idle: where ranks synchronize layer by layer (FSDP), lags show nothing."""
     table = _settled(
         steps.assign(busy=steps.cpu_s / steps.step_s).pivot_table(index="step", columns="rank", values="busy")
     )
@@ -318,12 +326,12 @@ def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Draft]:
     rank = cell.rank(slowest)
     yield Draft(
         strength=Strength.LIKELY,
-        summary=f"Rank {slowest} works in {busy[slowest]:.0%} of each step of {step_s * 1e3:.0f} ms, while its peers idle: none of them more than {others.max():.0%}; they wait for it.",
+        summary=f"Rank {slowest} is on a CPU for {busy[slowest]:.0%} of each step of {step_s * 1e3:.0f} ms, its peers for at most {others.max():.0%}: they wait for it.",
         guilty_ranks=(slowest,),
         blocked_ranks=all_but(cell, (slowest,)),
         where=Where().at(_place(rank)),
         evidence={
-            f"share of a step on a CPU: rank {slowest} {busy[slowest]:.0%}, the others at most {others.max():.0%}, over {len(table)} steps": f"{rank.source}/blackbox.bin",
+            f"share of a step spent on a CPU: rank {slowest} {busy[slowest]:.0%}, the others at most {others.max():.0%}, over {len(table)} steps": f"{rank.source}/blackbox.bin",
             **dict(_sampled(rank)),
         },
         fix=FIX.format(rank=slowest, part="compute"),
@@ -332,12 +340,11 @@ def _by_cpu(cell: CellEvidence, steps: pd.DataFrame) -> Iterator[Draft]:
 
 RULE = Rule(
     name="straggler_rank",
-    concludes=("straggler_rank",),
-    means={"straggler_rank": "All progress; one rank takes much longer than its peers, who wait for it."},
+    means={"straggler_rank": "All ranks progress; one takes much longer than its peers, which wait for it."},
     family="performance",
     outcome="slow",
-    detected="all progress; in at least 80 % of the steps the same rank is the last to have its gradients, and the median lag behind the first is 30 % of a step and 20 ms or more, half a second in all. Where ranks meet in a collective before they compute, by who comes to that last, if its loader takes the longer. In a loop without an optimizer of torch's, by whom the peers waited for in 80 % of their collectives, for 30 % of the time (at 75 %). Durations on one rank would mislead: where a rank waits for the slow one differs by backend. Steps that some ranks make without a model of their own (under Join, when their data is used up) do not count; nor, on CPUs, do ranks that end their step before the last one is ready for it: they have not waited. Where steps have become many times longer at once, those since then count alone. Where what the others do grows step by step as well, that is the cause",
-    fix="Look at what this rank does more than its peers: its data, its host, work that it does alone.",
+    detected="All ranks progress. In at least 80 % of the steps the same rank is the last to have its gradients, its median lag behind the first is at least 30 % of a step and 20 ms, and the lags add up to half a second. Lags are compared rather than durations, because where a rank waits for the slow one differs by backend. Where a step opens with a collective, the last rank to enter it counts, if its loader takes the longer. In a loop without a torch optimizer, the rank for which the peers waited in 80 % of their collectives and 30 % of the time (at 75 %). Not counted: steps in which some ranks run no forward (under Join, when their data is used up), and, on CPUs, steps that peers finish before the last rank is ready, since they did not wait for it. After a lasting jump in step time only the steps since then count. If the peers' own work grows step by step as well, that is the cause instead",
+    fix="Look at what this rank does that its peers do not: its data, its host, work that only it does.",
     actions=("exclude host", "fix code"),
     check=straggler_rank,
     needs=("black_boxes",),

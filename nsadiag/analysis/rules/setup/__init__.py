@@ -1,1 +1,1 @@
-"""Jobs that never got as far as training."""
+"""Failures before training begins."""

@@ -1,4 +1,4 @@
-"""Groups that their members alone create: who waits there for whom, and ranks that wait for each other in several of them."""
+"""Process groups that only their members create: which ranks wait there for which, and cycles of such waits."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from nsadiag.evidence.records import Place
 
 @dataclass(frozen=True, kw_only=True)
 class Creation:
-    """The creation in which a rank stands."""
+    """The group creation that a rank is in."""
 
     rank: int
-    ranks: str  # as it gave them: "0,1"
-    absent: tuple[int, ...]  # members that have not come to it
+    ranks: str  # as passed: "0,1"
+    absent: tuple[int, ...]  # members that have not called it
     place: Place | None
 
 
 def members_of(ranks: str) -> set[int]:
-    """The members in `"0,1"`; empty where it is "all", or names several groups."""
+    """The members in `"0,1"`; empty for "all" or several groups."""
     words = ranks.split(",")
     return {int(word) for word in words} if all(word.isdigit() for word in words) else set()
 
 
 def local_creations(case: Case) -> dict[int, Creation]:
-    """By rank: the unfinished creation (use_local_synchronization) in which its main thread stands."""
+    """By rank, the unfinished creation (use_local_synchronization) that its main thread is in."""
     created = case.created[case.created.local.astype(bool)]
     found = {}
     unfinished = created[created.end_s.isna()]
-    # Of two in different threads, the one that holds up the main thread is not known.
+    # With two in different threads, the one that blocks the main thread is unknown.
     for row in unfinished[~unfinished.duplicated("rank", keep=False)].to_dict("records"):
         rank, asked = int(row["rank"]), members_of(str(row["ranks"]))
         at = case.thread_states.get(rank)
@@ -51,13 +51,13 @@ def local_creations(case: Case) -> dict[int, Creation]:
 
 
 def _came(created: pd.DataFrame, members: set[int], since_s: float) -> set[int]:
-    """The ranks in the creation of that group, or past it after another had begun to wait there."""
+    """The ranks that are in the creation of that group, or left it after `since_s`."""
     same = created[[members_of(str(ranks)) == members for ranks in created.ranks]]
     return {int(r) for r in same[same.end_s.isna() | (same.end_s > since_s)]["rank"]}
 
 
 def creation_cycles(created: dict[int, Creation]) -> list[tuple[int, ...]]:
-    """Ranks each of which waits, in the end, for itself: nobody who is still to come could free them."""
+    """Cycles of ranks that wait for each other, directly or indirectly."""
     edges = tuple(
         Edge(waiter=rank, waited_for=peer, what=f"new_group {one.ranks}", source=f"ranks/{rank:05d}")
         for rank, one in created.items()
@@ -67,9 +67,9 @@ def creation_cycles(created: dict[int, Creation]) -> list[tuple[int, ...]]:
 
 
 def at_odds(created: dict[int, Creation], cycle: tuple[int, ...]) -> tuple[int, ...]:
-    """The members of the cycle in another group than most; all of it where more than two groups, or equal sides, are left."""
+    """The members of the cycle that create another group than most; the whole cycle if there is no majority of two."""
     groups = {rank: frozenset(members_of(one.ranks)) for rank, one in created.items()}
-    # Who came to one of these groups as well tells which of them is the usual one.
+    # Ranks beside the cycle show which of the groups is the usual one.
     beside = {rank: members for rank, members in groups.items() if members in {groups[r] for r in cycle}}
     few = minority(beside) if len(set(beside.values())) == 2 else ()
     return tuple(r for r in cycle if r in few) or cycle

@@ -1,4 +1,4 @@
-"""Ranks with other versions of torch or NCCL than their peers, in a job whose ranks ended up waiting for each other."""
+"""Ranks with other versions of torch or NCCL than their peers, in a job whose ranks wait for each other."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LIBRARIES = (
     "cuda",
     "hip",
     "nccl",
-)  # what decides which calls a rank makes, and how they are sent
+)  # libraries that determine a rank's calls and their transport
 NAMES = {"git": "torch's commit", "cuda": "CUDA", "hip": "HIP", "nccl": "NCCL"}
-# Explanations in which the version of a library has no part.
+# Explanations in which library versions play no part.
 OF_THE_CODE = ("rank_conditional_collective", "uneven_inputs", "grad_sync_mismatch")
 
 
@@ -75,7 +75,7 @@ def _draft(
     here = divergence.best.where if divergence else locations.of_rank_now(cell.rank(one))
     return Draft(
         outcome=hung_or_crashed(cell),
-        # That the versions differ is certain, and that the hang comes of it where no line shows why, is not.
+        # The difference is certain; without a line, that it causes the hang is not.
         strength=Strength.STRONG if divergence else Strength.LIKELY,
         summary=f"Rank {cell.names(guilty)} runs with {name} {stated[one]}, rank {cell.names(others)} with {stated[other]}{then}.",
         guilty_ranks=guilty,
@@ -96,12 +96,11 @@ def _draft(
 
 RULE = Rule(
     name="library_version_mismatch",
-    concludes=("library_version_mismatch",),
     means={
-        "library_version_mismatch": "Ranks have different versions of torch, CUDA or NCCL, and ended up waiting for each other."
+        "library_version_mismatch": "Ranks have different versions of torch, CUDA or NCCL, and wait for each other."
     },
     family="structure",
-    detected="versions of torch, CUDA, HIP or NCCL in the ranks' settings.json differ, and ranks wait for each other or the transport refused what a peer sent. Not where a rank is blocked in itself, raised an exception of its own, or diverged at a branch on the rank or for want of data. With a line where the outliers are also the ranks that left the common path; without one, with less confidence",
+    detected="The versions of torch, CUDA, HIP or NCCL in the ranks' settings.json differ, and ranks wait for each other or the transport rejected what a peer sent. Not where a rank is blocked on its own, raised an exception of its own, or diverged at a branch on the rank or because its data ran out. With a line where the outliers are also the ranks that diverged; otherwise at a lower confidence",
     fix="Start all ranks from one image or environment, and compare `python -m torch.utils.collect_env` on their hosts.",
     actions=("exclude host", "fix code"),
     check=library_version_mismatch,

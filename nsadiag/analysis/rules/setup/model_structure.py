@@ -1,4 +1,4 @@
-"""Differences between the ranks' models, as they were handed to DDP or FSDP, unit by unit for FSDP2."""
+"""Differences between the models that ranks hand to DDP or FSDP; for FSDP2 unit by unit."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Tensors = tuple[Tensor, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One model that is not the same on all ranks of its group."""
+    """A model that differs between the ranks of its group."""
 
     wrapper: str
-    odd: tuple[int, ...]  # ranks whose model is not that of the others
+    odd: tuple[int, ...]  # ranks whose model differs from the others'
     others: tuple[int, ...]
     what: str  # "parameters" or "buffers"
     says: str  # what differs, in words
     names: tuple[str, ...]  # of what differs
-    place: str  # of the wrapping, on the odd ranks
-    file: str  # where it is written
-    order_only: bool  # the same tensors in another order: nothing fails, and the wrong ones are averaged
+    place: str  # where the outliers wrap it
+    file: str  # the document that shows it
+    order_only: bool  # the same tensors in another order: nothing fails, but the wrong ones are averaged
 
 
 def differences(cell: CellEvidence) -> list[Difference]:
-    """The first of each kind; ranks whose models were not seen are left out."""
+    """The first difference of each kind, among ranks whose models were recorded."""
     return [*_of_wraps(cell), *_of_units(cell)]
 
 
@@ -58,7 +58,7 @@ def _of_wraps(cell: CellEvidence) -> Iterator[Difference]:
 
 
 def _of_units(cell: CellEvidence) -> Iterator[Difference]:
-    """FSDP2 says nothing when it wraps; its units are known from the first forward on."""
+    """FSDP2's units, which are known from the first forward on."""
     models: dict[int, Tensors] = {}
     for rank in cell.ranks:
         units = [u for u in rank.units if u.kind == "FSDP2" and len(u.ranks) == cell.world_size]
@@ -81,7 +81,7 @@ def _differ(
     counts = Counter(models.values())
     if len(counts) == 1:
         return None
-    # Without a majority the first rank of the group is the one whose model DDP holds the others to.
+    # Without a majority, the first rank counts as right: DDP compares the others with it.
     (common, most), *rest = counts.most_common()
     if rest and rest[0][1] == most:
         common = models[min(models)]
@@ -92,7 +92,7 @@ def _differ(
 
 
 def _in_words(odd: int, mine: Tensors, other: int, theirs: Tensors) -> tuple[str, tuple[str, ...]]:
-    """The parts that the outlier has and the other rank has not, or has in another shape."""
+    """The tensors that only one of two ranks has, or that differ in shape or type."""
     by_name, others = {n: (s, d) for n, s, d in mine}, {n: (s, d) for n, s, d in theirs}
     for name, (shape, dtype) in by_name.items():
         if name in others and others[name] != (shape, dtype):

@@ -1,4 +1,4 @@
-"""Parameters or buffers differ between ranks when the model is wrapped: the wrapper takes them for the same."""
+"""Models whose parameters or buffers differ between ranks when they are wrapped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DDP_SAYS = re.compile(
     r"DDP expects same model across all ranks|appears not to match (sizes|strides) of the same param in process"
 )
 COUNTS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
-FIX = "Build the same model on every rank: size it from what all ranks share (rank 0's vocabulary, broadcast), and put nothing into it behind a condition on the rank or its data."
+FIX = "Build the same model on every rank: size it from what all ranks share (rank 0's vocabulary, broadcast), and add nothing to it under a condition on the rank or its data."
 
 
 def _says_so(rank: RankEvidence) -> bool:
@@ -31,7 +31,7 @@ def _says_so(rank: RankEvidence) -> bool:
 
 
 def _broke(cell: CellEvidence) -> bool:
-    """Whether any rank broke, if only for want of a peer; a rank that came to its end did not."""
+    """Crashed if any rank failed, also if only because a peer was gone."""
     return first_break(cell) is not None or any(b.kind != "exited" for b in breaks(cell))
 
 
@@ -67,7 +67,7 @@ def _outcome(cell: CellEvidence) -> Outcome:
 
 
 def _place(rank: RankEvidence, wrapped_at: str) -> Place | None:
-    """The line that wrapped its model; failing that, where it said that they differ, or was last."""
+    """The line that wrapped its model; else where it reported the difference, or was last."""
     said = place_of(first_of(rank.exception)) if rank.exception else None
     return locations.of_text(wrapped_at) or said or locations.of_black_box(rank)
 
@@ -77,11 +77,11 @@ def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
     who = f"rank {case.cell.names(found.odd)}"
     wait = case.thread_states.get(other.rank)
     wrong = _outcome(case.cell) == "wrong"
-    then = "; their gradients are averaged with others', silently" if wrong else ""
+    then = "; the gradients of different parameters are averaged, silently" if wrong else ""
     return Draft(
         outcome=_outcome(case.cell),
         strength=Strength.CONCLUSIVE if saying else Strength.STRONG,
-        summary=f"The model that {who} wrapped in {found.wrapper} is not that of its peers: {found.says} ({found.what}){then}.",
+        summary=f"The model that {who} wrapped in {found.wrapper} differs from that of its peers: {found.says} ({found.what}){then}.",
         guilty_ranks=found.odd,
         blocked_ranks=found.others,
         where=Where(
@@ -103,7 +103,7 @@ def _seen(case: Case, found: Difference, saying: list[RankEvidence]) -> Draft:
 
 
 def _odd_counts(saying: list[RankEvidence]) -> tuple[int, ...]:
-    """The ranks whose number of parameters is not the common one, as DDP's messages name them."""
+    """The ranks that have an unusual number of parameters by DDP's messages."""
     counts: dict[int, int] = {}
     for rank in saying:
         for match in COUNTS.finditer(first_of(rank.exception or NOT_RAISED).message):
@@ -115,14 +115,14 @@ def _odd_counts(saying: list[RankEvidence]) -> tuple[int, ...]:
 
 
 def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
-    """DDP says it, and what was wrapped is not on record."""
+    """A mismatch that DDP reports, without a record of what was wrapped."""
     rank = saying[0]
     exception = first_of(rank.exception or NOT_RAISED)
     guilty = _odd_counts(saying) or tuple(r.rank for r in saying)
     return Draft(
         outcome=_outcome(cell),
         strength=Strength.STRONG,
-        summary=f"The model of rank {cell.names(guilty)} is not the one that DDP found on rank 0: {exception.message.splitlines()[0][:200]}",
+        summary=f"The model of rank {cell.names(guilty)} differs from the one that DDP found on rank 0: {exception.message.splitlines()[0][:200]}",
         guilty_ranks=guilty,
         blocked_ranks=all_but(cell, guilty),
         where=Where().at(place_of(exception)),
@@ -134,11 +134,10 @@ def _said(cell: CellEvidence, saying: list[RankEvidence]) -> Draft:
 
 RULE = Rule(
     name="model_structure_mismatch",
-    concludes=("model_structure_mismatch",),
     means={"model_structure_mismatch": "The ranks wrapped models whose parameters or buffers differ."},
     family="structure",
-    detected="what each rank handed to DDP or FSDP, by name, shape and type, written down before the wrapper talks to its peers; the minority is guilty, without one whoever differs from the group's first rank. The same tensors in another order fail nowhere, and are `wrong`",
-    fix="Build the same model on every rank: size it from what all ranks share, and put nothing into it behind a condition on the rank or its data.",
+    detected="The name, shape and type of each tensor that every rank handed to DDP or FSDP, recorded before the wrapper talks to its peers. The minority is guilty; without one, whichever ranks differ from the group's first rank. If only the order of the tensors differs nothing fails, and the outcome is `wrong`",
+    fix="Build the same model on every rank: size it from what all ranks share, and add nothing to it under a condition on the rank or its data.",
     check=model_structure_mismatch,
     needs=("black_boxes",),
     confused_with=("collective_args_mismatch", "rank_exception"),

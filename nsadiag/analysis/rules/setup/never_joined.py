@@ -1,4 +1,4 @@
-"""A process raised before it said which rank it is, and the others wait for it to join them."""
+"""A process that raised an exception before it had a rank, while the others wait for it to join."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def _first(cell: CellEvidence) -> Raised:
 
 
 def _before_any(cell: CellEvidence) -> Draft:
-    """The job ended with an error before any of its processes had said which rank it is."""
+    """A job that failed before any of its processes had a rank."""
     row = _first(cell)
     root = first_of(row)
-    # The number that torch.multiprocessing.spawn hands out is the rank on a node of its own.
+    # The number from torch.multiprocessing.spawn is the rank if there is a single node.
     number = row.spawned_as
     who = "A process" if number is None else f"Process {number} of torch.multiprocessing.spawn"
     return Draft(
         outcome="crashed",
         strength=Strength.STRONG,
-        summary=f"{who} raised {headline(root)} before any had joined a process group, and the job ended with exit code {cell.launcher_exit_code}.",
+        summary=f"{who} raised {headline(root)} before any process had joined a process group, and the job ended with exit code {cell.launcher_exit_code}.",
         guilty_ranks=() if number is None else (number,),
         where=Where().at(locations.of_exception(row)),
         evidence={f"process {row.pid} ended by {headline(root)}, first of all": "unnamed.jsonl"},
@@ -43,13 +43,13 @@ def _before_any(cell: CellEvidence) -> Draft:
 
 
 def _began_alike(row: Raised, rank: RankEvidence) -> bool:
-    """Whether the outermost function of the user's is the rank's as well."""
+    """Whether the outermost user function is the same as the rank's."""
     raised = [(f.file, f.function) for f in row.frames if is_user(f.file)]
     looks = [capture for capture in rank.captures if capture.stacks]
     if not looks or not raised:
         return False
     stack = looks[-1].main_frames
-    # Of a method py-spy says the class as well.
+    # For a method py-spy adds the class.
     own = [(f.filename, f.name.rpartition(".")[2]) for f in stack if is_user(f.filename)]
     return bool(own) and own[-1] == raised[0]
 
@@ -70,10 +70,10 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
     row = _first(case.cell)
     ended = [float(r.end.t_s) for r in case.cell.ranks if r.end.t_s is not None]
     raised_s = (row.t_mono_ns - case.cell.started_mono_ns) / 1e9
-    # One that was raised later came of their end.
+    # One that was raised later is a consequence of their end.
     if raised_s > min(ended, default=raised_s) + A_MOMENT_S:
         return
-    # Where nobody ended the others for it, it may have been a helper that failed.
+    # If the others were not terminated for it, it may have been a helper process.
     if is_still(case.cell) and not any(_began_alike(row, rank) for rank in case.cell.ranks):
         return
     is_told = len({each.pid for each in case.cell.unnamed}) == len(absent)
@@ -82,7 +82,7 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
     yield Draft(
         outcome=hung_or_crashed(case.cell),
         strength=Strength.STRONG if is_told else Strength.LIKELY,
-        summary=f"A process raised {headline(root)} before it had joined; rank {shown(case.cell.everyone(joining))} waits for it in init_process_group, where {who} never came.",
+        summary=f"A process raised {headline(root)} before it had joined; rank {shown(case.cell.everyone(joining))} waits in init_process_group for {who}, which never came.",
         guilty_ranks=absent if is_told else (),
         blocked_ranks=tuple(sorted(joining)),
         where=Where().at(locations.of_exception(row)),
@@ -90,7 +90,7 @@ def never_joined(case: Case) -> Iterator[Draft | Declined]:
         evidence={
             f"process {row.pid} ended by {headline(root)}": "unnamed.jsonl",
             **{
-                f"rank {r} began init_process_group with world_size={j.size}, and never came out of it": f"{case.cell.rank(r).source}/blackbox.bin"
+                f"rank {r} began init_process_group with world_size={j.size}, and never returned": f"{case.cell.rank(r).source}/blackbox.bin"
                 for r, j in sorted(joining.items())[:4]
             },
         },
@@ -101,8 +101,8 @@ RULE = Rule(
     name="never_joined",
     concludes=("rank_exception",),
     family="exit",
-    detected="A process raised before it had joined, and no rank came out of init_process_group.",
-    fix="Fix what the process raised; the others wait for it alone.",
+    detected="A process raised an exception before it had joined, and no rank returned from init_process_group.",
+    fix="Fix what the process raised; the others only wait for it.",
     check=never_joined,
     needs=("ends",),
     confused_with=("rendezvous_mismatch", "rank_killed"),

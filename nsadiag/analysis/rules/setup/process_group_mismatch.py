@@ -1,4 +1,4 @@
-"""The ranks do not create the same process groups in the same order: each waits for others to join another group."""
+"""Ranks that create other process groups, or in another order, so that each waits for others to join another group."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.analysis.rules.setup.group_creation import at_odds, creation_cycles, local_creations
 from nsadiag.evidence.records import Place, Strength, Where
 
-FIX = "Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members alone."
-FIX_LOCAL = "Creating a group waits for all its members: let every rank create those that it shares with others in one order that all have in common (sorted by their members, not each rank's own view), or all of them before the training begins."
+FIX = "Creating a group is a collective of the whole world: let every rank call new_group (or init_device_mesh) for every group, in one order, also for groups that it is not in; or pass use_local_synchronization=True and call it on the members only."
+FIX_LOCAL = "Creating a group waits for all its members: let all ranks create shared groups in one common order (sorted by their members, not from each rank's own view), or create all of them before training begins."
 
 
 def process_group_mismatch(case: Case) -> Iterator[Draft | Declined]:
@@ -32,7 +32,7 @@ def process_group_mismatch(case: Case) -> Iterator[Draft | Declined]:
         return
     if is_still(case.cell):
         yield from _in_a_cycle(case)
-    # Those that concern their members alone may differ.
+    # Creations that involve only their members may differ.
     created = case.created[~case.created.local.astype(bool) & (case.created.op != "split_group")]
     if created.empty:
         yield Declined(f"none of {len(case.cell.ranks)} ranks created a process group beside the first")
@@ -59,7 +59,7 @@ def _broke_in_creation(cell: CellEvidence) -> bool:
 
 
 def _matters(case: Case) -> bool:
-    """Whether anyone waits in a creation, or in a group other than the first: gloo may get away with a mismatch."""
+    """Whether a rank waits in a creation, or in a group other than the first: with gloo a mismatch may be harmless."""
     in_creation = bool(case.created.end_s.isna().any())
     return in_creation or any(wait.group != "default_pg" for wait in waits(case))
 
@@ -70,7 +70,7 @@ def _place(same: pd.DataFrame, rank: int) -> Place | None:
 
 
 def _by_members_alone(same: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
-    """The creations that exactly the group's members made, who then made what the others had made instead."""
+    """The creations made by exactly the group's members, which then created what the others had created instead."""
     for members, rows in same.groupby("ranks"):
         made_it = set(rows["rank"].astype(int))
         others = same[~same["rank"].isin(made_it)]
@@ -88,14 +88,14 @@ def _listed(members: str) -> set[int]:
 def _differ(
     cell: CellEvidence, number: int, same: pd.DataFrame, asked: dict[int, str], alone: pd.DataFrame
 ) -> Draft:
-    """Group `number` has other members on some ranks than on others; `alone`: made by its members, as all had to."""
+    """A draft for a group whose members differ between ranks; `alone`: the creations made only by the members."""
     guilty = minority(asked, cell.weight) or tuple(sorted(asked))
     said = "; ".join(f"rank {r}: {members}" for r, members in sorted(asked.items())[:6])
     blocked = tuple(sorted({r.rank for r in cell.ranks} - set(guilty)))
-    # Everybody else's creation is right where it is: the one that some passed by is to be made by all.
+    # All ranks have to make the creation that some skipped; the next one is right.
     passed_by = set(guilty).isdisjoint(alone["rank"].astype(int)) and len(alone) > 0
     missed = _place(alone, int(alone.iloc[0]["rank"])) if passed_by else None
-    why = f" Its members alone make it at {locations.short(missed)}, and all ranks have to." if missed else ""
+    why = f" Only its members create it, at {locations.short(missed)}; all ranks have to." if missed else ""
     return _finding(
         cell,
         guilty,
@@ -118,14 +118,14 @@ def _at(place: Place | None) -> str:
 
 
 def _in_a_cycle(case: Case) -> Iterator[Draft]:
-    """Groups of their members alone, which ranks create in orders that do not fit together."""
+    """Groups created only by their members, in orders that conflict."""
     created = local_creations(case)
     for cycle in creation_cycles(created):
         guilty = at_odds(created, cycle)
         blocked = tuple(sorted({r.rank for r in case.cell.ranks} - set(guilty)))
         waits_for = {r: shown(created[r].absent) for r in cycle}
         said = "; ".join(
-            f"rank {r} creates that of ranks {created[r].ranks} and waits for rank {waits_for[r]}"
+            f"rank {r} creates the group of ranks {created[r].ranks} and waits for rank {waits_for[r]}"
             for r in cycle[:6]
         )
         yield _finding(
@@ -136,9 +136,9 @@ def _in_a_cycle(case: Case) -> Iterator[Draft]:
             peers_at=case.thread_states[blocked[0]].place
             if blocked and blocked[0] in case.thread_states
             else None,
-            summary=f"Ranks {shown(cycle)} wait for each other in creating process groups, each in another one: {said}.",
+            summary=f"Ranks {shown(cycle)} wait for each other while creating different process groups: {said}.",
             evidence={
-                f"rank {r} began to create the group of ranks {created[r].ranks}{_at(created[r].place)} and never ended it; rank {waits_for[r]} never came to it": f"{case.cell.rank(r).source}/blackbox.bin"
+                f"rank {r} began to create the group of ranks {created[r].ranks}{_at(created[r].place)} and did not finish; rank {waits_for[r]} never called it": f"{case.cell.rank(r).source}/blackbox.bin"
                 for r in cycle[:8]
             },
             sure=True,
@@ -147,7 +147,7 @@ def _in_a_cycle(case: Case) -> Iterator[Draft]:
 
 
 def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
-    """Some ranks are stuck in creating a group, and the others wait for them elsewhere."""
+    """Ranks that are blocked in creating a group, while the others wait for them elsewhere."""
     open_ = created[created.end_s.isna()]
     inside = {int(r) for r in open_["rank"]}
     stands = case.thread_states
@@ -159,7 +159,7 @@ def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
     ):
         return
     if any(stands[r].doing == "rendezvous" for r in others):
-        return  # on the way into another group, or the first one
+        return  # it is creating another group, or the first one
     guilty = tuple(sorted(others if len(others) < len(inside) else inside))
     blocked = tuple(sorted(others if set(guilty) == inside else inside))
     row: dict[Any, Any] = open_.iloc[0].to_dict()
@@ -171,10 +171,10 @@ def _alone(case: Case, created: pd.DataFrame) -> Iterator[Draft]:
         blocked,
         here=here,
         peers_at=peer,
-        summary=f"Rank {shown(inside)} creates a process group (ranks {row['ranks']}), and rank {shown(others)} does not: they wait for each other.",
+        summary=f"Rank {shown(inside)} is creating a process group (ranks {row['ranks']}) that rank {shown(others)} does not create: they wait for each other.",
         evidence={
             **{
-                f"rank {r} began {row['op']} (ranks {row['ranks']}) and never ended it": f"{case.cell.rank(r).source}/blackbox.bin"
+                f"rank {r} began {row['op']} (ranks {row['ranks']}) and did not finish": f"{case.cell.rank(r).source}/blackbox.bin"
                 for r in sorted(inside)[:4]
             },
             **{
@@ -215,12 +215,11 @@ def _finding(
 
 RULE = Rule(
     name="process_group_mismatch",
-    concludes=("process_group_mismatch",),
     means={
-        "process_group_mismatch": "Sub-groups were made by some ranks only, in another order or with other members."
+        "process_group_mismatch": "Process groups were created by some ranks only, in another order, or with other members."
     },
     family="structure",
-    detected="the nth creation of a group has other members on some ranks; or some stand in it while the others wait elsewhere, in the end for them. Creations that concern their members alone (`use_local_synchronization`) may differ. Where just the members made a group, and then what the others made instead, `where` is that group's line",
+    detected="The nth group creation has other members on some ranks; or some ranks are in a creation while the others wait elsewhere, directly or indirectly for them. Creations that involve only their members (`use_local_synchronization`) may differ. If exactly the members created a group, and then what the others had created instead, `where` is that group's line",
     fix="Let every rank call new_group for every group, in one order, also for groups that it is not in.",
     check=process_group_mismatch,
     needs=("black_boxes",),

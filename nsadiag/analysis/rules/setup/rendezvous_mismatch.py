@@ -1,4 +1,4 @@
-"""No process group yet: ranks that never came, or went elsewhere to meet."""
+"""Ranks that never formed a process group: some never came, or used another address or world size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STORE_ERRORS = ("DistStoreError", "DistNetworkError")
 MEETING = re.compile(r"world_size=(?P<size>\S+) at=(?P<at>\S+)")
 
 
-# What a rank may do before it joins; one that stands in a lock, say, has a cause of its own.
+# States of a rank that has not joined yet; in other states (a lock, for example) it has a cause of its own.
 MAY_COME = ("sleep", "store", "socket", "pipe", "python", "unknown")
 
 
@@ -33,7 +33,7 @@ class Joining:
     size: str
     at: str
     place: Place | None
-    is_in: bool  # it has not come back, or came back with an error
+    is_in: bool  # it has not returned, or returned with an error
     source: str = "blackbox.bin"
 
 
@@ -44,7 +44,7 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
     if not waiting or len(waiting) < len(joining) or not (is_still(case.cell) or timed_out):
         out = tuple(sorted(set(joining) - set(waiting)))
         yield Declined(
-            f"rank {case.cell.names(out)} came out of init_process_group"
+            f"rank {case.cell.names(out)} returned from init_process_group"
             if out
             else f"none of {len(case.cell.ranks)} ranks was in init_process_group"
         )
@@ -54,7 +54,7 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
     for aspect in ("size", "at"):
         said = {r: str(getattr(j, aspect)) for r, j in joining.items()}
         if len(set(said.values())) > 1:
-            # Rank 0 is the host of the store.
+            # Rank 0 hosts the store.
             odd = outliers({r: Behaviour(now=v) for r, v in said.items()}, (MAJORITY, UNLIKE_FIRST))
             yield _finding(case, joining, odd.ranks, _differing(aspect, said))
             return
@@ -67,17 +67,17 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
         why = f"rank {shown(case.cell.everyone(elsewhere))} has not called it yet"
         yield _finding(case, joining, elsewhere, why)
     elif not elsewhere and all(_asks_for_the_store(case, rank) for rank in waiting):
-        why = "all have come: what listens there is not their store, or does not let them in"
+        why = "all have come, but the address is not that of their store, or the store does not accept them"
         yield _finding(case, joining, waiting, why, strength=Strength.LIKELY)
 
 
 def joining_ranks(case: Case) -> dict[int, Joining]:
-    """Each rank's last call of init_process_group, of those that made one."""
+    """By rank, its last call of init_process_group."""
     return {rank.rank: j for rank in case.cell.ranks if (j := _joining(case, rank))}
 
 
 def _looked_at(cell: CellEvidence) -> set[int]:
-    """Ranks that ran, even where their files are not here."""
+    """Ranks that ran, even if their files are missing."""
     return {motion.rank for look in cell.watch.looks for motion in look.motions}
 
 
@@ -104,7 +104,7 @@ def _joining(case: Case, rank: RankEvidence) -> Joining | None:
 
 
 def _seen_joining(case: Case, rank: RankEvidence) -> Joining | None:
-    """The same of a rank that was not recorded, and told by its stack where it goes."""
+    """The call of a rank that was not recorded, by its stack."""
     told = MEETING.search(str(rank.meta.get("meeting", "")))
     at = case.thread_states.get(rank.rank)
     if told is None or at is None or not _stands_in_it(case, rank.rank):
@@ -115,7 +115,7 @@ def _seen_joining(case: Case, rank: RankEvidence) -> Joining | None:
 
 
 def _gave_up(rank: RankEvidence) -> bool:
-    """Whether the store's timeout ended its init_process_group."""
+    """Whether its init_process_group ended by the store's timeout."""
     return any(
         error.type in STORE_ERRORS and any(frame.function == "init_process_group" for frame in error.frames)
         for error in (*([rank.exception] if rank.exception else []), *rank.raised)
@@ -123,18 +123,18 @@ def _gave_up(rank: RankEvidence) -> bool:
 
 
 def _stands_in_it(case: Case, rank: int) -> bool:
-    """It was there when it was looked at, whatever came of it later."""
+    """Whether it was in the call when it was captured."""
     at = case.thread_states.get(rank)
     return at is not None and at.doing == "rendezvous" and "init_process_group" in at.inner
 
 
 def _asks_for_the_store(case: Case, rank: int) -> bool:
-    """Whether it stands where it connects to the store: all that comes later needs one that has answered."""
+    """Whether it is connecting to the store; everything later needs a store that has answered."""
     return _stands_in_it(case, rank) and "_create_c10d_store" in case.thread_states[rank].inner
 
 
 def _differing(aspect: str, said: dict[int, str]) -> str:
-    what = {"size": "how many they are", "at": "where to meet"}[aspect]
+    what = {"size": "the world size", "at": "the address"}[aspect]
     return f"they disagree on {what}: " + "; ".join(f"rank {r}: {v}" for r, v in sorted(said.items())[:6])
 
 
@@ -164,7 +164,7 @@ def _finding(
         peers_at=peer.place,
         evidence={
             **{
-                f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and is in it": f"{case.cell.rank(r).source}/{j.source}"
+                f"rank {r} began init_process_group with world_size={j.size} at={j.at}, and has not returned": f"{case.cell.rank(r).source}/{j.source}"
                 for r, j in sorted(joining.items())[:6]
             },
             **{
@@ -178,17 +178,18 @@ def _finding(
             for r in guilty
             if r not in {x.rank for x in case.cell.ranks}
         ),
-        fix="Start as many processes as the world size says, with one and the same MASTER_ADDR and MASTER_PORT (torchrun sets both) where nothing else listens, and let every rank call init_process_group before it waits for anything else.",
+        fix="Start as many processes as the world size says, with the same MASTER_ADDR and MASTER_PORT (torchrun sets both) on which nothing else listens, and let every rank call init_process_group before it waits for anything else.",
     )
 
 
 RULE = Rule(
     name="rendezvous_mismatch",
-    concludes=("rendezvous_mismatch",),
-    means={"rendezvous_mismatch": "The ranks never met: some never came, or had another size or address."},
+    means={
+        "rendezvous_mismatch": "The ranks never formed a process group: some never came, or had another world size or address."
+    },
     family="waiting",
-    detected="no rank came out of init_process_group: ranks that never came, that have not called it yet (then it is their own place), or that take the world for another size or meet at another address; or all have come, and each is where it connects to the store",
-    fix="Start as many ranks as world_size says, with one address and port for all of them.",
+    detected="No rank returned from init_process_group. Some ranks never came, have not called it yet (`where` is then where they are), expect another world size, or use another address; or all have come, and each is still connecting to the store",
+    fix="Start exactly world_size ranks, with the same address and port.",
     check=rendezvous_mismatch,
     needs=("black_boxes",),
     confused_with=("process_group_mismatch", "rank_exited_early", "rank_exception"),

@@ -1,1 +1,1 @@
-"""The rules of last resort: a job without a failure, and one that nothing explains."""
+"""Rules of last resort: a job without a failure, and one that no other rule explains."""

@@ -1,4 +1,4 @@
-"""The job came to its end, or progressed at its own rate until it was told to stop."""
+"""A job that completed, or progressed at a steady rate until it was stopped."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nsadiag.evidence.records import Strength
 from nsadiag.evidence.ring.blackbox import Kind
 
 WORK = (int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.STEP), int(Kind.DATA))
-LEAST_START_UP_S, LEAST_SHARE = 1.0, 0.2  # from which on start-up is worth a word
+LEAST_START_UP_S, LEAST_SHARE = 1.0, 0.2  # from which on start-up is mentioned
 
 
 def _finished(rank: RankEvidence) -> bool:
-    """Reached its exit handlers without an exception; gloo may abort the process after that (seen in 6 of 48 clean jobs).
+    """Whether it reached its exit handlers without an exception; gloo may abort the process afterwards (in 6 of 48 jobs).
 
-    Or it passed them by on purpose: `os._exit(0)` at the end, so that no teardown can hang.
+    Or it skipped them on purpose: `os._exit(0)` at the end, so that no teardown can hang.
     """
     code, number = rank.end.exit_code, rank.end.signal
     left = rank.leaving
@@ -37,24 +37,24 @@ def _finished(rank: RankEvidence) -> bool:
 
 
 def _counted(case: Case) -> str:
-    """`20 steps on 2 ranks`; where no step of an optimizer was seen, the iterations of the loop."""
+    """`20 steps on 2 ranks`; iterations of the loop where no optimizer step was recorded."""
     pace = case.once(furthest)
     ranks = f"{case.cell.world_size} rank{'s' if case.cell.world_size > 1 else ''}"
     return f"{pace.counted} on {ranks}" if pace else ranks
 
 
 def _start_up(case: Case) -> str:
-    """The part of the time before the first work, where rings reach back to it: imports are no training."""
+    """The time before the first work, where the recorders reach back to it: imports are no training."""
     whole_s, events = case.cell.watch.ended_s or 0.0, case.events
     if not whole_s or events.empty or not all(rank.recording.is_whole for rank in case.cell.ranks):
         return ""
     first = events.loc[events.kind.isin(WORK), "t_s"].min()
     worth_saying = LEAST_START_UP_S <= first <= whole_s and first >= LEAST_SHARE * whole_s
-    return f", {first:.1f} s of it start-up" if worth_saying else ""
+    return f", {first:.1f} s of it for start-up" if worth_saying else ""
 
 
 def _restarts(cell: CellEvidence) -> Iterator[tuple[str, str]]:
-    """The exceptions that ended the attempts before the one that came to its end."""
+    """The exceptions that ended the attempts before the one that completed."""
     ended = sorted(
         (number, e.t_mono_ns, rank.rank, e)
         for rank in cell.ranks
@@ -64,13 +64,13 @@ def _restarts(cell: CellEvidence) -> Iterator[tuple[str, str]]:
     for number in sorted({row[0] for row in ended}):
         _, _, rank_number, exception = next(row for row in ended if row[0] == number)
         yield (
-            f"attempt {number} ended as rank {rank_number} raised {headline(first_of(exception))}; the launcher started the ranks anew",
+            f"attempt {number} ended as rank {rank_number} raised {headline(first_of(exception))}; the launcher restarted the ranks",
             f"{cell.rank(rank_number).source}/attempts/{number:02d}/exception.json",
         )
 
 
 def healthy(case: Case) -> Iterator[Draft | Declined]:
-    # What ends with an error has not completed, whatever its ranks say: unless that is how one of them was torn down.
+    # A job with an error code has not completed, whatever its ranks report, unless a rank's teardown caused it.
     failed = bool(case.cell.launcher_exit_code) and not any(r.end.signal for r in case.cell.ranks)
     if case.cell.ranks and not case.cell.absent and not failed and all(_finished(r) for r in case.cell.ranks):
         aborted = [r.rank for r in case.cell.ranks if r.end.signal]
@@ -84,7 +84,7 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         }
         if aborted:
             evidence[
-                f"rank {case.cell.names(aborted)} was ended by {' or '.join(sorted(signals))} after its exit handlers: by its teardown, not by the job"
+                f"rank {case.cell.names(aborted)} was ended by {' or '.join(sorted(signals))} after its exit handlers: in its teardown, not in the job's work"
             ] = "ends.json"
         restarts = list(_restarts(case.cell))
         evidence |= dict(restarts[:3])
@@ -126,11 +126,10 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="healthy",
-    concludes=("healthy",),
-    means={"healthy": "It completed, or progresses at its own rate."},
+    means={"healthy": "The job completed, or progresses at a steady rate."},
     family="terminal",
     outcome="healthy",
-    detected="all ranks reached their exit handlers without an exception, or, until `--timeout` or Ctrl-C, every rank that waited for no peer made iterations at its own steady rate",
+    detected="All ranks reached their exit handlers without an exception; or, until `--timeout` or Ctrl-C, every rank that was not waiting for a peer made iterations at a steady rate",
     fix="",
     actions=(),
     check=healthy,

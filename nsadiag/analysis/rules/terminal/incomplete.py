@@ -1,4 +1,4 @@
-"""The job was cut off before it had failed, or had shown that it makes steps at a rate of its own: says what is known."""
+"""A job that was cut off before it failed or showed a steady rate; the verdict says what is known."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ENDED_BY = {"timeout": "Cut off by --timeout", "interrupt": "Interrupted"}
 
 
 def _known(case: Case) -> Iterator[tuple[str, str]]:
-    """Progress and rate, and who waited for whom."""
+    """Progress and rate, and which ranks waited for which."""
     pace = case.once(furthest)
     if pace is not None:
         rate = f", lately {rate_text(pace.rate_per_s)} a second" if pace.rate_per_s else ""
         yield (
-            f"rank {pace.rank} completed {pace.counted}{rate}, the last {pace.since_s:.1f} s before the end",
+            f"rank {pace.rank} completed {pace.counted}{rate}, the last one {pace.since_s:.1f} s before the end",
             f"{case.cell.rank(pace.rank).source}/blackbox.bin",
         )
     waits = case.once(peer_waits)
@@ -68,7 +68,7 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
         where=Where().at(at) if at else None,
         peers_at=place_of(case, worst.waiters) if worst else None,
         evidence={found.fact: found.source, **dict(_known(case))},
-        next="nsadiag attach later on, or --run DIR of a job that nsadiag watches, which knows its steps"
+        next="nsadiag attach again later, or nsadiag attach --run DIR for a job that nsadiag watches and whose steps it knows"
         if case.cell.attached
         else "nsadiag run --timeout <longer> -- <the same command>; --locals shows whether its variables change",
     )
@@ -76,13 +76,10 @@ def incomplete(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="incomplete",
-    concludes=("incomplete",),
-    means={
-        "incomplete": "It was cut off before it had failed, or had shown that it makes steps at its own rate."
-    },
+    means={"incomplete": "The job was cut off before it failed or showed a steady rate."},
     family="terminal",
     outcome="incomplete",
-    detected="the job was ended by `--timeout` or Ctrl-C, or attached to, while something moved, and a rank that waits for no peer made no iteration for longer than three of its longest pauses (5 s at least), made fewer than three, or took three times as long for each of late; or one rank has kept its peers waiting for longer than three times the longest wait before. What is known is said: progress, rate, who waited for whom, for how long, and where (at 50 %, with that rank as the guilty one, where all others wait for it)",
+    detected="The job was stopped by `--timeout` or Ctrl-C, or attached to, while something still moved, but it shows no steady rate: a rank that waits for no peer made no iteration for longer than three of its longest pauses (at least 5 s), made fewer than three iterations, or takes three times as long for each of late; or one rank has kept its peers waiting for more than three times the longest wait before. The verdict says what is known: progress, rate, and which ranks waited for which, for how long, and where (at 50 %, naming a rank as guilty, where all others wait for it)",
     fix="",
     actions=("wait",),
     check=incomplete,

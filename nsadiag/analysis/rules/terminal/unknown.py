@@ -1,4 +1,4 @@
-"""Nothing above explains it: says what is known, what is missing, and what to try."""
+"""A job that no other rule explains; the verdict says what is known, what is missing, and what to try."""
 
 from __future__ import annotations
 
@@ -23,43 +23,40 @@ def _what_is_known(cell: CellEvidence) -> tuple[Outcome, str]:
     if is_suspended(cell) and cell.stopped in ("hang", "timeout"):
         return (
             "hung" if cell.stopped == "hang" else "unknown",
-            "Every rank was stopped by a signal and none was continued: a batch system, a terminal or a person has suspended the job (kill -CONT lets it go on)",
+            "Every rank is stopped by a signal: a batch system, a terminal or a person has suspended the job (kill -CONT resumes it)",
         )
     if is_still(cell) and cell.ranks:
-        return "hung", "Nothing moves on any rank, and no collective shows who is waited for"
+        return "hung", "Nothing moves on any rank, and no collective shows which rank is waited for"
     if cell.attached:
         looks = cell.watch.looks
         reason = looks[-1].reason if looks else "no rank could be captured"
-        return (
-            "unknown",
-            f"Busy, and no sign that it gets anywhere, at the same lines in both snapshots: {reason}",
-        )
+        return ("unknown", f"Busy without visible progress, at the same lines in both snapshots: {reason}")
     if cell.stopped == "interrupt":
         return "unknown", "The run was interrupted before it came to an end"
     if cell.stopped == "timeout":
-        return (
-            "unknown",
-            "--timeout was reached, and nothing that could be observed tells progress from waiting",
-        )
+        return ("unknown", "--timeout was reached, and no observation distinguishes progress from waiting")
     if cell.launcher_exit_code:
-        return "crashed", f"The command ended with exit code {cell.launcher_exit_code} and no rank says why"
+        return (
+            "crashed",
+            f"The command ended with exit code {cell.launcher_exit_code} and no rank reported an error",
+        )
     return "unknown", "Inconclusive: the job did not complete, and no rank reported an error"
 
 
 def _nothing_to_diagnose(cell: CellEvidence) -> bool:
-    """Whether a command that has nothing to do with torch has done what it was to do."""
+    """Whether a command without torch has completed."""
     return not (cell.ranks or cell.attached or cell.stopped) and cell.launcher_exit_code == 0
 
 
 def _launcher_said(cell: CellEvidence) -> Claims:
-    """Its last line that says anything: torchrun's summary ends in a rule."""
+    """Its last line with words in it: torchrun's summary ends in a ruler."""
     lines = [line.strip() for line in cell.launcher_stderr.splitlines()]
     last = next((line for line in reversed(lines) if any(c.isalnum() for c in line)), None)
     return {last[:200]: "nodes/*/launcher.stderr.log"} if last else {}
 
 
 def _first_to_end(cell: CellEvidence) -> tuple[Place | None, Claims]:
-    """The first rank that broke, though its message names only a peer: somebody has to be first."""
+    """The first rank that failed, even if its message only names a peer."""
     broke = next((each for each in breaks(cell) if each.kind != "exited"), None)
     if broke is None:
         return None, {}
@@ -77,17 +74,17 @@ def _first_to_end(cell: CellEvidence) -> tuple[Place | None, Claims]:
 
 
 def _is_busy(cell: CellEvidence) -> bool:
-    """Whether it was only looked at, and something in it ran."""
+    """Whether the job was attached to, and something in it ran."""
     return cell.attached and not is_still(cell)
 
 
 def _launched(case: Case) -> Claims:
-    """NCCL's count, where it stood still between two snapshots."""
+    """NCCL's collective count, if it did not change between two snapshots."""
     found = case.once(launches)
     if found is None or found.since:
         return {}
     claim = "NCCL launched no collective on any rank between the snapshots"
-    uneven = f"; {found.uneven}: ranks that do not keep step" if found.uneven else ""
+    uneven = f"; {found.uneven}, so ranks are out of step" if found.uneven else ""
     return {claim + uneven: "nodes/*/captures/*/ras.json"}
 
 
@@ -126,11 +123,10 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
 
 RULE = Rule(
     name="unknown",
-    concludes=("unknown",),
-    means={"unknown": "What is there does not tell; what is missing, and what would tell."},
+    means={"unknown": "The evidence is inconclusive; the verdict says what is missing and what to collect."},
     family="terminal",
     outcome="unknown",
-    detected="nothing above: what is known, what is missing, and what to try",
+    detected="None of the other rules concludes. The verdict lists what is known, what is missing, and what to try",
     fix="",
     actions=("stop",),
     check=unknown,

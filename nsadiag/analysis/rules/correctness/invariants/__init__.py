@@ -1,1 +1,1 @@
-"""Equalities and orders that a job is expected to keep, by the operations of its first steps: the first that it does not keep."""
+"""Equalities and orders of operations that a correct job keeps in its first steps, and rules for those that are broken."""

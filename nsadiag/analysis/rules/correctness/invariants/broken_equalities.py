@@ -1,4 +1,4 @@
-"""Tensors that ranks kept equal for some steps and no longer do, or that became copies though each was a rank's own."""
+"""Parameters that were equal on all ranks for some steps and then differ, or that became equal although each rank had its own."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from nsadiag.analysis.relations.invariants.tensors import (
     looks_of,
     timeline,
 )
-from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import settings_apart
-from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
+from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
+from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Checksum, Operation
 from nsadiag.evidence.records import Place, Strength, Where
@@ -32,11 +32,11 @@ from nsadiag.source.patterns.rank_conditions import write_on_one_rank
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A parameter whose copies are equal until one look and not at the next, or the other way round."""
+    """A parameter whose copies are equal until one snapshot and differ at the next, or the other way round."""
 
     key: Key
-    until: int  # the last step of which it holds
-    since: int  # the first of which it does not
+    until: int  # the last step before the change
+    since: int  # the first step after it
     values: dict[int, Checksum]
 
     @property
@@ -53,12 +53,12 @@ def broken_equalities(case: Case) -> Iterator[Draft | Declined]:
     looks = looks_of(case)
     if len(looks) <= LEAST:
         yield Declined(
-            f"tensors of {len(looks)} steps were read on all ranks (`--probes light,invariants` reads them)"
+            f"tensors of {len(looks)} steps were recorded on all ranks (`--probes light,invariants` records them)"
         )
         return
     yield from _diverged(case, looks)
     yield from _became_copies(case, looks)
-    yield Declined(f"what was equal on all ranks stayed equal, in {len(looks)} steps")
+    yield Declined(f"all parameters that were equal on all ranks stayed equal, in {len(looks)} steps")
 
 
 def _diverged(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
@@ -80,12 +80,12 @@ def _diverged(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
                 case
             ),
         },
-        fix="Change parameters on all ranks alike, or synchronise them again (broadcast from one rank) after a change on one.",
+        fix="Change parameters on all ranks in the same way, or broadcast them after a change on one rank.",
     )
 
 
 def _stopped_reducing(case: Case, since: int) -> bool:
-    """Whether the user's code reduced gradients before, and on no rank from there on: another phase, in which ranks train alone."""
+    """Whether the user's code stopped reducing gradients on all ranks: a phase in which ranks train independently."""
     before, after = (
         any(
             reduces_gradients(o)
@@ -104,7 +104,7 @@ def _broken(looks: tuple[Look, ...], key: Key) -> Change | None:
     held = kept_equal(at)
     if held < LEAST or held == len(at) or has_moved(at[:held]) < LEAST - 1:
         return None
-    # Models that are averaged now and then are equal again.
+    # Models that are averaged periodically become equal again.
     if any(equal(values) for _, values in at[held:]):
         return None
     return Change(key=key, until=at[held - 1][0], since=at[held][0], values=at[held][1])
@@ -113,18 +113,18 @@ def _broken(looks: tuple[Look, ...], key: Key) -> Change | None:
 def _operation(
     case: Case, looks: tuple[Look, ...], found: Change
 ) -> tuple[str, Place | None, tuple[int, ...]]:
-    """The operation in which it broke, its line, and the ranks that alone had it."""
+    """The operation that broke the equality, its line, and the ranks that made it."""
     steps = {step.number: step for step in steps_of(case)}
     step, before = steps[found.since], steps[found.until]
     loads = {rank: len(ops) for rank, ops in step.of("load").items()}
     if len(set(loads.values())) > 1:
         most = tuple(rank for rank, n in loads.items() if n == max(loads.values()))
         operation = step.of("load")[most[0]][0]
-        return f"rank {case.cell.names(most)} alone loads a state", locations.of_text(operation.place), most
+        return f"only rank {case.cell.names(most)} loads a state", locations.of_text(operation.place), most
     stepped = next(iter(before.of("step").values()))[0]
-    if otherwise := skipped(case, found.since):
+    if otherwise := skipped_step(case, found.since):
         return otherwise.says(case.cell.names(otherwise.ranks)), otherwise.place, otherwise.ranks
-    apart = settings_apart(case)
+    apart = differing_setting(case)
     if apart and apart.step <= found.until:
         return f"{apart.setting} is {apart.says}", apart.place, apart.ranks
     written = write_on_one_rank(case.cell.code)
@@ -137,7 +137,7 @@ def _operation(
             (),
         )
     return (
-        "its gradients were equal, and something else changed it, or the optimizer's state, on some ranks alone",
+        "its gradients were equal, and something else changed it, or the optimizer's state, on some ranks only",
         written or locations.of_text(stepped.place),
         (),
     )
@@ -151,7 +151,7 @@ def _last_reduction(ranks: dict[int, tuple[Operation, ...]]) -> Operation | None
 
 
 def _became_copies(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
-    """Shards of which one overwrote another: others are still each rank's own, so that nobody meant to share everything."""
+    """Shards of which one overwrote another, while other shards still differ, so that a replicated model is not intended."""
     own = [key for key in keys_of(looks) if not any(equal(v) for _, v in timeline(looks, key))]
     for key in keys_of(looks):
         at = timeline(looks, key)
@@ -168,13 +168,13 @@ def _became_copies(case: Case, looks: tuple[Look, ...]) -> Iterator[Draft]:
         stepped = next(iter(step.of("step").values()))[0]
         yield Draft(
             strength=Strength.LIKELY,
-            summary=f"{change.parameter} was each rank's own until step {change.until}, and is the same on all from step {change.since} on, while {own[0][1]} still is each rank's own: one shard was put in the place of the others.",
+            summary=f"{change.parameter} differed between ranks until step {change.until} and is equal on all from step {change.since} on, while {own[0][1]} still differs: one shard has replaced the others.",
             guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
             where=Where(parameter=change.parameter, step=change.until).at(
                 locations.of_text((loads[0] if loads else stepped).place)
             ),
             evidence={change.says: source(case)},
-            fix="Load on each rank the shard that is its own.",
+            fix="Load each rank's own shard.",
         )
         return
 
@@ -184,8 +184,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="(`--probes light,invariants`) a parameter that was equal on all ranks for some steps, while it changed, and is so no longer; or shards of which one replaced the others",
-    fix="Change parameters on all ranks alike.",
+    detected="(`--probes light,invariants`) A parameter that changed but stayed equal on all ranks for some steps differs later; or one shard replaced the others",
+    fix="Change parameters on all ranks in the same way.",
     check=broken_equalities,
     explained_by=("control_mismatch", "reduce_operations", "unexchanged_gradients"),
     confused_with=("healthy",),

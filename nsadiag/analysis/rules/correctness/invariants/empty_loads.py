@@ -1,4 +1,4 @@
-"""Checkpoints of which nothing is loaded: strict=False, and no name of theirs is one of the model's."""
+"""Checkpoints from which nothing is loaded, since strict=False and no name matches the model."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def empty_loads(case: Case) -> Iterator[Draft | Declined]:
         if o.kind == "load"
     ]
     fits = {(rank.rank, o.name) for rank, _, o in loads if o.unexpected < o.given}
-    # One that is tried again with other names, and then fits, has found its names.
+    # A load that is retried with other names and then fits is fine.
     empty = [
         (rank, step, o)
         for rank, step, o in loads
         if o.given and o.unexpected >= o.given and o.missing and (rank.rank, o.name) not in fits
     ]
     if not empty:
-        yield Declined(f"each of {len(loads)} loads of a state found names that the model has")
+        yield Declined(f"each of {len(loads)} loads of a state contained names of the model")
         return
     rank, step, load = empty[0]
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"Nothing of a checkpoint is loaded into {load.name}: none of its {load.given} names is one of the model's, and strict=False lets that pass.",
+        summary=f"Nothing of a checkpoint is loaded into {load.name}: none of its {load.given} names is one of the model's, and strict=False accepts that.",
         guilty_ranks=tuple(sorted({r.rank for r, _, _ in empty})),
         where=Where(step=step).at(locations.of_text(load.place)),
         evidence={
@@ -51,8 +51,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="load_state_dict(strict=False) of which no name fits the model",
-    fix="Make the names fit (a prefix as `module.` or `_orig_mod.` is one of a wrapper), and look at missing_keys.",
+    detected="load_state_dict(strict=False) with no name that matches the model",
+    fix="Make the names match (a prefix such as `module.` or `_orig_mod.` comes from a wrapper), and check missing_keys.",
     check=empty_loads,
     explained_by=("nonfinite",),
     confused_with=("healthy",),

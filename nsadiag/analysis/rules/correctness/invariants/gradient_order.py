@@ -1,4 +1,4 @@
-"""Gradients that are clipped, reduced or cleared at the wrong place in a step: the same order in every step, on every rank."""
+"""Gradients that are clipped, reduced or cleared at the wrong point of every step, on every rank."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _is_clip(operation: Operation) -> bool:
 
 
 def _acts(operation: Operation) -> bool:
-    """Whether it changes gradients, as far as is known: a limit of infinity is there to learn the norm."""
+    """Whether it may change gradients: a limit of infinity only computes the norm."""
     limit, norm = operation.limit, operation.value
     return operation.kind == "clip" and limit is not None and (norm is None or norm > limit)
 
@@ -57,7 +57,7 @@ def _first(operations: list[Operation] | Operations, kind: str) -> int | None:
 
 
 def _clipped_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
-    """By the norm of each rank's own gradients, which are reduced after that."""
+    """Clipping by each rank's own norm, before the reduction."""
 
     def clips_first(operations: Operations) -> bool:
         _, used = phases(operations)
@@ -80,7 +80,7 @@ def _clipped_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     shown = ", ".join(f"rank {rank}: {norm:.6g}" for rank, norm in list(each.items())[:8] if norm is not None)
     yield _draft(
         case,
-        "Each rank clips its gradients by the norm of its own, and the gradients are averaged after that: what the optimizer uses is not the clipped average, and depends on how the batch is shared out.",
+        "Each rank clips its gradients by its own norm before they are averaged: the optimizer does not use the clipped average, and the result depends on how the batch is divided.",
         clip,
         number,
         f"norm at step {number}, before the reduction: {shown}; limit {min(limits):g}",
@@ -89,7 +89,7 @@ def _clipped_too_early(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
 
 
 def _after_the_step(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
-    """Operations between the optimizer's step and the next backward, and never before the step."""
+    """Operations after the optimizer's step and never before it."""
     for kind, is_it in (("reduced", reduces_gradients), ("clipped", _is_clip)):
         if not always(later, functools.partial(_only_before, is_it)):
             continue
@@ -104,7 +104,7 @@ def _after_the_step(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
         more = {drifted.says: drifted.source} if drifted else {}
         yield _draft(
             case,
-            f"Gradients are {kind} when the optimizer has used them, and cleared before it uses them again: it has no effect"
+            f"Gradients are {kind} only after the optimizer has used them and then cleared, without any effect"
             + (", and the replicas diverge." if kind == "reduced" else "."),
             operation,
             later[0].number - 1,
@@ -134,7 +134,7 @@ def _still_scaled(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
     scale = int(scaled.b.max())
     yield _draft(
         case,
-        f"Gradients are clipped while they are still multiplied by the scaler's factor ({scale}), and unscaled after that: nearly nothing of them is left.",
+        f"Gradients are clipped while they are still multiplied by the scaler's factor ({scale}), and unscaled afterwards: almost nothing of them is left.",
         clip,
         steps[0].number,
         f"in {len(steps)} steps, on every rank: backward, clip_grad_norm_"
@@ -145,7 +145,7 @@ def _still_scaled(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
 
 
 def _never_cleared(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
-    """Gradients of before are there at each backward, for an optimizer that has used them."""
+    """Gradients that the optimizer has used and that are still there at the next backward."""
     if len(later) < LEAST:
         return
     for number in {o.optimizer for step in later for found in step.of("step").values() for o in found}:
@@ -154,7 +154,7 @@ def _never_cleared(case: Case, later: tuple[Step, ...]) -> Iterator[Draft]:
         backward = next(iter(later[0].of("backward").values()))[0]
         yield _draft(
             case,
-            "Gradients are never cleared: each backward adds to those that the optimizer has used already.",
+            "Gradients are never cleared: each backward adds to those that the optimizer has already used.",
             backward,
             later[0].number,
             f"gradients that optimizer {number} had used were still there at each backward of {len(later)} steps, on every rank",
@@ -186,8 +186,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="in every recorded step, on every rank, gradients are clipped by each rank's own norm before they are averaged (and the norms differ), clipped before the scaler's factor is taken out of them, reduced or clipped only after the optimizer used them, or never cleared",
-    fix="Clear, backward, unscale, reduce, clip, step: in this order.",
+    detected="In every recorded step and on every rank, gradients are clipped by each rank's own norm before they are averaged (and the norms differ), clipped while they are still multiplied by the scaler's factor, reduced or clipped only after the optimizer used them, or never cleared",
+    fix="Use this order: clear, backward, unscale, reduce, clip, step.",
     check=gradient_order,
     needs=("black_boxes",),
     explained_by=("reduce_operations",),

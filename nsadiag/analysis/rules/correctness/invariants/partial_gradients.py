@@ -1,4 +1,4 @@
-"""Parameters that all ranks of a split model hold, and that drift: each rank's gradient is only a part, or of another batch."""
+"""Shared parameters of a split model that drift, since each rank's gradient is only partial or of another batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nsadiag.analysis.relations.invariants.tensors import (
     looks_of,
     timeline,
 )
-from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import settings_apart
+from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Operation
 from nsadiag.evidence.records import Place, Strength, Where
@@ -27,8 +27,8 @@ from nsadiag.source.patterns.single_call import only_use
 
 
 def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
-    """Only where ranks exchange activations in each forward, some parameters differ from the start, and others do not:
-    who draws the ones apart and the others alike means to split the model, and to hold the rest on all ranks.
+    """Only if each forward exchanges activations, and some parameters differ from the start while others are equal:
+    the model is then split on purpose, and the equal parameters are shared.
     """
     looks, steps = looks_of(case), steps_of(case)
     if len(looks) <= LEAST or not all(
@@ -45,7 +45,7 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
     drifted = [key for key in keys_of(looks) if key in shared and _drifts(looks, key)]
     if not drifted:
         yield Declined(
-            f"{len(shared)} parameters that all ranks hold stay equal, beside {len(own)} that are each rank's own"
+            f"{len(shared)} shared parameters stay equal, next to {len(own)} that differ between ranks"
         )
         return
     apart = {key: timeline(looks, key)[kept_equal(timeline(looks, key))] for key in drifted}
@@ -55,12 +55,12 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
     shown = ", ".join(f"rank {rank}: {v.total:.8g}" for rank, v in sorted(values.items())[:8])
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"{key[1]} is held by all ranks of a model that is split over them, is equal at first, and differs from step {step} on: {says}.",
+        summary=f"{key[1]} is shared by all ranks of a split model and equal at first, but differs from step {step} on: {says}.",
         guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
         where=Where(parameter=key[1], step=max(step - 1, 0), phase=phase).at(place),
         evidence={
             f"sum over {key[1]} before step {step}: {shown}": source(case),
-            f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} are each rank's own, as {next(iter(own))[1]}; {len(drifted)} of the equal ones drift": source(
+            f"at step 0, {len(shared)} parameters are equal on all ranks and {len(own)} differ, for example {next(iter(own))[1]}; {len(drifted)} of the equal ones drift": source(
                 case
             ),
         },
@@ -68,7 +68,7 @@ def partial_gradients(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _equal_addends(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
-    """Shards that were drawn alike: each rank computes the same part, and the forward sums the copies."""
+    """Shards that were initialized equally, so that the forward sums equal copies."""
     inputs = inputs_of(case)
     if len(inputs) < LEAST or any(
         not equal(dict(enumerate(each)))
@@ -97,22 +97,22 @@ def _equal_addends(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
         return
     yield Draft(
         strength=Strength.LIKELY,
-        summary=f"The forward sums {case.cell.world_size} equal copies of one activation in each of {len(steps)} steps: all ranks hold the same weights and were given the same batch, so that none has a part of its own.",
+        summary=f"The forward sums {case.cell.world_size} equal copies of one activation in each of {len(steps)} steps: all ranks hold the same weights and got the same batch, so the model is not really split.",
         guilty_ranks=tuple(rank.rank for rank in case.cell.ranks),
         where=Where(step=steps[0].number, phase="forward").at(locations.of_text(found[0].place)),
         evidence={
-            f"what {found[0].name} sums over the ranks is equal on all of them, to the last bit, as are all parameters and inputs": source(
+            f"the inputs of {found[0].name} are equal on all ranks to the last bit, as are all parameters and model inputs": source(
                 case
             )
         },
-        fix="Seed the shards by the rank (and what all ranks hold alike), or split one tensor that is drawn whole.",
+        fix="Seed the shards by rank (and shared parameters equally), or split one tensor that is initialized whole.",
     )
 
 
 def _split(looks: tuple[Look, ...]) -> tuple[dict[Key, None], dict[Key, None]]:
-    """Parameters that are each rank's own from the start, and those that all ranks hold.
+    """Parameters that differ from the start, and those that all ranks share.
 
-    Of what begins as zeros or ones nothing is known by its values: it goes with what lies nearest to it in the model.
+    A parameter that starts as zeros or ones is classed with its neighbours in the model.
     """
     first = looks[0].held
     own = {key: None for key, values in first.items() if not equal(values)}
@@ -127,9 +127,9 @@ def _split(looks: tuple[Look, ...]) -> tuple[dict[Key, None], dict[Key, None]]:
 def _nearest(
     key: Key, own: dict[Key, None], alike: dict[Key, None], sizes: set[int], shape: tuple[int, ...]
 ) -> bool:
-    """Whether all ranks hold it, by what lies beside it, or else in the smallest module around it that has drawn parameters.
+    """Whether it is shared, by its neighbours in the smallest enclosing module that has random parameters.
 
-    Of a size that no parameter has which all ranks hold, it is a shard's.
+    A size that no shared parameter has belongs to a shard.
     """
     module = key[1].rpartition(".")[0]
     if any(each[1].rpartition(".")[0] == module for each in own) or not set(shape) <= sizes:
@@ -155,24 +155,24 @@ def _cause(case: Case, steps: tuple[Step, ...], key: Key) -> tuple[str, Place | 
     summed = any(couples(o) and o.reduces == "SUM" for found in first.ranks.values() for o in found)
     if summed and forward and _inputs_differ(first):
         return (
-            "the ranks were given different batches, and sum their activations over them",
+            "the ranks got different batches and sum their activations",
             locations.of_text(forward[0].place),
             "forward",
         )
     stepped = next(iter(first.of("step").values()))[0]
-    apart = settings_apart(case)
+    apart = differing_setting(case)
     if apart and apart.step <= first.number:
         return f"{apart.setting} is {apart.says}", apart.place, "optimizer"
     norms = _norms_apart(steps)
     if norms is not None:
         return (
-            "gradients are clipped by a norm that is each rank's own, over its shards alone",
+            "gradients are clipped by each rank's own norm, over its shards only",
             locations.of_text(norms.place),
             "backward",
         )
     place = only_use(case.cell.code, key[1].rpartition(".")[0].rpartition(".")[2])
     return (
-        "its gradient is each rank's own part, and nothing sums it",
+        "its gradient is partial on each rank, and nothing sums it",
         place or locations.of_text(stepped.place),
         "backward",
     )
@@ -199,8 +199,8 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="(`--probes light,invariants`) in a model that is split over the ranks (activations are exchanged in each forward, some parameters are each rank's own), parameters that all ranks begin with alike drift: their gradient is left partial, is clipped by a shard's norm, or is of another batch",
-    fix="Sum the gradient of what all ranks hold over the group that the model is split over (in backward, or before the optimizer's step), and give these ranks the same batches.",
+    detected="(`--probes light,invariants`) In a model that is split over the ranks (each forward exchanges activations, and some parameters belong to one rank each), parameters that all ranks start with equally drift: their gradient is only partial, is clipped by a shard's norm, or belongs to another batch",
+    fix="Sum the gradients of shared parameters over the group that the model is split over (in backward, or before the optimizer's step), and give these ranks the same batches.",
     check=partial_gradients,
     explained_by=("nonfinite", "control_mismatch"),
     confused_with=("healthy",),

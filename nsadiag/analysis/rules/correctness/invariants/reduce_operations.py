@@ -1,4 +1,4 @@
-"""Reductions of gradients that ranks do not ask for alike: another operation on one rank, or one parameter more often than the others."""
+"""Gradient reductions with another operation on some ranks, or of some parameters more often than of others."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def reduce_operations(case: Case) -> Iterator[Draft | Declined]:
     steps = steps_of(case)
     yield from _other_operations(case, steps)
     yield from _summed_twice(case, steps)
-    yield Declined(f"all ranks ask for the same reductions, in {len(steps)} steps")
+    yield Declined(f"all ranks request the same reductions, in {len(steps)} steps")
 
 
 def _other_operations(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
-    """The nth reduction of a group in a step is one call, whatever each rank says that it is."""
+    """Different operations in one call: the nth reduction of a group in a step."""
     for step in steps:
         each = {rank: [o for o in found if o.reduces] for rank, found in step.of("collective").items()}
         if len({tuple((o.name, o.group, o.shape) for o in found) for found in each.values()}) > 1:
@@ -37,7 +37,7 @@ def _other_operations(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
                 shown = ", ".join(f"rank {rank}: {what}" for rank, what in list(asked.items())[:8])
                 yield Draft(
                     strength=Strength.STRONG,
-                    summary=f"Ranks ask for different reductions in one {call.name}: {shown}. Each gets another result.",
+                    summary=f"Ranks use different operations in one {call.name}: {shown}. Each gets another result.",
                     guilty_ranks=odd,
                     where=Where(step=step.number, parameter=_parameter(call)).at(
                         locations.of_text(call.place)
@@ -56,7 +56,7 @@ def _parameter(call: Operation) -> str | None:
 
 
 def _summed_twice(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
-    """A sum of what is equal on all ranks already, for some parameters alone: their gradients are larger by a factor."""
+    """A second sum over the ranks, for some parameters only: their gradients are too large by a factor."""
     found: Counter[str] = Counter()
     last: dict[str, Operation] = {}
     for step in steps:
@@ -75,7 +75,7 @@ def _summed_twice(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
             locations.of_text(last[name].place)
         ),
         evidence={
-            f"at each of {found[name]} steps the second sum was of gradients that were equal on all ranks by then": source(
+            f"at each of {found[name]} steps the second sum was over gradients that were already equal on all ranks": source(
                 case
             )
         },
@@ -84,7 +84,7 @@ def _summed_twice(case: Case, steps: tuple[Step, ...]) -> Iterator[Draft]:
 
 
 def _again(step: Step) -> Iterator[tuple[str, Operation]]:
-    """Gradients that are equal on all ranks as they are summed, while the first sum of others is of unequal ones."""
+    """Gradients that are already equal on all ranks when they are summed, while others differ at their first sum."""
     by_rank = {
         rank: [o for o in found if reduces_gradients(o)] for rank, found in step.of("collective").items()
     }
@@ -107,7 +107,7 @@ def _again(step: Step) -> Iterator[tuple[str, Operation]]:
 
 
 def _grew(step: Step, parameter: str, before: Checksum, ranks: int) -> bool:
-    """Whether the optimizer used the sum, rather than an average."""
+    """Whether the optimizer used the sum rather than an average."""
     used = next(iter(step.of("used").values()), [])
     after = [v for o in used for v in o.values if v.name == parameter]
     return (
@@ -120,7 +120,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="ranks ask for different reduce operations (SUM, MAX, AVG, ...) in one call; or (`--probes light,invariants`) some gradients are summed again when they are equal on all ranks already",
+    detected="Ranks ask for different reduce operations (SUM, MAX, AVG, ...) in one call; or (`--probes light,invariants`) some gradients are summed again when they are already equal on all ranks",
     fix="Give every rank the same `op`.",
     check=reduce_operations,
     needs=("black_boxes",),

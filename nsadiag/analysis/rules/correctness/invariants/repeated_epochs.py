@@ -1,4 +1,4 @@
-"""Samplers that give every epoch the same order, or every rank the same share: their epoch or their rank was never set."""
+"""Samplers that repeat the same order in every epoch or the same share on every rank, since epoch or rank was never set."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from nsadiag.evidence.documents.training import Operation
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
 
-MOST_SURE = 8  # steps at which all ranks were given the same
-AGAIN = 3  # batches, at least, that come again in their order
-Epoch = tuple[int, Operation]  # with the step at which it begins
+MOST_SURE = 8  # steps with equal inputs on all ranks
+AGAIN = 3  # least number of batches that are repeated in order
+Epoch = tuple[int, Operation]  # with the step at which they begin
 
 
 def repeated_epochs(case: Case) -> Iterator[Draft | Declined]:
@@ -31,20 +31,18 @@ def repeated_epochs(case: Case) -> Iterator[Draft | Declined]:
     yield from _same_batches(case)
     yield from _same_inputs(case)
     count = sum(map(len, each.values()))
-    yield Declined(
-        f"samplers of training loaders were asked for {count} epochs, each with a number and a rank of its own"
-    )
+    yield Declined(f"samplers of training loaders began {count} epochs, each with its own number and rank")
 
 
 def _epochs(case: Case, rank: RankEvidence) -> list[Epoch]:
-    """Epochs of samplers whose batches are trained on: backwards follow what their loaders give."""
+    """Epochs of samplers whose batches are used for training."""
     trains = _trained_at(case, rank.rank)
     found = ((row.step, o) for row in rank.observed for o in row.operations if o.kind == "epoch")
     return [(step, o) for step, o in found if o.place in trains]
 
 
 def _trained_at(case: Case, rank: int) -> set[str]:
-    """Lines that ask a loader for batches, most of which a backward follows before the next."""
+    """Lines that request batches from a loader, most of which are followed by a backward."""
     events = case.events[case.events["rank"] == rank]
     wanted = events[events.kind.isin((Kind.DATA, Kind.BACKWARD)) & (events.phase == Phase.BEGIN)]
     given: dict[str, int] = {}
@@ -74,7 +72,7 @@ def _same_order(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
         (step, again) = alike[0]
         yield Draft(
             strength=Strength.STRONG,
-            summary=f"{again.name} shuffles, and its epoch stays {again.epoch}: each of {len(own)} epochs has the order of the first. set_epoch is not called with a new number.",
+            summary=f"{again.name} shuffles, but its epoch stays {again.epoch}: each of {len(own)} epochs repeats the order of the first. set_epoch is not called with a new number.",
             guilty_ranks=tuple(each),
             where=Where(step=step, phase="data").at(locations.of_text(again.place)),
             evidence={
@@ -86,7 +84,7 @@ def _same_order(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
 
 
 def _same_share(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
-    """Only if the ranks are replicas of one model, and nothing else divides the work."""
+    """The same share on all ranks, if they are replicas of one model and nothing else divides the work."""
     everyone = case.cell.world_size
     wrapped = all(r.ddp and all(len(m.ranks) == everyone for m in r.ddp) for r in case.cell.ranks)
     firsts = {rank: epochs[0] for rank, epochs in each.items() if epochs}
@@ -108,7 +106,7 @@ def _same_share(case: Case, each: dict[int, list[Epoch]]) -> Iterator[Draft]:
 
 
 def _same_batches(case: Case) -> Iterator[Draft]:
-    """By what the model is given: a loader that shuffles, and draws the second epoch as it drew the first."""
+    """A shuffling loader whose second epoch repeats the first, by the model's inputs."""
     for rank in case.cell.ranks:
         shuffled = {loader.place for loader in rank.loaders if loader.sampler == "RandomSampler"}
         length = _first_epoch(case, rank.rank)
@@ -125,11 +123,11 @@ def _same_batches(case: Case) -> Iterator[Draft]:
             place = next(iter(shuffled))
             yield Draft(
                 strength=Strength.LIKELY,
-                summary="The loader shuffles, and epoch 2 begins with the batches of epoch 1 in their order: its generator is seeded alike before each epoch.",
+                summary="The loader shuffles, but epoch 2 begins with the batches of epoch 1 in the same order: its generator gets the same seed before each epoch.",
                 guilty_ranks=tuple(r.rank for r in case.cell.ranks),
                 where=Where(step=length, phase="data").at(locations.of_text(place)),
                 evidence={
-                    f"checksums of the model's inputs at steps {length} to {length + again - 1} are those of steps 0 to {again - 1}, in this order; RandomSampler": source(
+                    f"checksums of the model's inputs at steps {length} to {length + again - 1} equal those of steps 0 to {again - 1}, in this order; RandomSampler": source(
                         case, rank.rank
                     )
                 },
@@ -139,7 +137,7 @@ def _same_batches(case: Case) -> Iterator[Draft]:
 
 
 def _same_inputs(case: Case) -> Iterator[Draft]:
-    """Replicas that are given the same batch as their peers in every step, and each time another one."""
+    """Replicas that get the same batch as their peers in every step, a new one each time."""
     everyone = case.cell.world_size
     wrapped = all(r.ddp and all(len(m.ranks) == everyone for m in r.ddp) for r in case.cell.ranks)
     steps, inputs = steps_of(case), inputs_of(case)
@@ -155,7 +153,7 @@ def _same_inputs(case: Case) -> Iterator[Draft]:
     forward = next(iter(steps[0].of("forward").values()))[0]
     yield Draft(
         strength=Strength.LIKELY,
-        summary=f"All ranks train on the same batches: the inputs were equal on all {everyone} ranks at each of {len(inputs)} recorded steps, and others from step to step, so that the same gradient is averaged {everyone} times.",
+        summary=f"All ranks train on the same batches: the inputs were equal on all {everyone} ranks at each of {len(inputs)} recorded steps, and change from step to step, so the same gradient is averaged {everyone} times.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=min(inputs), phase="data").at(
             locations.of_text(loaders[0] if len(loaders) == 1 else forward.place)
@@ -165,12 +163,12 @@ def _same_inputs(case: Case) -> Iterator[Draft]:
                 case
             )
         },
-        fix="Give the loader a DistributedSampler, or each rank its share of the stream. If a benchmark or a test means it, all is well.",
+        fix="Give the loader a DistributedSampler, or give each rank its share of the stream. If a benchmark or a test intends it, ignore this.",
     )
 
 
 def _first_epoch(case: Case, rank: int) -> int:
-    """Batches that were given before the data first ran out; 0 where it did not."""
+    """The number of batches before the data was first exhausted; 0 if it was not."""
     events = case.events[(case.events["rank"] == rank) & (case.events.kind == Kind.DATA)]
     ended = events[events.phase == Phase.END].b.tolist()
     return ended.index(1) if 1 in ended else 0
@@ -181,7 +179,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="a DistributedSampler that shuffles has the same epoch number in all epochs of training, or the same share on all ranks of a model in DDP; or (`--probes light,invariants`) a loader that shuffles gives the batches of the first epoch again, or replicas are given the same batches as their peers in every step",
+    detected="A shuffling DistributedSampler has the same epoch number in all epochs of training, or the same share on all ranks of a model in DDP; or (`--probes light,invariants`) a shuffling loader repeats the batches of the first epoch, or replicas get the same batches as their peers in every step",
     fix="Call sampler.set_epoch(epoch) before each epoch.",
     check=repeated_epochs,
     needs=("black_boxes",),

@@ -1,4 +1,4 @@
-"""Replicas of one model that exchange no gradients at all: a wrapper over a group of one, or shares of one data set and nothing besides."""
+"""Replicas of one model that exchange no gradients at all: a wrapper over a group of one rank, or only a split data set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nsadiag.source.patterns.single_call import last_call
 
 
 def unexchanged_gradients(case: Case) -> Iterator[Draft | Declined]:
-    """Only where replicas were meant: one model at first on all ranks, and a wrapper, or a sampler that shares out one data set."""
+    """Only where replicas are intended: the same initial model on all ranks, and a wrapper or a sampler that splits the data."""
     if not ran_together(case.cell):
         return
     exchanged = _exchanged(case)
@@ -27,16 +27,16 @@ def unexchanged_gradients(case: Case) -> Iterator[Draft | Declined]:
         return
     drifted = drift(case.cell) or _tensors_apart(case)
     if drifted is None:
-        yield Declined("the ranks' models are equal wherever they were compared, or were never one")
+        yield Declined("the ranks' models are equal wherever they were compared, or differ from the start")
     elif wrapper := _wrapped_alone(case):
         name, place = wrapper
         yield _draft(
             case,
             drifted,
-            f"{name} is given a group of which each rank is the only member: no gradient is ever exchanged, and each rank trains a model of its own.",
+            f"{name} gets a group in which each rank is alone: no gradient is ever exchanged, and each rank trains a model of its own.",
             place,
             f"{name} over one rank on each of {case.cell.world_size} ranks",
-            f"Give {name} the group (or the dimension of the mesh) over which the model is replicated; without one it takes all ranks.",
+            f"Pass {name} the group (or mesh dimension) over which the model is replicated; by default it takes all ranks.",
         )
     elif (
         not drifted.from_start
@@ -46,7 +46,7 @@ def unexchanged_gradients(case: Case) -> Iterator[Draft | Declined]:
         yield _draft(
             case,
             drifted,
-            "The ranks share out one data set, and no gradient is ever exchanged: each trains a model of its own on its share.",
+            "The ranks split one data set, but exchange no gradients: each trains a model of its own on its share.",
             _stepped_at(case),
             shared,
             "Wrap the model in DDP, or average the gradients before each optimizer.step().",
@@ -54,7 +54,7 @@ def unexchanged_gradients(case: Case) -> Iterator[Draft | Declined]:
 
 
 def _exchanged(case: Case) -> str | None:
-    """A collective of the user's, or of a wrapper's, by which ranks exchange more than a few numbers once training has begun."""
+    """A collective of user code or a wrapper that exchanges more than a few numbers once training has begun."""
     calls = case.events[(case.events.kind == Kind.COLLECTIVE) & (case.events.phase == Phase.BEGIN)]
     large = calls[
         (calls.step >= 1)
@@ -63,7 +63,7 @@ def _exchanged(case: Case) -> str | None:
     ]
     alone = {o.name for r in case.cell.ranks for o in r.settings.groups if len(o.ranks) == 1}
     large = large[~large.group.isin(alone)]
-    # In FSDP's groups of one there is nothing to exchange.
+    # FSDP groups of one rank exchange nothing.
     large = large[~large.group.isin({u.group for r in case.cell.ranks for u in r.units if len(u.ranks) == 1})]
     if len(large):
         row = large.iloc[0]
@@ -73,7 +73,7 @@ def _exchanged(case: Case) -> str | None:
 
 
 def _tensors_apart(case: Case) -> Drift | None:
-    """Shards over one rank are not summed as replicas are; their checksums are known where tensors are read."""
+    """Divergence of models sharded over one rank, whose sums are not recorded, by the checksums of tensors."""
     looks = looks_of(case)
     for key in keys_of(looks):
         at = timeline(looks, key)
@@ -107,7 +107,7 @@ def _wrapped_alone(case: Case) -> tuple[str, Place | None] | None:
 
 
 def _shares(case: Case) -> str | None:
-    """Samplers of which each rank takes another share of as many as there are ranks."""
+    """Samplers whose shares are divided among exactly these ranks."""
     epochs = {
         r.rank: {(o.replica, o.replicas) for row in r.observed for o in row.operations if o.kind == "epoch"}
         for r in case.cell.ranks
@@ -142,7 +142,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="models that diverge on ranks which exchange no tensors at all, though DDP or FSDP wraps them (over a group of one rank), or a DistributedSampler shares out their data",
+    detected="Models diverge on ranks that exchange no tensors at all, although DDP or FSDP wraps them (over a group of one rank) or a DistributedSampler splits their data",
     fix="Wrap the model in DDP over all ranks, or average the gradients before each optimizer.step().",
     check=unexchanged_gradients,
     needs=("black_boxes",),

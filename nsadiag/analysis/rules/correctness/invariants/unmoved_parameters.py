@@ -1,4 +1,4 @@
-"""Training that changes nothing: the learning rate is zero in every step, or no parameter of an optimizer ever has a gradient."""
+"""Training without effect: a learning rate of zero in every step, or an optimizer whose parameters never have a gradient."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nsadiag.evidence.documents.training import Operation
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.single_call import scheduler_step
 
-LEAST = 4  # steps of the optimizer that were looked at
-SUDDEN = 0.1  # of the largest loss so far: the smallest before it is gone
+LEAST = 4  # recorded optimizer steps
+SUDDEN = 0.1  # of the largest loss so far: the least loss before it vanishes
 RATE = "lr="
 
 
@@ -28,9 +28,9 @@ def unmoved_parameters(case: Case) -> Iterator[Draft | Declined]:
             for operation in row.operations:
                 if operation.kind == "step" and operation.optimizer is not None:
                     stepped.setdefault(operation.optimizer, []).append((row.step, operation))
-        # A schedule may begin at zero.
+        # A schedule may start at zero.
         later = {n: [(step, o) for step, o in found if step > 0] for n, found in stepped.items()}
-        # One of several may wait for its turn.
+        # One of several optimizers may be used later.
         if later and all(len(found) >= LEAST and _is_idle(found) for found in later.values()):
             yield from _without_rate(case, rank, next(iter(later.values())))
         for number, found in stepped.items():
@@ -71,17 +71,17 @@ def _without_rate(case: Case, rank: RankEvidence, found: list[tuple[int, Operati
 def _without_gradients(
     case: Case, rank: RankEvidence, number: int, found: list[tuple[int, Operation]]
 ) -> Iterator[Draft]:
-    """An optimizer whose steps find no gradient, from its first step on and for good."""
+    """An optimizer that never finds a gradient, from its first step on."""
     if any(o.graded is None or o.graded for _, o in found) or not all(o.held for _, o in found):
         return
-    # Gradients that a closure makes are looked for when the step is done.
+    # Gradients of a closure are checked after the step.
     rows = [row for row in rank.ungraded if row.optimizer == number]
     if not rows or rows[-1].count < rows[-1].of:
         return
     step, first = found[0]
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"{first.name} has made steps at which none of its {first.held} parameters had a gradient, from the first on: it trains nothing.",
+        summary=f"{first.name} has made all its steps without a gradient for any of its {first.held} parameters: it trains nothing.",
         guilty_ranks=tuple(r.rank for r in case.cell.ranks),
         where=Where(step=step, phase="optimizer").at(locations.of_text(first.place)),
         evidence={
@@ -89,19 +89,19 @@ def _without_gradients(
                 case, rank.rank
             )
         },
-        fix="Give it the parameters of the model that runs, after it was wrapped, sharded or copied; and look for a detach() between them and the loss.",
+        fix="Pass it the parameters of the model that runs, after it was wrapped, sharded or copied; and look for a detach() between them and the loss.",
     )
 
 
 def _vanished(case: Case) -> Iterator[Draft]:
-    """A loss that drops to exactly zero from one step to the next, with every gradient, and stays there."""
+    """A loss that drops to exactly zero from one step to the next, with all gradients, and stays there."""
     looks = {look.step: look for look in looks_of(case)}
     losses = [(s.number, _loss(s)) for s in steps_of(case) if s.number in looks]
     gone = next((n for n, (_, loss) in enumerate(losses) if loss == 0.0), 0)
     before, after = losses[:gone], losses[gone:]
     if len(before) < LEAST or len(after) < LEAST or any(loss != 0.0 for _, loss in after):
         return
-    # One that converges to zero passes through what is nearly zero.
+    # A loss that converges to zero gets close to zero first.
     known = [loss for _, loss in before if loss is not None]
     if len(known) < len(before) or min(known) < SUDDEN * max(known):
         return
@@ -120,12 +120,12 @@ def _vanished(case: Case) -> Iterator[Draft]:
                 case
             )
         },
-        fix="Look at what the loss is multiplied by or averaged over: a mask, a weight or a selection that has become empty.",
+        fix="Check what the loss is multiplied by or averaged over: a mask, a weight or a selection that has become empty.",
     )
 
 
 def _loss(step: Step) -> float | None:
-    """The loss of all ranks, where each says its own."""
+    """The loss over all ranks, if each has its own."""
     found = [o.value for ops in step.of("backward").values() for o in ops]
     known = [value for value in found if value is not None]
     return max(known, key=abs) if known and len(known) == len(found) else None
@@ -136,7 +136,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="an optimizer whose learning rate is zero in all steps but the first, or none of whose parameters has a gradient at any step; or (`--probes light,invariants`) a loss that drops to exactly zero, with all gradients",
+    detected="An optimizer has a learning rate of zero in all steps but the first, or none of its parameters has a gradient in any step; or (`--probes light,invariants`) the loss drops to exactly zero, with all gradients",
     fix="Give the optimizer a learning rate, and the parameters that the loss depends on.",
     check=unmoved_parameters,
     explained_by=("nonfinite", "stale_optimizer"),

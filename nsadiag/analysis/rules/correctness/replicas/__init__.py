@@ -1,1 +1,1 @@
-"""Replicas that are no longer one model."""
+"""Replicas that have diverged, and the causes."""

@@ -1,4 +1,4 @@
-"""Loads from a checkpoint that some ranks made before their first step, and the others did not."""
+"""Checkpoint loads that only some ranks made before their first step."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ OF_OPTIMIZER = "optimizer.load_state_dict"
 
 @dataclass(frozen=True, kw_only=True)
 class Loads:
-    """One function that loads, and the ranks that called it."""
+    """A load function, and the ranks that called it."""
 
     op: str
     by: tuple[int, ...]
     place: Place | None  # of the call
 
 
-def loaded_alone(case: Case, *, before_wrap: bool = False, wraps: int = 1) -> Loads | None:
-    """The first such function between the wrap of that number and the next step.
+def uneven_load(case: Case, *, before_wrap: bool = False, wraps: int = 1) -> Loads | None:
+    """The first load that only some ranks made between the nth wrap and the next step.
 
-    `before_wrap`: or between the step before the wrap and that step. DDP copies the model that was loaded, and not the
-    optimizer's state.
+    `before_wrap`: also before the wrap, since the step before it. DDP copies the loaded model, but not the optimizer's
+    state.
     """
     calls: dict[str, dict[int, str]] = {}
     for rank in case.cell.ranks:

@@ -1,4 +1,4 @@
-"""Causes of diverged replicas in DDP, by what else the ranks wrote: one cause a function, the plainest first."""
+"""Causes of diverged replicas in DDP, by the ranks' other records: one function a cause, the most direct first."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nsadiag.analysis.facts.buckets import elements_of
 from nsadiag.analysis.records import CellEvidence, RankEvidence
 from nsadiag.analysis.relations.manual_averaging import DEFAULT, MOST_STEPS
 from nsadiag.analysis.relations.replica_sums import Drift, drift, kept_equal, summed, written_alone
-from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, loaded_alone
-from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
-from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
-from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import kept_back
+from nsadiag.analysis.rules.correctness.replicas.checkpoint_loads import OF_OPTIMIZER, uneven_load
+from nsadiag.analysis.rules.correctness.replicas.learning_rates import differing_rates
+from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
+from nsadiag.analysis.rules.correctness.replicas.unsynced_gradients import unsynced_steps
 from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.documents.training import WrappedModel
 from nsadiag.evidence.records import Place
@@ -24,16 +24,16 @@ from nsadiag.source.patterns.single_call import only_assignment, thawed
 
 WRAPPER = "DistributedDataParallel"
 SWITCH = "require_backward_grad_sync"
-OF_RATES = "Give every rank's scheduler the same numbers: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks."
+OF_RATES = "Give every rank's scheduler the same values: all_reduce the metric (or take rank 0's) before scheduler.step(metric), and step it equally often on all ranks."
 UNKNOWN_TO_DDP = (
-    "DDP does not reduce it, as it was frozen when DDP wrapped the model, or was put in afterwards"
+    "DDP does not reduce it, because it was frozen when DDP wrapped the model, or was added afterwards"
 )
-OF_UNKNOWN = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce by hand what is changed without a gradient."
+OF_UNKNOWN = "Change the model (new layers, requires_grad) before DDP wraps it, or wrap it again; reduce changes that use no gradient by hand."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Why:
-    """A reason, as a whole sentence. `odd` are the ranks that do otherwise, where it tells them."""
+    """A cause, as a sentence; `odd` are the outliers, if the cause identifies them."""
 
     says: str
     fix: str
@@ -42,8 +42,8 @@ class Why:
     more: Claims = field(default_factory=dict)
 
 
-def why_parted(case: Case, found: Drift, among: frozenset[str]) -> Why:
-    """`among` are the parameters that DDP holds."""
+def cause_of_drift(case: Case, found: Drift, among: frozenset[str]) -> Why:
+    """The cause of the drift. `among`: the parameters that DDP holds."""
     idle = not _were_reduced(case, found.parameter) and not kept_equal(case.cell, among)
     return (
         _kept_back(case, found, idle)
@@ -63,18 +63,18 @@ def _says(found: Drift) -> str:
 
 
 def _kept_back(case: Case, found: Drift, idle: bool) -> Why | None:
-    kept = kept_back(case, case.cell.ranks[0].rank, 0 if idle else found.step)
+    kept = unsynced_steps(case, case.cell.ranks[0].rank, 0 if idle else found.step)
     if not kept or (idle and not kept.all):
         return None
     return Why(
         says=f"{_says(found)}: {kept.says}.",
         place=kept.place,
-        fix="Leave no_sync for the last backward before every optimizer.step(), also where an epoch ends within an accumulation.",
+        fix="Leave no_sync for the last backward before every optimizer.step(), also if an epoch ends during accumulation.",
     )
 
 
 def _switched_off(case: Case, found: Drift) -> Why | None:
-    """Forwards go through the wrapper, and it is told to reduce nothing."""
+    """A wrapper that is used but set to reduce nothing."""
     events = case.events[(case.events.kind == Kind.FORWARD) & (case.events.name == WRAPPER)]
     place = only_assignment(case.cell.code, SWITCH)
     if place is None or events["rank"].nunique() < len(case.cell.ranks):
@@ -88,14 +88,14 @@ def _switched_off(case: Case, found: Drift) -> Why | None:
 
 def _passed_by(case: Case, found: Drift) -> Why:
     return Why(
-        says=f"{_says(found)}: its wrapper was passed by: no gradient was ever reduced, each rank trains a model of its own.",
+        says=f"{_says(found)}: its wrapper is bypassed, so no gradient was ever reduced and each rank trains a model of its own.",
         place=_forward_place(case.cell.ranks[0], case),
-        fix="Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what went through its forward.",
+        fix="Call the wrapped model itself, model(x), not model.module(x) or one of its methods: DDP reduces only what goes through its forward.",
     )
 
 
 def _left(case: Case, rank: int, found: Drift) -> Why | None:
-    """Forwards that went through DDP's wrapper for some steps, and nearly none since, while backwards go on."""
+    """A wrapper that was used for some steps and is bypassed since, while backwards continue."""
     events = case.events
     mine = events[(events["rank"] == rank) & (events.phase == Phase.BEGIN)]
     wrapped = mine[(mine.kind == Kind.FORWARD) & (mine.name == WRAPPER)]
@@ -108,25 +108,25 @@ def _left(case: Case, rank: int, found: Drift) -> Why | None:
     if len(bare) < MOST_STEPS * since.step.nunique() or bare[0] - 1 not in through:
         return None
     before = set(backwards.site[backwards.step < bare[0]])
-    # One loop for all steps calls the model where it always did; another one is known by its backward alone.
+    # Within one loop the model is called at the same line; another loop shows by its backward alone.
     at = wrapped.site[wrapped.step < bare[0]] if set(since.site) <= before else since.site
     return Why(
-        says=f"{_says(found)}: from step {int(bare[0])} on its wrapper is passed by, and each rank trains a model of its own.",
+        says=f"{_says(found)}: from step {int(bare[0])} on its wrapper is bypassed, and each rank trains a model of its own.",
         place=locations.of_text(str(at.iloc[-1])),
-        fix="Go on calling the wrapped model itself, model(x): keep model.module for saving and evaluation, in a variable of its own.",
+        fix="Keep calling the wrapped model itself, model(x); use model.module for saving and evaluation, in a separate variable.",
     )
 
 
 def _loaded(case: Case, found: Drift) -> Why | None:
-    """A load on some ranks alone: it moves what is equal before the first step and not after it."""
+    """A load on some ranks only, which breaks equality before the first step or right after it."""
     if found.since > 1:
         return None
-    alone = loaded_alone(case, before_wrap=not found.from_start, wraps=found.wraps)
+    alone = uneven_load(case, before_wrap=not found.from_start, wraps=found.wraps)
     if alone is None:
         return None
-    when = "before the first step" if found.from_start else "after the first step, and not before it"
+    when = "before the first step" if found.from_start else "after the first step, but not before it"
     if alone.op == OF_OPTIMIZER:
-        # All ranks read the checkpoint: those are wrong that went on without a part of it.
+        # All ranks read the checkpoint: the wrong ones left out a part of it.
         odd = tuple(r.rank for r in case.cell.ranks if r.rank not in alone.by)
         did = "did not load the optimizer's state, and the others did"
     else:
@@ -136,14 +136,14 @@ def _loaded(case: Case, found: Drift) -> Why | None:
         says=f"The model is wrapped in DDP, and yet its replicas differ {when}: rank {case.cell.names(odd)} {did}.",
         place=alone.place,
         odd=odd,
-        fix="Load before DDP wraps the model (it then copies rank 0's to all), or load on every rank."
+        fix="Load before DDP wraps the model (DDP then copies rank 0's parameters to all), or load on every rank."
         if found.from_start
-        else "Load the optimizer's state (and a scheduler's or scaler's) on every rank: DDP copies the model alone.",
+        else "Load the optimizer's state (and a scheduler's or scaler's) on every rank: DDP copies only the model.",
     )
 
 
 def _skipped(case: Case, found: Drift) -> Why | None:
-    otherwise = skipped(case, found.step)
+    otherwise = skipped_step(case, found.step)
     if otherwise is None:
         return None
     return Why(
@@ -156,7 +156,7 @@ def _skipped(case: Case, found: Drift) -> Why | None:
 
 
 def _at_other_rates(cell: CellEvidence, found: Drift) -> Why | None:
-    rates = rates_apart(cell)
+    rates = differing_rates(cell)
     if rates is None or rates.step > found.step:
         return None
     return Why(
@@ -169,7 +169,7 @@ def _at_other_rates(cell: CellEvidence, found: Drift) -> Why | None:
 
 
 def _unknown_to_ddp(case: Case, found: Drift) -> Why | None:
-    """A parameter that DDP does not reduce: it diverges first, and a norm over all gradients, or the loss, takes the rest along."""
+    """A parameter that DDP does not reduce: it diverges first, and the others follow through a gradient norm or the loss."""
     apart = None if has_parts(case) else drift(case.cell, left_out=True)
     if apart is None or apart.step > found.step:
         return None
@@ -182,7 +182,7 @@ def _unknown_to_ddp(case: Case, found: Drift) -> Why | None:
 
 
 def has_parts(case: Case) -> bool:
-    """Experts and shards are meant to differ: they have groups of their own, or exchange what is theirs."""
+    """Whether the model has experts or shards, which differ on purpose: they use groups or exchanges of their own."""
     calls = case.events[case.events.kind == Kind.COLLECTIVE]
     apart = ~calls.group.str.startswith(DEFAULT) & ((calls.group != "") | (calls.site != ""))
     return bool(apart.any() or calls.name.str.contains("all_to_all", regex=False).any())
@@ -194,11 +194,11 @@ def _written(cell: CellEvidence, found: Drift) -> Why:
     if not wrote:
         place = write_on_one_rank(cell.code)
         return Why(
-            says=f"{_says(found)}: something changes the parameters on one rank alone.", fix=fix, place=place
+            says=f"{_says(found)}: something changes the parameters on one rank only.", fix=fix, place=place
         )
     odd = tuple(sorted(wrote))
     return Why(
-        says=f"{_says(found)}: something besides the optimizer writes into them on rank {cell.names(odd)} alone.",
+        says=f"{_says(found)}: something besides the optimizer writes into them on rank {cell.names(odd)} only.",
         odd=odd,
         place=write_on_one_rank(cell.code),
         more={**_of_writes(found, wrote)},
@@ -207,16 +207,14 @@ def _written(cell: CellEvidence, found: Drift) -> Why:
 
 
 def _of_writes(found: Drift, wrote: dict[int, int]) -> Claims:
-    times = ", ".join(f"rank {rank} {n} times more than the others" for rank, n in sorted(wrote.items()))
+    times = ", ".join(f"rank {rank}: {n} times more" for rank, n in sorted(wrote.items()))
     return {
-        f"between the snapshot before and step {found.step}, {found.parameter} was written into {times}; until then equally often on all": found.source
+        f"between the snapshot before and step {found.step}, {found.parameter} was modified more often on some ranks than on others ({times}); before that equally often on all": found.source
     }
 
 
 def _models_of(cell: CellEvidence, rank: RankEvidence, parameter: str) -> Sequence[WrappedModel]:
-    """Those in DDP that hold it, of a generator and a critic the one: by its name or, of parts that are called by themselves
-    and have names of their own, by as many elements as were compared; all where neither tells.
-    """
+    """The DDP models that hold the parameter: by its name, or by the number of compared elements; all if neither decides."""
     whole = summed(cell).get("", 0)
     named = [m for m in rank.ddp if parameter in _names_in(m)]
     sized = [m for m in rank.ddp if sum(bucket.elements for bucket in m.buckets) == whole]
@@ -228,7 +226,7 @@ def _names_in(model: WrappedModel) -> set[str]:
 
 
 def _were_reduced(case: Case, parameter: str) -> bool:
-    """Whether any dump shows an all_reduce as large as a bucket of its model; without dumps DDP's own count of reductions."""
+    """Whether a dump shows an all_reduce of a bucket's size; without dumps, whether DDP counted reductions."""
     models = _models_of(case.cell, case.cell.ranks[0], parameter)
     sizes = {bucket.elements for m in models for bucket in (*m.buckets, *m.rebuilt_buckets)}
     calls = case.calls

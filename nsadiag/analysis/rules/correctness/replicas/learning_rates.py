@@ -1,4 +1,4 @@
-"""Learning rates that a scheduler has set on one rank otherwise than on its peers: equal gradients then make other models."""
+"""Learning rates that a scheduler set differently on some ranks, so that equal gradients lead to different models."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from nsadiag.analysis.rules.rule import Claims
 from nsadiag.evidence.records import Place
 from nsadiag.source.patterns.single_call import scheduler_step
 
-CLOSE = 1e-9  # as a share: rates are computed alike on all ranks, from equal numbers
+CLOSE = 1e-9  # relative tolerance: all ranks compute their rates in the same way
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatesApart:
-    """The first step that is known of in which ranks used other rates."""
+class DifferingRates:
+    """The first recorded step in which ranks used different learning rates."""
 
     step: int
-    rates: dict[int, tuple[float, ...]]  # by rank, those of its groups of parameters
-    odd: tuple[int, ...]  # the minority; all ranks where there is none
+    rates: dict[int, tuple[float, ...]]  # by rank, one for each parameter group
+    odd: tuple[int, ...]  # the minority; all ranks if there is none
     place: Place | None  # the one line that steps a scheduler
 
     @property
     def says(self) -> str:
-        """The rest of a sentence."""
+        """The difference, as a clause."""
         shown = "; ".join(
             f"rank {r}: {', '.join(f'{v:.4g}' for v in rates)}" for r, rates in sorted(self.rates.items())[:8]
         )
-        return f"the ranks' learning rates are no longer the same ({shown})"
+        return f"the ranks' learning rates differ ({shown})"
 
     @property
     def evidence(self) -> Claims:
-        """The rates of that step."""
+        """The rates of that step, with their file."""
         return {f"{self.says} in step {self.step}": f"ranks/{self.odd[0]:05d}/replicas.jsonl"}
 
 
-def rates_apart(cell: CellEvidence) -> RatesApart | None:
-    """The first step of one optimizer of which every rank recorded its rates, and in which they differ."""
+def differing_rates(cell: CellEvidence) -> DifferingRates | None:
+    """The first step of one optimizer whose rates all ranks recorded and in which they differ."""
     moments: dict[tuple[int, ...], dict[int, tuple[int, tuple[float, ...]]]] = defaultdict(dict)
     for rank in cell.ranks:
         for row in rank.replicas:
@@ -52,7 +52,7 @@ def rates_apart(cell: CellEvidence) -> RatesApart | None:
             and len(set(map(len, rates.values()))) == 1
             and _differ(list(rates.values()))
         ):
-            return RatesApart(
+            return DifferingRates(
                 step=min(step for step, _ in told.values()),
                 rates=rates,
                 odd=odd_values(rates),

@@ -1,4 +1,4 @@
-"""Hyperparameters of optimizers, rank beside rank: the first that is another on some rank, and the line that makes it so."""
+"""The first optimizer hyperparameter that differs between ranks, and the line that sets it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from nsadiag.source.patterns.single_call import scheduler_step
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettingApart:
-    """A hyperparameter that ranks do not share."""
+class DifferingSetting:
+    """A hyperparameter that differs between ranks."""
 
     setting: str
     values: dict[int, str]
@@ -32,17 +32,17 @@ class SettingApart:
         return ", ".join(f"{value} on rank {rank}" for rank, value in list(self.values.items())[:8])
 
 
-def settings_apart(case: Case) -> SettingApart | None:
-    """At the first step at which they differ."""
+def differing_setting(case: Case) -> DifferingSetting | None:
+    """The first difference, at the first step that has one."""
     for step in steps_of(case):
         for steps in zip(*step.of("step").values(), strict=False):
             if found := _first_apart(dict(zip(step.ranks, steps, strict=True))):
                 setting, values = found
-                # What is the same at first and not later was changed by whatever steps a schedule.
+                # A value that is equal at first and differs later was changed by a scheduler.
                 place = setting_of_rank(case.cell.code, setting) or write_on_one_rank(case.cell.code)
                 scheduled = scheduler_step(case.cell.code) if setting == "lr" and step.number else None
                 at = place or scheduled or locations.of_text(steps[0].place)
-                return SettingApart(setting=setting, values=values, step=step.number, place=at)
+                return DifferingSetting(setting=setting, values=values, step=step.number, place=at)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Optimizer steps that one replica left out and its peers made, after the same backward: from there on it is another model."""
+"""Optimizer steps that some replicas skipped and their peers made after the same backward."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from nsadiag.source.control import Condition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
-    """The first backward after which ranks did not make the same number of steps."""
+class SkippedStep:
+    """The first backward after which the ranks made different numbers of steps."""
 
     backward: int  # from 1
-    ranks: tuple[int, ...]  # who did otherwise than all had done until then
+    ranks: tuple[int, ...]  # those that deviated from the usual number
     made: int
     usual: int
-    guard: Condition | None  # the condition on which the step hangs, where there is but one
+    guard: Condition | None  # the condition on which the step depends, if there is exactly one
     scaler: Place | None = (
-        None  # where a gradient scaler left it out, as it had found inf or NaN in their gradients
+        None  # the line of the gradient scaler that skipped it for inf or NaN in their gradients
     )
 
     @property
@@ -39,35 +39,35 @@ class Skipped:
     @property
     def fix(self) -> str:
         if self.scaler:
-            return "Reduce the gradients before scaler.unscale_ looks at them (what is not finite on one rank is so on all then), or all_reduce what each scaler found (MAX), so that all ranks leave out a step or none does."
+            return "Reduce the gradients before scaler.unscale_ checks them (a non-finite value is then on all ranks), or all_reduce what each scaler found (MAX), so that all ranks skip a step or none does."
         return "Agree on the flag first: all_reduce it (MAX or MIN), so that all ranks make the step or none does."
 
     def says(self, names: str) -> str:
         """The rest of a sentence."""
         if self.scaler:
-            return f"the gradient scaler of rank {names} left out the optimizer's step after backward {self.backward}, for inf or NaN in gradients that are that rank's own, and those of the others did not"
+            return f"the gradient scaler of rank {names} skipped the optimizer's step after backward {self.backward}, because of inf or NaN in that rank's own gradients, and those of the others did not"
         times = "no optimizer step" if not self.made else f"{self.made} optimizer steps"
         on = f" (`{shown(self.guard)}`)" if self.guard else ""
         return f"rank {names} made {times} after backward {self.backward}{on}, and the others {self.usual}"
 
     def evidence(self, cell: CellEvidence) -> Claims:
-        """The number of steps of each rank, and of those that its scaler left out."""
+        """The number of steps of each rank, and of those that its scaler skipped."""
         return {f"rank {r.rank} made {r.end.steps} optimizer steps{self._left_out(r)}": f"{r.source}/blackbox.bin" for r in cell.ranks[:8]
             if r.end.steps is not None}  # fmt: skip
 
     def _left_out(self, rank: RankEvidence) -> str:
         number = len(_scaled(rank.recording.events, skipped=True))
-        return f", and its gradient scaler left out {number}" if self.scaler else ""
+        return f", and its gradient scaler skipped {number}" if self.scaler else ""
 
 
-def skipped(case: Case, until: int) -> Skipped | None:
-    """Before anybody had made `until` steps; None where their recordings do not reach back to the start."""
+def skipped_step(case: Case, until: int) -> SkippedStep | None:
+    """The first skipped step before `until`; None if the recordings do not reach back to the start."""
     s = Context(case)
     if len(s.timelines.events) < len(case.cell.ranks) or not s.timelines.are_whole:
         return None
     ranks = {rank: _backwards(events) for rank, events in s.timelines.events.items()}
     usual: dict[str, set[int]] = defaultdict(set)
-    # Of the last one nobody knows what would have followed.
+    # What would have followed the last backward is unknown.
     for number in range(min(map(len, ranks.values())) - 1):
         lines = {backwards[number][0].at for backwards in ranks.values()}
         made = {rank: backwards[number][1] for rank, backwards in ranks.items()}
@@ -79,24 +79,24 @@ def skipped(case: Case, until: int) -> Skipped | None:
             known |= {*made.values()}
             continue
         steps = {rank: backwards[number : number + 2] for rank, backwards in ranks.items()}
-        # Before it has found its scale a scaler leaves out steps as well: of all ranks together.
+        # While it searches for its scale a scaler also skips steps, on all ranks together.
         without = tuple(rank for rank, count in made.items() if not count)
         scaler = _by_a_scaler(case.cell, {rank: steps[rank] for rank in without})
         if scaler and 0 < 2 * len(without) <= len(made):
-            return Skipped(backward=number + 1, ranks=without, made=0, usual=max(made.values()), guard=None, scaler=scaler)  # fmt: skip
+            return SkippedStep(backward=number + 1, ranks=without, made=0, usual=max(made.values()), guard=None, scaler=scaler)  # fmt: skip
         odd = tuple(rank for rank, count in made.items() if count not in known)
-        # Where steps are not made after each backward, nobody can tell who did otherwise.
+        # If steps do not follow each backward, no rank is an outlier.
         if len(known) != 1 or not 0 < len(odd) < len(made):
             return None
         guard = _guard(s, ranks[odd[0]][number][0])
-        return Skipped(
+        return SkippedStep(
             backward=number + 1, ranks=odd, made=made[odd[0]], usual=min(known), guard=guard
         )  # fmt: skip
     return None
 
 
 def _backwards(events: list[TimelineEvent]) -> list[tuple[TimelineEvent, int]]:
-    """Each with the number of steps before the next."""
+    """The backwards, each with the number of steps before the next one."""
     found: list[tuple[TimelineEvent, int]] = []
     for event in events:
         if event.kind == Kind.BACKWARD:
@@ -108,7 +108,7 @@ def _backwards(events: list[TimelineEvent]) -> list[tuple[TimelineEvent, int]]:
 
 
 def _by_a_scaler(cell: CellEvidence, steps: dict[int, list[tuple[TimelineEvent, int]]]) -> Place | None:
-    """The line at which scalers of all these ranks left out a step between the two backwards; None where one did not."""
+    """The line at which the scalers of all these ranks skipped a step between the two backwards; None if one did not."""
     found = None
     for number, ((backward, _), (following, _)) in steps.items():
         recording = cell.rank(number).recording
@@ -122,7 +122,7 @@ def _by_a_scaler(cell: CellEvidence, steps: dict[int, list[tuple[TimelineEvent, 
 
 
 def _scaled(events: Any, *, skipped: bool) -> Any:
-    """Steps of gradient scalers: those that were left out; else the beginnings of all."""
+    """Steps of gradient scalers: the skipped ones, or the start of all."""
     mine = events[events["kind"] == int(Kind.SCALER)]
     if skipped:
         return mine[(mine["phase"] == int(Phase.END)) & (mine["a"] == 1)]
@@ -130,7 +130,7 @@ def _scaled(events: Any, *, skipped: bool) -> Any:
 
 
 def _guard(context: Context, backward: TimelineEvent) -> Condition | None:
-    """The one condition between that backward and a `.step()` that can differ between ranks."""
+    """The only condition between that backward and a `.step()` that can differ between ranks."""
     if backward.place is None:
         return None
     behind = context.call_paths.to(backward.place)

@@ -1,4 +1,4 @@
-"""Data-parallel replicas that are no longer one model: where the ranks meant to keep them equal, and did not."""
+"""Data-parallel replicas that diverged although the job meant to keep them equal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nsadiag.analysis.rules.correctness.replicas.drift_causes import (
     OF_RATES,
     OF_UNKNOWN,
     UNKNOWN_TO_DDP,
+    cause_of_drift,
     has_parts,
-    why_parted,
 )
-from nsadiag.analysis.rules.correctness.replicas.learning_rates import rates_apart
-from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import settings_apart
-from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped
-from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import beside_ddp
+from nsadiag.analysis.rules.correctness.replicas.learning_rates import differing_rates
+from nsadiag.analysis.rules.correctness.replicas.optimizer_settings import differing_setting
+from nsadiag.analysis.rules.correctness.replicas.optimizer_steps import skipped_step
+from nsadiag.analysis.rules.correctness.replicas.unwrapped_parameters import unwrapped_drift
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -35,12 +35,12 @@ from nsadiag.source.patterns.single_call import (
     thawed,
 )
 
-FAR = 1e-3  # of the magnitudes: how far apart the sums of a buffer have to be at the last snapshot
+FAR = 1e-3  # of the magnitude: the least difference of a buffer's sums at the last snapshot
 IGNORED = "ignored_params"  # of fully_shard
 
 
 def replica_drift(case: Case) -> Iterator[Draft | Declined]:
-    """Only where equal replicas were meant: wrapped in DDP, or gradients averaged by hand in every step."""
+    """Only where equal replicas are intended: wrapped in DDP, or gradients averaged by hand in every step."""
     if not ran_together(case.cell):
         return
     yield from _wrapped(case)
@@ -49,24 +49,24 @@ def replica_drift(case: Case) -> Iterator[Draft | Declined]:
     yield from _beside_units(case)
     looks = sum(len(rank.replicas) for rank in case.cell.ranks)
     yield Declined(
-        f"replicas that were meant to be equal are, at {looks} snapshots of the sums of their parameters"
+        f"the replicas are equal as intended, at {looks} snapshots of the sums of their parameters"
     )
 
 
 def _wrapped(case: Case) -> Iterator[Draft]:
     if not all(r.ddp for r in case.cell.ranks) or any(m.comm_hook for r in case.cell.ranks for m in r.ddp):
         return
-    # Replicas are kept equal within DDP's own group: others hold another part of the model, or other data.
+    # DDP keeps replicas equal within its group; other groups hold another part of the model, or other data.
     if any(
         len(m.ranks or range(case.cell.world_size)) < case.cell.world_size
         for r in case.cell.ranks
         for m in r.ddp
     ):
         return
-    if wrapped_apart(case) and not counts_since_wrap(case.cell):
+    if wrapped_at_other_steps(case) and not counts_since_wrap(case.cell):
         return
     names = {p.full_name for m in case.cell.ranks[0].ddp for p in m.parameters}
-    # Parts of the model that are called by themselves go by names of their own.
+    # Parts of the model that are called on their own have other names.
     known = {n for n in summed(case.cell) if n and any(d == n or d.endswith("." + n) for d in names)}
     found = drift(case.cell, frozenset(known)) or _by_a_step_less(case, frozenset(known))
     if found is None:
@@ -75,20 +75,20 @@ def _wrapped(case: Case) -> Iterator[Draft]:
         yield from _beside_the_wrapper(case)
         yield from _not_broadcast(case.cell)
         return
-    why = why_parted(case, found, frozenset(known))
+    why = cause_of_drift(case, found, frozenset(known))
     if why.odd is not None:
         found = dataclasses.replace(found, odd=why.odd)
     yield _finding(found, why.says, why.place, why.fix, more=why.more)
 
 
 def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Draft]:
-    """The copies were equal when they were last compared, and what has happened since is known by the rates alone."""
-    found = rates_apart(cell)
+    """A drift after the last comparison, known from different learning rates alone."""
+    found = differing_rates(cell)
     if found is None:
         return
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"{meant}, and yet the replicas diverge: {found.says}.",
+        summary=f"{meant}, but the replicas diverge: {found.says}.",
         guilty_ranks=found.odd,
         where=Where(step=found.step).at(found.place),
         evidence={**found.evidence},
@@ -97,28 +97,28 @@ def _at_other_rates(cell: CellEvidence, meant: str) -> Iterator[Draft]:
 
 
 def _by_a_step_less(case: Case, among: frozenset[str]) -> Drift | None:
-    """The same of ranks that had not been through the same by then, where a step that one left out is the reason."""
+    """The drift of ranks with different numbers of steps, if a skipped step is the cause."""
     found = drift(case.cell, among, in_step=False)
-    return found if found and skipped(case, found.step) else None
+    return found if found and skipped_step(case, found.step) else None
 
 
 def _not_reduced(case: Case) -> Iterator[Draft]:
-    """In the model and in the optimizer, and DDP knows nothing of it: it reduces what it found at the wrap."""
+    """Parameters of the model and the optimizer that were added or unfrozen after the wrap, so that DDP does not reduce them."""
     found = None if has_parts(case) else drift(case.cell, left_out=True)
     if found:
-        says = f"The model is wrapped in DDP, and yet {found.parameter} differs from step {found.step} on: {UNKNOWN_TO_DDP}."
-        fix = f"{OF_UNKNOWN} If each rank's own is meant, all is well."
+        says = f"The model is wrapped in DDP, but {found.parameter} differs from step {found.step} on: {UNKNOWN_TO_DDP}."
+        fix = f"{OF_UNKNOWN} If separate copies are intended, ignore this."
         module = found.parameter.rpartition(".")[0].rpartition(".")[2]
         at = thawed(case.cell.code) or only_assignment(case.cell.code, module)
         yield _finding(found, says, at, fix, strength=Strength.LIKELY)
 
 
 def _beside_the_wrapper(case: Case) -> Iterator[Draft]:
-    """Trained by the same optimizer, and in no model that DDP wraps."""
-    found = None if has_parts(case) else beside_ddp(case.cell)
+    """Parameters of the same optimizer outside the model that DDP wraps."""
+    found = None if has_parts(case) else unwrapped_drift(case.cell)
     if found:
         says = f"{found.parameter} is in no model that DDP wraps: it is equal on all ranks at first, and differs from step {found.step} on, since nothing reduces its gradient."
-        fix = "Wrap the whole model in DDP, not a part of it, or reduce by hand what is beside it. If each rank's own is meant, all is well."
+        fix = "Wrap the whole model in DDP, not a part of it, or reduce the rest by hand. If separate copies are intended, ignore this."
         yield _finding(found, says, _wrap_place(case), fix, strength=Strength.WEAK)
 
 
@@ -128,20 +128,20 @@ def _wrap_place(case: Case) -> Place | None:
 
 
 def _not_broadcast(cell: CellEvidence) -> Iterator[Draft]:
-    """A buffer that the model keeps and saves: a codebook, a memory, averages that its forward uses."""
+    """A persistent buffer that diverges: a codebook, a memory, averages that forward uses."""
     found, last = drift(cell, of="buffers"), drift(cell, of="buffers", latest=True)
-    # What a rank sets once is a constant of its own; the first forward has changed a codebook before the first look.
+    # A value that a rank sets once is a constant; a codebook changes in the first forward, before the first snapshot.
     if found is None or last is None or last.gap < FAR or found.step == last.step:
         return
     if found.parameter == last.parameter and set(found.values.values()) & set(last.values.values()):
         return
     says = f"The parameters of the model in DDP are equal on all ranks, and its buffer {last.parameter} is not, from step {found.step} on: DDP does not broadcast buffers (broadcast_buffers=False), and nothing else keeps it equal."
-    fix = "Reduce what the buffer is updated by (all_reduce the counts and sums), or leave broadcast_buffers on. If each rank's own is meant, all is well."
+    fix = "Reduce the updates of the buffer (all_reduce the counts and sums), or leave broadcast_buffers on. If separate copies are intended, ignore this."
     yield _finding(last, says, None, fix, strength=Strength.WEAK)
 
 
-def wrapped_apart(case: Case) -> bool:
-    """Whether a rank had made steps before the wrap that others had not: equal numbers then mean other steps."""
+def wrapped_at_other_steps(case: Case) -> bool:
+    """Whether ranks made different numbers of steps before the wrap: equal numbers then mean different steps."""
     wraps = case.events[(case.events.kind == Kind.WRAP) & (case.events.phase == Phase.BEGIN)]
     return bool(wraps.groupby("rank").step.min().nunique() > 1)
 
@@ -151,7 +151,7 @@ def _by_hand(case: Case) -> Iterator[Draft]:
     if any(r.ddp for r in case.cell.ranks):
         return
     if not are_most(case.cell, names):
-        # In whatever way they are averaged: what moves and stays equal on all ranks is.
+        # Parameters that change and stay equal on all ranks are averaged in some way.
         kept = kept_equal(case.cell)
         if are_most(case.cell, kept) and not any(r.units for r in case.cell.ranks):
             yield from _left_out(case, kept, None)
@@ -164,23 +164,25 @@ def _by_hand(case: Case) -> Iterator[Draft]:
         said = f"Gradients are averaged in every step, but the replicas were never equal: {found.parameter} differs before the first step."
         fix = "Start from one model: broadcast the parameters from rank 0 before the first step (DDP does), or build it from one seed."
         yield _finding(found, said, seeded_by_rank(case.cell.code) or at, fix)
-    elif otherwise := skipped(case, found.step):
+    elif otherwise := skipped_step(case, found.step):
         odd = dataclasses.replace(found, odd=otherwise.ranks)
-        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {otherwise.says(case.cell.names(odd.odd))}."
+        said = f"Gradients are averaged in every step, but the replicas differ from step {found.step} on: {otherwise.says(case.cell.names(odd.odd))}."
         more = otherwise.evidence(case.cell)
         yield _finding(odd, said, otherwise.place or at, otherwise.fix, more=more)
     else:
-        apart = settings_apart(case)
+        apart = differing_setting(case)
         why = f"{apart.setting} is {apart.says}" if apart else f"{found.parameter} is not kept equal"
-        said = f"Gradients are averaged in every step, and yet the replicas differ from step {found.step} on: {why}."
+        said = (
+            f"Gradients are averaged in every step, but the replicas differ from step {found.step} on: {why}."
+        )
         fix = "Reduce every gradient before the optimizer uses it, and give every rank the same optimizer settings."
         written = apart.place if apart else write_on_one_rank(case.cell.code)
         yield _finding(found, said, written or at, fix)
 
 
 def _beside_units(case: Case) -> Iterator[Draft]:
-    """Trained whole on every rank beside FSDP's units, which reduce what they hold and nothing else."""
-    # FSDP1's own shards are tensors like any other; those of FSDP2 say what they are, and are not compared.
+    """Parameters outside FSDP's units: every rank trains them whole, and nothing reduces them."""
+    # FSDP1's shards look like any tensor; FSDP2's are DTensors, and are not compared.
     if not all(r.units and all(unit.kind == "FSDP2" for unit in r.units) for r in case.cell.ranks):
         return
     if any(r.ddp for r in case.cell.ranks) or has_parts(case) or averaged(case)[0]:
@@ -195,13 +197,13 @@ def _beside_units(case: Case) -> Iterator[Draft]:
         ignored or last_call(case.cell.code, "fully_shard"),
         "Reduce the gradients of what fully_shard ignores (all_reduce, divided by the ranks) before the optimizer's step, or shard it with a policy of its own (MixedPrecisionPolicy)."
         if ignored
-        else "Call fully_shard on the whole model too, after its blocks: what no block holds is then sharded and reduced with the root.",
+        else "Call fully_shard on the whole model too, after its blocks, so that the rest is sharded and reduced with the root.",
         strength=Strength.LIKELY,
     )
 
 
 def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator[Draft]:
-    """Most gradients are averaged, and a parameter's never are that all ranks began with alike."""
+    """A parameter that all ranks start with equally and whose gradient is never averaged, while most are."""
     sizes = summed(case.cell)
     whole = sizes.pop("", 0)
     if has_parts(case):
@@ -218,13 +220,13 @@ def _left_out(case: Case, reduced: frozenset[str], at: Place | None) -> Iterator
         found,
         f"Gradients are averaged in every step, but not that of {found.parameter}: it is equal on all ranks at first, and differs from step {found.step} on.",
         at,
-        "Reduce every gradient before the optimizer uses it; if this parameter is meant to be each rank's own, all is well.",
+        "Reduce every gradient before the optimizer uses it; if this parameter is meant to differ between ranks, ignore this.",
         strength=Strength.WEAK,
     )
 
 
 def _frozen_apart(case: Case) -> Iterator[Draft]:
-    """Gradients are averaged, and some rank gives none of its own for parameters that others train."""
+    """Averaged gradients of parameters that some rank has frozen."""
     steps = steps_of(case)
     each = {
         rank.rank: {(o.held, o.of) for s in steps for o in s.of("step")[rank.rank]}
@@ -239,16 +241,16 @@ def _frozen_apart(case: Case) -> Iterator[Draft]:
     fewest = min(held for held, _ in counts.values())
     yield Draft(
         strength=Strength.STRONG,
-        summary=f"Gradients are averaged over the ranks, and the ranks do not train the same parameters ({shown}): what is frozen on one is averaged with nothing.",
+        summary=f"Gradients are averaged over the ranks, but the ranks do not train the same parameters ({shown}): a rank that froze one contributes nothing to its average.",
         guilty_ranks=tuple(rank for rank, (held, _) in counts.items() if held == fewest),
         where=Where(step=steps[0].number).at(frozen_on_one_rank(case.cell.code)),
-        evidence={f"parameters of the optimizer that ask for a gradient: {shown}": source(case)},
+        evidence={f"parameters of the optimizer that require a gradient: {shown}": source(case)},
         fix="Freeze and unfreeze parameters on all ranks alike.",
     )
 
 
 def _are_modules(beside: frozenset[str], reduced: frozenset[str]) -> bool:
-    """Whether what is not reduced is whole modules: a head or an adapter may be each rank's own by design, a single weight is not."""
+    """Whether whole modules are not reduced: a head or an adapter may differ between ranks by design, a single weight not."""
     return not {name.rpartition(".")[0] for name in beside} & {name.rpartition(".")[0] for name in reduced}
 
 
@@ -267,7 +269,7 @@ def _finding(
         where=Where(parameter=found.parameter, step=found.step).at(at),
         evidence={
             found.says: found.source,
-            f"the largest difference is {found.gap:.1e} of the parameter's magnitude; replicas that are kept equal are so to the last bit": found.source,
+            f"the largest difference is {found.gap:.1e} of the parameter's magnitude; synchronized replicas are equal to the last bit": found.source,
             **(more or {}),
         },
         fix=fix,
@@ -279,7 +281,7 @@ RULE = Rule(
     concludes=("silently_wrong",),
     family="correctness",
     outcome="wrong",
-    detected="sums of the parameters differ between replicas that were meant to be equal: wrapped in DDP (also what was put into its model, or unfrozen, after the wrap; guilty is the rank that left out an optimizer step, by a branch or by a gradient scaler that saw its own gradients alone, that did not load its state, that a scheduler gave another learning rate (also where that was after the last snapshot of the sums), or that alone has parameters which something besides the optimizer writes into; also what the same optimizer trains beside DDP), or with gradients averaged by hand in every step, whole, one by one or in buckets, or most of them kept equal in whatever way, before the optimizer uses them (models that are averaged when it is done, or now and then, differ on purpose); or a buffer that the model saves differs, where DDP broadcasts none",
+    detected="Sums of the parameters differ between replicas that were meant to be equal. Either DDP wraps them; also what was put into the model or unfrozen after the wrap, and what the same optimizer trains besides the wrapped model. The guilty rank is one that skipped an optimizer step (by a branch, or by a gradient scaler that saw only its own gradients), did not load its state, got another learning rate from a scheduler (also after the last snapshot of the sums), or alone has parameters that something besides the optimizer writes. Or gradients are averaged by hand in every step before the optimizer uses them, whole, one by one or in buckets, or most of them are kept equal in another way; models that are averaged at the end or now and then differ on purpose. Or a buffer that the model saves differs where DDP broadcasts none",
     fix="Reduce every gradient before the optimizer uses it, and change parameters on all ranks alike.",
     check=replica_drift,
     needs=("black_boxes",),

@@ -1,4 +1,4 @@
-"""Steps whose gradients were never reduced: the last backward before the optimizer ran inside `no_sync`."""
+"""Steps whose gradients were never reduced, because the last backward before the optimizer ran inside `no_sync`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from nsadiag.evidence.ring.blackbox import Kind, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptBack:
-    """The steps of one rank that the optimizer took on gradients of that rank alone."""
+class UnsyncedSteps:
+    """The optimizer steps of one rank that used only that rank's gradients."""
 
     steps: int
     of: int
     first: int
-    place: Place | None  # that asked for no_sync
+    place: Place | None  # of the no_sync
 
     @property
     def all(self) -> bool:
-        """Whether no step at all had its gradients reduced."""
+        """Whether no step had its gradients reduced."""
         return self.steps == self.of
 
     @property
     def says(self) -> str:
-        """For a sentence on replicas that part."""
+        """The cause, as a clause."""
         if self.all:
             return "every backward ran inside no_sync, and no gradient was ever reduced"
         return (
@@ -35,8 +35,8 @@ class KeptBack:
         )
 
 
-def kept_back(case: Case, rank: int, until: int = 0) -> KeptBack | None:
-    """None if there are no such steps, or the first of them comes after step `until` (0: at any time)."""
+def unsynced_steps(case: Case, rank: int, until: int = 0) -> UnsyncedSteps | None:
+    """The rank's unreduced steps; None without any, or if the first comes after step `until` (0: any time)."""
     events = case.events
     mine = events[(events["rank"] == rank) & events.kind.isin((Kind.GRAD_SYNC, Kind.BACKWARD, Kind.STEP))]
     switched, kept, asked = 0, False, ""
@@ -56,4 +56,6 @@ def kept_back(case: Case, rank: int, until: int = 0) -> KeptBack | None:
     if not found or (until and found[0][0] > until):
         return None
     (first, at), *_ = found
-    return KeptBack(steps=len(found), of=steps, first=first, place=locations.of_text(str(at)) if at else None)
+    return UnsyncedSteps(
+        steps=len(found), of=steps, first=first, place=locations.of_text(str(at)) if at else None
+    )

@@ -1,4 +1,4 @@
-"""Parameters that are trained beside DDP: in the optimizer, and in no model that DDP wraps, so that nobody reduces them."""
+"""Parameters in the optimizer but in no model that DDP wraps, so that nothing reduces their gradients."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from nsadiag.analysis.records import CellEvidence
 from nsadiag.analysis.relations.replica_sums import Drift, drift, summed
 
 
-def beside_ddp(cell: CellEvidence) -> Drift | None:
-    """Only what all ranks began with alike: what differs from the start is each rank's own on purpose."""
+def unwrapped_drift(cell: CellEvidence) -> Drift | None:
+    """The drift of such parameters, if all ranks started with equal ones: those that differ from the start do so on purpose."""
     within = {p.full_name for m in cell.ranks[0].ddp for p in m.parameters}
-    # Parts of the model that are called by themselves go by names of their own; what has none may be anything.
+    # Parts of the model that are called on their own have other names; unnamed ones may be anything.
     beside = {
         name
         for name in summed(cell)

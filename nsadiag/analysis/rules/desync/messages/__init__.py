@@ -1,1 +1,1 @@
-"""Messages that pipeline stages owe each other: the stage to blame, and the loop that it left."""
+"""Messages between pipeline stages that do not match."""

@@ -13,15 +13,14 @@ from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import Basis, Criterion, Outliers, minority, outliers, which
 from nsadiag.analysis.relations.messages.pairing import Pending, calls_of, counts_of, left_short
-from nsadiag.analysis.rules.desync.messages.pipeline_stages import odd_stage, stray_tag
 from nsadiag.evidence.records import Place
 
-FEWEST_STEPS = 3  # before the one that hangs, for their order of messages to be a habit
+FEWEST_STEPS = 3  # before the hanging one, to know the usual order of messages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """Ranks of a cycle that wait in sends and receives."""
+    """The ranks of a cycle that wait in sends and receives."""
 
     case: Case
     waiting: Mapping[int, Pending]
@@ -31,7 +30,7 @@ class Exchange:
 
     @cached_property
     def involved(self) -> frozenset[int]:
-        """Those that wait, and those that they wait for."""
+        """The waiting ranks, and those that they wait for."""
         peers = (p.peer for p in self.waiting.values() if p.peer is not None)
         return frozenset(self.waiting) | frozenset(peers)
 
@@ -41,33 +40,28 @@ class Exchange:
 
     @cached_property
     def dangling(self) -> tuple[int, ...]:
-        """Those whose message the peer did not meet."""
+        """Ranks whose message has no counterpart."""
         return tuple(rank for rank, p in sorted(self.waiting.items()) if p.counterpart)
 
     @property
     def do_alike(self) -> bool:
-        """Whether all wait at one line in one direction; whoever is waited for and stands elsewhere does not."""
+        """Whether all, and all that they wait for, wait at one line in one direction."""
         alike = {p.alike for p in self.waiting.values()}
         return len(self.waiting) > 1 and len(alike) == 1 and self.involved == set(self.waiting)
 
 
 def message_outliers(case: Case, waiting: Mapping[int, Pending]) -> Outliers:
-    """Ranks that do what the others do not; all of them where all do the same."""
+    """Ranks that do not do what the others do; all if there is no difference."""
     return outliers(Exchange(case=case, waiting=waiting), MESSAGES)
 
 
 def _alike_by_one_way(e: Exchange) -> tuple[int, ...]:
-    """All, where their stacks are alike, too: who came to a helper's line from elsewhere may do the opposite by turns."""
+    """All, if their stacks are equal too: a shared helper's line may be reached from different callers."""
     return tuple(e) if e.do_alike and len({_way(e.case, rank) for rank in e}) == 1 else ()
 
 
 def _alike(e: Exchange) -> tuple[int, ...]:
     return tuple(e) if e.do_alike else ()
-
-
-def _unlike_neighbours(e: Exchange) -> tuple[int, ...]:
-    odd = odd_stage(e.calls, {*e.involved})
-    return () if odd is None or _with_unusual_count(e) == (odd,) else (odd,)
 
 
 def _with_unusual_count(e: Exchange) -> tuple[int, ...]:
@@ -78,17 +72,12 @@ def _out_of_order(e: Exchange) -> tuple[int, ...]:
     return which(e.involved, lambda rank: _left_its_order(e.calls, rank))
 
 
-def _with_stray_tag(e: Exchange) -> tuple[int, ...]:
-    odd = stray_tag(e.calls, {link for p in e.waiting.values() if (link := p.link)})
-    return () if odd is None else (odd,)
-
-
 def _with_a_jump(e: Exchange) -> tuple[int, ...]:
     return which(e.involved, lambda rank: _jumped(e.calls, rank))
 
 
 def _gone_on(e: Exchange) -> tuple[int, ...]:
-    """The one rank of which several wait in vain, and which stands in no transfer itself: it left before they did."""
+    """The rank for which several wait in vain and which is in no transfer itself: it left first."""
     missed = [p.peer for p in e.waiting.values() if p.counterpart and p.peer not in e.waiting]
     peer = missed[0] if len(missed) > 1 and len(set(missed)) == 1 else None
     at = e.case.thread_states.get(peer) if peer is not None else None
@@ -108,7 +97,7 @@ def _with_absent_peer(e: Exchange) -> tuple[int, ...]:
 
 
 def _all_sending(e: Exchange) -> tuple[int, ...]:
-    """All: who has one message too many, and who one receive too few, cannot be told from here."""
+    """All: an additional send and a missing receive look the same from here."""
     whole = len(e.dangling) == len(e.waiting) and all(p.direction == "to" for p in e.waiting.values())
     return tuple(e) if whole else ()
 
@@ -124,10 +113,8 @@ def _with_rare_tag(e: Exchange) -> tuple[int, ...]:
 
 MESSAGES: tuple[Criterion[Exchange], ...] = (
     (Basis.ALIKE, _alike_by_one_way),
-    (Basis.UNLIKE_NEIGHBOURS, _unlike_neighbours),
     (Basis.UNUSUAL_COUNT, _with_unusual_count),
     (Basis.UNUSUAL_ORDER, _out_of_order),
-    (Basis.STRAY_TAG, _with_stray_tag),
     (Basis.TAG_JUMP, _with_a_jump),
     (Basis.ALIKE, _alike),
     (Basis.GONE_ON, _gone_on),
@@ -141,34 +128,34 @@ MESSAGES: tuple[Criterion[Exchange], ...] = (
 
 
 def _way(case: Case, rank: int) -> tuple[tuple[str, int], ...]:
-    """The lines of the rank's stack."""
+    """The call path of the rank."""
     at = case.thread_states.get(rank)
     return tuple((p.file, p.line) for p in at.frames) if at is not None else ()
 
 
 def _is_unusual(case: Case, rank: int) -> bool:
-    """Whether this step's messages differ from what every step before had, not counting those that may yet come."""
+    """Whether this step's messages differ from those of every earlier step, apart from those that may still come."""
     counts = counts_of(case, rank)
     *before, now = _orders(calls_of(case), rank) or [()]
-    # What a step before began with may go on as that one did, also at lines in a loop that it is still in.
+    # A step that began like an earlier one may continue like it, also in a loop that it is still in.
     if counts.shape[1] < 2 or any(each[: len(now)] == now for each in before):
         return False
     return bool((counts.iloc[:, -1] > counts.iloc[:, :-1].max(axis=1)).any()) or bool(left_short(case, rank))
 
 
 def _left_its_order(calls: pd.DataFrame, rank: int) -> bool:
-    """Whether this step's messages, as far as they go, are not what a step before began with."""
+    """Whether no earlier step began with this step's messages."""
     whole = _orders(calls, rank)
     if len(whole) <= FEWEST_STEPS:
         return False
     *before, now = whole
-    # The black box may have forgotten the beginning of the first, and steps that never repeat have no order to leave.
+    # The recorder may have lost the beginning of the first step, and steps that never repeat have no usual order.
     known = set(before[1:])
     return len(known) < len(before) - 1 and not any(each[: len(now)] == now for each in known)
 
 
 def _orders(calls: pd.DataFrame, rank: int) -> list[tuple[tuple[str, int, str], ...]]:
-    """The messages of each step in their order."""
+    """The messages of each step, in order."""
     mine = calls[calls["rank"] == rank]
     return [
         tuple(zip(rows.direction, rows.peer, rows.place, strict=True)) for _, rows in mine.groupby("step")
@@ -176,9 +163,9 @@ def _orders(calls: pd.DataFrame, rank: int) -> list[tuple[tuple[str, int, str], 
 
 
 def _jumped(calls: pd.DataFrame, rank: int) -> bool:
-    """Whether its last tag breaks the row in which its tags went up, or stayed, until then.
+    """Whether its last tag breaks the sequence in which its tags increased, or stayed, until then.
 
-    Where rows of tags have begun anew before, one more that begins breaks nothing.
+    If sequences of tags have restarted before, another restart breaks nothing.
     """
     mine = calls[calls["rank"] == rank]
     if mine.empty:
@@ -193,13 +180,13 @@ def _jumped(calls: pd.DataFrame, rank: int) -> bool:
 
 
 def _tags_at(calls: pd.DataFrame, at: Place | None) -> dict[int, int]:
-    """By rank: the tag of its newest message from that line."""
+    """By rank, the tag of its newest message from that line."""
     here = calls[[at is not None and _is_at(text, at) for text in calls.place]]
     return {int(str(rank)): int(frame.iloc[-1].tag) for rank, frame in here.groupby("rank")}
 
 
 def _repeats(calls: pd.DataFrame, pending: Pending) -> bool:
-    """Whether the rank made a call from this line already, in this step."""
+    """Whether the rank already made a call from this line in this step."""
     mine = calls[(calls["rank"] == pending.rank) & (calls.step == pending.step)]
     here = pending.place
     return here is not None and sum(_is_at(text, here) for text in mine.place) > 1
