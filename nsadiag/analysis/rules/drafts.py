@@ -19,6 +19,12 @@ def all_but(cell: CellEvidence, ranks: Iterable[int]) -> tuple[int, ...]:
     return tuple(r.rank for r in cell.ranks if r.rank not in named)
 
 
+def named(cell: CellEvidence, ranks: Iterable[int]) -> str:
+    """`rank 1`, or `ranks 0, 2-7`: all ranks that these stand for."""
+    everyone = cell.everyone(ranks)
+    return f"rank{'s' if len(everyone) > 1 else ''} {cell.names(everyone)}"
+
+
 def hung_or_crashed(cell: CellEvidence) -> Outcome:
     """The outcome of a job that did not complete."""
     return "hung" if is_still(cell) or cell.stopped == "hang" else "crashed"

@@ -45,7 +45,7 @@ def _taken_before(cell: CellEvidence, blocked: BlockedRank) -> Place | None:
     return None
 
 
-def _crossed(cell: CellEvidence, blocked: BlockedRank) -> tuple[str, Place] | None:
+def _held_by_another(cell: CellEvidence, blocked: BlockedRank) -> tuple[str, Place] | None:
     """Another thread that holds the requested lock, and its line."""
     at = blocked.state.place
     wanted = {name.rpartition(".")[2] for name in loops.wanted(cell.code, at)} if at else set()
@@ -63,7 +63,7 @@ class Why(NamedTuple):
     strength: Strength
 
 
-NOBODY = Why(
+NO_THREAD = Why(
     "no other thread that runs user code is left in the process to wake it",
     "Find what ended the thread that should have answered, and wait with a timeout that reports it.",
     Strength.STRONG,
@@ -76,7 +76,7 @@ def _why(cell: CellEvidence, blocked: BlockedRank) -> Why:
         or _may_be_idle(cell, blocked)
         or _by_threads(blocked)
         or _by_children(blocked)
-        or NOBODY
+        or NO_THREAD
     )
 
 
@@ -88,7 +88,7 @@ def _by_holder(cell: CellEvidence, blocked: BlockedRank) -> Why | None:
             "Take an RLock, or let the handler or callback only set a flag that the loop checks.",
             Strength.CONCLUSIVE,
         )
-    if crossed := _crossed(cell, blocked):
+    if crossed := _held_by_another(cell, blocked):
         name, at = crossed
         return Why(
             f"thread {name} holds it and is at {locations.short(at)}",

@@ -10,6 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.replica_sums import drift
 from nsadiag.analysis.rules.correctness.buffer_hazards import early_use
+from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.documents.training import Unwaited
 from nsadiag.evidence.records import Outcome, Strength, Where
@@ -92,7 +93,7 @@ def _used_before_the_wait(case: Case) -> Iterator[Draft]:
 
 
 def _ranks(cell: CellEvidence, guilty: tuple[int, ...]) -> str:
-    return "every rank" if len(cell.everyone(guilty)) == cell.world_size else f"rank {cell.names(guilty)}"
+    return "every rank" if len(cell.everyone(guilty)) == cell.world_size else named(cell, guilty)
 
 
 RULE = Rule(

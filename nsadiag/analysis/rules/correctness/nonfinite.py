@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
+from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Place, Strength, Where
 from nsadiag.evidence.ring.blackbox import Kind, Phase
@@ -32,36 +33,38 @@ def nonfinite(case: Case) -> Iterator[Draft | Declined]:
     if broken and first is not None and first > min(step for step, _ in broken.values()):
         first = None  # the parameters were broken before the loss
     guilty = [n for n, (step, _, _) in losses.items() if step == first] or sorted(broken)
-    told = broken.get(guilty[0]) or next(iter(broken.values()), None)
+    first_bad = broken.get(guilty[0]) or next(iter(broken.values()), None)
     evidence: Claims = {}
-    if told:
+    if first_bad:
         source = f"ranks/{min(broken):05d}/replicas.jsonl"
-        evidence[f"{told[1]} is not finite after step {told[0]}"] = source
+        evidence[f"{first_bad[1]} is not finite after step {first_bad[0]}"] = source
     for n in guilty[:3]:
         if n in losses:
             claim = f"the loss of rank {n} was not finite when its backward of step {losses[n][0]} began"
             evidence[claim] = f"ranks/{n:05d}/blackbox.bin"
     yield Draft(
         strength=Strength.CONCLUSIVE if broken else Strength.STRONG,
-        summary=_summary(case.cell, guilty, first, told),
+        summary=_summary(case.cell, guilty, first, first_bad),
         guilty_ranks=tuple(guilty),
         where=Where(
-            parameter=told[1] if told else None,
-            step=first if first is not None else told[0] if told else None,
+            parameter=first_bad[1] if first_bad else None,
+            step=first if first is not None else first_bad[0] if first_bad else None,
             phase="forward" if first is not None else None,
         ).at(losses[guilty[0]][1] if first is not None else None),
         evidence=evidence,
     )
 
 
-def _summary(cell: CellEvidence, guilty: list[int], first: int | None, told: tuple[int, str] | None) -> str:
+def _summary(
+    cell: CellEvidence, guilty: list[int], first: int | None, first_bad: tuple[int, str] | None
+) -> str:
     everyone = len(guilty) == cell.world_size
-    whose = "every rank" if everyone else f"rank {cell.names(guilty)}"
+    whose = "every rank" if everyone else named(cell, guilty)
     if first is None:
-        return (
-            f"Parameters are not finite after step {told[0] if told else 0}: everything trained since is NaN."
-        )
-    spread = "and the optimizer carried it into the parameters" if told else "and so is every loss after it"
+        return f"Parameters are not finite after step {first_bad[0] if first_bad else 0}: everything trained since is NaN."
+    spread = (
+        "and the optimizer carried it into the parameters" if first_bad else "and so is every loss after it"
+    )
     return f"The loss of {whose} is NaN or infinite at step {first}, {spread}."
 
 

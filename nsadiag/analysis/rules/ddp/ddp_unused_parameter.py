@@ -18,7 +18,7 @@ from nsadiag.analysis.facts.parameters import (
 )
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed
+from nsadiag.analysis.rules.drafts import all_but, hung_or_crashed, named
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.documents.exceptions import NOT_RAISED
@@ -74,7 +74,7 @@ def _said(cell: CellEvidence, rank: RankEvidence) -> Draft:
     unused, told_by = _unused(rank, exception.message)
     everywhere = len(guilty) == len(cell.ranks)
     branch = branch_around(cell, rank, unused)
-    ranks = "every rank" if everywhere else f"rank {cell.names(guilty)}"
+    ranks = "every rank" if everywhere else named(cell, guilty)
     evidence = {f"DDP: {UNFINISHED}": f"{rank.source}/exception.json"}
     if unused:
         evidence[f"no gradient arrived for {shown(unused)}"] = f"{rank.source}/{told_by}"
@@ -149,16 +149,16 @@ def _at_the_last_optimizer_step(rank: RankEvidence) -> _Without | None:
 
 def _at_the_last_look(rank: RankEvidence, step: int) -> _Without | None:
     """The same, captured while the others were in the backward of that step and this rank had finished it."""
-    told = without_gradient_now(rank)
+    missing = without_gradient_now(rank)
     static = any(m.has("static_graph") for m in rank.ddp)
-    if told is None or told[1] - step not in (0, 1) or static:
+    if missing is None or missing[1] - step not in (0, 1) or static:
         return None
     known = _ddp_parameters(rank)
-    names = [n for n in told[0] if n in known]
+    names = [n for n in missing[0] if n in known]
     if not names:
         return None
     claim = f"rank {rank.rank} has finished the backward of step {step}, in which {shown(names)} got no gradient and all its other parameters did"
-    return _Without(names=names, step=step, claim=claim, source=told[2])
+    return _Without(names=names, step=step, claim=claim, source=missing[2])
 
 
 def _waits_for_a_bucket(case: Case) -> bool:
@@ -179,7 +179,7 @@ def _unfilled(case: Case, guilty: tuple[int, ...], without: _Without) -> Draft:
     return Draft(
         outcome=hung_or_crashed(case.cell),
         strength=Strength.STRONG,
-        summary=f"On rank {case.cell.names(guilty)}, {shown(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
+        summary=f"On {named(case.cell, guilty)}, {shown(names)} took no part in step {without.step}: DDP's bucket never filled there, and its peers wait for it.",
         guilty_ranks=guilty,
         blocked_ranks=others,
         where=Where(parameter=names[0], module=_module(names[0]), phase="forward", step=without.step).at(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from nsadiag.analysis.case import Case
 from nsadiag.analysis.facts import locations
 from nsadiag.analysis.facts.exits import earliest_failure
-from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.ingest import sources
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.call_mismatch import (
@@ -19,7 +18,7 @@ from nsadiag.analysis.relations.call_mismatch import (
 )
 from nsadiag.analysis.relations.call_outliers import call_outliers, is_out_of_order
 from nsadiag.analysis.relations.pending import is_still
-from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed
+from nsadiag.analysis.rules.drafts import at_line, hung_or_crashed, named
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 from nsadiag.source.patterns.root_choice import chosen_at
@@ -80,7 +79,7 @@ def _finding(case: Case, one: Disagreement) -> Draft:
     blocked = tuple(sorted(set(one.asked) - set(guilty)))
     first = one.asked[guilty[0]]
     peer = one.asked[blocked[0]] if blocked else None
-    against = f", where rank {shown(case.cell.everyone(blocked))} issued {peer.what}" if peer else ""
+    against = f", where {named(case.cell, blocked)} issued {peer.what}" if peer else ""
     chosen = chosen_at(case.cell.code, first.place) if one.kind == "root" and first.place else None
     # Without an outlier the call is the same on all ranks, and only its arguments differ.
     here = chosen if chosen and not clear else first.place or locations.of_rank_now(case.cell.rank(guilty[0]))
@@ -88,7 +87,7 @@ def _finding(case: Case, one: Disagreement) -> Draft:
     return Draft(
         outcome=hung_or_crashed(case.cell) if broke or is_still(case.cell) else "wrong",
         strength=Strength.CONCLUSIVE if clear else Strength.LIKELY,
-        summary=f"Rank {shown(case.cell.everyone(guilty))} issued {first.what} as call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
+        summary=f"{named(case.cell, guilty).capitalize()} issued {first.what} as call #{one.call} of {one.group}{against}: another {one.kind}; it is {why}."
         if clear
         else f"In call #{one.call} of {one.group} {_each(case.cell, one)}: another {one.kind}, and it is unknown which is intended.",
         guilty_ranks=guilty,
@@ -117,9 +116,7 @@ def _each(cell: CellEvidence, one: Disagreement) -> str:
     said: dict[str, list[int]] = {}
     for rank, asked in sorted(one.asked.items()):
         said.setdefault(asked.what, []).append(rank)
-    return ", ".join(
-        f"rank {shown(cell.everyone(ranks))} issued {what}" for what, ranks in [*said.items()][:4]
-    )
+    return ", ".join(f"{named(cell, ranks)} issued {what}" for what, ranks in [*said.items()][:4])
 
 
 def _both_sides(one: Disagreement, guilty: tuple[int, ...]) -> list[tuple[int, Asked]]:

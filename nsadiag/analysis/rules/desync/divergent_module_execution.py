@@ -10,6 +10,7 @@ from nsadiag.analysis.records import Declined
 from nsadiag.analysis.relations.pending import is_still
 from nsadiag.analysis.rules.desync.divergence import by_divergence
 from nsadiag.analysis.rules.desync.fsdp_units import differing_units
+from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
 
@@ -32,7 +33,7 @@ def divergent_units(case: Case) -> Iterator[Draft | Declined]:
         )
         return
     one = found.one
-    ran = " and ".join(f"{unit} on rank {case.cell.names(ranks)}" for unit, ranks in found.ranks_of())
+    ran = " and ".join(f"{unit} on {named(case.cell, ranks)}" for unit, ranks in found.ranks_of())
     stuck = is_still(case.cell) or case.cell.stopped == "hang"
     broke = any(b.kind != "exited" for b in breaks(case.cell))
     yield Draft(
@@ -43,7 +44,7 @@ def divergent_units(case: Case) -> Iterator[Draft | Declined]:
         blocked_ranks=tuple(r for r in sorted(found.by) if r not in found.odd),
         where=Where(module=one.unit, step=one.step).at(found.place),
         evidence={
-            f"rank {case.cell.names(ranks)} gathered {unit} in collective {one.number} of {one.group}": f"{case.cell.rank(ranks[0]).source}/blackbox.bin"
+            f"{named(case.cell, ranks)} gathered {unit} in collective {one.number} of {one.group}": f"{case.cell.rank(ranks[0]).source}/blackbox.bin"
             for unit, ranks in found.ranks_of()
         },
     )

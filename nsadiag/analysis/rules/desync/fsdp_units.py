@@ -60,10 +60,10 @@ def differing_units(case: Case) -> DifferingUnits | None:
         if shared:
             sharing.setdefault(shared, []).append(rank)
     for ranks in sharing.values():
-        told = {r.rank: {(g.group, g.number): g for g in _gathered(case, r.rank)} for r in ranks}
-        first = next(iter(told.values()))
-        for key in first if len(told) > 1 else ():
-            by = {rank: each[key] for rank, each in told.items() if key in each}
+        gathered = {r.rank: {(g.group, g.number): g for g in _gathered(case, r.rank)} for r in ranks}
+        first = next(iter(gathered.values()))
+        for key in first if len(gathered) > 1 else ():
+            by = {rank: each[key] for rank, each in gathered.items() if key in each}
             if len({g.unit for g in by.values()}) > 1:
                 if len({g.began for g in by.values()}) > 1 or _another_counts(case, by):
                     break

@@ -12,7 +12,7 @@ from nsadiag.analysis.relations.blocked import was_alive
 from nsadiag.analysis.relations.pending import Wait, is_still, waits
 from nsadiag.analysis.rules.blocked.event_loop import awaited_now
 from nsadiag.analysis.rules.desync.timed_out_collectives import timed_out
-from nsadiag.analysis.rules.drafts import at_line, last_look
+from nsadiag.analysis.rules.drafts import at_line, last_look, named
 from nsadiag.analysis.rules.reasons import not_still, these
 from nsadiag.analysis.rules.rule import Claims, Draft, Rule
 from nsadiag.evidence.records import Strength, Where
@@ -44,8 +44,7 @@ def _stacks(cell: CellEvidence, number: int) -> str:
 
 
 def _waiting(cell: CellEvidence, wait: Wait) -> str:
-    everyone = cell.everyone(wait.waiting)
-    return f"rank{'s' if len(everyone) > 1 else ''} {cell.names(everyone)} {'are' if len(everyone) > 1 else 'is'}"
+    return f"{named(cell, wait.waiting)} {'are' if len(cell.everyone(wait.waiting)) > 1 else 'is'}"
 
 
 def _strength(case: Case, guilty: int) -> Strength:
@@ -88,7 +87,7 @@ def missing_rank(case: Case) -> Iterator[Draft | Declined]:
         at = f" It is at {locations.short(here)}{waits_for}." if here else ""
         yield Draft(
             strength=_strength(case, guilty) if here else Strength.LIKELY,
-            summary=f"Rank {case.cell.names(alive)} never reached {collective.op} #{wait.seq} of {wait.group}; {_waiting(case.cell, wait)} waiting in it.{at}",
+            summary=f"{named(case.cell, alive).capitalize()} never reached {collective.op} #{wait.seq} of {wait.group}; {_waiting(case.cell, wait)} waiting in it.{at}",
             guilty_ranks=alive,
             blocked_ranks=wait.waiting,
             where=Where(collective=collective, step=case.cell.rank(guilty).end.steps).at(here),

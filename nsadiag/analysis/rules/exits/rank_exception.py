@@ -29,7 +29,7 @@ from nsadiag.analysis.relations.suppressed_exceptions import (
     in_flight,
     peers_failed,
 )
-from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank
+from nsadiag.analysis.rules.drafts import all_but, at_line, hung_or_crashed, inside_rank, named
 from nsadiag.analysis.rules.exits.child_exceptions import child_exceptions, has_dead_child, waits_for_children
 from nsadiag.analysis.rules.exits.missing_files import missing_file
 from nsadiag.analysis.rules.reasons import other_break
@@ -110,7 +110,7 @@ def _fatal(case: Case, first: Break, exception: Raised) -> Draft:
     if of_kernel:
         evidence[f"its GPU said: {of_kernel}"] = f"{first.rank.source}/stderr.log"
     everyone = len(case.cell.everyone(alike)) == case.cell.world_size > 1
-    who = "Every rank" if everyone else f"Rank {case.cell.names(alike)}"
+    who = "Every rank" if everyone else named(case.cell, alike).capitalize()
     advice = (
         "Fix the line shown; the other ranks' errors go away with it." if victims else "Fix the line shown."
     )
@@ -173,7 +173,7 @@ def _kept_from_writing(case: Case) -> Iterator[Draft]:
             case.cell,
             blocked,
             strength=Strength.STRONG,
-            summary=f"Rank {case.cell.names(guilty)} raised {headline(first_of(row))}{thread} and went on; rank {blocked.number} waits{waits_at} for the file that it would have written.",
+            summary=f"{named(case.cell, guilty).capitalize()} raised {headline(first_of(row))}{thread} and went on; rank {blocked.number} waits{waits_at} for the file that it would have written.",
             where=place_of(first_of(row)) or place_of(row),
             evidence={
                 **{

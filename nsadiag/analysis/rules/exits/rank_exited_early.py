@@ -40,8 +40,8 @@ def _how(rank: RankEvidence) -> str:
 
 def _last_words_at(rank: RankEvidence) -> Place | None:
     """The line at which it lost its peer, if the code around its work caught that."""
-    told = rank.raised and rank.leaving and rank.leaving.ended_with
-    return locations.of_text(rank.raised[-1].place) if told else None
+    lost_peer = rank.raised and rank.leaving and rank.leaving.ended_with
+    return locations.of_text(rank.raised[-1].place) if lost_peer else None
 
 
 def rank_exited_early(case: Case) -> Iterator[Draft | Declined]:

@@ -10,7 +10,7 @@ from nsadiag.analysis.facts import locations
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined
 from nsadiag.analysis.relations.blocked import blocked_ranks
-from nsadiag.analysis.rules.drafts import all_but, claims_of, hung_or_crashed
+from nsadiag.analysis.rules.drafts import all_but, claims_of, hung_or_crashed, named
 from nsadiag.analysis.rules.reasons import blocked_elsewhere, other_break, these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Strength, Where
@@ -71,13 +71,13 @@ def _draft(
     others = all_but(cell, guilty)
     name = NAMES.get(library, library)
     one, other = guilty[0], others[0]
-    then = f"; rank {cell.names(guilty)} {divergence.best.because}" if divergence else ""
+    then = f"; {named(cell, guilty)} {divergence.best.because}" if divergence else ""
     here = divergence.best.where if divergence else locations.of_rank_now(cell.rank(one))
     return Draft(
         outcome=hung_or_crashed(cell),
         # The difference is certain; without a line, that it causes the hang is not.
         strength=Strength.STRONG if divergence else Strength.LIKELY,
-        summary=f"Rank {cell.names(guilty)} runs with {name} {stated[one]}, rank {cell.names(others)} with {stated[other]}{then}.",
+        summary=f"{name[:1].upper()}{name[1:]} is {stated[one]} on {named(cell, guilty)}, but {stated[other]} on {named(cell, others)}{then}.",
         guilty_ranks=guilty,
         blocked_ranks=others,
         where=Where(

@@ -106,15 +106,11 @@ def _differ(
         else None,
         summary=f"The ranks disagree on the members of process group {number} ({said}).{why}",
         evidence={
-            f"rank {r} created group {number} with ranks {members}{_at(_place(same, r))}": f"{cell.rank(r).source}/blackbox.bin"
+            f"rank {r} created group {number} with ranks {members}{at_line(_place(same, r))}": f"{cell.rank(r).source}/blackbox.bin"
             for r, members in sorted(asked.items())[:8]
         },
         sure=len(guilty) < len(asked),
     )
-
-
-def _at(place: Place | None) -> str:
-    return at_line(place)
 
 
 def _in_a_cycle(case: Case) -> Iterator[Draft]:
@@ -138,7 +134,7 @@ def _in_a_cycle(case: Case) -> Iterator[Draft]:
             else None,
             summary=f"Ranks {shown(cycle)} wait for each other while creating different process groups: {said}.",
             evidence={
-                f"rank {r} began to create the group of ranks {created[r].ranks}{_at(created[r].place)} and did not finish; rank {waits_for[r]} never called it": f"{case.cell.rank(r).source}/blackbox.bin"
+                f"rank {r} began to create the group of ranks {created[r].ranks}{at_line(created[r].place)} and did not finish; rank {waits_for[r]} never called it": f"{case.cell.rank(r).source}/blackbox.bin"
                 for r in cycle[:8]
             },
             sure=True,

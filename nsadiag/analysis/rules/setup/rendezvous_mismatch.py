@@ -12,6 +12,7 @@ from nsadiag.analysis.facts.groups import shown
 from nsadiag.analysis.outliers import MAJORITY, UNLIKE_FIRST, Behaviour, outliers
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.pending import is_still
+from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.reasons import these
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.records import Place, Strength, Where
@@ -44,7 +45,7 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
     if not waiting or len(waiting) < len(joining) or not (is_still(case.cell) or timed_out):
         out = tuple(sorted(set(joining) - set(waiting)))
         yield Declined(
-            f"rank {case.cell.names(out)} returned from init_process_group"
+            f"{named(case.cell, out)} returned from init_process_group"
             if out
             else f"none of {len(case.cell.ranks)} ranks was in init_process_group"
         )
@@ -59,7 +60,7 @@ def rendezvous_mismatch(case: Case) -> Iterator[Draft | Declined]:
             yield _finding(case, joining, odd.ranks, _differing(aspect, said))
             return
     if absent:
-        why = f"rank {shown(absent)} never came: of {_world(case.cell, joining)} ranks {len(case.cell.present)} were seen"
+        why = f"{named(case.cell, absent)} never came: of {_world(case.cell, joining)} ranks {len(case.cell.present)} were seen"
         yield _finding(case, joining, tuple(absent), why)
     elif elsewhere and all(
         r in case.thread_states and case.thread_states[r].doing in MAY_COME for r in elsewhere

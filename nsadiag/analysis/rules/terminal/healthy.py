@@ -10,6 +10,7 @@ from nsadiag.analysis.facts.exceptions import first_of, headline
 from nsadiag.analysis.records import CellEvidence, Declined, RankEvidence
 from nsadiag.analysis.relations.steadiness import doubt, furthest, moves, was_cut_off
 from nsadiag.analysis.rules.correctness.duplicate_inputs import same_batches
+from nsadiag.analysis.rules.drafts import named
 from nsadiag.analysis.rules.reasons import other_break
 from nsadiag.analysis.rules.rule import Draft, Rule
 from nsadiag.evidence.rates import rate as rate_text
@@ -84,7 +85,7 @@ def healthy(case: Case) -> Iterator[Draft | Declined]:
         }
         if aborted:
             evidence[
-                f"rank {case.cell.names(aborted)} was ended by {' or '.join(sorted(signals))} after its exit handlers: in its teardown, not in the job's work"
+                f"{named(case.cell, aborted)} ended by {' or '.join(sorted(signals))} after the exit handlers: in teardown, not in the job's work"
             ] = "ends.json"
         restarts = list(_restarts(case.cell))
         evidence |= dict(restarts[:3])

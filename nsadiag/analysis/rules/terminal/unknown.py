@@ -98,8 +98,8 @@ def unknown(case: Case) -> Iterator[Draft | Declined]:
         )
         return
     outcome, summary = _what_is_known(case.cell)
-    looked_at = [r for r in case.cell.ranks if r.captures]
-    here = locations.of_rank_now(looked_at[0]) if looked_at else None
+    captured = [r for r in case.cell.ranks if r.captures]
+    here = locations.of_rank_now(captured[0]) if captured else None
     process = next((c for c in reversed(case.cell.processes) if locations.of_frames(c.main_frames)), None)
     broke_at, evidence = _first_to_end(case.cell) if outcome == "crashed" else (None, {})
     here = broke_at or here

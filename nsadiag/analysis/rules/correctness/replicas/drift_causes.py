@@ -59,7 +59,7 @@ def cause_of_drift(case: Case, found: Drift, among: frozenset[str]) -> Why:
 
 
 def _says(found: Drift) -> str:
-    return f"The model is wrapped in DDP, and yet its replicas differ from step {found.step} on"
+    return f"The model is wrapped in DDP, but its replicas differ from step {found.step} on"
 
 
 def _kept_back(case: Case, found: Drift, idle: bool) -> Why | None:
@@ -133,7 +133,7 @@ def _loaded(case: Case, found: Drift) -> Why | None:
         odd = alone.by
         did = f"loaded a checkpoint{' after the wrap' if found.from_start else ''}, and the others did not"
     return Why(
-        says=f"The model is wrapped in DDP, and yet its replicas differ {when}: rank {case.cell.names(odd)} {did}.",
+        says=f"The model is wrapped in DDP, but its replicas differ {when}: rank {case.cell.names(odd)} {did}.",
         place=alone.place,
         odd=odd,
         fix="Load before DDP wraps the model (DDP then copies rank 0's parameters to all), or load on every rank."

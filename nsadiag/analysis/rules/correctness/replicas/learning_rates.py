@@ -45,15 +45,15 @@ def differing_rates(cell: CellEvidence) -> DifferingRates | None:
             if row.rates and row.subject and row.since is not None:
                 moments[(*row.subject, row.since)][rank.rank] = row.step, row.rates
     for moment in sorted(moments):
-        told = moments[moment]
-        rates = {rank: values for rank, (_, values) in told.items()}
+        by_rank = moments[moment]
+        rates = {rank: values for rank, (_, values) in by_rank.items()}
         if (
-            len(told) == max(cell.world_size, 2)
+            len(by_rank) == max(cell.world_size, 2)
             and len(set(map(len, rates.values()))) == 1
             and _differ(list(rates.values()))
         ):
             return DifferingRates(
-                step=min(step for step, _ in told.values()),
+                step=min(step for step, _ in by_rank.values()),
                 rates=rates,
                 odd=odd_values(rates),
                 place=scheduler_step(cell.code),
