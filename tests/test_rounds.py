@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
-from support.sources import source_file
 from test_disagreement import pending
 
 from nsadiag.analysis.facts.locations import place
@@ -15,8 +14,6 @@ from nsadiag.analysis.facts.transfers import TRANSFER_COLUMNS
 from nsadiag.analysis.outliers import Basis, Outliers
 from nsadiag.analysis.relations.messages.pairing import left_short
 from nsadiag.analysis.rules.desync.messages.outliers import message_outliers
-from nsadiag.source.control import Program
-from nsadiag.source.evaluation import OnRank
 
 FILE = "/u/pipe.py"
 SENDS, RECEIVES = f"{FILE}:1:send", f"{FILE}:2:receive"
@@ -88,13 +85,3 @@ def test_who_went_on_with_fewer_messages_is_told_from_those_that_wait_at_one_lin
     there = place(FILE, 2, "receive")
     waits = {r: replace(pending(r, r + 1, "from", "sent fewer"), place=there) for r in (0, 1)}
     assert message_outliers(case, waits) == Outliers(ranks=(2,), basis=Basis.UNUSUAL_COUNT)
-
-
-def test_a_handler_that_names_no_exception_is_no_question() -> None:
-    source = "try:\n    step()\nexcept:\n    dist.send(x, 1)\n"
-    program = Program({FILE: source_file(FILE, source)})
-    who = OnRank(program=program, rank=0, world_size=2)
-    guards = program.around(FILE, 4)
-    assert [g.kind for g in guards] == ["except"]
-    assert [(who.holds(g), who.never_in(g)) for g in guards] == [(None, False)]
-    assert all(who.decides(g) for g in guards)

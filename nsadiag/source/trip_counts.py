@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
 from nsadiag.source.control import Condition, Program
-from nsadiag.source.model import Scope, last_name, name_of
+from nsadiag.source.model import Scope, name_of
 
 DEEPEST = 4  # names that stand for one another
 
@@ -26,37 +25,6 @@ def counts_from_same_start(loop: Condition) -> bool:
     test = ast.parse(loop.test, mode="eval").body
     counts = isinstance(test, ast.Call) and name_of(test) == "enumerate"
     return loop.provenance != "data" or not counts or len(test.args) + len(test.keywords) == 1  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Yield:
-    """One `yield` of a generator."""
-
-    line: int
-    ends: int
-    around: tuple[Condition, ...]  # branches and loops, outermost first
-
-    @property
-    def loop(self) -> Condition | None:
-        """The innermost loop around it."""
-        return next((c for c in reversed(self.around) if c.is_loop), None)
-
-
-def generator_of(program: Program, loop: Condition) -> tuple[Scope, list[Yield]] | None:
-    """The one generator of the user's that a `for` iterates over, and all that it yields; None where it is not certain."""
-    found = [
-        (scope, yields)
-        for call in program.call_nodes_on(loop.file, loop.line)
-        for scope, function in program.dataflow.functions.get(last_name(call.func), ())
-        if (yields := [n for n in ast.walk(function) if isinstance(n, ast.Yield | ast.YieldFrom)])
-    ]
-    if loop.kind != "for" or len(found) != 1:
-        return None
-    scope, nodes = found[0]
-    return scope, [
-        Yield(line=n.lineno, ends=n.end_lineno or n.lineno, around=(*program.around(scope.file, n.lineno),))
-        for n in nodes
-    ]
 
 
 def _iterated(program: Program, loop: Condition) -> ast.expr | None:
