@@ -15,7 +15,7 @@ def run(told):
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        out_err = job.communicate(given.encode(), timeout=100)
+        out_err = job.communicate(given.encode(), timeout=250)
     except subprocess.TimeoutExpired:
         job.kill()
         out_err = job.communicate()
